@@ -1,0 +1,114 @@
+//! Time, as something that a test can set.
+
+use std::fmt;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, SecondsFormat};
+use serde::{Deserialize, Serialize};
+
+/// A moment, in milliseconds since 1970-01-01 UTC. As text it is RFC 3339 with milliseconds and `Z`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schema(value_type = String, format = DateTime)]
+pub struct UtcMillis(pub i64);
+
+impl UtcMillis {
+    /// The moment `ms` milliseconds later.
+    #[must_use]
+    pub fn plus_ms(self, ms: i64) -> Self {
+        UtcMillis(self.0.saturating_add(ms))
+    }
+
+    /// Milliseconds from `earlier` to this moment; negative where `earlier` is later.
+    #[must_use]
+    pub fn since_ms(self, earlier: UtcMillis) -> i64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl fmt::Display for UtcMillis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match DateTime::from_timestamp_millis(self.0) {
+            Some(time) => f.write_str(&time.to_rfc3339_opts(SecondsFormat::Millis, true)),
+            None => write!(f, "{} ms after 1970", self.0),
+        }
+    }
+}
+
+impl std::str::FromStr for UtcMillis {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        DateTime::parse_from_rfc3339(text)
+            .map(|time| UtcMillis(time.timestamp_millis()))
+            .map_err(|_| format!("`{text}` is not an RFC 3339 time such as 2026-11-21T22:21:49.123Z"))
+    }
+}
+
+impl TryFrom<String> for UtcMillis {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<UtcMillis> for String {
+    fn from(time: UtcMillis) -> String {
+        time.to_string()
+    }
+}
+
+/// Where the time comes from.
+pub trait Clock: Send + Sync + 'static {
+    /// The present moment.
+    fn now(&self) -> UtcMillis;
+}
+
+/// The machine's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+    fn now(&self) -> UtcMillis {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        UtcMillis(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+/// A clock that stands still until it is moved, for tests.
+#[derive(Debug, Default)]
+pub struct FixedClock(AtomicI64);
+
+impl FixedClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn new(now: UtcMillis) -> Self {
+        FixedClock(AtomicI64::new(now.0))
+    }
+
+    /// Moves the clock on by `ms` milliseconds.
+    pub fn advance_ms(&self, ms: i64) {
+        self.0.fetch_add(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for FixedClock {
+    fn now(&self) -> UtcMillis {
+        UtcMillis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_with_milliseconds() {
+        let time: UtcMillis = "2026-11-21T23:21:49.123+01:00".parse().unwrap();
+        assert_eq!(time.to_string(), "2026-11-21T22:21:49.123Z");
+        assert!("yesterday".parse::<UtcMillis>().is_err());
+    }
+}

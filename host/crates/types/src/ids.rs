@@ -1,0 +1,201 @@
+//! Ids and names, each a type of its own, so that one cannot be handed over for another.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// A text that is not an id or a name of the wanted kind.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not a valid {kind}: expected {expected}")]
+pub struct InvalidId {
+    /// What was wanted, such as `bot id`.
+    pub kind: &'static str,
+    /// What was given, cut to 64 characters.
+    pub text: String,
+    /// What would have been accepted.
+    pub expected: &'static str,
+}
+
+impl InvalidId {
+    fn new(kind: &'static str, text: &str, expected: &'static str) -> Self {
+        InvalidId { kind, text: text.chars().take(64).collect(), expected }
+    }
+}
+
+macro_rules! uuid_id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schema(value_type = String, format = "uuid")]
+        pub struct $name(Uuid);
+
+        impl $name {
+            /// A new id: a UUIDv7, so ids sort by the time at which they were made.
+            #[must_use]
+            #[expect(clippy::new_without_default, reason = "a default id would be a different one each time")]
+            pub fn new() -> Self {
+                $name(Uuid::now_v7())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                // Only the canonical spelling, so that one id has one text.
+                match Uuid::try_parse(text) {
+                    Ok(uuid) if uuid.hyphenated().to_string() == text => Ok($name(uuid)),
+                    _ => Err(InvalidId::new($kind, text, "a UUID in lower case with hyphens")),
+                }
+            }
+        }
+
+        text_conversions!($name);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.hyphenated().fmt(f)
+            }
+        }
+    };
+}
+
+macro_rules! name_id {
+    ($(#[$doc:meta])* $name:ident, $kind:literal, $expected:literal, $accepts:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema, utoipa::ToSchema)]
+        #[serde(try_from = "String", into = "String")]
+        #[schemars(with = "String")]
+        #[schema(value_type = String)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                let accepts: fn(&str) -> bool = $accepts;
+                if accepts(text) { Ok($name(text.to_owned())) } else { Err(InvalidId::new($kind, text, $expected)) }
+            }
+        }
+
+        text_conversions!($name);
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+macro_rules! text_conversions {
+    ($name:ident) => {
+        impl TryFrom<String> for $name {
+            type Error = InvalidId;
+
+            fn try_from(text: String) -> Result<Self, InvalidId> {
+                text.parse()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.to_string()
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{self}")
+            }
+        }
+    };
+}
+
+uuid_id!(/** A workspace: the wall between tenants. */ WorkspaceId, "workspace id");
+uuid_id!(/** A bot: an agent that may touch the world through tools only. */ BotId, "bot id");
+uuid_id!(/** A resource: one instance of a resource type, with its configuration and credential. */ ResourceId, "resource id");
+uuid_id!(/** A binding of a resource to a bot. */ BindingId, "binding id");
+uuid_id!(/** A role: what a binding allows, under a name. */ RoleId, "role id");
+uuid_id!(/** A credential of a resource. */ CredentialId, "credential id");
+uuid_id!(/** An API key. */ KeyId, "key id");
+uuid_id!(/** One call of a tool. */ RequestId, "request id");
+
+fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {
+    text.len() <= length_max
+        && text.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || more(byte))
+}
+
+name_id!(
+    /// The name of a plugin. 64 characters are enough for a folder name and for a metric label.
+    PluginName,
+    "plugin name",
+    "1 to 64 lower-case letters, digits and hyphens, starting with a letter",
+    |text| starts_lower_then(text, 64, |byte| byte == b'-')
+);
+name_id!(
+    /// The name of a tool, unique over all plugins.
+    ToolName,
+    "tool name",
+    "a text that matches ^[a-z][a-z0-9_]{0,63}$",
+    |text| starts_lower_then(text, 64, |byte| byte == b'_')
+);
+name_id!(
+    /// The id of a resource type.
+    ResourceTypeId,
+    "resource type id",
+    "1 to 64 lower-case letters, digits, hyphens and underscores, starting with a letter",
+    |text| starts_lower_then(text, 64, |byte| byte == b'-' || byte == b'_')
+);
+name_id!(
+    /// A SHA-256, as `sha256:` and 64 lower-case hex digits.
+    Digest,
+    "digest",
+    "sha256: followed by 64 lower-case hex digits",
+    |text| text.strip_prefix("sha256:").is_some_and(|hex| {
+        hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    })
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_have_one_spelling() {
+        let id = BotId::new();
+        assert_eq!(id.to_string().parse::<BotId>(), Ok(id));
+        assert!(id.to_string().to_uppercase().parse::<BotId>().is_err());
+        assert!(id.to_string().replace('-', "").parse::<BotId>().is_err());
+        assert!("".parse::<BotId>().is_err());
+    }
+
+    #[test]
+    fn names_keep_to_their_alphabet() {
+        assert!("github_list_issues".parse::<ToolName>().is_ok());
+        for bad in ["", "_x", "1x", "Github", "a-b", "a b", "é", &"a".repeat(65)] {
+            assert!(bad.parse::<ToolName>().is_err(), "{bad}");
+        }
+        assert!("my-plugin".parse::<PluginName>().is_ok());
+        assert!("my_plugin".parse::<PluginName>().is_err());
+        assert!("../etc".parse::<PluginName>().is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! Words that every part of Monstrum shares: ids, the types of a call, HTTP as a plugin sees it, secrets and the clock.
+//!
+//! Nothing here does I/O, and nothing here knows a database, a web framework or an engine.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod call;
+mod clock;
+mod http;
+mod ids;
+mod secret;
+
+pub use call::{CallOutcome, Code, Fault, Status};
+pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
+pub use http::{Failure, FailureCode, HttpRequest, HttpResponse};
+pub use ids::{
+    BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
+    RoleId, ToolName, WorkspaceId,
+};
+pub use secret::Secret;
