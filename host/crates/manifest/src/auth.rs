@@ -1,0 +1,252 @@
+//! Authentication methods: what a credential consists of, how it is injected and who may get it.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+use url::Url;
+
+use crate::model::{AuthKind, AuthMethod, BasicPair, BasicRule, Executor, Field, HeaderRule, InjectRule, ResourceType};
+use crate::origin::OriginPattern;
+
+impl AuthMethod {
+    /// How the host adds the credential to a request: the manifest's rules, or the defaults of the method.
+    #[must_use]
+    pub fn inject_rules(&self) -> Vec<InjectRule> {
+        if let Some(rules) = &self.inject {
+            return rules.clone();
+        }
+        let header = |name: &str, value: &str| {
+            vec![InjectRule::Header(HeaderRule { header: name.to_owned(), value: value.to_owned() })]
+        };
+        match self.method {
+            AuthKind::Token | AuthKind::Oauth2AuthCode | AuthKind::Oauth2ClientCreds | AuthKind::Oauth2DeviceCode => {
+                header("Authorization", "Bearer {access_token}")
+            }
+            AuthKind::ApiKey => header("X-API-Key", "{api_key}"),
+            AuthKind::Basic => vec![InjectRule::Basic(BasicRule {
+                basic: BasicPair { username: "{username}".to_owned(), password: "{password}".to_owned() },
+            })],
+            AuthKind::SshKey | AuthKind::None => Vec::new(),
+        }
+    }
+
+    /// The fields of a credential of this method: its own, or those of the type where it has none.
+    #[must_use]
+    pub fn credential_fields<'a>(&'a self, resource_type: &'a ResourceType) -> &'a [Field] {
+        if self.credential_schema.is_empty() { &resource_type.credential_schema } else { &self.credential_schema }
+    }
+
+    /// The origins that may get the credential: the manifest's, or the origin of the configured api_base, or those of
+    /// the executor's egress. An api_base that is no URL gives nobody the credential.
+    #[must_use]
+    pub fn audience(&self, config: &Map<String, Value>, executor: &Executor) -> Vec<OriginPattern> {
+        if let Some(audience) = &self.audience {
+            return audience.clone();
+        }
+        match config.get("api_base") {
+            None | Some(Value::Null) => executor.egress.clone(),
+            Some(base) => {
+                let origin = base.as_str().and_then(|text| Url::parse(text).ok());
+                origin.as_ref().and_then(OriginPattern::of_url).into_iter().collect()
+            }
+        }
+    }
+}
+
+impl InjectRule {
+    /// The texts of this rule in which `{field}` is replaced.
+    #[must_use]
+    pub fn templates(&self) -> Vec<&str> {
+        match self {
+            InjectRule::Header(rule) => vec![&rule.value],
+            InjectRule::Query(rule) => vec![&rule.value],
+            InjectRule::Basic(rule) => vec![&rule.basic.username, &rule.basic.password],
+            InjectRule::Body(rule) => vec![&rule.value],
+            InjectRule::Path(rule) => vec![&rule.value],
+        }
+    }
+
+    /// The header that this rule writes, and that a plugin therefore may not.
+    #[must_use]
+    pub fn header_name(&self) -> Option<&str> {
+        match self {
+            InjectRule::Header(rule) => Some(&rule.header),
+            InjectRule::Basic(_) => Some("Authorization"),
+            InjectRule::Query(_) | InjectRule::Body(_) | InjectRule::Path(_) => None,
+        }
+    }
+}
+
+impl AuthKind {
+    /// The word by which manifests and the API know this method.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AuthKind::Oauth2AuthCode => "oauth2_auth_code",
+            AuthKind::Oauth2ClientCreds => "oauth2_client_creds",
+            AuthKind::Oauth2DeviceCode => "oauth2_device_code",
+            AuthKind::ApiKey => "api_key",
+            AuthKind::Token => "token",
+            AuthKind::SshKey => "ssh_key",
+            AuthKind::Basic => "basic",
+            AuthKind::None => "none",
+        }
+    }
+
+    /// Whether the platform obtains the credential itself, by OAuth.
+    #[must_use]
+    pub fn is_oauth(self) -> bool {
+        matches!(self, AuthKind::Oauth2AuthCode | AuthKind::Oauth2ClientCreds | AuthKind::Oauth2DeviceCode)
+    }
+}
+
+impl fmt::Display for AuthKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A template cut at its placeholders.
+enum Piece<'a> {
+    Text(&'a str),
+    Placeholder(&'a str),
+}
+
+/// Cuts `text` at its placeholders. A brace that is not part of a `{field}` is text; the manifest's validation refuses
+/// such templates.
+fn pieces(text: &str) -> Vec<Piece<'_>> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some(open) = rest.find('{') {
+        let name = rest[open + 1..].find('}').map(|length| &rest[open + 1..open + 1 + length]);
+        match name {
+            Some(name) if is_field_name(name) => {
+                found.push(Piece::Text(&rest[..open]));
+                found.push(Piece::Placeholder(name));
+                rest = &rest[open + name.len() + 2..];
+            }
+            _ => {
+                found.push(Piece::Text(&rest[..=open]));
+                rest = &rest[open + 1..];
+            }
+        }
+    }
+    found.push(Piece::Text(rest));
+    found
+}
+
+/// Letters, digits, `_` and `-`, at most 64: the names that a field may have.
+pub(crate) fn is_field_name(name: &str) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+}
+
+/// Whether every brace of `text` is part of a placeholder.
+pub(crate) fn is_well_formed(text: &str) -> bool {
+    pieces(text).iter().all(|piece| {
+        matches!(piece, Piece::Placeholder(_)) || matches!(piece, Piece::Text(text) if !text.contains(['{', '}']))
+    })
+}
+
+/// The names in `{…}`, in order, each as often as it occurs.
+#[must_use]
+pub fn placeholders(text: &str) -> Vec<&str> {
+    pieces(text)
+        .into_iter()
+        .filter_map(|piece| match piece {
+            Piece::Placeholder(name) => Some(name),
+            Piece::Text(_) => None,
+        })
+        .collect()
+}
+
+/// `text` with every `{field}` replaced by its value, or None where a value is missing. Values are not read again for
+/// placeholders. The result holds secrets: wrap it at once.
+#[must_use]
+pub fn fill(text: &str, mut value: impl FnMut(&str) -> Option<String>) -> Option<String> {
+    let mut filled = String::with_capacity(text.len());
+    for piece in pieces(text) {
+        match piece {
+            Piece::Text(text) => filled.push_str(text),
+            Piece::Placeholder(name) => filled.push_str(&value(name)?),
+        }
+    }
+    Some(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn method(value: Value) -> AuthMethod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn each_method_has_its_default_rules() {
+        let rules: Vec<String> = [
+            "oauth2_auth_code",
+            "oauth2_client_creds",
+            "oauth2_device_code",
+            "api_key",
+            "token",
+            "ssh_key",
+            "basic",
+            "none",
+        ]
+        .iter()
+        .map(|kind| {
+            let method = method(json!({"method": kind}));
+            assert_eq!(method.method.as_str(), *kind);
+            format!("{kind}: {}", serde_json::to_string(&method.inject_rules()).unwrap())
+        })
+        .collect();
+        insta::assert_snapshot!(rules.join("\n"), @r###"
+        oauth2_auth_code: [{"header":"Authorization","value":"Bearer {access_token}"}]
+        oauth2_client_creds: [{"header":"Authorization","value":"Bearer {access_token}"}]
+        oauth2_device_code: [{"header":"Authorization","value":"Bearer {access_token}"}]
+        api_key: [{"header":"X-API-Key","value":"{api_key}"}]
+        token: [{"header":"Authorization","value":"Bearer {access_token}"}]
+        ssh_key: []
+        basic: [{"basic":{"username":"{username}","password":"{password}"}}]
+        none: []
+        "###);
+    }
+
+    #[test]
+    fn rules_of_the_manifest_replace_the_defaults() {
+        assert!(method(json!({"method": "token", "inject": []})).inject_rules().is_empty());
+    }
+
+    #[test]
+    fn the_audience_is_declared_or_the_base_or_egress() {
+        let executor = Executor { egress: vec!["https://up.example".parse().unwrap()], ..Executor::default() };
+        let audience = |method: &AuthMethod, config: Value| -> Vec<String> {
+            let config = config.as_object().unwrap().clone();
+            method.audience(&config, &executor).iter().map(ToString::to_string).collect()
+        };
+        let silent = method(json!({"method": "token"}));
+        assert_eq!(audience(&silent, json!({})), ["https://up.example"]);
+        assert_eq!(audience(&silent, json!({"api_base": null})), ["https://up.example"]);
+        assert_eq!(audience(&silent, json!({"api_base": "https://ghe.example/api/v3"})), ["https://ghe.example"]);
+        assert!(audience(&silent, json!({"api_base": "not a url"})).is_empty());
+        assert!(audience(&silent, json!({"api_base": 5})).is_empty());
+        let declared = method(json!({"method": "token", "audience": ["https://*.example.com"]}));
+        assert_eq!(audience(&declared, json!({"api_base": "https://ghe.example"})), ["https://*.example.com"]);
+        let nobody = method(json!({"method": "token", "audience": []}));
+        assert!(audience(&nobody, json!({"api_base": "https://ghe.example"})).is_empty());
+    }
+
+    #[test]
+    fn templates_are_filled_once() {
+        assert_eq!(placeholders("Bearer {a} and {b-2}{a}"), ["a", "b-2", "a"]);
+        assert!(placeholders("{} {a b} } {").is_empty());
+        let value = |name: &str| (name == "a").then(|| "{b}".to_owned());
+        assert_eq!(fill("x {a}!", value), Some("x {b}!".to_owned()));
+        assert_eq!(fill("x {b}", value), None);
+        assert_eq!(fill("é{a}é", value), Some("é{b}é".to_owned()));
+        assert!(is_well_formed("Bearer {a}") && is_well_formed("") && is_well_formed("plain"));
+        assert!(!is_well_formed("{a") && !is_well_formed("a}") && !is_well_formed("{}") && !is_well_formed("{{a}}"));
+    }
+}

@@ -1,0 +1,55 @@
+//! How deeply a JSON text is nested, found before anything parses it: a parser's own limit comes after its work.
+
+/// The deepest nesting of arrays and objects in `text`: 0 for a scalar, 1 for `[]`.
+///
+/// One pass, no recursion and no allocation. The text need not be valid: for what no JSON parser would accept, the
+/// number says how deep a parser could have got at most.
+#[must_use]
+pub fn json_depth(text: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0_usize);
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => {
+                while let Some(byte) = bytes.next() {
+                    match byte {
+                        b'"' => break,
+                        b'\\' => {
+                            bytes.next();
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            b'[' | b'{' => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn brackets_count_outside_of_texts_only() {
+        for (text, depth) in [
+            ("", 0),
+            ("1", 0),
+            ("[]", 1),
+            (r#"{"a":[{"b":1}],"c":[]}"#, 3),
+            (r#""[[[[""#, 0),
+            (r#"["\"[[", "\\", []]"#, 2),
+            ("]]]][", 1),
+            (r#"["unclosed [[["#, 1),
+        ] {
+            assert_eq!(json_depth(text.as_bytes()), depth, "{text}");
+        }
+        assert_eq!(json_depth("[".repeat(1_000_000).as_bytes()), 1_000_000);
+    }
+}

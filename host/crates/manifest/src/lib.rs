@@ -1,0 +1,34 @@
+//! The plugin manifest: its shape, its parser, and the small languages that it holds (origins, injection rules, JSON
+//! Schemas, field definitions, translations).
+//!
+//! Everything here is pure: no file, no network, no clock. What comes out of [`parse`] has been checked as a whole, so
+//! that the rest of the product reads a manifest without doubting it.
+
+#![forbid(unsafe_code)]
+
+mod auth;
+mod depth;
+mod error;
+mod fields;
+mod json_schema;
+mod locale;
+mod model;
+mod nesting;
+mod origin;
+mod parse;
+mod schema;
+mod validate;
+mod warnings;
+mod yaml;
+
+pub use auth::{fill, placeholders};
+pub use depth::json_depth;
+pub use error::{ManifestError, ManifestErrors};
+pub use fields::{check_fields, check_secret_fields};
+pub use json_schema::json_schema;
+pub use locale::{LocaleError, Locales};
+pub use model::*;
+pub use origin::{InvalidOrigin, OriginPattern};
+pub use parse::{MANIFEST_BYTES_MAX, MANIFEST_DEPTH_MAX, parse};
+pub use schema::{InputSchema, OutputSchema};
+pub use warnings::warnings;

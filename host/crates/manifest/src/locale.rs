@@ -1,0 +1,229 @@
+//! Translations: flat files of keys that stand in for the manifest's own texts.
+
+use std::collections::BTreeMap;
+
+use crate::model::Manifest;
+
+/// The largest file of translations, in bytes: as large as the manifest whose texts it translates.
+const FILE_BYTES_MAX: usize = 256 * 1024;
+/// How many languages a plugin may bring: more than any product is translated into.
+const LOCALES_MAX: usize = 200;
+/// How many languages of a caller's list are looked at: browsers send fewer than ten.
+const ACCEPTED_MAX: usize = 32;
+
+/// The translations of a plugin, by language tag.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Locales {
+    files: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// A file of translations that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LocaleError {
+    /// The name of the file is no language tag.
+    #[error("`{0}` is not a language tag such as en-US")]
+    Tag(String),
+    /// Too many files.
+    #[error("a plugin has at most {LOCALES_MAX} languages, this one has {0}")]
+    TooMany(usize),
+    /// A file is too large.
+    #[error("the translations `{tag}` have at most {FILE_BYTES_MAX} bytes, these have {bytes}")]
+    TooLarge {
+        /// The language.
+        tag: String,
+        /// How large the file is.
+        bytes: usize,
+    },
+    /// A file is not an object of texts.
+    #[error("the translations `{tag}` are not a JSON object of strings")]
+    Shape {
+        /// The language.
+        tag: String,
+        /// What the parser says.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl Locales {
+    /// Reads the files of a plugin's locales folder: language tag to JSON text.
+    ///
+    /// # Errors
+    /// The first file that is not a flat object of strings, is too large, or is not named after a language.
+    pub fn load(files: BTreeMap<String, String>) -> Result<Locales, LocaleError> {
+        if files.len() > LOCALES_MAX {
+            return Err(LocaleError::TooMany(files.len()));
+        }
+        let mut loaded = BTreeMap::new();
+        for (tag, text) in files {
+            if !is_language_tag(&tag) {
+                return Err(LocaleError::Tag(crate::error::cut(&tag, 64)));
+            }
+            if text.len() > FILE_BYTES_MAX {
+                return Err(LocaleError::TooLarge { tag, bytes: text.len() });
+            }
+            match serde_json::from_str(&text) {
+                Ok(texts) => loaded.insert(tag, texts),
+                Err(source) => return Err(LocaleError::Shape { tag, source }),
+            };
+        }
+        Ok(Locales { files: loaded })
+    }
+
+    /// The languages that there are.
+    pub fn tags(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    /// The language among these that a caller likes best, by its Accept-Language header (RFC 9110): the same tag first,
+    /// then one of the same language. None where the manifest's own texts serve as well as any.
+    #[must_use]
+    pub fn best(&self, accept_language: &str) -> Option<&str> {
+        let mut wanted: Vec<(&str, u16)> = accept_language.split(',').take(ACCEPTED_MAX).filter_map(range).collect();
+        // A stable sort: among equals the caller's order counts.
+        wanted.sort_by_key(|(_, quality)| std::cmp::Reverse(*quality));
+        wanted.iter().filter(|(_, quality)| *quality > 0).find_map(|(tag, _)| self.find(tag))
+    }
+
+    fn find(&self, wanted: &str) -> Option<&str> {
+        let mut prefix = wanted;
+        loop {
+            if let Some(tag) = self.tags().find(|tag| tag.eq_ignore_ascii_case(prefix)) {
+                return Some(tag);
+            }
+            match prefix.rsplit_once('-') {
+                Some((shorter, _)) => prefix = shorter,
+                None => break,
+            }
+        }
+        self.tags().find(|tag| tag.split('-').next().is_some_and(|language| language.eq_ignore_ascii_case(prefix)))
+    }
+
+    /// The text of `key` in language `tag`, or the manifest's `own` where there is none.
+    #[must_use]
+    pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
+        let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));
+        translated.map_or(own, String::as_str)
+    }
+
+    /// What an author should know: keys that stand for no text of the manifest.
+    #[must_use]
+    pub fn warnings(&self, manifest: &Manifest) -> Vec<String> {
+        let mut found = Vec::new();
+        for (tag, texts) in &self.files {
+            for key in texts.keys().filter(|key| !stands_for_a_text(manifest, key)) {
+                found.push(format!(
+                    "translations `{tag}`: `{}` is no text of the manifest",
+                    crate::error::cut(key, 128)
+                ));
+            }
+        }
+        found
+    }
+}
+
+/// Whether `key` is one that a manifest's texts go by.
+fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
+    let resource_type = &manifest.resource_type;
+    if key == "description" {
+        return true;
+    }
+    if let Some(name) = key.strip_prefix("tools.").and_then(|rest| rest.strip_suffix(".description")) {
+        return resource_type.tools.iter().any(|tool| tool.name.as_str() == name);
+    }
+    if let Some(name) = key.strip_prefix("scope_dimensions.").and_then(|rest| rest.strip_suffix(".error_template")) {
+        return resource_type.scope_dimensions.iter().any(|dimension| dimension.key == name);
+    }
+    let method = key.strip_prefix("auth_methods.").and_then(|rest| rest.split_once('.'));
+    method.is_some_and(|(index, part)| {
+        matches!(part, "label" | "description")
+            && (0..resource_type.auth_methods.len()).any(|known| known.to_string() == index)
+    })
+}
+
+/// One entry of Accept-Language, with its quality in thousandths. `*` says nothing that we could act on.
+fn range(entry: &str) -> Option<(&str, u16)> {
+    let mut parts = entry.split(';').map(str::trim);
+    let tag = parts.next().filter(|tag| is_language_tag(tag))?;
+    let quality = match parts.next() {
+        None => 1_000,
+        Some(weight) => thousandths(weight.strip_prefix("q=").or_else(|| weight.strip_prefix("Q="))?)?,
+    };
+    Some((tag, quality))
+}
+
+/// A qvalue such as `0.8`, in thousandths.
+fn thousandths(text: &str) -> Option<u16> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if fraction.len() > 3 || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let fraction: u16 = format!("{fraction:0<3}").parse().ok()?;
+    match whole {
+        "0" => Some(fraction),
+        "1" if fraction == 0 => Some(1_000),
+        _ => None,
+    }
+}
+
+/// Letters and digits in parts of at most 8, joined by `-`, the first of letters only (the shape of BCP 47).
+fn is_language_tag(text: &str) -> bool {
+    let part = |part: &str| (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= 64
+        && text.split('-').all(part)
+        && text.split('-').next().is_some_and(|first| first.bytes().all(|byte| byte.is_ascii_alphabetic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locales(files: &[(&str, &str)]) -> Result<Locales, LocaleError> {
+        Locales::load(files.iter().map(|(tag, text)| ((*tag).to_owned(), (*text).to_owned())).collect())
+    }
+
+    #[test]
+    fn the_best_language_is_found() {
+        let locales = locales(&[("en-US", "{}"), ("zh-CN", "{}"), ("zh-TW", "{}"), ("pt", "{}")]).unwrap();
+        for (accept, best) in [
+            ("", None),
+            ("*", None),
+            ("fr", None),
+            ("zh-CN", Some("zh-CN")),
+            ("ZH-cn", Some("zh-CN")),
+            ("zh", Some("zh-CN")),
+            ("zh-TW, zh;q=0.9", Some("zh-TW")),
+            ("zh-Hant-HK", Some("zh-CN")),
+            ("en-GB", Some("en-US")),
+            ("pt-BR", Some("pt")),
+            ("fr, de;q=0.9, en;q=0.1", Some("en-US")),
+            ("en;q=0.5, zh;q=0.8", Some("zh-CN")),
+            ("en;q=0", None),
+            ("en;q=0, zh;q=0.001", Some("zh-CN")),
+            ("en;q=2, zh;q=x, pt;q=0.1234", None),
+            ("e n, \u{e9}", None),
+        ] {
+            assert_eq!(locales.best(accept), best, "{accept}");
+        }
+    }
+
+    #[test]
+    fn texts_fall_back_key_by_key() {
+        let locales = locales(&[("de", r#"{"description": "Probe"}"#)]).unwrap();
+        assert_eq!(locales.text(Some("de"), "description", "Sample"), "Probe");
+        assert_eq!(locales.text(Some("de"), "tools.a.description", "Own"), "Own");
+        assert_eq!(locales.text(Some("fr"), "description", "Sample"), "Sample");
+        assert_eq!(locales.text(None, "description", "Sample"), "Sample");
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_named() {
+        let says = |tag: &str, text: &str| locales(&[(tag, text)]).unwrap_err().to_string();
+        assert_eq!(says("../x", "{}"), "`../x` is not a language tag such as en-US");
+        for bad in ["[]", "{\"a\": {\"b\": \"c\"}}", "{\"a\": 1}", "{", "{\"a\": null}"] {
+            assert_eq!(says("de", bad), "the translations `de` are not a JSON object of strings", "{bad}");
+        }
+        let large = format!("{{\"a\": \"{}\"}}", "x".repeat(FILE_BYTES_MAX));
+        assert_eq!(says("de", &large), "the translations `de` have at most 262144 bytes, these have 262153");
+    }
+}

@@ -1,0 +1,339 @@
+//! How deeply a YAML text is nested, found before the YAML parser runs: its cost grows with the square of the depth of
+//! flow collections, and its own limit comes only after the whole scan.
+//!
+//! This is a scanner for that one question. It follows the parser's rules for where a token starts, because brackets
+//! inside of texts, comments and block scalars are no nesting, and brackets hidden from a simpler count would be.
+
+/// Where a text becomes deeper than allowed. Line and column count from 1.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooDeep {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+}
+
+/// Refuses a text of which some collection lies more than `depth_max` levels deep.
+pub(crate) fn check_nesting(text: &str, depth_max: usize) -> Result<(), TooDeep> {
+    let chars: Vec<char> = text.strip_prefix('\u{feff}').unwrap_or(text).chars().collect();
+    let mut scanner =
+        Scanner { chars: &chars, at: 0, line: 0, column: 0, indents: Vec::new(), flow: 0, key: None, depth_max };
+    while scanner.skip_to_token() {
+        scanner.token()?;
+    }
+    Ok(())
+}
+
+struct Scanner<'a> {
+    chars: &'a [char],
+    at: usize,
+    line: usize,
+    column: usize,
+    /// The columns of the block collections that are open.
+    indents: Vec<usize>,
+    /// How many flow collections are open.
+    flow: usize,
+    /// The column of what may turn out to be a key, on the present line.
+    key: Option<usize>,
+    depth_max: usize,
+}
+
+fn is_break(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
+impl Scanner<'_> {
+    fn peek(&self, ahead: usize) -> Option<char> {
+        self.chars.get(self.at + ahead).copied()
+    }
+
+    /// Whether a blank, a line break or the end stands `ahead` characters on.
+    fn is_blank_at(&self, ahead: usize) -> bool {
+        self.peek(ahead).is_none_or(|c| c == ' ' || c == '\t' || is_break(c))
+    }
+
+    fn advance(&mut self) {
+        let Some(c) = self.peek(0) else { return };
+        self.at += 1;
+        if is_break(c) {
+            if c == '\r' && self.peek(0) == Some('\n') {
+                self.at += 1;
+            }
+            self.line += 1;
+            self.column = 0;
+            if self.flow == 0 {
+                self.key = None;
+            }
+        } else {
+            self.column += 1;
+        }
+    }
+
+    fn advance_by(&mut self, count: usize) {
+        for _ in 0..count {
+            self.advance();
+        }
+    }
+
+    fn advance_while(&mut self, accepts: impl Fn(char) -> bool) {
+        while self.peek(0).is_some_and(&accepts) {
+            self.advance();
+        }
+    }
+
+    fn skip_line(&mut self) {
+        self.advance_while(|c| !is_break(c));
+    }
+
+    /// Goes to the next token; false at the end.
+    fn skip_to_token(&mut self) -> bool {
+        while let Some(c) = self.peek(0) {
+            match c {
+                '#' => self.skip_line(),
+                ' ' | '\t' => self.advance(),
+                c if is_break(c) => self.advance(),
+                _ => return true,
+            }
+        }
+        false
+    }
+
+    fn is_document_mark(&self) -> bool {
+        self.column == 0
+            && matches!(
+                (self.peek(0), self.peek(1), self.peek(2)),
+                (Some('-'), Some('-'), Some('-')) | (Some('.'), Some('.'), Some('.'))
+            )
+            && self.is_blank_at(3)
+    }
+
+    fn token(&mut self) -> Result<(), TooDeep> {
+        if self.flow == 0 {
+            while self.indents.last().is_some_and(|indent| *indent > self.column) {
+                self.indents.pop();
+            }
+        }
+        if self.is_document_mark() {
+            self.indents.clear();
+            self.advance_by(3);
+            return Ok(());
+        }
+        let Some(c) = self.peek(0) else { return Ok(()) };
+        match c {
+            '%' if self.column == 0 => self.skip_line(),
+            '[' | '{' => {
+                self.start_key();
+                self.flow += 1;
+                self.check()?;
+                self.advance();
+            }
+            ']' | '}' => {
+                self.flow = self.flow.saturating_sub(1);
+                self.advance();
+            }
+            ',' => self.advance(),
+            '-' if self.flow == 0 && self.is_blank_at(1) => self.indicator(self.column)?,
+            '?' if self.flow > 0 || self.is_blank_at(1) => self.indicator(self.column)?,
+            ':' if self.flow > 0 || self.is_blank_at(1) => self.indicator(self.key.unwrap_or(self.column))?,
+            '*' | '&' => {
+                self.start_key();
+                self.advance();
+                self.advance_while(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+            }
+            '!' => self.tag(),
+            '|' | '>' if self.flow == 0 => self.block_scalar(),
+            '\'' | '"' => self.quoted(c),
+            _ => self.plain(),
+        }
+        Ok(())
+    }
+
+    fn start_key(&mut self) {
+        if self.flow == 0 && self.key.is_none() {
+            self.key = Some(self.column);
+        }
+    }
+
+    /// An indicator opens a block collection at `column`, unless one is open there.
+    fn indicator(&mut self, column: usize) -> Result<(), TooDeep> {
+        if self.flow == 0 {
+            if self.indents.last().is_none_or(|indent| *indent < column) {
+                self.indents.push(column);
+                self.check()?;
+            }
+            self.key = None;
+        }
+        self.advance();
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TooDeep> {
+        if self.flow + self.indents.len() > self.depth_max {
+            return Err(TooDeep { line: self.line + 1, column: self.column + 1 });
+        }
+        Ok(())
+    }
+
+    fn tag(&mut self) {
+        self.start_key();
+        if self.peek(1) == Some('<') {
+            self.advance_while(|c| c != '>' && !is_break(c));
+        }
+        self.advance();
+        self.advance_while(|c| !c.is_whitespace() && !is_break(c) && !matches!(c, ',' | '[' | ']' | '{' | '}'));
+    }
+
+    fn quoted(&mut self, quote: char) {
+        self.start_key();
+        self.advance();
+        while let Some(c) = self.peek(0) {
+            if quote == '"' && c == '\\' {
+                self.advance_by(2);
+            } else if c != quote {
+                self.advance();
+            } else if quote == '\'' && self.peek(1) == Some('\'') {
+                self.advance_by(2);
+            } else {
+                self.advance();
+                return;
+            }
+        }
+    }
+
+    /// The smallest column at which a line may still belong to a scalar of the present block.
+    fn inner_column(&self) -> usize {
+        self.indents.last().map_or(0, |indent| indent + 1)
+    }
+
+    fn plain(&mut self) {
+        self.start_key();
+        let inner = self.inner_column();
+        let flow = self.flow > 0;
+        let mut first = true;
+        loop {
+            if !first && (self.peek(0) == Some('#') || self.is_document_mark()) {
+                return;
+            }
+            while let Some(c) = self.peek(0) {
+                let ends = match c {
+                    ' ' | '\t' => true,
+                    c if is_break(c) => true,
+                    ':' => {
+                        self.is_blank_at(1) || (flow && matches!(self.peek(1), Some(',' | '?' | '[' | ']' | '{' | '}')))
+                    }
+                    ',' | '[' | ']' | '{' | '}' => flow,
+                    _ => false,
+                };
+                if ends && !first {
+                    break;
+                }
+                first = false;
+                self.advance();
+            }
+            if !self.peek(0).is_some_and(|c| c == ' ' || c == '\t' || is_break(c)) {
+                return;
+            }
+            // The key, if this scalar is one, is on its first line; going on to the next forgets it.
+            self.advance_while(|c| c == ' ' || c == '\t' || is_break(c));
+            if !flow && self.column < inner {
+                return;
+            }
+        }
+    }
+
+    fn block_scalar(&mut self) {
+        self.advance();
+        let mut explicit = None;
+        while let Some(c @ ('+' | '-' | '0'..='9')) = self.peek(0) {
+            explicit = c.to_digit(10).map(|digit| digit as usize).or(explicit);
+            self.advance();
+        }
+        self.skip_line();
+        self.advance();
+        let parent = self.indents.last().copied();
+        let indent = match explicit {
+            Some(more) => parent.unwrap_or(0) + more,
+            None => self.detected_indent().max(parent.map_or(1, |parent| parent + 1)),
+        };
+        while self.peek(0).is_some() {
+            while self.column < indent && self.peek(0) == Some(' ') {
+                self.advance();
+            }
+            if self.column < indent && self.peek(0).is_some_and(|c| !is_break(c)) {
+                return;
+            }
+            self.skip_line();
+            self.advance();
+        }
+    }
+
+    /// The indentation of the first line that is not blank, or of a longer blank one before it.
+    fn detected_indent(&self) -> usize {
+        let (mut widest, mut width) = (0, 0);
+        for c in &self.chars[self.at..] {
+            match c {
+                ' ' => width += 1,
+                c if is_break(*c) => width = 0,
+                _ => return widest.max(width),
+            }
+            widest = widest.max(width);
+        }
+        widest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_deep(text: &str, depth_max: usize) -> bool {
+        check_nesting(text, depth_max).is_err()
+    }
+
+    #[test]
+    fn brackets_in_texts_are_no_nesting() {
+        for text in [
+            "a: b [[[[[",
+            "a: \"[[[[[\"",
+            "a: '[[[[[''[[['",
+            "a: b # [[[[[",
+            "# [[[[[\na: b",
+            "a: |\n  [[[[[\n  [[[[\nb: c",
+            "a: >-\n\n    [[[[[\n\n    [[[[\nb: c",
+            "a:\n  - |2\n    [[[[[\n    [[[[\nb: c",
+            "a: b\n  [[[[[ c",
+            "[]: a\n[b]: c [[[[[",
+            "a: [b, 'c]', \"d]\", e # ]\n  , f]\ng: [h]",
+            "%TAG ! [[[[[\n---\na: b",
+            "\u{feff}a: b [[[[[",
+        ] {
+            assert!(!is_deep(text, 3), "{text}");
+        }
+    }
+
+    #[test]
+    fn nesting_is_found_behind_what_hides_it() {
+        for text in [
+            "[[[[[[",
+            "{a: {b: {c: {d: {e: f}}}}}",
+            "[{[{[{",
+            "- - - - - - a",
+            "? ? ? ? ? ? a",
+            "a:\n b:\n  c:\n   d:\n    e: f",
+            "a: [ # ]]]]]\n [ # ]]]]]\n [ # ]]]]]\n [ # ]]]]]\n",
+            "a: [\"]\", [\"]\", [\"]\", [\"]\", []]]]]",
+            "a: [']', [']', [']', [']', []]]]]",
+            "x: |\n  ]]]]\ny: [[[[[",
+            "- !t [[[[[",
+            "- &a [[[[[",
+            "a: b\n[[[[[",
+            "a: |\n\n b ]]]]\n[[[[[",
+            "[a]: [[[[[",
+            "'a': [[[[[",
+            "? |\n  ]]]\n: [[[[[",
+            "a: b\u{85}c: [[[[[",
+        ] {
+            assert!(is_deep(text, 4), "{text}");
+        }
+        let too_deep = check_nesting("a: b\nc: [[[", 3).unwrap_err();
+        assert_eq!(too_deep, TooDeep { line: 2, column: 6 });
+    }
+}

@@ -1,0 +1,49 @@
+//! Defaults of a schema, gathered once, so that filling them in costs a call next to nothing.
+
+use serde_json::{Map, Value};
+
+use super::walk::certain_parts;
+
+/// What to fill into an object.
+#[derive(Debug, Default)]
+pub(super) struct Defaults(Vec<Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    name: String,
+    value: Option<Value>,
+    inner: Defaults,
+}
+
+impl Defaults {
+    /// The defaults of the properties that `schema` declares in every case. A default of null fills nothing in: it says
+    /// that the parameter is absent.
+    pub(super) fn of(root: &Value, schema: &Value) -> Defaults {
+        let mut entries = Vec::new();
+        for part in certain_parts(root, schema) {
+            for (name, property) in part.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                let own = certain_parts(root, property).into_iter().find_map(|part| part.get("default"));
+                let value = own.filter(|value| !value.is_null()).cloned();
+                let inner = Defaults::of(root, property);
+                if value.is_some() || !inner.0.is_empty() {
+                    entries.push(Entry { name: name.clone(), value, inner });
+                }
+            }
+        }
+        Defaults(entries)
+    }
+
+    /// Fills in what is absent. An object that is absent and has no default itself stays absent.
+    pub(super) fn fill(&self, object: &mut Map<String, Value>) {
+        for entry in &self.0 {
+            if let Some(value) = &entry.value
+                && !object.contains_key(&entry.name)
+            {
+                object.insert(entry.name.clone(), value.clone());
+            }
+            if let Some(Value::Object(inner)) = object.get_mut(&entry.name) {
+                entry.inner.fill(inner);
+            }
+        }
+    }
+}

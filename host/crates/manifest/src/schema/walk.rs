@@ -1,0 +1,70 @@
+//! Ways through a schema. They end because `shape` has refused schemas that lead back to themselves.
+
+use serde_json::{Map, Value};
+
+/// Keywords whose value is a schema for the same value.
+pub(super) const SAME_VALUE: [&str; 3] = ["if", "then", "else"];
+/// Keywords whose value is a list of schemas for the same value.
+pub(super) const SAME_VALUE_LISTS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+
+/// The schema that a local reference names.
+pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    root.pointer(reference.strip_prefix('#')?)
+}
+
+/// The object schemas that may describe the same value as `schema`, itself first: through references, `allOf`,
+/// `anyOf`, `oneOf`, conditions and dependent schemas.
+pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
+    let mut found = Vec::new();
+    add_parts(root, schema, true, &mut found);
+    found
+}
+
+/// As [`parts`], but only what describes the value in every case.
+pub(super) fn certain_parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
+    let mut found = Vec::new();
+    add_parts(root, schema, false, &mut found);
+    found
+}
+
+fn add_parts<'a>(root: &'a Value, schema: &'a Value, alternatives: bool, found: &mut Vec<&'a Map<String, Value>>) {
+    let Value::Object(map) = schema else { return };
+    found.push(map);
+    let target = map.get("$ref").and_then(Value::as_str).and_then(|reference| resolve(root, reference));
+    let mut same_value: Vec<&Value> = target.into_iter().collect();
+    if alternatives {
+        same_value.extend(SAME_VALUE_LISTS.iter().filter_map(|keyword| map.get(*keyword)?.as_array()).flatten());
+        same_value.extend(SAME_VALUE.iter().filter_map(|keyword| map.get(*keyword)));
+        for keyword in ["dependentSchemas", "dependencies"] {
+            same_value.extend(map.get(keyword).and_then(Value::as_object).into_iter().flat_map(Map::values));
+        }
+    } else {
+        same_value.extend(map.get("allOf").and_then(Value::as_array).into_iter().flatten());
+    }
+    for schema in same_value {
+        add_parts(root, schema, alternatives, found);
+    }
+}
+
+/// Whether `schema` declares the property at `path`.
+pub(super) fn declares_in(root: &Value, schema: &Value, path: &str) -> bool {
+    parts(root, schema).iter().any(|part| {
+        let in_properties = part.get("properties").and_then(Value::as_object).is_some_and(|properties| {
+            properties.iter().any(|(name, property)| match path.strip_prefix(name.as_str()) {
+                Some("") => true,
+                Some(rest) => rest.strip_prefix('.').is_some_and(|rest| declares_in(root, property, rest)),
+                None => false,
+            })
+        });
+        let entries = ["items", "prefixItems"].iter().filter_map(|keyword| part.get(*keyword));
+        in_properties || entries.flat_map(one_or_many).any(|entry| declares_in(root, entry, path))
+    })
+}
+
+/// A schema, or each of a list of schemas.
+pub(super) fn one_or_many(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(list) => list,
+        one => std::slice::from_ref(one),
+    }
+}

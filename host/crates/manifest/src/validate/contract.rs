@@ -1,0 +1,133 @@
+//! The resource type: its name, tools, scope dimensions and schemas.
+
+use std::collections::HashMap;
+
+use crate::error::FieldPath;
+use crate::model::{Mode, ResourceType, ScopeDimension, Tool};
+use crate::schema::{InputSchema, OutputSchema};
+
+use super::{
+    DIMENSIONS_MAX, ENTRIES_MAX, Faults, FieldUse, PATTERNS_MAX, RESERVED_NAMES, RESERVED_TOOL_PREFIXES, TOOLS_MAX,
+    auth, check_file_name, fields,
+};
+
+pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
+    if RESERVED_NAMES.contains(&resource_type.id.as_str()) {
+        faults.add(at.key("id"), format!("`{}` is a built-in type and cannot be replaced", resource_type.id));
+    }
+    faults.short_text(at.key("name"), &resource_type.name);
+    if resource_type.mode != Mode::Plugin {
+        let message = "a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved";
+        faults.add(at.key("mode"), message);
+    }
+    if let Err(why) = check_icon(&resource_type.icon) {
+        faults.add(at.key("icon"), why);
+    }
+    tools(faults, &resource_type.tools, &at.key("tools"));
+    dimensions(faults, &resource_type.scope_dimensions, &at.key("scope_dimensions"));
+    fields(faults, &resource_type.config_schema, &at.key("config_schema"), FieldUse::Config);
+    fields(faults, &resource_type.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
+    auth::check(faults, resource_type, &at.key("auth_methods"));
+}
+
+/// A semantic name, or a picture file that cannot run scripts.
+fn check_icon(icon: &str) -> Result<(), &'static str> {
+    let lower = icon.to_ascii_lowercase();
+    if lower.ends_with(".svg") || lower.ends_with(".svgz") {
+        return Err("an SVG may run scripts: use a PNG or WebP file");
+    }
+    if icon.is_empty() || icon.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
+        return if icon.len() > 64 { Err("longer than 64 characters") } else { Ok(()) };
+    }
+    check_file_name(icon)?;
+    if lower.ends_with(".png") || lower.ends_with(".webp") {
+        return Ok(());
+    }
+    Err("expected a name such as `github`, or a PNG or WebP file")
+}
+
+fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
+    faults.cap(at.clone(), tools, TOOLS_MAX);
+    let mut patterns = 0;
+    let mut seen = HashMap::new();
+    // What is over the limit is refused anyway; compiling it too would only cost time.
+    for (index, tool) in tools.iter().enumerate().take(TOOLS_MAX) {
+        let at = at.index(index);
+        if let Some(first) = seen.insert(tool.name.as_str(), index) {
+            faults.add(at.key("name"), format!("`{}` is the name of tools[{first}] already", tool.name));
+        }
+        if let Some(prefix) = RESERVED_TOOL_PREFIXES.iter().find(|prefix| tool.name.as_str().starts_with(*prefix)) {
+            faults.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
+        }
+        if tool.description.trim().is_empty() {
+            faults.add(at.key("description"), "must not be empty: it is what the model chooses by");
+        }
+        if !is_operation(&tool.operation) {
+            let message = "expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`";
+            faults.add(at.key("operation"), message);
+        }
+        if let Some(cost) = &tool.cost
+            && !(cost.credits.is_finite() && cost.credits >= 0.0)
+        {
+            faults.add(at.key("cost").key("credits"), "must not be negative");
+        }
+        patterns += schemas(faults, tool, &at);
+        if patterns > PATTERNS_MAX {
+            faults.add(at.key("input_schema"), format!("more than {PATTERNS_MAX} patterns in all schemas"));
+            return;
+        }
+    }
+}
+
+/// Checks the schemas of a tool; answers how many regular expressions they hold.
+fn schemas(faults: &mut Faults, tool: &Tool, at: &FieldPath) -> usize {
+    let mut patterns = 0;
+    match InputSchema::compile(&tool.input_schema) {
+        Ok(schema) => patterns += schema.patterns(),
+        Err(why) => faults.add(at.key("input_schema"), why),
+    }
+    match tool.output_schema.as_ref().map(OutputSchema::compile) {
+        Some(Ok(schema)) => patterns += schema.patterns(),
+        Some(Err(why)) => faults.add(at.key("output_schema"), why),
+        None => {}
+    }
+    patterns
+}
+
+/// What globs of roles and the handlers of a plugin are matched with: so no glob characters and no blanks.
+fn is_operation(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':'))
+}
+
+fn dimensions(faults: &mut Faults, dimensions: &[ScopeDimension], at: &FieldPath) {
+    faults.cap(at.clone(), dimensions, DIMENSIONS_MAX);
+    faults.unique(
+        dimensions.iter().enumerate().map(|(index, dimension)| (at.index(index).key("key"), dimension.key.as_str())),
+    );
+    for (index, dimension) in dimensions.iter().enumerate() {
+        let at = at.index(index);
+        faults.short_text(at.key("key"), &dimension.key);
+        let paths = at.key("param_paths");
+        if dimension.param_paths.is_empty() {
+            faults.add(paths.clone(), "must not be empty: the dimension would check nothing");
+        }
+        faults.cap(paths.clone(), &dimension.param_paths, ENTRIES_MAX);
+        for (index, path) in dimension.param_paths.iter().enumerate() {
+            param_path(faults, path, paths.index(index));
+        }
+        if let Some(glob) = &dimension.operation_filter {
+            faults.short_text(at.key("operation_filter"), glob);
+        }
+    }
+}
+
+fn param_path(faults: &mut Faults, path: &str, at: FieldPath) {
+    if path.starts_with('_') {
+        faults.add(at, "parameters that start with `_` are reserved for the platform");
+    } else if path.split('.').any(str::is_empty) {
+        faults.add(at, "expected the name of a parameter; dots lead into objects, as in `target.repo`");
+    } else {
+        faults.short_text(at, path);
+    }
+}

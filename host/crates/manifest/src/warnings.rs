@@ -1,0 +1,53 @@
+//! What loads but is probably not meant.
+
+use crate::model::{Manifest, ScopeDimension, Tool, ToolDiscovery};
+use crate::schema::InputSchema;
+
+/// What an author should know about a manifest that loads. `matches_glob(value, pattern)` is the product's one glob
+/// matcher, which lies above this crate.
+#[must_use]
+pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) -> Vec<String> {
+    let resource_type = &manifest.resource_type;
+    let mut found = Vec::new();
+    match resource_type.tool_discovery {
+        ToolDiscovery::Static if resource_type.tools.is_empty() => {
+            found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
+        }
+        ToolDiscovery::Dynamic if !resource_type.tools.is_empty() => {
+            found.push(
+                "the type declares tools, but its tool_discovery is dynamic: resources bring their own".to_owned(),
+            );
+        }
+        _ => {}
+    }
+    // A schema that does not compile declares nothing; the parser has refused such manifests already.
+    let schemas: Vec<Option<InputSchema>> =
+        resource_type.tools.iter().map(|tool| InputSchema::compile(&tool.input_schema).ok()).collect();
+    for dimension in &resource_type.scope_dimensions {
+        let concerned = |tool: &Tool| {
+            dimension.operation_filter.as_deref().is_none_or(|filter| matches_glob(&tool.operation, filter))
+        };
+        let tools: Vec<(&Tool, bool)> = resource_type
+            .tools
+            .iter()
+            .zip(&schemas)
+            .filter(|(tool, _)| concerned(tool))
+            .map(|(tool, schema)| (tool, schema.as_ref().is_some_and(|schema| declares_one(schema, dimension))))
+            .collect();
+        if tools.is_empty() && !resource_type.tools.is_empty() {
+            found
+                .push(format!("scope dimension `{}`: its operation_filter matches no tool's operation", dimension.key));
+        }
+        for (tool, _) in tools.iter().filter(|(_, declares)| !declares) {
+            found.push(format!(
+                "scope dimension `{}`: tool `{}` declares none of its param_paths, so a binding that constrains the dimension denies the tool",
+                dimension.key, tool.name
+            ));
+        }
+    }
+    found
+}
+
+fn declares_one(schema: &InputSchema, dimension: &ScopeDimension) -> bool {
+    dimension.param_paths.iter().any(|path| schema.declares(path))
+}

@@ -1,0 +1,391 @@
+//! From YAML text to JSON values, and from a field back to its place in the text.
+//!
+//! The manifest is read in two steps, because neither alone knows both the field and the line: a value is built from
+//! the text, and when something is wrong with a field the text is walked again to where that field stands.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, EnumAccess, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::error::{FieldPath, Segment, cut};
+
+/// How many keys and values a manifest may hold once its aliases are expanded: more than a file of the largest size
+/// holds without them, and little enough memory.
+const VALUES_MAX: usize = 200_000;
+/// How many bytes of text it may hold then: four times the largest file, so that an alias may repeat a text but not
+/// multiply it.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+/// Keys under which nothing is dropped, because what stands there belongs to somebody else's language.
+const KEPT_WHOLE: [&str; 3] = ["input_schema", "output_schema", "default"];
+
+/// A place in the text, from 1.
+pub(crate) type Position = (usize, usize);
+
+/// What is wrong with a text.
+#[derive(Debug)]
+pub(crate) struct YamlFault {
+    pub(crate) position: Option<Position>,
+    pub(crate) field: FieldPath,
+    pub(crate) message: String,
+}
+
+/// Reads a text as one JSON value, without the keys that start with `x-`.
+pub(crate) fn read(text: &str, depth_max: usize) -> Result<Value, YamlFault> {
+    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, fault: RefCell::new(None) };
+    let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: false };
+    reader.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
+        let position = error.location().map(|location| (location.line(), location.column()));
+        match reading.fault.take() {
+            Some((field, message)) => YamlFault { position, field, message },
+            None => YamlFault { position, field: FieldPath::default(), message: syntax_message(&error) },
+        }
+    })
+}
+
+/// The parser's words without the place, which is told apart from them.
+fn syntax_message(error: &serde_yaml::Error) -> String {
+    let text = error.to_string();
+    let what = text.split(" at line ").next().unwrap_or(&text);
+    format!("not valid YAML: {}", cut(what, 200))
+}
+
+/// Where the value at `path` stands, or its key; of a value that the text lacks, the nearest one around it.
+pub(crate) fn locate(text: &str, path: &FieldPath, at_key: bool) -> Option<Position> {
+    let probe = Probe { path: &path.0, at_key };
+    let error = probe.deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
+    error.location().map(|location| (location.line(), location.column()))
+}
+
+/// The budget of one reading, and the fault that ended it.
+struct Reading {
+    values: Cell<usize>,
+    bytes: Cell<usize>,
+    depth_max: usize,
+    fault: RefCell<Option<(FieldPath, String)>>,
+}
+
+impl Reading {
+    fn fail<E: serde::de::Error>(&self, field: Trail<'_>, message: impl Into<String>) -> E {
+        let message = message.into();
+        let error = E::custom(&message);
+        self.fault.borrow_mut().get_or_insert((field.path(), message));
+        error
+    }
+
+    fn spend<E: serde::de::Error>(&self, field: Trail<'_>, text_bytes: usize) -> Result<(), E> {
+        self.values.set(self.values.get() + 1);
+        self.bytes.set(self.bytes.get() + text_bytes);
+        if self.values.get() > VALUES_MAX {
+            return Err(self.fail(field, format!("the manifest holds more than {VALUES_MAX} keys and values")));
+        }
+        if self.bytes.get() > TEXT_BYTES_MAX {
+            return Err(self.fail(field, format!("the manifest holds more than {TEXT_BYTES_MAX} bytes of text")));
+        }
+        Ok(())
+    }
+}
+
+/// The way to the node that is being read, kept on the stack.
+#[derive(Clone, Copy)]
+enum Trail<'t> {
+    Root,
+    Key(&'t Trail<'t>, &'t str),
+    Index(&'t Trail<'t>, usize),
+}
+
+impl Trail<'_> {
+    fn path(&self) -> FieldPath {
+        match self {
+            Trail::Root => FieldPath::default(),
+            Trail::Key(parent, key) => parent.path().key(key),
+            Trail::Index(parent, index) => parent.path().index(*index),
+        }
+    }
+}
+
+/// Builds the value of one node.
+struct Reader<'r> {
+    reading: &'r Reading,
+    trail: Trail<'r>,
+    depth: usize,
+    /// Inside of a value that is kept whole.
+    whole: bool,
+}
+
+impl Reader<'_> {
+    fn scalar<E: serde::de::Error>(self, value: Value) -> Result<Value, E> {
+        self.reading.spend(self.trail, value.as_str().map_or(0, str::len))?;
+        Ok(value)
+    }
+
+    fn inner<'i>(&'i self, trail: Trail<'i>, whole: bool) -> Reader<'i> {
+        Reader { reading: self.reading, trail, depth: self.depth + 1, whole }
+    }
+
+    fn open<E: serde::de::Error>(&self) -> Result<(), E> {
+        if self.depth >= self.reading.depth_max {
+            let message = format!("nested deeper than {} levels", self.reading.depth_max);
+            return Err(self.reading.fail(self.trail, message));
+        }
+        self.reading.spend(self.trail, 0)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value that JSON knows")
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        self.scalar(Value::Bool(value))
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        self.scalar(Value::from(value))
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        self.scalar(Value::from(value))
+    }
+
+    fn visit_i128<E: serde::de::Error>(self, _: i128) -> Result<Value, E> {
+        Err(self.reading.fail(self.trail, "the number is too large"))
+    }
+
+    fn visit_u128<E: serde::de::Error>(self, _: u128) -> Result<Value, E> {
+        Err(self.reading.fail(self.trail, "the number is too large"))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        match Number::from_f64(value) {
+            Some(number) => self.scalar(Value::Number(number)),
+            None => Err(self.reading.fail(self.trail, "expected a finite number")),
+        }
+    }
+
+    fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
+        self.reading.spend(self.trail, value.len())?;
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        self.scalar(Value::Null)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Value, E> {
+        self.scalar(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.open()?;
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element_seed(self.inner(Trail::Index(&self.trail, list.len()), self.whole))? {
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        self.open()?;
+        let mut seen = HashSet::new();
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key_seed(KeyReader { reader: &self, seen: &seen })? {
+            seen.insert(key.clone());
+            if !self.whole && key.starts_with("x-") {
+                entries.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let whole = self.whole || KEPT_WHOLE.contains(&key.as_str());
+            let value = entries.next_value_seed(self.inner(Trail::Key(&self.trail, &key), whole))?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
+        Err(self.reading.fail(self.trail, "tags are not supported"))
+    }
+}
+
+/// Reads a key. It fails inside of the key, because the parser then tells where the key stands.
+struct KeyReader<'r, 's> {
+    reader: &'s Reader<'r>,
+    seen: &'s HashSet<String>,
+}
+
+impl<'de> DeserializeSeed<'de> for KeyReader<'_, '_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl KeyReader<'_, '_> {
+    fn refuse<E: serde::de::Error>(self) -> Result<String, E> {
+        Err(self.reader.reading.fail(self.reader.trail, "a key must be a string: put it in quotes"))
+    }
+}
+
+impl<'de> Visitor<'de> for KeyReader<'_, '_> {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<String, E> {
+        if self.seen.contains(key) {
+            return Err(self.reader.reading.fail(Trail::Key(&self.reader.trail, key), "the key is there twice"));
+        }
+        self.reader.reading.spend(self.reader.trail, key.len())?;
+        Ok(key.to_owned())
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<String, E> {
+        self.refuse()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<String, E> {
+        self.refuse()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<String, E> {
+        self.refuse()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<String, E> {
+        self.refuse()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<String, E> {
+        self.refuse()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<String, A::Error> {
+        self.refuse()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<String, A::Error> {
+        self.refuse()
+    }
+}
+
+/// Walks along a path and fails where it ends: the error then knows the place. It never succeeds on what it looks for.
+struct Probe<'p> {
+    path: &'p [Segment],
+    at_key: bool,
+}
+
+impl Probe<'_> {
+    fn here<T, E: serde::de::Error>() -> Result<T, E> {
+        Err(E::custom("here"))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Probe<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Probe<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the way to a field")
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, _: i64) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, _: u64) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, _: f64) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<(), E> {
+        Self::here()
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
+        let Some((Segment::Index(index), rest)) = self.path.split_first() else { return Self::here() };
+        for _ in 0..*index {
+            if items.next_element::<IgnoredAny>()?.is_none() {
+                return Self::here();
+            }
+        }
+        items.next_element_seed(Probe { path: rest, at_key: self.at_key })?;
+        Self::here()
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        let Some((Segment::Key(wanted), rest)) = self.path.split_first() else { return Self::here() };
+        let fails = self.at_key && rest.is_empty();
+        while let Some(found) = entries.next_key_seed(KeyProbe { wanted, fails })? {
+            if found {
+                entries.next_value_seed(Probe { path: rest, at_key: self.at_key })?;
+                return Self::here();
+            }
+            entries.next_value::<IgnoredAny>()?;
+        }
+        Self::here()
+    }
+}
+
+/// Whether a key is the one that is looked for.
+struct KeyProbe<'p> {
+    wanted: &'p str,
+    fails: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for KeyProbe<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeyProbe<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<bool, E> {
+        if key == self.wanted && self.fails { Probe::here() } else { Ok(key == self.wanted) }
+    }
+}
