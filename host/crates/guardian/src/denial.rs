@@ -1,0 +1,341 @@
+//! A refusal in words: for the LLM, for the audit, and for whoever could change the rules.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+
+use monstrum_manifest::MatchMode;
+use monstrum_types::{Code, Status};
+use serde_json::Value;
+
+use crate::decide::Question;
+use crate::matching::{escape_glob, match_path};
+use crate::policy::{Dimension, GrantSource, SetSource, ToolRules};
+use crate::values::{Found, visit};
+
+/// Characters of a value that are shown: enough to recognise it, too few to flood a log or a prompt.
+const SHOWN_CHARS_MAX: usize = 200;
+/// What stands for a value that the call does not give.
+const MISSING: &str = "(missing)";
+
+/// Why a call may not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// `PermissionDenied` where roles refuse, `ScopeViolation` where scopes do.
+    pub status: Status,
+    /// The rule that refused, in stable words: `role.allowed_operations`, `scope.repos`, `scope.unknown_key`.
+    pub rule: String,
+    /// Exactly what the LLM reads.
+    pub message: String,
+    /// What an administrator reads.
+    pub reason: String,
+    /// What an administrator would change to allow exactly this.
+    pub smallest_change: String,
+}
+
+/// Where a rule is written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Holder {
+    Role,
+    Permissions,
+    Binding,
+    /// The index of the link, from the outermost.
+    Delegation(usize),
+}
+
+/// One rule that refuses.
+#[derive(Clone, Debug)]
+pub(crate) enum Refusal<'a> {
+    NoGrant,
+    Operation(GrantSource),
+    Tool(Holder),
+    UnknownKey { holder: Holder, key: &'a str },
+    EmptyList { holder: Holder, dimension: &'a Dimension },
+    Undeclared { holder: Holder, dimension: &'a Dimension },
+    Missing { dimension: &'a Dimension },
+    Unfit { dimension: &'a Dimension, value: &'a Value },
+    Unmatched { holder: Holder, dimension: &'a Dimension, value: Cow<'a, str> },
+}
+
+impl Denial {
+    /// The answer for a tool that does not exist. Its message is that for a tool which roles hide, so that trying out
+    /// names tells nothing.
+    #[must_use]
+    pub fn unknown_tool(tool: &str) -> Denial {
+        Denial {
+            status: Status::PermissionDenied,
+            rule: "unknown_tool".to_owned(),
+            message: not_available(tool),
+            reason: format!("no resource that is bound to the bot has a tool `{}`", visible(tool)),
+            smallest_change: "bind a resource whose plugin has this tool to the bot".to_owned(),
+        }
+    }
+
+    /// The code of the status, as every door reports it.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self.status {
+            Status::ScopeViolation => Code::Scope,
+            Status::PermissionDenied | Status::Error | Status::Success => Code::Denied,
+        }
+    }
+
+    /// The first refusal is the answer; the others only add to what would have to change.
+    pub(crate) fn new(tool: &ToolRules, question: Question<'_>, first: &Refusal<'_>, others: &[Refusal<'_>]) -> Denial {
+        let mut changes: Vec<String> = Vec::new();
+        for refusal in std::iter::once(first).chain(others) {
+            let change = refusal.change(tool, question);
+            if !changes.contains(&change) {
+                changes.push(change);
+            }
+        }
+        let (status, message) = match first.violation(question) {
+            Some(text) => (Status::ScopeViolation, format!("Scope violation: {text}")),
+            None => (Status::PermissionDenied, not_available(tool.tool.as_str())),
+        };
+        Denial { status, rule: first.rule(), message, reason: first.reason(tool), smallest_change: changes.join("; ") }
+    }
+}
+
+impl Refusal<'_> {
+    fn rule(&self) -> String {
+        match self {
+            Refusal::NoGrant => "grant.none".to_owned(),
+            Refusal::Operation(source) => format!("{}.allowed_operations", Holder::from(*source).word()),
+            Refusal::Tool(holder) => format!("{}.allowed_tools", holder.word()),
+            Refusal::UnknownKey { .. } => "scope.unknown_key".to_owned(),
+            Refusal::EmptyList { dimension, .. }
+            | Refusal::Undeclared { dimension, .. }
+            | Refusal::Missing { dimension }
+            | Refusal::Unfit { dimension, .. }
+            | Refusal::Unmatched { dimension, .. } => format!("scope.{}", dimension.key),
+        }
+    }
+
+    /// What follows `Scope violation: `, where scopes refuse.
+    fn violation(&self, question: Question<'_>) -> Option<String> {
+        match self {
+            Refusal::NoGrant | Refusal::Operation(_) | Refusal::Tool(_) => None,
+            Refusal::UnknownKey { key, .. } => Some(format!("scope {} is not one that this tool knows", visible(key))),
+            Refusal::EmptyList { dimension, .. } => {
+                Some(fill(dimension, first_value(dimension, question).as_deref().unwrap_or(MISSING)))
+            }
+            Refusal::Undeclared { dimension, .. } | Refusal::Missing { dimension } => Some(fill(dimension, MISSING)),
+            Refusal::Unfit { dimension, value } => Some(fill(dimension, &text_of(value))),
+            Refusal::Unmatched { dimension, value, .. } => Some(fill(dimension, value)),
+        }
+    }
+
+    fn reason(&self, tool: &ToolRules) -> String {
+        let ToolRules { tool, operation, .. } = tool;
+        match self {
+            Refusal::NoGrant => "no role and no permissions of the binding list operations or tools".to_owned(),
+            Refusal::Operation(source) => {
+                format!("operation `{operation}` matches no entry of allowed_operations of {}", Holder::from(*source))
+            }
+            Refusal::Tool(holder) => format!("tool `{tool}` matches no entry of allowed_tools of {holder}"),
+            Refusal::UnknownKey { holder, key } => {
+                format!(
+                    "scope_constraints of {holder} have the key `{}`, which the plugin does not declare",
+                    visible(key)
+                )
+            }
+            Refusal::EmptyList { holder, dimension } => {
+                format!("{} is an empty list, which permits nothing", list(dimension, *holder))
+            }
+            Refusal::Undeclared { holder, dimension } => {
+                let (list, paths) = (list(dimension, *holder), paths(dimension));
+                format!("{list} constrains operation `{operation}`, but tool `{tool}` declares none of {paths}")
+            }
+            Refusal::Missing { dimension } => {
+                format!("scope {} is constrained, but the call gives no value at {}", dimension.key, paths(dimension))
+            }
+            Refusal::Unfit { dimension, value } => {
+                let shown = visible(&text_of(value));
+                format!(
+                    "scope {} cannot be compared with `{shown}`, found at one of {}",
+                    dimension.key,
+                    paths(dimension)
+                )
+            }
+            Refusal::Unmatched { holder, dimension, value } => {
+                format!("value `{}` matches no entry of {}", visible(value), list(dimension, *holder))
+            }
+        }
+    }
+
+    fn change(&self, tool: &ToolRules, question: Question<'_>) -> String {
+        match self {
+            Refusal::NoGrant => format!("set allowed_tools of the binding's permissions to [`{}`]", tool.tool),
+            Refusal::Operation(source) => {
+                let (operation, holder) = (escape_glob(&tool.operation), Holder::from(*source));
+                format!("add `{operation}` to allowed_operations of {holder}")
+            }
+            Refusal::Tool(holder) => format!("add `{}` to allowed_tools of {holder}", tool.tool),
+            Refusal::UnknownKey { holder, key } => {
+                format!("remove `{}` from scope_constraints of {holder}", visible(key))
+            }
+            Refusal::Undeclared { holder, dimension } => {
+                format!("remove `{}` from scope_constraints of {holder}", dimension.key)
+            }
+            Refusal::EmptyList { holder, dimension } => match first_value(dimension, question) {
+                Some(value) => add_entry(dimension, *holder, &value),
+                None => format!("add an entry to {}", list(dimension, *holder)),
+            },
+            Refusal::Missing { dimension } | Refusal::Unfit { dimension, .. } => {
+                format!("none: the call must give text, a number or a boolean at one of {}", paths(dimension))
+            }
+            Refusal::Unmatched { holder, dimension, value } => add_entry(dimension, *holder, value),
+        }
+    }
+}
+
+impl Holder {
+    fn word(self) -> &'static str {
+        match self {
+            Holder::Role => "role",
+            Holder::Permissions => "permissions",
+            Holder::Binding => "binding",
+            Holder::Delegation(_) => "delegation",
+        }
+    }
+}
+
+impl std::fmt::Display for Holder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Holder::Role => f.write_str("the role"),
+            Holder::Permissions => f.write_str("the binding's permissions"),
+            Holder::Binding => f.write_str("the binding"),
+            Holder::Delegation(index) => write!(f, "link {} of the delegation", index + 1),
+        }
+    }
+}
+
+impl From<GrantSource> for Holder {
+    fn from(source: GrantSource) -> Self {
+        match source {
+            GrantSource::Role => Holder::Role,
+            GrantSource::Permissions => Holder::Permissions,
+        }
+    }
+}
+
+impl From<SetSource> for Holder {
+    fn from(source: SetSource) -> Self {
+        match source {
+            SetSource::Role => Holder::Role,
+            SetSource::Binding => Holder::Binding,
+        }
+    }
+}
+
+fn not_available(tool: &str) -> String {
+    format!("Permission denied: tool '{}' is not available to this bot", visible(tool))
+}
+
+/// The dimension's template with the value in it. The value is not looked through for `{value}` again.
+fn fill(dimension: &Dimension, value: &str) -> String {
+    let shown = visible(value);
+    if dimension.error_template.is_empty() {
+        format!("{} {shown} is not authorized", dimension.key)
+    } else {
+        dimension.error_template.replace("{value}", &shown)
+    }
+}
+
+fn list(dimension: &Dimension, holder: Holder) -> String {
+    format!("scope_constraints.{} of {holder}", dimension.key)
+}
+
+fn paths(dimension: &Dimension) -> String {
+    dimension.param_paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The entry that permits `value` and as little else as the match mode can say.
+fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
+    let list = list(dimension, holder);
+    let (entry, note) = match dimension.mode {
+        MatchMode::Pattern => (escape_glob(value), ""),
+        MatchMode::Path => (escape_glob(value), ", which permits all below it too"),
+        MatchMode::Exact => (value.to_owned(), ""),
+    };
+    if dimension.mode == MatchMode::Path && !match_path(value, &entry) {
+        return format!("none: no entry of {list} can permit a path that leaves its start or holds a NUL");
+    }
+    if visible(&entry) == entry {
+        format!("add `{entry}` to {list}{note}")
+    } else {
+        format!("add the value as it was given to {list}{note}")
+    }
+}
+
+/// The first value that the call gives for a dimension.
+fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<'p, str>> {
+    let Question::Call(params) = question else { return None };
+    if !dimension.applies {
+        return None;
+    }
+    let found = dimension.param_paths.iter().try_for_each(|path| {
+        visit(params, path, &mut |found| match found {
+            Found::Text(value) => ControlFlow::Break(value),
+            Found::Unfit(value) => ControlFlow::Break(text_of(value)),
+        })
+    });
+    found.break_value()
+}
+
+/// A text as it is, anything else as JSON.
+fn text_of(value: &Value) -> Cow<'_, str> {
+    match value {
+        Value::String(text) => Cow::Borrowed(text),
+        other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// A text that is fit to be shown: cut, and nothing in it that moves a cursor, hides or turns around what follows.
+fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len().min(SHOWN_CHARS_MAX));
+    let mut characters = text.chars();
+    for character in characters.by_ref().take(SHOWN_CHARS_MAX) {
+        if is_invisible(character) {
+            shown.extend(character.escape_debug());
+        } else {
+            shown.push(character);
+        }
+    }
+    if characters.next().is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+/// Controls, and the format characters of Unicode that separate lines, have no width or turn the direction.
+fn is_invisible(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_values_are_cut_and_hold_nothing_invisible() {
+        assert_eq!(visible("a\nb\0c\u{1b}[31m"), "a\\nb\\0c\\u{1b}[31m");
+        assert_eq!(visible("acme/\u{202e}ipa\u{2028}x\u{200b}"), "acme/\\u{202e}ipa\\u{2028}x\\u{200b}");
+        assert_eq!(visible("日本/é"), "日本/é");
+        assert_eq!(visible(&"é".repeat(200)), "é".repeat(200));
+        assert_eq!(visible(&"é".repeat(201)), format!("{}…", "é".repeat(200)));
+    }
+
+    #[test]
+    fn an_unknown_tool_is_named_as_it_was_given_and_cut() {
+        let denial = Denial::unknown_tool("no_such_tool");
+        assert_eq!(denial.message, "Permission denied: tool 'no_such_tool' is not available to this bot");
+        assert_eq!((denial.rule.as_str(), denial.status), ("unknown_tool", Status::PermissionDenied));
+        assert_eq!(denial.code(), Code::Denied);
+        assert!(Denial::unknown_tool(&"x\n".repeat(100_000)).message.len() < 600);
+    }
+}

@@ -1,0 +1,23 @@
+//! Pure policy: who may call what, with which parameters.
+//!
+//! One function, [`decide`], answers for the tool list, the call and the check, so that they cannot disagree. A
+//! [`Permit`] is made here and nowhere else, and it carries the parameters that were judged. Nothing here does I/O.
+
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod decide;
+mod denial;
+pub mod matching;
+pub mod permit;
+pub mod policy;
+mod values;
+
+pub use decide::{Decision, Question, Subject, decide};
+pub use denial::Denial;
+pub use matching::{Glob, PathPattern, PatternSet, escape_glob, match_any, match_any_path, match_glob, match_path};
+pub use permit::{CallFacts, Permit, authorize};
+pub use policy::{
+    BindingRules, CompiledGrant, Delegation, DelegationRules, Grant, GrantSource, ScopeConstraints, SetSource,
+    ToolRules,
+};

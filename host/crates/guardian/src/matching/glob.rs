@@ -1,0 +1,310 @@
+//! Globs as `fnmatch.fnmatchcase` of Python reads them, compiled once.
+//!
+//! A pattern is cut at its stars. The first run must begin the value, the last must end it, and those between are
+//! looked for from left to right: the leftmost place is always good enough, so nothing is ever tried again.
+
+use super::search::Search;
+
+const CODE_MAX: u32 = char::MAX as u32;
+
+/// A compiled glob.
+#[derive(Clone, Debug)]
+pub struct Glob(Shape);
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Literal(Box<str>),
+    Fixed(Box<[Element]>),
+    Starred { head: Run, middle: Box<[Finder]>, tail: Run },
+}
+
+/// What stands between two stars.
+#[derive(Clone, Debug)]
+enum Run {
+    Text(Box<str>),
+    Elements(Box<[Element]>),
+}
+
+#[derive(Clone, Debug)]
+enum Finder {
+    Text(Box<str>),
+    Search(Search),
+}
+
+/// What one character is compared with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Element {
+    Char(char),
+    /// Code points from and to, ascending and apart from each other.
+    OneOf(Box<[(u32, u32)]>),
+}
+
+impl Glob {
+    /// Compiles any text: there is no invalid glob.
+    #[must_use]
+    pub fn new(pattern: &str) -> Self {
+        let mut runs = parse(pattern);
+        let Some(tail) = runs.pop() else { return Glob(Shape::Literal("".into())) };
+        if runs.is_empty() {
+            return Glob(match Run::new(tail) {
+                Run::Text(text) => Shape::Literal(text),
+                Run::Elements(elements) => Shape::Fixed(elements),
+            });
+        }
+        let middle = runs.split_off(1).into_iter().map(Finder::new).collect();
+        let head = Run::new(runs.pop().unwrap_or_default());
+        Glob(Shape::Starred { head, middle, tail: Run::new(tail) })
+    }
+
+    /// Whether the whole of `value` matches.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        match &self.0 {
+            Shape::Literal(text) => **text == *value,
+            Shape::Fixed(elements) => strip_elements(elements, value) == Some(""),
+            Shape::Starred { head, middle, tail } => head
+                .strip_start(value)
+                .and_then(|rest| tail.strip_end(rest))
+                .and_then(|rest| middle.iter().try_fold(rest, |rest, finder| finder.find(rest)))
+                .is_some(),
+        }
+    }
+
+    /// The only text that matches, where there is only one.
+    #[must_use]
+    pub fn literal(&self) -> Option<&str> {
+        match &self.0 {
+            Shape::Literal(text) => Some(text),
+            Shape::Fixed(_) | Shape::Starred { .. } => None,
+        }
+    }
+
+    pub(super) fn has_wildcard_characters(pattern: &str) -> bool {
+        pattern.contains(['*', '?', '['])
+    }
+}
+
+/// The glob that matches `text` and nothing else.
+#[must_use]
+pub fn escape_glob(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '*' | '?' | '[' => pattern.extend(['[', character, ']']),
+            _ => pattern.push(character),
+        }
+    }
+    pattern
+}
+
+/// What is left of `text` after its first characters have matched the elements, one each.
+pub(super) fn strip_elements<'t>(elements: &[Element], text: &'t str) -> Option<&'t str> {
+    let mut characters = text.chars();
+    elements
+        .iter()
+        .all(|element| characters.next().is_some_and(|next| element.accepts(next)))
+        .then_some(characters.as_str())
+}
+
+impl Run {
+    fn new(elements: Vec<Element>) -> Self {
+        let text: Option<String> = elements.iter().map(Element::single).collect();
+        match text {
+            Some(text) => Run::Text(text.into_boxed_str()),
+            None => Run::Elements(elements.into_boxed_slice()),
+        }
+    }
+
+    fn strip_start<'t>(&self, text: &'t str) -> Option<&'t str> {
+        match self {
+            Run::Text(start) => text.strip_prefix(&**start),
+            Run::Elements(elements) => strip_elements(elements, text),
+        }
+    }
+
+    fn strip_end<'t>(&self, text: &'t str) -> Option<&'t str> {
+        match self {
+            Run::Text(end) => text.strip_suffix(&**end),
+            Run::Elements(elements) => {
+                let mut characters = text.chars();
+                let all = |element: &Element| characters.next_back().is_some_and(|last| element.accepts(last));
+                elements.iter().rev().all(all).then_some(characters.as_str())
+            }
+        }
+    }
+}
+
+impl Finder {
+    fn new(elements: Vec<Element>) -> Self {
+        match Run::new(elements) {
+            Run::Text(text) => Finder::Text(text),
+            Run::Elements(elements) => Finder::Search(Search::new(&elements)),
+        }
+    }
+
+    /// What follows the first occurrence.
+    fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
+        match self {
+            Finder::Text(wanted) => text.find(&**wanted).map(|at| &text[at + wanted.len()..]),
+            Finder::Search(search) => search.find(text),
+        }
+    }
+}
+
+impl Element {
+    fn any() -> Self {
+        Element::OneOf([(0, CODE_MAX)].into())
+    }
+
+    fn single(&self) -> Option<char> {
+        match self {
+            Element::Char(only) => Some(*only),
+            Element::OneOf(_) => None,
+        }
+    }
+
+    fn accepts(&self, character: char) -> bool {
+        match self {
+            Element::Char(only) => *only == character,
+            Element::OneOf(ranges) => {
+                let code = character as u32;
+                let after = ranges.partition_point(|(low, _)| *low <= code);
+                after > 0 && code <= ranges[after - 1].1
+            }
+        }
+    }
+
+    /// The code points that are accepted, in ascending order.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let (only, ranges): (Option<u32>, &[(u32, u32)]) = match self {
+            Element::Char(only) => (Some(*only as u32), &[]),
+            Element::OneOf(ranges) => (None, ranges),
+        };
+        only.map(|code| (code, code)).into_iter().chain(ranges.iter().copied())
+    }
+
+    fn from_ranges(mut ranges: Vec<(u32, u32)>, negated: bool) -> Self {
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+        for (low, high) in ranges {
+            match merged.last_mut() {
+                Some(last) if low <= last.1 + 1 => last.1 = last.1.max(high),
+                _ => merged.push((low, high)),
+            }
+        }
+        let accepted = if negated { complement(&merged) } else { merged };
+        let only = match accepted[..] {
+            [(low, high)] if low == high => char::from_u32(low),
+            _ => None,
+        };
+        only.map_or(Element::OneOf(accepted.into_boxed_slice()), Element::Char)
+    }
+}
+
+fn complement(ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let mut gaps = Vec::with_capacity(ranges.len() + 1);
+    let mut next = 0;
+    for (low, high) in ranges {
+        if next < *low {
+            gaps.push((next, low - 1));
+        }
+        next = high + 1;
+    }
+    if next <= CODE_MAX {
+        gaps.push((next, CODE_MAX));
+    }
+    gaps
+}
+
+/// The runs between the stars; several stars in a row count as one.
+fn parse(pattern: &str) -> Vec<Vec<Element>> {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let mut runs = Vec::new();
+    let mut run = Vec::new();
+    // Once one `[` is not closed no later one is, so the rest need not be searched for a `]` again and again.
+    let mut sets_end = false;
+    let mut at = 0;
+    while let Some(character) = pattern.get(at) {
+        at += 1;
+        match character {
+            '*' if runs.is_empty() || !run.is_empty() => runs.push(std::mem::take(&mut run)),
+            '*' => {}
+            '?' => run.push(Element::any()),
+            '[' if !sets_end => match set_end(&pattern, at) {
+                Some(end) => {
+                    run.push(parse_set(&pattern[at..end]));
+                    at = end + 1;
+                }
+                None => {
+                    sets_end = true;
+                    run.push(Element::Char('['));
+                }
+            },
+            other => run.push(Element::Char(*other)),
+        }
+    }
+    runs.push(run);
+    runs
+}
+
+/// Where the `]` is that ends the set whose first character is at `start`. A `]` that comes first is a member.
+fn set_end(pattern: &[char], start: usize) -> Option<usize> {
+    let mut at = start;
+    if pattern.get(at) == Some(&'!') {
+        at += 1;
+    }
+    if pattern.get(at) == Some(&']') {
+        at += 1;
+    }
+    Some(at + pattern.get(at..)?.iter().position(|character| *character == ']')?)
+}
+
+/// A part of a set as Python writes it into a regular expression.
+#[derive(Clone, Copy)]
+enum Item {
+    One(char),
+    Range(char, char),
+}
+
+/// Reads what stands between `[` and `]`.
+///
+/// Python drops ranges that run backwards before it looks whether the set begins with `!`, so that `[z-a!b]` is the
+/// same as `[!b]`; and where the dropped range leaves `!-b` at the front, that is "neither `-` nor `b`". Patterns must
+/// mean here what they mean there, so these are kept.
+fn parse_set(body: &[char]) -> Element {
+    let items = set_items(body);
+    let mut ranges = Vec::with_capacity(items.len() + 1);
+    let (negated, items) = match items[..] {
+        [Item::One('!'), ref others @ ..] => (true, others),
+        [Item::Range('!', high), ref others @ ..] => {
+            ranges.extend([('-' as u32, '-' as u32), (high as u32, high as u32)]);
+            (true, others)
+        }
+        _ => (false, &items[..]),
+    };
+    ranges.extend(items.iter().map(|item| match *item {
+        Item::One(only) => (only as u32, only as u32),
+        Item::Range(low, high) => (low as u32, high as u32),
+    }));
+    Element::from_ranges(ranges, negated)
+}
+
+/// Cuts a set at the hyphens that make ranges: none that comes first, last, or right after the end of a range.
+fn set_items(body: &[char]) -> Vec<Item> {
+    let mut items = Vec::with_capacity(body.len());
+    let mut literals_from = 0;
+    let mut search_from = if body.first() == Some(&'!') { 2 } else { 1 };
+    while let Some(offset) = body.get(search_from..).and_then(|rest| rest.iter().position(|next| *next == '-')) {
+        let hyphen = search_from + offset;
+        let Some(high) = body.get(hyphen + 1) else { break };
+        let low = body[hyphen - 1];
+        items.extend(body[literals_from..hyphen - 1].iter().copied().map(Item::One));
+        if low <= *high {
+            items.push(Item::Range(low, *high));
+        }
+        literals_from = hyphen + 2;
+        search_from = hyphen + 3;
+    }
+    items.extend(body[literals_from..].iter().copied().map(Item::One));
+    items
+}

@@ -1,0 +1,152 @@
+//! Patterns over file paths.
+
+use super::glob::Glob;
+
+/// A compiled path pattern.
+///
+/// Value and pattern are normalised as POSIX text: `//` and `/./` become `/`, `..` takes the component before it away,
+/// a last `/` is dropped. Nothing else is interpreted: no `~`, no backslash, no percent sign, and no symlink is seen.
+///
+/// | pattern | matches | does not match |
+/// | --- | --- | --- |
+/// | `/tmp` (no wildcard: the path and all below it) | `/tmp`, `/tmp/a/b`, `/x/../tmp/a` | `/tmp2`, `/tmp/../etc`, `tmp` |
+/// | `/` | every absolute path | `tmp` |
+/// | `/tmp/*` (within one level) | `/tmp/a`, `/tmp/.a`, `/tmp/a/` | `/tmp`, `/tmp/a/b` |
+/// | `/tmp/**` (any number of levels, also none) | `/tmp`, `/tmp/a`, `/tmp/a/b` | `/tmp2`, `/tmp/../etc` |
+/// | `/a/**/z` | `/a/z`, `/a/b/c/z` | `/a/b`, `/z` |
+/// | `/tmp/a*b`, `?`, `[seq]` (as in a glob) | `/tmp/ab`, `/tmp/axb` | `/tmp/a/b` |
+/// | `src` (relative) | `src`, `./src/a`, `x/../src/a` | `/src`, `../src`, `src2` |
+/// | `.` | every relative path that stays below | `..`, `/tmp` |
+/// | the empty pattern | the empty value | all else |
+/// | `/tmp/..` | as `/` | |
+/// | `../x`, `/a/**/..` (which path that is cannot be said) | nothing | all |
+///
+/// A relative value that climbs out (`../x`, `a/../../x`) and a value that holds a NUL match nothing.
+#[derive(Clone, Debug)]
+pub struct PathPattern(pub(super) Shape);
+
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    Never,
+    Empty,
+    /// No wildcard: these components and all below.
+    Below(Located<Box<str>>),
+    /// No `**`: as many components as these.
+    Level(Located<Glob>),
+    /// The runs of components around each `**`; at least two.
+    Recursive {
+        absolute: bool,
+        head: Box<[Glob]>,
+        middle: Box<[Box<[Glob]>]>,
+        tail: Box<[Glob]>,
+    },
+}
+
+/// Components, from the root or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Located<C> {
+    pub(super) absolute: bool,
+    pub(super) components: Vec<C>,
+}
+
+impl PathPattern {
+    /// Compiles any text: there is no invalid path pattern.
+    #[must_use]
+    pub fn new(pattern: &str) -> Self {
+        PathPattern(Shape::new(pattern))
+    }
+
+    /// Whether the path `value` matches.
+    #[must_use]
+    pub fn matches(&self, value: &str) -> bool {
+        if value.is_empty() {
+            return matches!(self.0, Shape::Empty);
+        }
+        normalise(value).is_some_and(|path| self.matches_normalised(&path))
+    }
+
+    pub(super) fn matches_normalised(&self, path: &Located<&str>) -> bool {
+        match &self.0 {
+            Shape::Never | Shape::Empty => false,
+            Shape::Below(top) => {
+                let mut components = path.components.iter();
+                top.absolute == path.absolute
+                    && top.components.iter().all(|wanted| components.next().is_some_and(|next| **wanted == **next))
+            }
+            Shape::Level(level) => level.absolute == path.absolute && all_match(&level.components, &path.components),
+            Shape::Recursive { absolute, head, middle, tail } => {
+                *absolute == path.absolute && matches_around_stars(head, middle, tail, &path.components)
+            }
+        }
+    }
+}
+
+impl Shape {
+    fn new(pattern: &str) -> Self {
+        if pattern.is_empty() {
+            return Shape::Empty;
+        }
+        let Some(Located { absolute, components }) = reduce(pattern, |previous| previous != "**") else {
+            return Shape::Never;
+        };
+        let mut runs: Vec<Box<[Glob]>> = components
+            .split(|component| *component == "**")
+            .map(|run| run.iter().map(|component| Glob::new(component)).collect())
+            .collect();
+        let Some(tail) = runs.pop() else { return Shape::Never };
+        if runs.is_empty() {
+            let texts: Option<Vec<Box<str>>> = tail.iter().map(|glob| glob.literal().map(Box::from)).collect();
+            return match texts {
+                Some(components) => Shape::Below(Located { absolute, components }),
+                None => Shape::Level(Located { absolute, components: tail.into_vec() }),
+            };
+        }
+        let middle = runs.split_off(1).into_iter().filter(|run| !run.is_empty()).collect();
+        Shape::Recursive { absolute, head: runs.pop().unwrap_or_default(), middle, tail }
+    }
+}
+
+/// The components of a value, or `None` where no pattern may match it.
+pub(super) fn normalise(value: &str) -> Option<Located<&str>> {
+    if value.contains('\0') { None } else { reduce(value, |_| true) }
+}
+
+/// Resolves `.`, `..` and `//`. `None` where a relative path climbs out or `..` follows what may not be taken away.
+fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>> {
+    let absolute = path.starts_with('/');
+    let mut components: Vec<&str> = Vec::new();
+    for component in path.split('/') {
+        match component {
+            "" | "." => {}
+            ".." => match components.pop() {
+                Some(previous) if removable(previous) => {}
+                None if absolute => {}
+                Some(_) | None => return None,
+            },
+            name => components.push(name),
+        }
+    }
+    Some(Located { absolute, components })
+}
+
+fn all_match(globs: &[Glob], components: &[&str]) -> bool {
+    globs.len() == components.len() && globs.iter().zip(components).all(|(glob, component)| glob.matches(component))
+}
+
+/// As in a glob the leftmost place of each run between two `**` is always good enough.
+fn matches_around_stars(head: &[Glob], middle: &[Box<[Glob]>], tail: &[Glob], components: &[&str]) -> bool {
+    if components.len() < head.len() + tail.len() {
+        return false;
+    }
+    let (start, rest) = components.split_at(head.len());
+    let (rest, end) = rest.split_at(rest.len() - tail.len());
+    all_match(head, start)
+        && all_match(tail, end)
+        && middle
+            .iter()
+            .try_fold(rest, |rest, run| {
+                let at = rest.windows(run.len()).position(|window| all_match(run, window))?;
+                Some(&rest[at + run.len()..])
+            })
+            .is_some()
+}

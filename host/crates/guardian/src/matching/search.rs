@@ -1,0 +1,87 @@
+//! Finding a run of characters and sets in a text in one pass.
+//!
+//! This is the Shift-And method: bit `i` of the state says that the text just read ends with the first `i + 1` elements
+//! of the run. Its cost depends on the lengths alone, so that no text makes it slow.
+
+use super::glob::{Element, strip_elements};
+
+/// Words that the table of one search may hold: 4 MiB, which is enough for 4 000 elements that are all different and for
+/// far more that are alike. Where a run has more elements, those beyond are compared one by one.
+const TABLE_WORDS_MAX: usize = 1 << 19;
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// A compiled search for one run.
+#[derive(Clone, Debug)]
+pub(super) struct Search {
+    /// Where each class of characters that the elements tell apart begins; the first begins at 0.
+    class_starts: Box<[u32]>,
+    /// The class of each ASCII character.
+    ascii_classes: Box<[u32]>,
+    /// For each class, `words` words: bit `i` is set where element `i` accepts the class.
+    masks: Box<[u64]>,
+    words: usize,
+    last_bit: u64,
+    rest: Box<[Element]>,
+}
+
+impl Search {
+    /// Compiles a run of at least one element.
+    pub(super) fn new(run: &[Element]) -> Self {
+        let mut starts: Vec<u32> =
+            run.iter().flat_map(Element::ranges).flat_map(|(low, high)| [low, high + 1]).chain([0]).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let words_max = (TABLE_WORDS_MAX / starts.len()).max(1);
+        let (head, rest) = run.split_at(run.len().min(words_max * WORD_BITS));
+        let words = head.len().div_ceil(WORD_BITS);
+        let class_of = |code: u32| starts.partition_point(|start| *start <= code) - 1;
+        let mut masks = vec![0_u64; starts.len() * words];
+        for (index, element) in head.iter().enumerate() {
+            for (low, high) in element.ranges() {
+                for class in class_of(low)..=class_of(high) {
+                    masks[class * words + index / WORD_BITS] |= 1 << (index % WORD_BITS);
+                }
+            }
+        }
+        let ascii_classes = (0..128).map(|code| u32::try_from(class_of(code)).unwrap_or(u32::MAX)).collect();
+        let last_bit = 1 << ((head.len() - 1) % WORD_BITS);
+        Search {
+            class_starts: starts.into_boxed_slice(),
+            ascii_classes,
+            masks: masks.into_boxed_slice(),
+            words,
+            last_bit,
+            rest: rest.into(),
+        }
+    }
+
+    /// What follows the first occurrence of the run in `text`.
+    pub(super) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
+        let mut state = vec![0_u64; self.words];
+        for (at, character) in text.char_indices() {
+            let class = self.class(character);
+            let mask = &self.masks[class * self.words..][..self.words];
+            let mut carry = 1;
+            for (word, accepted) in state.iter_mut().zip(mask) {
+                let shifted = *word << 1 | carry;
+                carry = *word >> (WORD_BITS - 1);
+                *word = shifted & accepted;
+            }
+            if state[self.words - 1] & self.last_bit != 0 {
+                let after = &text[at + character.len_utf8()..];
+                if let Some(after) = strip_elements(&self.rest, after) {
+                    return Some(after);
+                }
+            }
+        }
+        None
+    }
+
+    fn class(&self, character: char) -> usize {
+        let code = character as u32;
+        match self.ascii_classes.get(code as usize) {
+            Some(class) => *class as usize,
+            None => self.class_starts.partition_point(|start| *start <= code) - 1,
+        }
+    }
+}

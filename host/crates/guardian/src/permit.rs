@@ -1,0 +1,142 @@
+//! The permit: the only way to the executor.
+//!
+//! It is made by [`authorize`] and by nothing else, can be used once, and owns the parameters that were judged,
+//! so that what runs is what was allowed.
+
+use monstrum_types::{BindingId, BotId, Digest, PluginName, RequestId, ResourceId, ToolName, WorkspaceId};
+use serde_json::{Map, Value};
+
+use crate::decide::{Decision, Question, Subject, decide};
+use crate::denial::Denial;
+
+/// The call that is judged.
+#[derive(Clone)]
+pub struct CallFacts {
+    /// The call.
+    pub request_id: RequestId,
+    /// Its workspace.
+    pub workspace: WorkspaceId,
+    /// The bot that acts.
+    pub bot: BotId,
+    /// The binding that lets it.
+    pub binding: BindingId,
+    /// The resource it acts on.
+    pub resource: ResourceId,
+    /// The plugin that will run.
+    pub plugin: PluginName,
+    /// The plugin's component, whose manifest the rules were compiled from.
+    pub plugin_digest: Digest,
+    /// The parameters, valid against the tool's input_schema, defaults filled in.
+    pub params: Map<String, Value>,
+}
+
+/// One call that may run, once. It is neither copied, nor built from parts, nor read from outside.
+pub struct Permit {
+    facts: CallFacts,
+    tool: ToolName,
+    operation: String,
+    scope_json: String,
+}
+
+/// Judges a call and, if it may run, makes its permit.
+///
+/// # Errors
+/// The refusal, ready to be answered and recorded.
+pub fn authorize(subject: &Subject<'_>, call: CallFacts) -> Result<Permit, Denial> {
+    match decide(subject, Question::Call(&call.params)) {
+        Decision::Deny(denial) => Err(denial),
+        Decision::Allow => Ok(Permit {
+            tool: subject.tool.tool.clone(),
+            operation: subject.tool.operation.clone(),
+            scope_json: scope_json(subject),
+            facts: call,
+        }),
+    }
+}
+
+impl Permit {
+    /// The call.
+    #[must_use]
+    pub fn request_id(&self) -> RequestId {
+        self.facts.request_id
+    }
+
+    /// The call's workspace.
+    #[must_use]
+    pub fn workspace(&self) -> WorkspaceId {
+        self.facts.workspace
+    }
+
+    /// The bot that acts.
+    #[must_use]
+    pub fn bot(&self) -> BotId {
+        self.facts.bot
+    }
+
+    /// The binding that lets it.
+    #[must_use]
+    pub fn binding(&self) -> BindingId {
+        self.facts.binding
+    }
+
+    /// The resource it acts on.
+    #[must_use]
+    pub fn resource(&self) -> ResourceId {
+        self.facts.resource
+    }
+
+    /// The plugin that may run.
+    #[must_use]
+    pub fn plugin(&self) -> &PluginName {
+        &self.facts.plugin
+    }
+
+    /// The component that may run.
+    #[must_use]
+    pub fn plugin_digest(&self) -> &Digest {
+        &self.facts.plugin_digest
+    }
+
+    /// The parameters that were judged.
+    #[must_use]
+    pub fn params(&self) -> &Map<String, Value> {
+        &self.facts.params
+    }
+
+    /// The tool.
+    #[must_use]
+    pub fn tool(&self) -> &ToolName {
+        &self.tool
+    }
+
+    /// The tool's operation.
+    #[must_use]
+    pub fn operation(&self) -> &str {
+        &self.operation
+    }
+
+    /// The sets of constraints that applied, as a JSON array of objects: role, binding, then each link of the delegation,
+    /// without those that constrain nothing.
+    #[must_use]
+    pub fn scope_json(&self) -> String {
+        self.scope_json.clone()
+    }
+}
+
+/// Without the parameters: they are nobody's business but the plugin's.
+impl std::fmt::Debug for Permit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Permit")
+            .field("request_id", &self.facts.request_id)
+            .field("bot", &self.facts.bot)
+            .field("tool", &self.tool)
+            .finish_non_exhaustive()
+    }
+}
+
+fn scope_json(subject: &Subject<'_>) -> String {
+    let own = subject.binding.sets.iter().map(|(_, set)| set);
+    let all = own.chain(subject.delegation.iter().map(|link| &link.set));
+    let texts: Vec<&str> = all.filter(|set| !set.constraints.is_empty()).map(|set| set.json.as_str()).collect();
+    format!("[{}]", texts.join(","))
+}

@@ -1,0 +1,71 @@
+//! Delegation: each link narrows, and they add up.
+
+use monstrum_guardian::{Decision, Delegation};
+use monstrum_types::Status;
+use serde_json::json;
+
+use crate::support::{World, denial, set, texts};
+
+fn link(tools: Option<&[&str]>, entries: &[(&str, &[&str])]) -> Delegation {
+    Delegation { allowed_tools: tools.map(texts), scope_constraints: set(entries) }
+}
+
+fn under(links: Vec<Delegation>) -> World {
+    World { delegation: links, ..World::new() }
+}
+
+#[test]
+fn a_link_that_says_nothing_narrows_nothing() {
+    assert_eq!(under(vec![link(None, &[])]).call(&json!({"repo": "a/b"})), Decision::Allow);
+}
+
+#[test]
+fn every_link_must_allow_the_tool() {
+    let any: Option<&[&str]> = Some(&["*"]);
+    assert_eq!(under(vec![link(any, &[]), link(Some(&["github_list_*"]), &[])]).list(), Decision::Allow);
+    for links in [vec![link(Some(&["jira_*"]), &[]), link(any, &[])], vec![link(any, &[]), link(Some(&[]), &[])]] {
+        let denied = denial(under(links).list());
+        assert_eq!((denied.rule.as_str(), denied.status), ("delegation.allowed_tools", Status::PermissionDenied));
+        assert_eq!(denied.message, "Permission denied: tool 'github_list_issues' is not available to this bot");
+    }
+}
+
+#[test]
+fn constraints_accumulate_along_the_chain() {
+    let links = vec![link(None, &[("repos", &["public-*/*"])]), link(None, &[("repos", &["*/api", "*/web"])])];
+    let world = under(links).constrained(&[("repos", &["public-org/*"])]);
+    assert_eq!(world.call(&json!({"repo": "public-org/api"})), Decision::Allow);
+    for repo in ["public-org/db", "public-x/api", "acme/api"] {
+        assert_eq!(world.refusal(&json!({"repo": repo})).rule, "scope.repos", "{repo}");
+    }
+    assert_eq!(
+        world.refusal(&json!({"repo": "public-org/db"})).reason,
+        "value `public-org/db` matches no entry of scope_constraints.repos of link 2 of the delegation"
+    );
+}
+
+#[test]
+fn two_links_without_a_common_value_leave_nothing() {
+    let world = under(vec![link(None, &[("repos", &["a/*"])]), link(None, &[("repos", &["b/*"])])]);
+    for repo in ["a/x", "b/x", "a/*", "*"] {
+        assert_eq!(world.refusal(&json!({"repo": repo})).rule, "scope.repos", "{repo}");
+    }
+}
+
+#[test]
+fn a_link_with_an_empty_list_or_an_unknown_key_refuses() {
+    assert_eq!(denial(under(vec![link(None, &[("repos", &[])])]).list()).rule, "scope.repos");
+    assert_eq!(denial(under(vec![link(None, &[("projects", &["X"])])]).list()).rule, "scope.unknown_key");
+}
+
+#[test]
+fn a_delegation_grants_nothing() {
+    let world = World { delegation: vec![link(Some(&["*"]), &[])], ..World::new().granted(&[]) };
+    assert_eq!(denial(world.list()).rule, "grant.none");
+}
+
+#[test]
+fn links_refuse_fields_they_do_not_know() {
+    assert!(serde_json::from_value::<Delegation>(json!({"allowed_operations": ["*"]})).is_err());
+    assert_eq!(serde_json::from_value::<Delegation>(json!({})).unwrap(), Delegation::default());
+}

@@ -1,0 +1,13 @@
+//! The guardian through its public functions.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod delegation;
+mod fnmatch;
+mod hostile;
+mod paths;
+mod permits;
+mod properties;
+mod roles;
+mod scopes;
+mod support;

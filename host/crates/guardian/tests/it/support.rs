@@ -1,0 +1,109 @@
+//! A small world: one resource type with a dimension `repos` as that of the GitHub plugin, and what a test adds to it.
+
+use std::sync::Arc;
+
+use monstrum_guardian::{
+    BindingRules, Decision, Delegation, DelegationRules, Denial, Grant, GrantSource, Question, ScopeConstraints,
+    SetSource, Subject, ToolRules, decide,
+};
+use monstrum_manifest::{MatchMode, ScopeDimension};
+use serde_json::Value;
+
+pub(crate) fn texts(list: &[&str]) -> Vec<String> {
+    list.iter().map(|text| (*text).to_owned()).collect()
+}
+
+pub(crate) fn dimension(key: &str, param_paths: &[&str], match_mode: MatchMode) -> ScopeDimension {
+    ScopeDimension {
+        key: key.to_owned(),
+        param_paths: texts(param_paths),
+        match_mode,
+        operation_filter: None,
+        error_template: String::new(),
+    }
+}
+
+/// `repos`, checked at `repo` and its alias `owner_repo`.
+pub(crate) fn repos() -> ScopeDimension {
+    ScopeDimension {
+        error_template: "Repository {value} is not authorized".to_owned(),
+        ..dimension("repos", &["repo", "owner_repo"], MatchMode::Pattern)
+    }
+}
+
+pub(crate) fn operations(list: &[&str]) -> Grant {
+    Grant { allowed_operations: Some(texts(list)), allowed_tools: None }
+}
+
+pub(crate) fn tools(list: &[&str]) -> Grant {
+    Grant { allowed_operations: None, allowed_tools: Some(texts(list)) }
+}
+
+pub(crate) fn set(entries: &[(&str, &[&str])]) -> ScopeConstraints {
+    entries.iter().map(|(key, patterns)| ((*key).to_owned(), texts(patterns))).collect()
+}
+
+/// Who asks for `github_list_issues`, whose operation is `issue.read`. By default everything is granted and nothing constrained.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) dimensions: Vec<ScopeDimension>,
+    /// Parameter paths that the tool declares.
+    pub(crate) declared: Vec<&'static str>,
+    pub(crate) grants: Vec<(GrantSource, Grant)>,
+    pub(crate) sets: Vec<(SetSource, ScopeConstraints)>,
+    pub(crate) delegation: Vec<Delegation>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        World {
+            dimensions: vec![repos()],
+            declared: vec!["repo"],
+            grants: vec![(GrantSource::Role, operations(&["*"]))],
+            sets: Vec::new(),
+            delegation: Vec::new(),
+        }
+    }
+
+    /// The binding's own set of constraints, besides what is there.
+    pub(crate) fn constrained(mut self, entries: &[(&str, &[&str])]) -> Self {
+        self.sets.push((SetSource::Binding, set(entries)));
+        self
+    }
+
+    pub(crate) fn granted(mut self, grants: &[(GrantSource, Grant)]) -> Self {
+        self.grants = grants.to_vec();
+        self
+    }
+
+    pub(crate) fn with_subject<R>(&self, ask: impl FnOnce(&Subject<'_>) -> R) -> R {
+        let tool =
+            ToolRules::new("github_list_issues".parse().unwrap(), "issue.read".to_owned(), &self.dimensions, |path| {
+                self.declared.contains(&path)
+            });
+        let binding = BindingRules::new(&self.grants, &self.sets, &self.dimensions);
+        let delegation: Vec<Arc<DelegationRules>> =
+            self.delegation.iter().map(|link| Arc::new(DelegationRules::new(link))).collect();
+        ask(&Subject { tool: &tool, binding: &binding, delegation: &delegation })
+    }
+
+    pub(crate) fn list(&self) -> Decision {
+        self.with_subject(|subject| decide(subject, Question::List))
+    }
+
+    pub(crate) fn call(&self, params: &Value) -> Decision {
+        self.with_subject(|subject| decide(subject, Question::Call(params.as_object().unwrap())))
+    }
+
+    /// The refusal of a call, which must be one.
+    pub(crate) fn refusal(&self, params: &Value) -> Denial {
+        denial(self.call(params))
+    }
+}
+
+pub(crate) fn denial(decision: Decision) -> Denial {
+    match decision {
+        Decision::Deny(denial) => denial,
+        Decision::Allow => panic!("allowed, but a refusal was expected"),
+    }
+}

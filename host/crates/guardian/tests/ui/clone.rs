@@ -1,0 +1,7 @@
+use monstrum_guardian::Permit;
+
+fn twice(permit: &Permit) -> Permit {
+    Clone::clone(permit)
+}
+
+fn main() {}

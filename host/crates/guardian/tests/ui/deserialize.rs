@@ -1,0 +1,5 @@
+use monstrum_guardian::Permit;
+
+fn main() {
+    let _permit: Permit = serde_json::from_str("{}").unwrap();
+}
