@@ -1,0 +1,217 @@
+//! The bytes of a row that are hashed: RFC 8785 JSON over all columns but the hashes, and `"v":1`.
+
+use std::fmt::{Display, Write as _};
+
+use super::AuditRow;
+
+/// Integers beyond this have no exact form in RFC 8785, which reads numbers as doubles; they are written as text.
+const EXACT_MAX: u64 = (1 << 53) - 1;
+
+impl AuditRow {
+    /// The canonical form of the row. A column without a value is left out, which no value can imitate.
+    #[must_use]
+    pub fn canonical(&self) -> Vec<u8> {
+        let mut json = Object::with_capacity(640 + self.params.as_ref().map_or(0, String::len));
+        // RFC 8785 sorts the keys.
+        json.int("at", Some(self.at.0));
+        json.shown("bot_id", self.bot_id.as_ref());
+        json.text("code", self.code.as_deref());
+        json.text("delegation", self.delegation.as_deref());
+        json.int("duration_ms", self.duration_ms);
+        json.text("flags", self.flags.as_deref());
+        json.int("key_version", Some(self.key_version));
+        json.text("kind", Some(self.kind.as_str()));
+        json.text("message", self.message.as_deref());
+        json.text("operation", self.operation.as_deref());
+        json.text("params", self.params.as_deref());
+        json.shown("parent_request_id", self.parent_request_id.as_ref());
+        json.text("plugin", self.plugin.as_deref());
+        json.text("plugin_digest", self.plugin_digest.as_deref());
+        json.shown("request_id", Some(&self.request_id));
+        json.shown("resource_id", self.resource_id.as_ref());
+        json.text("rule", self.rule.as_deref());
+        json.int("sequence", Some(self.sequence));
+        json.int("started_at", Some(self.started_at.0));
+        json.text("status", self.status.as_deref());
+        json.text("task_id", self.task_id.as_deref());
+        json.text("tool", self.tool.as_deref());
+        json.int("v", Some(1));
+        json.shown("workspace_id", self.workspace_id.as_ref());
+        json.text("writer", Some(&self.writer));
+        json.end()
+    }
+}
+
+/// A JSON object in the making.
+struct Object(String);
+
+impl Object {
+    fn with_capacity(bytes: usize) -> Self {
+        let mut text = String::with_capacity(bytes);
+        text.push('{');
+        Object(text)
+    }
+
+    fn key(&mut self, key: &str) {
+        if self.0.len() > 1 {
+            self.0.push(',');
+        }
+        self.0.push('"');
+        self.0.push_str(key);
+        self.0.push_str("\":");
+    }
+
+    fn int(&mut self, key: &str, value: Option<i64>) {
+        let Some(value) = value else { return };
+        self.key(key);
+        let quote = if value.unsigned_abs() > EXACT_MAX { "\"" } else { "" };
+        self.display(format_args!("{quote}{value}{quote}"));
+    }
+
+    /// A value whose text needs no escapes.
+    fn shown(&mut self, key: &str, value: Option<&impl Display>) {
+        let Some(value) = value else { return };
+        self.key(key);
+        self.display(format_args!("\"{value}\""));
+    }
+
+    fn text(&mut self, key: &str, value: Option<&str>) {
+        let Some(value) = value else { return };
+        self.key(key);
+        self.0.push('"');
+        let mut plain = 0;
+        for (index, byte) in value.bytes().enumerate() {
+            if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+                continue;
+            }
+            self.0.push_str(&value[plain..index]);
+            plain = index + 1;
+            match byte {
+                b'"' => self.0.push_str("\\\""),
+                b'\\' => self.0.push_str("\\\\"),
+                0x08 => self.0.push_str("\\b"),
+                b'\t' => self.0.push_str("\\t"),
+                b'\n' => self.0.push_str("\\n"),
+                0x0c => self.0.push_str("\\f"),
+                b'\r' => self.0.push_str("\\r"),
+                control => self.display(format_args!("\\u{control:04x}")),
+            }
+        }
+        self.0.push_str(&value[plain..]);
+        self.0.push('"');
+    }
+
+    fn display(&mut self, text: std::fmt::Arguments<'_>) {
+        self.0.write_fmt(text).expect("writing to a String does not fail");
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.0.push('}');
+        self.0.into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use monstrum_types::{RequestId, UtcMillis};
+    use serde_json::{Value, json};
+
+    use super::super::AuditKind;
+    use super::*;
+
+    fn row() -> AuditRow {
+        let id: RequestId = "01939d2c-7f6a-7000-8000-000000000001".parse().unwrap();
+        AuditRow {
+            writer: "node-1".to_owned(),
+            sequence: 7,
+            kind: AuditKind::Finished,
+            request_id: id,
+            workspace_id: Some("01939d2c-7f6a-7000-8000-000000000002".parse().unwrap()),
+            bot_id: Some("01939d2c-7f6a-7000-8000-000000000003".parse().unwrap()),
+            task_id: Some("task".to_owned()),
+            resource_id: Some("01939d2c-7f6a-7000-8000-000000000004".parse().unwrap()),
+            tool: Some("github_list_issues".to_owned()),
+            operation: Some("issue.read".to_owned()),
+            plugin: Some("github".to_owned()),
+            plugin_digest: Some("sha256:00".to_owned()),
+            status: Some("error".to_owned()),
+            code: Some("plugin".to_owned()),
+            message: Some(
+                "GitHub API error: 404 - \"Not Found\"\\\n\r\t\u{8}\u{c}\u{1f}\0\u{7f}é😀\u{2028}".to_owned(),
+            ),
+            rule: Some("binding".to_owned()),
+            params: Some(r#"{"repo":"acme/web"}"#.to_owned()),
+            duration_ms: Some(12),
+            started_at: UtcMillis(1_795_000_000_000),
+            at: UtcMillis(1_795_000_000_012),
+            parent_request_id: Some(id),
+            delegation: Some("[]".to_owned()),
+            flags: Some("output_mismatch".to_owned()),
+            key_version: 1,
+            previous_hash: [1; 32],
+            hash: [2; 32],
+        }
+    }
+
+    #[test]
+    fn the_form_is_that_of_a_sorted_object() {
+        let row = row();
+        let text = String::from_utf8(row.canonical()).unwrap();
+        let parsed: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(parsed["message"], json!(row.message));
+        assert_eq!(parsed["v"], json!(1));
+        let sorted: BTreeMap<String, Value> = serde_json::from_str(&text).unwrap();
+        assert_eq!(sorted.len(), super::super::COLUMNS - 2 + 1, "every column but the hashes, and v");
+        assert_eq!(serde_json::to_string(&sorted).unwrap(), text);
+    }
+
+    #[test]
+    fn what_is_not_known_is_absent() {
+        let bare = AuditRow {
+            workspace_id: None,
+            bot_id: None,
+            task_id: None,
+            resource_id: None,
+            tool: None,
+            operation: None,
+            plugin: None,
+            plugin_digest: None,
+            status: None,
+            code: None,
+            message: None,
+            rule: None,
+            params: None,
+            duration_ms: None,
+            parent_request_id: None,
+            delegation: None,
+            flags: None,
+            ..row()
+        };
+        assert_eq!(
+            String::from_utf8(bare.canonical()).unwrap(),
+            r#"{"at":1795000000012,"key_version":1,"kind":"finished","request_id":"01939d2c-7f6a-7000-8000-000000000001","sequence":7,"started_at":1795000000000,"v":1,"writer":"node-1"}"#
+        );
+    }
+
+    #[test]
+    fn integers_that_a_double_cannot_hold_are_text() {
+        for (value, form) in [
+            (9_007_199_254_740_991, "9007199254740991"),
+            (9_007_199_254_740_992, "\"9007199254740992\""),
+            (-9_007_199_254_740_991, "-9007199254740991"),
+            (i64::MIN, "\"-9223372036854775808\""),
+        ] {
+            let text = String::from_utf8(AuditRow { duration_ms: Some(value), ..row() }.canonical()).unwrap();
+            assert!(text.contains(&format!("\"duration_ms\":{form},")), "{text}");
+        }
+    }
+
+    #[test]
+    fn nul_is_replaced_before_it_is_hashed() {
+        let row = AuditRow { tool: Some("a\0b".to_owned()), ..row() }.without_nul();
+        assert_eq!(row.tool.as_deref(), Some("a\u{fffd}b"));
+        assert!(!row.message.unwrap().contains('\0'));
+    }
+}

@@ -1,0 +1,139 @@
+//! Reading events: calls for people, chains for verification.
+
+use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
+
+use super::{AuditRow, columns};
+use crate::db::{FromRow, args};
+use crate::{Listed, Page, Store, StoreError};
+
+/// Which calls to list. None means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallFilter {
+    pub bot_id: Option<BotId>,
+    pub tool: Option<String>,
+    /// The caller's status, `running` or `interrupted`.
+    pub status: Option<String>,
+    /// Calls that began at this moment or later.
+    pub since: Option<UtcMillis>,
+    /// Calls that began before this moment.
+    pub until: Option<UtcMillis>,
+}
+
+/// A row of a chain that does not read as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableRow {
+    /// Its place, where that much can be read.
+    pub sequence: Option<i64>,
+    /// Which column, and what is the matter with it.
+    pub what: String,
+}
+
+/// A part of a chain, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPage {
+    pub rows: Vec<Result<AuditRow, UnreadableRow>>,
+    /// Where to go on; None at the end.
+    pub next: Option<i64>,
+}
+
+macro_rules! select {
+    ($rest:literal) => {
+        concat!("select ", columns!(), " from audit_events ", $rest)
+    };
+}
+
+// Of the events of a call the one that says most: its end, else its interruption, else its start. A cursor of `g`
+// stands before all ids, which are hexadecimal.
+const CALLS: &str = select!(
+    "as event where workspace_id = $1 and request_id < $2 \
+     and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
+     and ($5 is null \
+          or case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end = $5) \
+     and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) \
+     and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
+                     and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
+                       > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
+     order by request_id desc limit $8"
+);
+const BEFORE_ALL: &str = "g";
+const EVENTS: &str = select!("where workspace_id = $1 and request_id = $2 order by case kind when 'started' then 0 else 1 end, at, writer, sequence");
+const LAST: &str = select!("where writer = $1 order by sequence desc limit 1");
+const OPEN_STARTS: &str = select!(
+    "as event where writer = $1 and kind = 'started' and not exists (select 1 from audit_events as other \
+     where other.request_id = event.request_id and other.kind <> 'started') order by sequence"
+);
+const SCAN: &str = select!("where writer = $1 and sequence >= $2 order by sequence limit $3");
+
+impl Store {
+    /// A page of the workspace's calls, newest first, one row a call.
+    pub async fn calls(
+        &self,
+        workspace: WorkspaceId,
+        filter: &CallFilter,
+        page: &Page<RequestId>,
+    ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
+        let before = page.cursor.map_or_else(|| BEFORE_ALL.to_owned(), |id| id.to_string());
+        let args = args![
+            workspace,
+            &before,
+            filter.bot_id,
+            &filter.tool,
+            &filter.status,
+            filter.since,
+            filter.until,
+            page.rows(),
+        ];
+        let rows = self.db.all(CALLS, args).await?;
+        Ok(page.of(rows, |row: &AuditRow| row.request_id))
+    }
+
+    /// The events of one call of the workspace, in order.
+    pub async fn events(&self, workspace: WorkspaceId, request: RequestId) -> Result<Vec<AuditRow>, StoreError> {
+        self.db.all(EVENTS, args![workspace, request]).await
+    }
+
+    /// The last row of a chain, to which the next is joined.
+    pub async fn last(&self, writer: &str) -> Result<Option<AuditRow>, StoreError> {
+        self.db.one(LAST, args![writer]).await
+    }
+
+    /// The calls of a writer that started and have no end.
+    pub async fn open_starts(&self, writer: &str) -> Result<Vec<AuditRow>, StoreError> {
+        self.db.all(OPEN_STARTS, args![writer]).await
+    }
+
+    /// The rows of a chain from a sequence on, at most `limit`; what cannot be read is reported in its place.
+    pub async fn scan(&self, writer: &str, from_sequence: i64, limit: u32) -> Result<ScanPage, StoreError> {
+        let rows = self.db.read().await?.fetch(SCAN, args![writer, from_sequence, i64::from(limit.max(1))]).await?;
+        let full = rows.len() >= limit.max(1) as usize;
+        // A sequence that is no number sorts after all numbers: the page that ends in one is the last.
+        let next = match rows.last() {
+            Some(last) if full => last.int("sequence").ok().and_then(|sequence| sequence.checked_add(1)),
+            _ => None,
+        };
+        let rows = rows.iter().map(|row| {
+            AuditRow::from_row(row)
+                .map_err(|error| UnreadableRow { sequence: row.int("sequence").ok(), what: error.to_string() })
+        });
+        Ok(ScanPage { rows: rows.collect(), next })
+    }
+
+    /// All writers that have a chain.
+    pub async fn writers(&self) -> Result<Vec<String>, StoreError> {
+        let rows = self.db.all("select distinct writer from audit_events order by writer", args![]).await?;
+        Ok(rows.into_iter().map(|Writer(writer)| writer).collect())
+    }
+
+    /// How many events there are.
+    pub async fn count_events(&self) -> Result<i64, StoreError> {
+        Ok(self.db.one("select count(*) as value from audit_events", args![]).await?.unwrap_or(0))
+    }
+}
+
+struct Writer(String);
+
+impl FromRow for Writer {
+    fn from_row(row: &crate::db::Row) -> Result<Self, StoreError> {
+        row.text("writer").map(Writer)
+    }
+}

@@ -1,0 +1,155 @@
+//! Bindings of resources to bots, which grant what a bot may do.
+
+use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use serde_json::Value;
+
+use crate::db::{FromRow, Row, args};
+use crate::{Listed, Page, Store, StoreError};
+
+/// A row of `bot_resources`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BindingRow {
+    pub id: BindingId,
+    pub workspace_id: WorkspaceId,
+    pub bot_id: BotId,
+    pub resource_id: ResourceId,
+    pub role_id: Option<RoleId>,
+    /// `{allowed_operations?, allowed_tools?}`.
+    pub permissions: Option<Value>,
+    /// An object of lists of patterns.
+    pub scope_constraints: Value,
+    pub delegate: Option<Value>,
+    /// A list of globs over tools that the resource's plugin may call.
+    pub allow_calls: Value,
+    pub allow_subscribe: bool,
+    /// `{fuel?, memory_mib?, timeout_s?, concurrent?}`.
+    pub limits: Option<Value>,
+    pub calls_per_minute: Option<i64>,
+    pub enabled: bool,
+    pub expires_at: Option<UtcMillis>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+macro_rules! columns {
+    () => {
+        "id, workspace_id, bot_id, resource_id, role_id, permissions, scope_constraints, delegate, allow_calls, \
+         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at"
+    };
+}
+
+pub(crate) const ALL: &str = concat!("select ", columns!(), " from bot_resources order by id");
+const INSERT: &str = concat!(
+    "insert into bot_resources (",
+    columns!(),
+    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+);
+const BY_ID: &str =
+    concat!("select ", columns!(), " from bot_resources where workspace_id = $1 and bot_id = $2 and id = $3");
+const PAGE: &str = concat!(
+    "select ",
+    columns!(),
+    " from bot_resources where workspace_id = $1 and bot_id = $2 and id > $3 order by id limit $4"
+);
+
+impl FromRow for BindingRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(BindingRow {
+            id: row.id("id")?,
+            workspace_id: row.id("workspace_id")?,
+            bot_id: row.id("bot_id")?,
+            resource_id: row.id("resource_id")?,
+            role_id: row.id_opt("role_id")?,
+            permissions: row.json_opt("permissions")?,
+            scope_constraints: row.json("scope_constraints")?,
+            delegate: row.json_opt("delegate")?,
+            allow_calls: row.json("allow_calls")?,
+            allow_subscribe: row.flag("allow_subscribe")?,
+            limits: row.json_opt("limits")?,
+            calls_per_minute: row.int_opt("calls_per_minute")?,
+            enabled: row.flag("enabled")?,
+            expires_at: row.time_opt("expires_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+impl Store {
+    /// Adds a binding. Bot, resource and role must be of the same workspace.
+    pub async fn insert_binding(&self, row: &BindingRow) -> Result<(), StoreError> {
+        let args = args![
+            row.id,
+            row.workspace_id,
+            row.bot_id,
+            row.resource_id,
+            row.role_id,
+            &row.permissions,
+            &row.scope_constraints,
+            &row.delegate,
+            &row.allow_calls,
+            row.allow_subscribe,
+            &row.limits,
+            row.calls_per_minute,
+            row.enabled,
+            row.expires_at,
+            row.created_at,
+            row.updated_at,
+        ];
+        self.change(INSERT, args).await?;
+        Ok(())
+    }
+
+    /// The binding of this id of the workspace's bot.
+    pub async fn binding(
+        &self,
+        workspace: WorkspaceId,
+        bot: BotId,
+        id: BindingId,
+    ) -> Result<Option<BindingRow>, StoreError> {
+        self.db.one(BY_ID, args![workspace, bot, id]).await
+    }
+
+    /// A page of the bindings of a bot.
+    pub async fn bindings(
+        &self,
+        workspace: WorkspaceId,
+        bot: BotId,
+        page: &Page<BindingId>,
+    ) -> Result<Listed<BindingRow, BindingId>, StoreError> {
+        let rows = self.db.all(PAGE, args![workspace, bot, &page.after(), page.rows()]).await?;
+        Ok(page.of(rows, |row: &BindingRow| row.id))
+    }
+
+    /// Writes the row over the one of its id, bot and workspace; whether there was one.
+    pub async fn update_binding(&self, row: &BindingRow) -> Result<bool, StoreError> {
+        let sql = "update bot_resources set resource_id = $4, role_id = $5, permissions = $6, scope_constraints = $7, \
+                   delegate = $8, allow_calls = $9, allow_subscribe = $10, limits = $11, calls_per_minute = $12, \
+                   enabled = $13, expires_at = $14, updated_at = $15 \
+                   where workspace_id = $1 and bot_id = $2 and id = $3";
+        let args = args![
+            row.workspace_id,
+            row.bot_id,
+            row.id,
+            row.resource_id,
+            row.role_id,
+            &row.permissions,
+            &row.scope_constraints,
+            &row.delegate,
+            &row.allow_calls,
+            row.allow_subscribe,
+            &row.limits,
+            row.calls_per_minute,
+            row.enabled,
+            row.expires_at,
+            row.updated_at,
+        ];
+        Ok(self.change(sql, args).await? > 0)
+    }
+
+    /// Deletes a binding; whether there was one.
+    pub async fn delete_binding(&self, workspace: WorkspaceId, bot: BotId, id: BindingId) -> Result<bool, StoreError> {
+        let sql = "delete from bot_resources where workspace_id = $1 and bot_id = $2 and id = $3";
+        self.delete(sql, args![workspace, bot, id]).await
+    }
+}

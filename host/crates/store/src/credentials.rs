@@ -1,0 +1,144 @@
+//! Credentials of resources, sealed. A table of their own, so that a resource can be read and changed without them.
+
+use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
+use serde_json::Value;
+
+use crate::db::{Arg, FromRow, Row, args};
+use crate::{Listed, Page, Store, StoreError};
+
+/// A row of `credentials`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CredentialRow {
+    pub id: CredentialId,
+    pub workspace_id: WorkspaceId,
+    pub resource_id: ResourceId,
+    /// `shared`, until there are credentials per user.
+    pub subject_kind: String,
+    /// Empty for a shared one.
+    pub subject_id: String,
+    pub auth_method: String,
+    /// The text of a sealed record.
+    pub sealed: String,
+    /// The version of the master key that sealed it.
+    pub key_version: i64,
+    /// The resource type, auth method, audience and inject rules in force when it was saved; sealed with it.
+    pub given_for: Value,
+    pub status: String,
+    pub expires_at: Option<UtcMillis>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+macro_rules! columns {
+    () => {
+        "id, workspace_id, resource_id, subject_kind, subject_id, auth_method, sealed, key_version, given_for, status, \
+         expires_at, created_at, updated_at"
+    };
+}
+
+pub(crate) const ALL: &str = concat!("select ", columns!(), " from credentials order by id");
+// The id is new with every save, for the sealed record is bound to it.
+const PUT: &str = concat!(
+    "insert into credentials (",
+    columns!(),
+    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
+     on conflict (resource_id, subject_kind, subject_id) do update set \
+     id = excluded.id, workspace_id = excluded.workspace_id, auth_method = excluded.auth_method, \
+     sealed = excluded.sealed, key_version = excluded.key_version, given_for = excluded.given_for, \
+     status = excluded.status, expires_at = excluded.expires_at, created_at = excluded.created_at, \
+     updated_at = excluded.updated_at"
+);
+const SHARED: &str = concat!(
+    "select ",
+    columns!(),
+    " from credentials where workspace_id = $1 and resource_id = $2 and subject_kind = 'shared' and subject_id = ''"
+);
+const PAGE: &str =
+    concat!("select ", columns!(), " from credentials where workspace_id = $1 and id > $2 order by id limit $3");
+
+impl FromRow for CredentialRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(CredentialRow {
+            id: row.id("id")?,
+            workspace_id: row.id("workspace_id")?,
+            resource_id: row.id("resource_id")?,
+            subject_kind: row.text("subject_kind")?,
+            subject_id: row.text("subject_id")?,
+            auth_method: row.text("auth_method")?,
+            sealed: row.text("sealed")?,
+            key_version: row.int("key_version")?,
+            given_for: row.json("given_for")?,
+            status: row.text("status")?,
+            expires_at: row.time_opt("expires_at")?,
+            created_at: row.time("created_at")?,
+            updated_at: row.time("updated_at")?,
+        })
+    }
+}
+
+impl Store {
+    /// Saves a credential in place of the one that its resource has for the same subject.
+    pub async fn put_credential(&self, row: &CredentialRow) -> Result<(), StoreError> {
+        let args = args![
+            row.id,
+            row.workspace_id,
+            row.resource_id,
+            &row.subject_kind,
+            &row.subject_id,
+            &row.auth_method,
+            &row.sealed,
+            row.key_version,
+            &row.given_for,
+            &row.status,
+            row.expires_at,
+            row.created_at,
+            row.updated_at,
+        ];
+        self.change(PUT, args).await?;
+        Ok(())
+    }
+
+    /// The shared credential of a resource.
+    pub async fn credential(
+        &self,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+    ) -> Result<Option<CredentialRow>, StoreError> {
+        self.db.one(SHARED, args![workspace, resource]).await
+    }
+
+    /// A page of the workspace's credentials.
+    pub async fn credentials(
+        &self,
+        workspace: WorkspaceId,
+        page: &Page<CredentialId>,
+    ) -> Result<Listed<CredentialRow, CredentialId>, StoreError> {
+        self.db.page(PAGE, Arg::from(workspace), page, |row: &CredentialRow| row.id).await
+    }
+
+    /// Writes the row over the one of its id and workspace, for a refresh, a confirmation or a new seal; whether there
+    /// was one. Whoever saved the credential anew in between has given it another id, and wins.
+    pub async fn update_credential(&self, row: &CredentialRow) -> Result<bool, StoreError> {
+        let sql = "update credentials set auth_method = $3, sealed = $4, key_version = $5, given_for = $6, \
+                   status = $7, expires_at = $8, updated_at = $9 where workspace_id = $1 and id = $2";
+        let args = args![
+            row.workspace_id,
+            row.id,
+            &row.auth_method,
+            &row.sealed,
+            row.key_version,
+            &row.given_for,
+            &row.status,
+            row.expires_at,
+            row.updated_at,
+        ];
+        Ok(self.change(sql, args).await? > 0)
+    }
+
+    /// Deletes the shared credential of a resource; whether there was one.
+    pub async fn delete_credential(&self, workspace: WorkspaceId, resource: ResourceId) -> Result<bool, StoreError> {
+        let sql = "delete from credentials where workspace_id = $1 and resource_id = $2 \
+                   and subject_kind = 'shared' and subject_id = ''";
+        self.delete(sql, args![workspace, resource]).await
+    }
+}

@@ -1,0 +1,142 @@
+//! API keys, by their hashes.
+
+use monstrum_types::{BotId, InvalidId, KeyId, UtcMillis, WorkspaceId};
+
+use crate::db::{Arg, FromRow, Row, args};
+use crate::{Listed, Page, Store, StoreError};
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyKind {
+    /// The instance.
+    Root,
+    /// Everything in its workspace.
+    Admin,
+    /// All of that but keys, credentials, permissions and the configuration and network of resources.
+    Operator,
+    /// The tools of one bot.
+    Bot,
+}
+
+impl KeyKind {
+    /// The word by which API and database know it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            KeyKind::Root => "root",
+            KeyKind::Admin => "admin",
+            KeyKind::Operator => "operator",
+            KeyKind::Bot => "bot",
+        }
+    }
+
+    /// The kind that goes by `word`.
+    #[must_use]
+    pub fn from_word(word: &str) -> Option<Self> {
+        [KeyKind::Root, KeyKind::Admin, KeyKind::Operator, KeyKind::Bot].into_iter().find(|kind| kind.as_str() == word)
+    }
+}
+
+/// A row of `api_keys`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyRow {
+    pub id: KeyId,
+    /// None for a root key.
+    pub workspace_id: Option<WorkspaceId>,
+    /// Unique in the workspace; among root keys, in the instance.
+    pub name: String,
+    pub kind: KeyKind,
+    /// The bot of a bot key.
+    pub bot_id: Option<BotId>,
+    /// The first characters of the key, by which it is looked up and recognised.
+    pub prefix: String,
+    /// The hash of the key.
+    pub hash: String,
+    pub created_at: UtcMillis,
+}
+
+macro_rules! columns {
+    () => {
+        "id, workspace_id, name, kind, bot_id, prefix, hash, created_at"
+    };
+}
+
+// A root key is reached without a workspace, any other only with its own.
+macro_rules! of_owner {
+    () => {
+        "((workspace_id is null and $1 is null) or workspace_id = $1)"
+    };
+}
+
+pub(crate) const ALL: &str = concat!("select ", columns!(), " from api_keys order by id");
+const INSERT: &str = concat!("insert into api_keys (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8)");
+const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
+const PAGE: &str =
+    concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
+const UPDATE: &str =
+    concat!("update api_keys set name = $3, prefix = $4, hash = $5 where ", of_owner!(), " and id = $2");
+const DELETE: &str = concat!("delete from api_keys where ", of_owner!(), " and id = $2");
+
+impl FromRow for KeyRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(KeyRow {
+            id: row.id("id")?,
+            workspace_id: row.id_opt("workspace_id")?,
+            name: row.text("name")?,
+            kind: row.id::<Word>("kind")?.0,
+            bot_id: row.id_opt("bot_id")?,
+            prefix: row.text("prefix")?,
+            hash: row.text("hash")?,
+            created_at: row.time("created_at")?,
+        })
+    }
+}
+
+/// A kind as its column holds it.
+struct Word(KeyKind);
+
+impl TryFrom<String> for Word {
+    type Error = InvalidId;
+
+    fn try_from(text: String) -> Result<Self, InvalidId> {
+        let expected = "root, admin, operator or bot";
+        KeyKind::from_word(&text).map(Word).ok_or(InvalidId { kind: "kind of key", text, expected })
+    }
+}
+
+impl Store {
+    /// Adds a key.
+    pub async fn insert_key(&self, row: &KeyRow) -> Result<(), StoreError> {
+        let kind = row.kind.as_str();
+        let args =
+            args![row.id, row.workspace_id, &row.name, kind, row.bot_id, &row.prefix, &row.hash, row.created_at,];
+        self.change(INSERT, args).await?;
+        Ok(())
+    }
+
+    /// The key of this id in the workspace; without one, among the root keys.
+    pub async fn key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
+        self.db.one(BY_ID, args![workspace, id]).await
+    }
+
+    /// A page of the workspace's keys; without one, of the root keys.
+    pub async fn keys(
+        &self,
+        workspace: Option<WorkspaceId>,
+        page: &Page<KeyId>,
+    ) -> Result<Listed<KeyRow, KeyId>, StoreError> {
+        self.db.page(PAGE, Arg::from(workspace), page, |row: &KeyRow| row.id).await
+    }
+
+    /// Writes name, prefix and hash over those of the same id and workspace; whether there was such a key. What a key
+    /// may do never changes.
+    pub async fn update_key(&self, row: &KeyRow) -> Result<bool, StoreError> {
+        let args = args![row.workspace_id, row.id, &row.name, &row.prefix, &row.hash];
+        Ok(self.change(UPDATE, args).await? > 0)
+    }
+
+    /// Deletes a key; whether there was one.
+    pub async fn delete_key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<bool, StoreError> {
+        self.delete(DELETE, args![workspace, id]).await
+    }
+}

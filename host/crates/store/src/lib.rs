@@ -1,0 +1,40 @@
+//! Every SQL statement of Monstrum: one file per aggregate, each statement written once in a portable subset.
+//!
+//! Rows of tenants are reached only with the id of their workspace; with another one they do not exist. Whatever the
+//! policy is compiled from bumps a generation in the same transaction. Nothing here knows a key or opens a sealed
+//! record, and sqlx is known to no other crate.
+
+#![forbid(unsafe_code)]
+
+mod audit;
+mod bindings;
+mod bots;
+mod credentials;
+mod db;
+mod error;
+mod idempotency;
+mod instance;
+mod keys;
+mod open;
+mod page;
+mod plugins;
+mod policy;
+mod resources;
+mod roles;
+mod workspaces;
+
+pub use audit::{AuditKind, AuditRow, CallFilter, ScanPage, UnreadableRow};
+pub use bindings::BindingRow;
+pub use bots::BotRow;
+pub use credentials::CredentialRow;
+pub use error::StoreError;
+pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
+pub use instance::InstanceKeyRow;
+pub use keys::{KeyKind, KeyRow};
+pub use open::{Store, StoreOptions};
+pub use page::{Listed, PAGE_ITEMS_MAX, Page};
+pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};
+pub use policy::PolicyRows;
+pub use resources::ResourceRow;
+pub use roles::RoleRow;
+pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -1,0 +1,185 @@
+//! Opening the database: its file, its connections, its schema.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use monstrum_types::{Clock, SystemClock};
+use sqlx::migrate::Migrator;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+use crate::StoreError;
+use crate::db::Db;
+use crate::error::{of_driver, of_migration};
+
+static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
+
+/// Reads are short and most of a call needs none; four keep a slow page of the audit from holding up the others.
+const READERS: u32 = 4;
+
+/// The log is cut back to this after a checkpoint, so that one large transaction does not hold the disk for ever.
+const LOG_BYTES_KEPT: &str = "67108864";
+
+/// Where the database is, and how to use it.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    path: PathBuf,
+    lock_wait: Duration,
+    pages_max: Option<u32>,
+}
+
+impl StoreOptions {
+    /// An SQLite file, made where there is none.
+    #[must_use]
+    pub fn sqlite(path: impl Into<PathBuf>) -> Self {
+        // Five seconds outlast every transaction of our own; what holds a lock longer is another program.
+        StoreOptions { path: path.into(), lock_wait: Duration::from_secs(5), pages_max: None }
+    }
+
+    /// A database by its address: `sqlite:PATH`.
+    pub fn from_url(url: &str) -> Result<Self, StoreError> {
+        match url.split_once(':') {
+            Some(("sqlite", path)) => Ok(StoreOptions::sqlite(path.strip_prefix("//").unwrap_or(path))),
+            Some((scheme, _)) => Err(StoreError::UnknownScheme { scheme: scheme.to_owned() }),
+            None => Ok(StoreOptions::sqlite(url)),
+        }
+    }
+
+    /// How long a write waits for another program's lock.
+    #[must_use]
+    pub fn lock_wait(mut self, wait: Duration) -> Self {
+        self.lock_wait = wait;
+        self
+    }
+
+    /// The most pages of 4 KiB that the file may grow to; beyond, the disk counts as full.
+    #[must_use]
+    pub fn pages_max(mut self, pages: u32) -> Self {
+        self.pages_max = Some(pages);
+        self
+    }
+}
+
+/// The database. Cloning it is cheap and gives the same one.
+#[derive(Clone)]
+pub struct Store {
+    pub(crate) db: Db,
+}
+
+impl Store {
+    /// Opens the database, brings its schema up to date and sees to it that the workspace `default` exists.
+    pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let place = options.path.display().to_string();
+        let opened = async {
+            let store = Store { db: open_sqlite(&options).await? };
+            store.create_default_workspace(SystemClock.now()).await?;
+            Ok(store)
+        };
+        opened.await.map_err(|error: StoreError| error.at(&place))
+    }
+
+    /// Ends all connections and writes the log back into the file. Later use fails as unavailable.
+    pub async fn close(&self) {
+        self.db.close().await;
+    }
+}
+
+async fn open_sqlite(options: &StoreOptions) -> Result<Db, StoreError> {
+    let path = create_private(&options.path)?;
+    let common = SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(options.lock_wait)
+        .foreign_keys(true)
+        // A schema that someone else altered may not call functions with side effects.
+        .pragma("trusted_schema", "off")
+        .disable_statement_logging();
+    let mut writing = common
+        .clone()
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .pragma("journal_size_limit", LOG_BYTES_KEPT);
+    if let Some(pages) = options.pages_max {
+        writing = writing.pragma("max_page_count", pages.to_string());
+    }
+    let writer = pool(1).connect_with(writing).await.map_err(of_driver)?;
+    migrate(&writer).await?;
+    let readers = pool(READERS).connect_with(common.pragma("query_only", "on")).await.map_err(of_driver)?;
+    Ok(Db::Sqlite { writer, readers })
+}
+
+/// A pool that keeps its connections: they cost nothing at rest, and their prepared statements are worth keeping.
+///
+/// After a full disk SQLite has rolled back by itself, and the driver, whose own rollback then fails, believes for ever
+/// that a transaction is open. Such a connection is thrown away when it comes back; without that, one full disk would
+/// end all writing until a restart.
+fn pool(connections: u32) -> SqlitePoolOptions {
+    SqlitePoolOptions::new()
+        .max_connections(connections)
+        .min_connections(1)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .test_before_acquire(false)
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                if connection.is_in_transaction() {
+                    // A rollback may still be on its way; it is done before the ping is.
+                    connection.ping().await?;
+                }
+                Ok(!connection.is_in_transaction())
+            })
+        })
+}
+
+async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
+    let known = SQLITE_MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+    SQLITE_MIGRATIONS.run(writer).await.map_err(|error| of_migration(error, known))
+}
+
+/// Makes the file readable for its owner only, before SQLite would make it readable for all; its log follows suit.
+fn create_private(path: &Path) -> Result<PathBuf, StoreError> {
+    let unavailable = |source: std::io::Error| {
+        let what = match source.kind() {
+            std::io::ErrorKind::NotFound => "its folder does not exist",
+            std::io::ErrorKind::StorageFull => "the disk is full",
+            _ => "it cannot be opened: the file or its folder cannot be read or written",
+        };
+        StoreError::Unavailable { what: what.to_owned(), source: source.into() }
+    };
+    // An absolute path, for SQLite takes a name that begins with `file:` for an address.
+    let path = std::path::absolute(path).map_err(unavailable)?;
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(unavailable)?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn pragma(pool: &SqlitePool, sql: &'static str) -> String {
+        sqlx::query_scalar::<_, i64>(sql).fetch_one(pool).await.unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn commits_reach_the_disk_and_readers_only_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreOptions::sqlite(folder.path().join("monstrum.db"))).await.unwrap();
+        let Db::Sqlite { writer, readers } = &store.db;
+        assert_eq!(pragma(writer, "pragma synchronous").await, "2", "full");
+        for pool in [writer, readers] {
+            assert_eq!(pragma(pool, "pragma foreign_keys").await, "1");
+            assert_eq!(pragma(pool, "pragma trusted_schema").await, "0");
+            assert_eq!(pragma(pool, "pragma busy_timeout").await, "5000");
+        }
+        let refused = sqlx::query("delete from settings").execute(readers).await.unwrap_err();
+        assert!(refused.to_string().contains("readonly"), "{refused}");
+    }
+}

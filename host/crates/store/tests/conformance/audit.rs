@@ -1,0 +1,200 @@
+//! Events and what is read from them.
+
+use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store, StoreError};
+use monstrum_types::{BotId, RequestId, WorkspaceId};
+
+use crate::rows::{NOW, default_workspace, event, other_workspace};
+
+use AuditKind::{Finished, Interrupted, Started};
+
+pub(crate) async fn events_come_back_as_they_were(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let full = event(workspace, 1, Started, RequestId::new());
+    let bare = AuditRow {
+        kind: Finished,
+        sequence: 2,
+        workspace_id: None,
+        bot_id: None,
+        task_id: None,
+        resource_id: None,
+        tool: None,
+        operation: None,
+        plugin: None,
+        plugin_digest: None,
+        status: None,
+        code: None,
+        message: None,
+        rule: None,
+        params: None,
+        duration_ms: None,
+        parent_request_id: None,
+        delegation: None,
+        flags: None,
+        ..full.clone()
+    };
+    store.append(&[full.clone(), bare.clone()]).await.unwrap();
+    let scanned = store.scan("node-1", 0, 10).await.unwrap();
+    assert_eq!(scanned.rows, [Ok(full.clone()), Ok(bare.clone())]);
+    assert_eq!(scanned.rows[0].as_ref().unwrap().canonical(), full.canonical());
+    assert_eq!(store.last("node-1").await.unwrap(), Some(bare));
+    assert_eq!(store.last("node-2").await.unwrap(), None);
+}
+
+pub(crate) async fn a_group_is_appended_whole_or_not_at_all(store: &Store) {
+    let workspace = default_workspace(store).await;
+    store.append(&[]).await.unwrap();
+    let group: Vec<_> = (1..=70).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
+    let mut broken = group.clone();
+    broken[69].sequence = 69;
+    assert!(store.append(&broken).await.is_err());
+    assert_eq!(store.count_events().await.unwrap(), 0);
+    store.append(&group).await.unwrap();
+    assert_eq!(store.count_events().await.unwrap(), 70);
+}
+
+pub(crate) async fn a_place_in_the_chain_is_taken_once(store: &Store) {
+    let workspace = default_workspace(store).await;
+    store.append(&[event(workspace, 1, Finished, RequestId::new())]).await.unwrap();
+    let again = store.append(&[event(workspace, 1, Finished, RequestId::new())]).await;
+    assert!(matches!(again, Err(StoreError::Conflict { constraint }) if constraint == "audit_events_pkey"));
+    let of_another = AuditRow { writer: "node-2".to_owned(), ..event(workspace, 1, Finished, RequestId::new()) };
+    store.append(&[of_another]).await.unwrap();
+    assert_eq!(store.writers().await.unwrap(), ["node-1", "node-2"]);
+}
+
+pub(crate) async fn every_size_of_group_is_stored(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut all = Vec::new();
+    for size in [1, 7, 8, 9, 63, 64, 65, 137] {
+        let first = all.len() as i64 + 1;
+        let group: Vec<_> = (first..first + size).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
+        store.append(&group).await.unwrap();
+        all.extend(group);
+    }
+    let stored = store.scan("node-1", 1, 1000).await.unwrap();
+    assert_eq!(stored.rows.into_iter().map(Result::unwrap).collect::<Vec<_>>(), all);
+}
+
+async fn statuses(store: &Store, workspace: WorkspaceId, filter: &CallFilter) -> Vec<String> {
+    let calls = store.calls(workspace, filter, &Page::first(50)).await.unwrap();
+    calls.items.iter().map(|row| row.call_status().unwrap().to_owned()).collect()
+}
+
+pub(crate) async fn a_call_is_one_item(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (ended, running, cut, short) = (RequestId::new(), RequestId::new(), RequestId::new(), RequestId::new());
+    let rows = [
+        event(workspace, 1, Started, ended),
+        event(workspace, 2, Started, running),
+        event(workspace, 3, Started, cut),
+        event(workspace, 4, Finished, ended),
+        event(workspace, 5, Interrupted, cut),
+        event(workspace, 6, Finished, short),
+    ];
+    store.append(&rows).await.unwrap();
+    let calls = store.calls(workspace, &CallFilter::default(), &Page::first(50)).await.unwrap();
+    let mut expected = [rows[3].clone(), rows[1].clone(), rows[4].clone(), rows[5].clone()];
+    expected.sort_by_key(|row| std::cmp::Reverse(row.request_id));
+    assert_eq!(calls.items, expected);
+    assert_eq!(store.events(workspace, ended).await.unwrap(), [rows[0].clone(), rows[3].clone()]);
+    assert_eq!(rows[1].finished_at(), None);
+    assert_eq!(rows[3].finished_at(), Some(rows[3].at));
+}
+
+pub(crate) async fn calls_are_filtered(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = BotId::new();
+    let rows = [
+        AuditRow { bot_id: Some(bot), ..event(workspace, 1, Finished, RequestId::new()) },
+        AuditRow { tool: Some("other".to_owned()), ..event(workspace, 2, Finished, RequestId::new()) },
+        AuditRow { status: Some("error".to_owned()), ..event(workspace, 3, Finished, RequestId::new()) },
+        AuditRow { status: None, ..event(workspace, 4, Started, RequestId::new()) },
+        event(workspace, 5, Interrupted, RequestId::new()),
+        AuditRow { started_at: NOW.plus_ms(1000), ..event(workspace, 6, Finished, RequestId::new()) },
+    ];
+    store.append(&rows).await.unwrap();
+    let found = async |filter: CallFilter| {
+        let calls = store.calls(workspace, &filter, &Page::first(50)).await.unwrap();
+        let mut sequences: Vec<_> = calls.items.iter().map(|row| row.sequence).collect();
+        sequences.sort_unstable();
+        sequences
+    };
+    let status = |status: &str| CallFilter { status: Some(status.to_owned()), ..CallFilter::default() };
+    assert_eq!(found(CallFilter::default()).await, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(found(CallFilter { bot_id: Some(bot), ..CallFilter::default() }).await, [1]);
+    assert_eq!(found(CallFilter { tool: Some("other".to_owned()), ..CallFilter::default() }).await, [2]);
+    assert_eq!(found(status("error")).await, [3]);
+    assert_eq!(found(status("running")).await, [4]);
+    assert_eq!(found(status("interrupted")).await, [5]);
+    assert_eq!(found(status("success")).await, [1, 2, 6]);
+    assert_eq!(found(CallFilter { since: Some(NOW.plus_ms(1000)), ..CallFilter::default() }).await, [6]);
+    assert_eq!(found(CallFilter { until: Some(NOW.plus_ms(1000)), ..CallFilter::default() }).await, [1, 2, 3, 4, 5]);
+    let all_at_once = CallFilter { bot_id: Some(bot), until: Some(NOW), ..status("success") };
+    assert!(found(all_at_once).await.is_empty());
+}
+
+pub(crate) async fn calls_come_in_pages(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut requests: Vec<_> = (0..5).map(|_| RequestId::new()).collect();
+    let rows: Vec<_> = requests
+        .iter()
+        .flat_map(|id| [(Started, *id), (Finished, *id)])
+        .enumerate()
+        .map(|(index, (kind, id))| event(workspace, index as i64 + 1, kind, id))
+        .collect();
+    store.append(&rows).await.unwrap();
+    requests.sort_by_key(|id| std::cmp::Reverse(*id));
+    let mut cursor = None;
+    let mut seen = Vec::new();
+    for expected in [2, 2, 1] {
+        let page = store.calls(workspace, &CallFilter::default(), &Page { limit: 2, cursor }).await.unwrap();
+        assert_eq!(page.items.len(), expected);
+        seen.extend(page.items.iter().map(|row| row.request_id));
+        cursor = page.next_cursor;
+    }
+    assert_eq!((seen, cursor), (requests, None));
+}
+
+pub(crate) async fn calls_and_events_stay_in_their_workspace(store: &Store) {
+    let theirs = default_workspace(store).await;
+    let ours = other_workspace(store).await;
+    let call = event(theirs, 1, Finished, RequestId::new());
+    store.append(std::slice::from_ref(&call)).await.unwrap();
+    assert!(statuses(store, ours, &CallFilter::default()).await.is_empty());
+    assert!(store.events(ours, call.request_id).await.unwrap().is_empty());
+    assert_eq!(statuses(store, theirs, &CallFilter::default()).await, ["success"]);
+}
+
+pub(crate) async fn starts_without_an_end_are_found(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (ended, running, cut) = (RequestId::new(), RequestId::new(), RequestId::new());
+    let open = event(workspace, 2, Started, running);
+    let of_another = AuditRow { writer: "node-2".to_owned(), ..event(workspace, 1, Started, RequestId::new()) };
+    let rows = [
+        event(workspace, 1, Started, ended),
+        open.clone(),
+        event(workspace, 3, Started, cut),
+        event(workspace, 4, Finished, ended),
+        event(workspace, 5, Interrupted, cut),
+        of_another.clone(),
+    ];
+    store.append(&rows).await.unwrap();
+    assert_eq!(store.open_starts("node-1").await.unwrap(), [open]);
+    assert_eq!(store.open_starts("node-2").await.unwrap(), [of_another]);
+    assert!(store.open_starts("node-3").await.unwrap().is_empty());
+}
+
+pub(crate) async fn chains_are_scanned_in_parts(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let rows: Vec<_> = (1..=5).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
+    store.append(&rows).await.unwrap();
+    let mut next = Some(0);
+    let mut seen = Vec::new();
+    while let Some(from) = next {
+        let page = store.scan("node-1", from, 2).await.unwrap();
+        seen.extend(page.rows.into_iter().map(|row| row.unwrap().sequence));
+        next = page.next;
+    }
+    assert_eq!(seen, [1, 2, 3, 4, 5]);
+    assert_eq!(store.scan("node-2", 0, 2).await.unwrap().rows, []);
+}

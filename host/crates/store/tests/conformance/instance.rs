@@ -1,0 +1,155 @@
+//! Rows of the instance, and answers that are kept.
+
+use monstrum_store::{
+    Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError, StoredAnswer,
+};
+use monstrum_types::{Digest, KeyId};
+use serde_json::json;
+
+use crate::rows::{self, NOW, default_workspace};
+
+pub(crate) async fn instance_keys_are_made_once(store: &Store) {
+    let key = |version, sealed: &str| InstanceKeyRow {
+        name: "audit".to_owned(),
+        version,
+        sealed: sealed.to_owned(),
+        created_at: NOW,
+    };
+    assert!(store.instance_keys("audit").await.unwrap().is_empty());
+    assert!(store.insert_instance_key(&key(1, "one")).await.unwrap());
+    assert!(!store.insert_instance_key(&key(1, "another one")).await.unwrap());
+    assert!(store.insert_instance_key(&key(2, "two")).await.unwrap());
+    assert!(store.update_instance_key(&key(1, "resealed")).await.unwrap());
+    assert!(!store.update_instance_key(&key(3, "three")).await.unwrap());
+    assert_eq!(store.instance_keys("audit").await.unwrap(), [key(1, "resealed"), key(2, "two")]);
+    assert!(store.instance_keys("other").await.unwrap().is_empty());
+}
+
+fn digest(byte: &str) -> Digest {
+    format!("sha256:{}", byte.repeat(32)).parse().unwrap()
+}
+
+fn version(version: &str, component: &str) -> PluginVersionRow {
+    PluginVersionRow {
+        plugin: "github".parse().unwrap(),
+        version: version.to_owned(),
+        manifest_digest: digest("01"),
+        component_digest: digest(component),
+        manifest: "name: github\n".to_owned(),
+        component: vec![0, 0x61, 0x73, 0x6d, 0xff],
+        locales: json!({"en-US": {}}),
+        created_at: NOW,
+    }
+}
+
+fn serving(version: &PluginVersionRow) -> PluginRow {
+    PluginRow {
+        name: version.plugin.clone(),
+        version: version.version.clone(),
+        manifest_digest: version.manifest_digest.clone(),
+        component_digest: version.component_digest.clone(),
+        updated_at: NOW,
+    }
+}
+
+pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
+    let (old, new) = (version("1.0.0", "0a"), version("1.1.0", "0b"));
+    assert!(matches!(store.put_plugin(&serving(&old)).await, Err(StoreError::UnknownReference)));
+    assert!(store.insert_plugin_version(&old).await.unwrap());
+    assert!(!store.insert_plugin_version(&old).await.unwrap());
+    let generation = store.generation().await.unwrap();
+    store.put_plugin(&serving(&old)).await.unwrap();
+    assert!(store.insert_plugin_version(&new).await.unwrap());
+    assert_eq!(store.plugin(&old.plugin).await.unwrap(), Some(serving(&old)));
+    store.put_plugin(&serving(&new)).await.unwrap();
+    assert_eq!(store.generation().await.unwrap(), generation + 2);
+    assert_eq!(store.plugins().await.unwrap(), [serving(&new)]);
+
+    let read = store.plugin_version(&new.plugin, &new.manifest_digest, &new.component_digest).await.unwrap().unwrap();
+    assert!(read == new, "all of it comes back");
+    assert!(store.plugin_version(&new.plugin, &digest("0a"), &digest("0b")).await.unwrap().is_none());
+    let versions = store.plugin_versions(&new.plugin).await.unwrap();
+    assert_eq!(versions.iter().map(|row| row.version.as_str()).collect::<Vec<_>>(), ["1.0.0", "1.1.0"]);
+
+    assert!(store.delete_plugin(&new.plugin).await.unwrap());
+    assert!(!store.delete_plugin(&new.plugin).await.unwrap());
+    assert!(store.plugins().await.unwrap().is_empty());
+    assert!(store.plugin_versions(&new.plugin).await.unwrap().is_empty());
+}
+
+async fn request(store: &Store, key: &str) -> IdempotencyKey {
+    IdempotencyKey {
+        workspace_id: default_workspace(store).await,
+        caller: KeyId::new(),
+        route: "POST /api/bots".to_owned(),
+        key: key.to_owned(),
+    }
+}
+
+pub(crate) async fn a_request_is_claimed_once(store: &Store) {
+    let key = request(store, "k").await;
+    assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), Claim::First);
+    let running = Claim::Earlier { body_hash: "hash".to_owned(), answer: None };
+    assert_eq!(store.claim_request(&key, "other hash", NOW).await.unwrap(), running);
+
+    let answer = StoredAnswer { status: 201, sealed: "AQAAAAE".to_owned() };
+    assert!(store.answer_request(&key, &answer).await.unwrap());
+    let answered = Claim::Earlier { body_hash: "hash".to_owned(), answer: Some(answer.clone()) };
+    assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered);
+    let second = StoredAnswer { status: 500, ..answer };
+    assert!(!store.answer_request(&key, &second).await.unwrap(), "an answer never changes");
+    store.release_request(&key).await.unwrap();
+    assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered, "an answered one is not released");
+
+    let of_another = IdempotencyKey { caller: KeyId::new(), ..key.clone() };
+    assert_eq!(store.claim_request(&of_another, "hash", NOW).await.unwrap(), Claim::First);
+    let of_another_route = IdempotencyKey { route: "POST /api/roles".to_owned(), ..key };
+    assert_eq!(store.claim_request(&of_another_route, "hash", NOW).await.unwrap(), Claim::First);
+}
+
+pub(crate) async fn of_two_claims_at_once_one_is_first(store: &Store) {
+    let key = request(store, "k").await;
+    let claims = (0..16).map(|_| {
+        let (store, key) = (store.clone(), key.clone());
+        tokio::spawn(async move { store.claim_request(&key, "hash", NOW).await.unwrap() })
+    });
+    let mut first = 0;
+    for claim in claims.collect::<Vec<_>>() {
+        first += u32::from(claim.await.unwrap() == Claim::First);
+    }
+    assert_eq!(first, 1);
+}
+
+pub(crate) async fn a_released_or_old_claim_is_free_again(store: &Store) {
+    let (released, running, answered) =
+        (request(store, "a").await, request(store, "b").await, request(store, "c").await);
+    for key in [&released, &running, &answered] {
+        store.claim_request(key, "hash", NOW).await.unwrap();
+    }
+    store.release_request(&released).await.unwrap();
+    assert_eq!(store.claim_request(&released, "hash", NOW.plus_ms(10)).await.unwrap(), Claim::First);
+    store.answer_request(&answered, &StoredAnswer { status: 201, sealed: String::new() }).await.unwrap();
+
+    assert_eq!(store.purge_requests(NOW, NOW).await.unwrap(), 0);
+    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the one that still runs");
+    assert_eq!(store.claim_request(&running, "hash", NOW).await.unwrap(), Claim::First);
+    assert_eq!(store.purge_requests(NOW.plus_ms(5), NOW).await.unwrap(), 2);
+    assert_eq!(store.claim_request(&answered, "hash", NOW).await.unwrap(), Claim::First);
+}
+
+pub(crate) async fn awkward_texts_come_back_as_they_were(store: &Store) {
+    let workspace = default_workspace(store).await;
+    for (number, text) in ["'; drop table bots; --", "$1", "?1", "%_\\", "é😀\u{2028}\r\n\t", " ", &"x".repeat(100_000)]
+        .iter()
+        .enumerate()
+    {
+        let mut bot = rows::bot(workspace, text);
+        bot.description = (*text).to_owned();
+        store.insert_bot(&bot).await.unwrap();
+        assert_eq!(store.bot(workspace, bot.id).await.unwrap(), Some(bot), "text {number}");
+    }
+    let resource =
+        ResourceRow { config: json!({"nul": "a\u{0}b", "deep": [[[[]]]]}), ..rows::resource(workspace, "g") };
+    store.insert_resource(&resource).await.unwrap();
+    assert_eq!(store.resource(workspace, resource.id).await.unwrap(), Some(resource));
+}

@@ -1,0 +1,80 @@
+//! What every kind of database must do alike, and what SQLite does when it cannot.
+//!
+//! A case is a function over an open, empty store. `cases!` runs each of them on every backend; a further backend is a
+//! further line at its end.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod audit;
+mod instance;
+mod isolation;
+mod policy;
+mod rows;
+mod sqlite;
+
+macro_rules! cases {
+    ($($group:ident { $($case:ident),+ $(,)? })+) => {
+        macro_rules! run_on {
+            ($backend:ident) => {
+                mod $backend {
+                    $($(
+                        #[tokio::test]
+                        async fn $case() {
+                            let database = crate::$backend::Database::create();
+                            crate::$group::$case(&database.open().await.unwrap()).await;
+                        }
+                    )+)+
+                }
+            };
+        }
+        mod on {
+            run_on!(sqlite);
+        }
+    };
+}
+
+cases! {
+    policy {
+        a_new_store_has_its_default_workspace,
+        workspaces_come_and_go,
+        roles_come_and_go,
+        bots_come_and_go,
+        resources_come_and_go,
+        credentials_come_and_go,
+        bindings_come_and_go,
+        keys_come_and_go,
+        names_are_unique_in_a_workspace,
+        what_is_bound_is_in_use,
+        a_deleted_bot_takes_its_bindings_and_keys_along,
+        lists_come_in_pages,
+        every_change_bumps_the_generation,
+        a_snapshot_holds_all_rows,
+        a_snapshot_is_of_one_moment,
+    }
+    isolation {
+        nothing_is_seen_across_workspaces,
+        nothing_is_changed_across_workspaces,
+        nothing_is_joined_across_workspaces,
+        root_keys_belong_to_no_workspace,
+    }
+    instance {
+        instance_keys_are_made_once,
+        plugins_serve_stored_versions_only,
+        a_request_is_claimed_once,
+        of_two_claims_at_once_one_is_first,
+        a_released_or_old_claim_is_free_again,
+        awkward_texts_come_back_as_they_were,
+    }
+    audit {
+        events_come_back_as_they_were,
+        a_group_is_appended_whole_or_not_at_all,
+        a_place_in_the_chain_is_taken_once,
+        every_size_of_group_is_stored,
+        a_call_is_one_item,
+        calls_are_filtered,
+        calls_come_in_pages,
+        calls_and_events_stay_in_their_workspace,
+        starts_without_an_end_are_found,
+        chains_are_scanned_in_parts,
+    }
+}

@@ -1,0 +1,323 @@
+//! Rows from which the policy is compiled.
+
+use monstrum_store::{DEFAULT_WORKSPACE, KeyKind, Page, Store, StoreError, WorkspaceRow};
+use monstrum_types::{BotId, WorkspaceId};
+use serde_json::json;
+
+use crate::rows::{self, NOW, bound, default_workspace};
+
+pub(crate) async fn a_new_store_has_its_default_workspace(store: &Store) {
+    let all = store.workspaces(&Page::first(50)).await.unwrap();
+    assert_eq!(all.items.len(), 1);
+    assert_eq!(all.items[0].name, DEFAULT_WORKSPACE);
+    assert_eq!(all.next_cursor, None);
+}
+
+pub(crate) async fn workspaces_come_and_go(store: &Store) {
+    let mut row = WorkspaceRow { id: WorkspaceId::new(), name: "a".to_owned(), created_at: NOW, updated_at: NOW };
+    store.insert_workspace(&row).await.unwrap();
+    row.name = "b".to_owned();
+    row.updated_at = NOW.plus_ms(1);
+    assert!(store.update_workspace(&row).await.unwrap());
+    assert_eq!(store.workspace(row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.workspace_named("b").await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.workspace_named("a").await.unwrap(), None);
+
+    let held = rows::bot(row.id, "b");
+    store.insert_bot(&held).await.unwrap();
+    store.insert_key(&rows::key(Some(row.id), KeyKind::Admin, None, "k")).await.unwrap();
+    assert!(matches!(store.delete_workspace(row.id).await, Err(StoreError::InUse)));
+    assert!(store.delete_bot(row.id, held.id).await.unwrap());
+    assert!(store.delete_workspace(row.id).await.unwrap());
+    assert!(!store.delete_workspace(row.id).await.unwrap());
+    assert!(!store.update_workspace(&row).await.unwrap());
+    assert!(store.snapshot().await.unwrap().keys.is_empty(), "its keys go with it");
+}
+
+pub(crate) async fn roles_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut row = rows::role(workspace, "r");
+    store.insert_role(&row).await.unwrap();
+    assert_eq!(store.role(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    row.name = "s".to_owned();
+    row.allowed_operations = None;
+    row.allowed_tools = Some(json!(["github_*"]));
+    row.scope_constraints = json!({});
+    row.updated_at = NOW.plus_ms(1);
+    assert!(store.update_role(&row).await.unwrap());
+    assert_eq!(store.role(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.roles(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
+    assert!(store.delete_role(workspace, row.id).await.unwrap());
+    assert!(!store.delete_role(workspace, row.id).await.unwrap());
+    assert!(!store.update_role(&row).await.unwrap());
+    assert_eq!(store.role(workspace, row.id).await.unwrap(), None);
+}
+
+pub(crate) async fn bots_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut row = rows::bot(workspace, "b");
+    store.insert_bot(&row).await.unwrap();
+    assert_eq!(store.bot(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    row.name = "c".to_owned();
+    row.description = String::new();
+    row.system_prompt = "be brief".to_owned();
+    row.model = None;
+    row.use_agent_sandbox = false;
+    row.monthly_token_budget = None;
+    row.updated_at = NOW.plus_ms(1);
+    assert!(store.update_bot(&row).await.unwrap());
+    assert_eq!(store.bot(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.bots(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
+    assert!(store.delete_bot(workspace, row.id).await.unwrap());
+    assert!(!store.delete_bot(workspace, row.id).await.unwrap());
+    assert!(!store.update_bot(&row).await.unwrap());
+}
+
+pub(crate) async fn resources_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut row = rows::resource(workspace, "g");
+    store.insert_resource(&row).await.unwrap();
+    assert_eq!(store.resource(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    row.name = "h".to_owned();
+    row.config = json!({"z": 1, "a": [null, true, 1.5, "ü"]});
+    row.network = json!({"allow_http": true});
+    row.updated_at = NOW.plus_ms(1);
+    assert!(store.update_resource(&row).await.unwrap());
+    assert_eq!(store.resource(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.resources(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
+    assert!(store.delete_resource(workspace, row.id).await.unwrap());
+    assert!(!store.delete_resource(workspace, row.id).await.unwrap());
+    assert!(!store.update_resource(&row).await.unwrap());
+}
+
+pub(crate) async fn credentials_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let resource = rows::resource(workspace, "g");
+    store.insert_resource(&resource).await.unwrap();
+    assert_eq!(store.credential(workspace, resource.id).await.unwrap(), None);
+
+    let first = rows::credential(&resource);
+    store.put_credential(&first).await.unwrap();
+    let mut second = rows::credential(&resource);
+    second.sealed = "AQAAAAI".to_owned();
+    second.created_at = NOW.plus_ms(5);
+    store.put_credential(&second).await.unwrap();
+    assert_eq!(store.credential(workspace, resource.id).await.unwrap().as_ref(), Some(&second));
+    assert!(!store.update_credential(&first).await.unwrap(), "the one that was replaced is gone");
+
+    second.auth_method = "basic".to_owned();
+    second.sealed = "AQAAAAM".to_owned();
+    second.key_version = 2;
+    second.given_for = json!({});
+    second.status = "needs-authorization".to_owned();
+    second.expires_at = Some(NOW);
+    second.updated_at = NOW.plus_ms(9);
+    assert!(store.update_credential(&second).await.unwrap());
+    assert_eq!(store.credentials(workspace, &Page::first(50)).await.unwrap().items, [second]);
+    assert!(store.delete_credential(workspace, resource.id).await.unwrap());
+    assert!(!store.delete_credential(workspace, resource.id).await.unwrap());
+
+    store.put_credential(&first).await.unwrap();
+    assert!(store.delete_resource(workspace, resource.id).await.unwrap());
+    assert!(
+        store.credentials(workspace, &Page::first(50)).await.unwrap().items.is_empty(),
+        "it goes with its resource"
+    );
+}
+
+pub(crate) async fn bindings_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut row = bound(store, workspace).await.binding;
+    assert_eq!(store.binding(workspace, row.bot_id, row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.binding(workspace, BotId::new(), row.id).await.unwrap(), None);
+    row.role_id = None;
+    row.permissions = None;
+    row.scope_constraints = json!({});
+    row.delegate = Some(json!({"allowed_tools": ["x"]}));
+    row.allow_calls = json!(["jira_*"]);
+    row.allow_subscribe = true;
+    row.limits = None;
+    row.calls_per_minute = None;
+    row.enabled = false;
+    row.expires_at = None;
+    row.updated_at = NOW.plus_ms(1);
+    assert!(store.update_binding(&row).await.unwrap());
+    assert_eq!(store.bindings(workspace, row.bot_id, &Page::first(50)).await.unwrap().items, [row.clone()]);
+    assert!(store.delete_binding(workspace, row.bot_id, row.id).await.unwrap());
+    assert!(!store.delete_binding(workspace, row.bot_id, row.id).await.unwrap());
+    assert!(!store.update_binding(&row).await.unwrap());
+}
+
+pub(crate) async fn keys_come_and_go(store: &Store) {
+    let workspace = Some(default_workspace(store).await);
+    let mut row = rows::key(workspace, KeyKind::Operator, None, "k");
+    store.insert_key(&row).await.unwrap();
+    row.prefix = "mk_ghijkl".to_owned();
+    row.hash = "another".to_owned();
+    assert!(store.update_key(&row).await.unwrap());
+    assert_eq!(store.key(workspace, row.id).await.unwrap().as_ref(), Some(&row));
+    assert_eq!(store.keys(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
+
+    let twin = monstrum_store::KeyRow { hash: row.hash.clone(), ..rows::key(workspace, KeyKind::Admin, None, "l") };
+    assert_eq!(conflict(store.insert_key(&twin).await), "api_keys_hash_key");
+    assert!(store.delete_key(workspace, row.id).await.unwrap());
+    assert!(!store.delete_key(workspace, row.id).await.unwrap());
+}
+
+fn conflict(result: Result<(), StoreError>) -> String {
+    match result {
+        Err(StoreError::Conflict { constraint }) => constraint,
+        other => panic!("expected a conflict, not {other:?}"),
+    }
+}
+
+pub(crate) async fn names_are_unique_in_a_workspace(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    assert_eq!(conflict(store.insert_role(&rows::role(workspace, "r")).await), "roles_workspace_id_name_key");
+    assert_eq!(conflict(store.insert_bot(&rows::bot(workspace, "b")).await), "bots_workspace_id_name_key");
+    assert_eq!(
+        conflict(store.insert_resource(&rows::resource(workspace, "g")).await),
+        "resources_workspace_id_name_key"
+    );
+    let again = rows::binding(&there.bot, &there.resource, None);
+    assert_eq!(conflict(store.insert_binding(&again).await), "bot_resources_bot_id_resource_id_key");
+
+    let workspace_again = WorkspaceRow { id: WorkspaceId::new(), ..store.workspace(workspace).await.unwrap().unwrap() };
+    assert_eq!(conflict(store.insert_workspace(&workspace_again).await), "workspaces_name_key");
+
+    let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
+    store.insert_key(&key).await.unwrap();
+    let twin = rows::key(Some(workspace), KeyKind::Admin, None, "k");
+    assert_eq!(conflict(store.insert_key(&twin).await), "api_keys_workspace_id_name_key");
+    store.insert_key(&rows::key(None, KeyKind::Root, None, "k")).await.unwrap();
+    assert_eq!(conflict(store.insert_key(&rows::key(None, KeyKind::Root, None, "k")).await), "api_keys_name_key");
+
+    let other = rows::other_workspace(store).await;
+    let same_id = monstrum_store::RoleRow { workspace_id: other, ..there.role };
+    assert_eq!(conflict(store.insert_role(&same_id).await), "roles_pkey");
+    bound(store, other).await;
+    store.insert_key(&rows::key(Some(other), KeyKind::Admin, None, "k")).await.unwrap();
+
+    let renamed = rows::role(workspace, "s");
+    store.insert_role(&renamed).await.unwrap();
+    let clash = monstrum_store::RoleRow { name: "r".to_owned(), ..renamed };
+    assert!(matches!(store.update_role(&clash).await, Err(StoreError::Conflict { .. })));
+}
+
+pub(crate) async fn what_is_bound_is_in_use(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    assert!(matches!(store.delete_role(workspace, there.role.id).await, Err(StoreError::InUse)));
+    assert!(matches!(store.delete_resource(workspace, there.resource.id).await, Err(StoreError::InUse)));
+    assert!(store.credential(workspace, there.resource.id).await.unwrap().is_some(), "nothing of it is deleted");
+    assert!(store.delete_binding(workspace, there.bot.id, there.binding.id).await.unwrap());
+    assert!(store.delete_role(workspace, there.role.id).await.unwrap());
+    assert!(store.delete_resource(workspace, there.resource.id).await.unwrap());
+}
+
+pub(crate) async fn a_deleted_bot_takes_its_bindings_and_keys_along(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let key = rows::key(Some(workspace), KeyKind::Bot, Some(there.bot.id), "k");
+    store.insert_key(&key).await.unwrap();
+    assert!(store.delete_bot(workspace, there.bot.id).await.unwrap());
+    let snapshot = store.snapshot().await.unwrap();
+    assert!(snapshot.bindings.is_empty() && snapshot.keys.is_empty());
+    assert_eq!(snapshot.resources, [there.resource]);
+}
+
+pub(crate) async fn lists_come_in_pages(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut all = Vec::new();
+    for number in 0..5 {
+        let row = rows::role(workspace, &format!("role {number}"));
+        store.insert_role(&row).await.unwrap();
+        all.push(row);
+    }
+    all.sort_by_key(|row| row.id);
+    let first = store.roles(workspace, &Page::first(2)).await.unwrap();
+    assert_eq!(first.items, all[..2]);
+    assert_eq!(first.next_cursor, Some(all[1].id));
+    let second = store.roles(workspace, &Page { limit: 2, cursor: first.next_cursor }).await.unwrap();
+    assert_eq!(second.items, all[2..4]);
+    let third = store.roles(workspace, &Page { limit: 2, cursor: second.next_cursor }).await.unwrap();
+    assert_eq!(third.items, all[4..]);
+    assert_eq!(third.next_cursor, None);
+
+    let exact = store.roles(workspace, &Page::first(5)).await.unwrap();
+    assert_eq!((exact.items.len(), exact.next_cursor), (5, None));
+    assert_eq!(store.roles(workspace, &Page::first(0)).await.unwrap().items.len(), 1);
+    assert_eq!(store.roles(workspace, &Page::first(u32::MAX)).await.unwrap().items.len(), 5);
+}
+
+pub(crate) async fn every_change_bumps_the_generation(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let mut last = store.generation().await.unwrap();
+    let mut grown = async |what: &str, by: i64| {
+        let now = store.generation().await.unwrap();
+        assert_eq!(now, last + by, "{what}");
+        last = now;
+    };
+    let there = bound(store, workspace).await;
+    grown("five inserts", 5).await;
+    let key = rows::key(Some(workspace), KeyKind::Bot, Some(there.bot.id), "k");
+    store.insert_key(&key).await.unwrap();
+    grown("insert a key", 1).await;
+    store.update_role(&there.role).await.unwrap();
+    store.update_bot(&there.bot).await.unwrap();
+    store.update_resource(&there.resource).await.unwrap();
+    store.update_credential(&there.credential).await.unwrap();
+    store.update_binding(&there.binding).await.unwrap();
+    store.update_key(&key).await.unwrap();
+    grown("six updates", 6).await;
+    assert!(store.insert_bot(&there.bot).await.is_err());
+    assert!(!store.delete_bot(workspace, BotId::new()).await.unwrap());
+    grown("nothing changed", 0).await;
+    store.delete_binding(workspace, there.bot.id, there.binding.id).await.unwrap();
+    store.delete_credential(workspace, there.resource.id).await.unwrap();
+    store.delete_resource(workspace, there.resource.id).await.unwrap();
+    store.delete_role(workspace, there.role.id).await.unwrap();
+    store.delete_key(Some(workspace), key.id).await.unwrap();
+    store.delete_bot(workspace, there.bot.id).await.unwrap();
+    grown("six deletions", 6).await;
+    let other = rows::other_workspace(store).await;
+    store.delete_workspace(other).await.unwrap();
+    grown("a workspace came and went", 2).await;
+}
+
+pub(crate) async fn a_snapshot_holds_all_rows(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let other = rows::other_workspace(store).await;
+    let (here, there) = (bound(store, workspace).await, bound(store, other).await);
+    let root = rows::key(None, KeyKind::Root, None, "root");
+    store.insert_key(&root).await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.generation, store.generation().await.unwrap());
+    assert_eq!(snapshot.workspaces.len(), 2);
+    assert_eq!(snapshot.keys, [root]);
+    assert_eq!(snapshot.roles, [here.role, there.role]);
+    assert_eq!(snapshot.bots, [here.bot, there.bot]);
+    assert_eq!(snapshot.resources, [here.resource, there.resource]);
+    assert_eq!(snapshot.credentials, [here.credential, there.credential]);
+    assert_eq!(snapshot.bindings, [here.binding, there.binding]);
+}
+
+/// Roles and bots are added in pairs while snapshots are taken: none may show half of a generation's rows.
+pub(crate) async fn a_snapshot_is_of_one_moment(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let start = store.generation().await.unwrap();
+    let writer = store.clone();
+    let writing = tokio::spawn(async move {
+        for number in 0..40 {
+            writer.insert_role(&rows::role(workspace, &number.to_string())).await.unwrap();
+            writer.insert_bot(&rows::bot(workspace, &number.to_string())).await.unwrap();
+        }
+    });
+    while !writing.is_finished() {
+        let snapshot = store.snapshot().await.unwrap();
+        let rows = i64::try_from(snapshot.roles.len() + snapshot.bots.len()).unwrap();
+        assert_eq!(snapshot.generation - start, rows);
+    }
+    writing.await.unwrap();
+}

@@ -1,0 +1,167 @@
+//! Rows to begin with.
+
+use monstrum_store::{
+    AuditKind, AuditRow, BindingRow, BotRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, ResourceRow, RoleRow,
+    Store, WorkspaceRow,
+};
+use monstrum_types::{BindingId, BotId, CredentialId, KeyId, RequestId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use serde_json::json;
+
+pub(crate) const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
+
+pub(crate) async fn default_workspace(store: &Store) -> WorkspaceId {
+    store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id
+}
+
+pub(crate) async fn other_workspace(store: &Store) -> WorkspaceId {
+    let row = WorkspaceRow { id: WorkspaceId::new(), name: "other".to_owned(), created_at: NOW, updated_at: NOW };
+    store.insert_workspace(&row).await.unwrap();
+    row.id
+}
+
+pub(crate) fn role(workspace: WorkspaceId, name: &str) -> RoleRow {
+    RoleRow {
+        id: RoleId::new(),
+        workspace_id: workspace,
+        name: name.to_owned(),
+        allowed_operations: Some(json!(["issue.*"])),
+        allowed_tools: None,
+        scope_constraints: json!({"repo": ["acme/*"]}),
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+pub(crate) fn bot(workspace: WorkspaceId, name: &str) -> BotRow {
+    BotRow {
+        id: BotId::new(),
+        workspace_id: workspace,
+        name: name.to_owned(),
+        description: "does things".to_owned(),
+        system_prompt: String::new(),
+        model: Some("model".to_owned()),
+        use_agent_sandbox: true,
+        monthly_token_budget: Some(1_000_000),
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+pub(crate) fn resource(workspace: WorkspaceId, name: &str) -> ResourceRow {
+    ResourceRow {
+        id: ResourceId::new(),
+        workspace_id: workspace,
+        resource_type: "github".parse().unwrap(),
+        name: name.to_owned(),
+        config: json!({"api_base": "https://api.github.com"}),
+        network: json!({"allow_addresses": [], "allow_http": false}),
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+pub(crate) fn credential(resource: &ResourceRow) -> CredentialRow {
+    CredentialRow {
+        id: CredentialId::new(),
+        workspace_id: resource.workspace_id,
+        resource_id: resource.id,
+        subject_kind: "shared".to_owned(),
+        subject_id: String::new(),
+        auth_method: "token".to_owned(),
+        sealed: "AQAAAAE".to_owned(),
+        key_version: 1,
+        given_for: json!({"audience": ["https://api.github.com"]}),
+        status: "active".to_owned(),
+        expires_at: None,
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+pub(crate) fn binding(bot: &BotRow, resource: &ResourceRow, role: Option<RoleId>) -> BindingRow {
+    BindingRow {
+        id: BindingId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        resource_id: resource.id,
+        role_id: role,
+        permissions: Some(json!({"allowed_tools": ["github_list_issues"]})),
+        scope_constraints: json!({"repo": ["acme/*"]}),
+        delegate: None,
+        allow_calls: json!([]),
+        allow_subscribe: false,
+        limits: Some(json!({"timeout_s": 5})),
+        calls_per_minute: Some(60),
+        enabled: true,
+        expires_at: Some(NOW.plus_ms(1000)),
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+pub(crate) fn key(workspace: Option<WorkspaceId>, kind: KeyKind, bot: Option<BotId>, name: &str) -> KeyRow {
+    let id = KeyId::new();
+    KeyRow {
+        id,
+        workspace_id: workspace,
+        name: name.to_owned(),
+        kind,
+        bot_id: bot,
+        prefix: "mk_abcdef".to_owned(),
+        hash: format!("hash of {id}"),
+        created_at: NOW,
+    }
+}
+
+/// A workspace's role, bot, resource, credential and binding.
+pub(crate) struct Bound {
+    pub(crate) role: RoleRow,
+    pub(crate) bot: BotRow,
+    pub(crate) resource: ResourceRow,
+    pub(crate) credential: CredentialRow,
+    pub(crate) binding: BindingRow,
+}
+
+pub(crate) async fn bound(store: &Store, workspace: WorkspaceId) -> Bound {
+    let (role, bot, resource) = (role(workspace, "r"), bot(workspace, "b"), resource(workspace, "g"));
+    let credential = credential(&resource);
+    let binding = binding(&bot, &resource, Some(role.id));
+    store.insert_role(&role).await.unwrap();
+    store.insert_bot(&bot).await.unwrap();
+    store.insert_resource(&resource).await.unwrap();
+    store.put_credential(&credential).await.unwrap();
+    store.insert_binding(&binding).await.unwrap();
+    Bound { role, bot, resource, credential, binding }
+}
+
+/// An event in which every column has a value of its own.
+pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, request_id: RequestId) -> AuditRow {
+    AuditRow {
+        writer: "node-1".to_owned(),
+        sequence,
+        kind,
+        request_id,
+        workspace_id: Some(workspace),
+        bot_id: Some(BotId::new()),
+        task_id: Some("task".to_owned()),
+        resource_id: Some(ResourceId::new()),
+        tool: Some("github_list_issues".to_owned()),
+        operation: Some("issue.read".to_owned()),
+        plugin: Some("github".to_owned()),
+        plugin_digest: Some(format!("sha256:{}", "0".repeat(64))),
+        status: Some("success".to_owned()),
+        code: Some("plugin".to_owned()),
+        message: Some("a \"message\"\n".to_owned()),
+        rule: Some("role".to_owned()),
+        params: Some(r#"{"repo":"acme/web"}"#.to_owned()),
+        duration_ms: Some(12),
+        started_at: NOW,
+        at: NOW.plus_ms(12),
+        parent_request_id: Some(RequestId::new()),
+        delegation: Some("[]".to_owned()),
+        flags: Some("output_mismatch".to_owned()),
+        key_version: 1,
+        previous_hash: [1; 32],
+        hash: [0xab; 32],
+    }
+}

@@ -1,0 +1,277 @@
+//! SQLite: its file, its failures, and what whoever can write the file can do to the audit.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use monstrum_store::{AuditKind, AuditRow, Store, StoreError, StoreOptions};
+use monstrum_types::RequestId;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use crate::rows::{bot, default_workspace, event};
+
+/// A database in a folder of its own.
+pub(crate) struct Database {
+    folder: tempfile::TempDir,
+}
+
+impl Database {
+    pub(crate) fn create() -> Self {
+        Database { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) async fn open(&self) -> Result<Store, StoreError> {
+        Store::open(self.options()).await
+    }
+
+    fn options(&self) -> StoreOptions {
+        StoreOptions::sqlite(self.path())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("monstrum.db")
+    }
+
+    /// A connection of another program.
+    async fn intruder(&self) -> SqliteConnection {
+        let options = SqliteConnectOptions::new().filename(self.path()).foreign_keys(false);
+        SqliteConnection::connect_with(&options).await.unwrap()
+    }
+}
+
+async fn run(connection: &mut SqliteConnection, sql: impl Into<String>) {
+    sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
+}
+
+fn what(result: Result<impl Sized, StoreError>) -> String {
+    match result {
+        Err(StoreError::Unavailable { what, .. }) => what,
+        Err(other) => panic!("expected unavailable, not {other:?}"),
+        Ok(_) => panic!("expected unavailable, not success"),
+    }
+}
+
+#[tokio::test]
+async fn the_file_and_its_log_are_for_the_owner_alone() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    store.insert_bot(&bot(workspace, "b")).await.unwrap();
+    let mut files = 0;
+    for file in fs::read_dir(database.folder.path()).unwrap() {
+        assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        files += 1;
+    }
+    assert_eq!(files, 3, "the database, its log and the log's index");
+    store.close().await;
+    assert_eq!(fs::read_dir(database.folder.path()).unwrap().count(), 1, "the log is written back");
+    assert_eq!(what(store.generation().await), "the database is closed");
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_opening_again() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let before = store.snapshot().await.unwrap();
+    store.close().await;
+    let after = database.open().await.unwrap().snapshot().await.unwrap();
+    assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
+}
+
+#[tokio::test]
+async fn a_locked_database_is_said_to_be_locked() {
+    let database = Database::create();
+    let store = Store::open(database.options().lock_wait(Duration::from_millis(20))).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "begin immediate").await;
+    assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
+    assert_eq!(
+        what(store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await),
+        "it is locked by another process or connection"
+    );
+    assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads go on");
+    run(&mut intruder, "rollback").await;
+    store.insert_bot(&bot(workspace, "b")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_that_is_locked_at_the_start_is_named() {
+    let database = Database::create();
+    fs::write(database.path(), "").unwrap();
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "create table t (x); begin exclusive").await;
+    let opened = Store::open(database.options().lock_wait(Duration::from_millis(20))).await;
+    let path = database.path().display().to_string();
+    assert_eq!(what(opened), format!("database `{path}`: it is locked by another process or connection"));
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_to_be_full_and_nothing_is_half_written() {
+    let database = Database::create();
+    // The empty schema takes some 60 pages of 4 KiB.
+    let store = Store::open(database.options().pages_max(100)).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let generation = store.generation().await.unwrap();
+    let mut large = bot(workspace, "large");
+    large.description = "x".repeat(1024 * 1024);
+    assert_eq!(what(store.insert_bot(&large).await), "the disk is full");
+    assert_eq!(store.generation().await.unwrap(), generation);
+
+    let event = |sequence, bytes| AuditRow {
+        params: Some("x".repeat(bytes)),
+        ..event(workspace, sequence, AuditKind::Finished, RequestId::new())
+    };
+    let group = [event(1, 10), event(2, 1024 * 1024)];
+    assert_eq!(what(store.append(&group).await), "the disk is full");
+    assert_eq!(store.count_events().await.unwrap(), 0);
+    store.append(&group[..1]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_written_is_named() {
+    let database = Database::create();
+    fs::set_permissions(database.folder.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    // The permissions of a folder do not bind root; the kernel's own folder binds everyone.
+    let bound = fs::write(database.folder.path().join("probe"), "").is_err();
+    let path = if bound { database.path() } else { PathBuf::from("/sys/kernel/monstrum.db") };
+    assert_eq!(
+        what(Store::open(StoreOptions::sqlite(&path)).await),
+        format!("database `{}`: it cannot be opened: the file or its folder cannot be read or written", path.display())
+    );
+}
+
+#[tokio::test]
+async fn a_folder_that_does_not_exist_is_named() {
+    let database = Database::create();
+    let path = database.folder.path().join("absent/monstrum.db");
+    assert_eq!(
+        what(Store::open(StoreOptions::sqlite(&path)).await),
+        format!("database `{}`: its folder does not exist", path.display())
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_left_alone() {
+    let database = Database::create();
+    let text = "not a database, but longer than its header of one hundred bytes".repeat(10);
+    fs::write(database.path(), &text).unwrap();
+    let refused = database.open().await.map(drop).unwrap_err();
+    assert!(matches!(&refused, StoreError::Corrupt { .. }), "{refused:?}");
+    assert!(refused.to_string().ends_with("the file is not an SQLite database"), "{refused}");
+    assert_eq!(fs::read_to_string(database.path()).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused() {
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    let mut intruder = database.intruder().await;
+    let sql = "insert into _sqlx_migrations (version, description, success, checksum, execution_time) \
+               values (9999, 'later', true, x'00', 0)";
+    run(&mut intruder, sql).await;
+    let refused = database.open().await.map(drop).unwrap_err();
+    assert!(matches!(refused, StoreError::Newer { found: 9999, .. }), "{refused:?}");
+    assert!(refused.to_string().ends_with("upgrade monstrum"));
+}
+
+#[tokio::test]
+async fn a_schema_whose_history_differs_is_refused() {
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    run(&mut database.intruder().await, "update _sqlx_migrations set checksum = x'00'").await;
+    assert!(matches!(database.open().await.map(drop), Err(StoreError::Migration(_))));
+}
+
+#[test]
+fn an_address_of_another_kind_is_refused_without_showing_it() {
+    let refused = StoreOptions::from_url("postgres://user:password@host/db").unwrap_err();
+    assert_eq!(refused.to_string(), "cannot use `postgres` as a database: expected a path or sqlite:PATH");
+    for url in ["sqlite:/tmp/x.db", "sqlite:///tmp/x.db", "/tmp/x.db"] {
+        assert!(format!("{:?}", StoreOptions::from_url(url).unwrap()).contains("\"/tmp/x.db\""), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_looks_like_an_address_is_a_name() {
+    let database = Database::create();
+    let path = database.folder.path().join("file:a?mode=memory&x=%41#.db");
+    Store::open(StoreOptions::sqlite(&path)).await.unwrap();
+    assert!(Path::new(&path).exists());
+}
+
+#[tokio::test]
+async fn the_audit_refuses_change_and_deletion() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    let mut intruder = database.intruder().await;
+    for sql in ["update audit_events set status = 'error'", "delete from audit_events"] {
+        let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
+        assert!(refused.to_string().contains("audit_events is append-only"), "{refused}");
+    }
+}
+
+/// Every column that the table really has, edited in every way that SQLite allows: each time the row must read as
+/// another one or not at all.
+#[tokio::test]
+async fn an_edit_of_any_column_shows() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "drop trigger audit_events_no_update; drop trigger audit_events_no_delete").await;
+    let rows =
+        sqlx::query("select name from pragma_table_info('audit_events')").fetch_all(&mut intruder).await.unwrap();
+    let columns: Vec<String> = rows.iter().map(|row| row.get("name")).collect();
+    assert_eq!(columns.len(), 26);
+
+    let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
+    let edits = ["null", "''", "'x'", "x'00'", "7", "7.5", "upper(COLUMN)", "COLUMN || ' '", "cast(COLUMN as blob)"];
+    let mut tried = 0;
+    for column in &columns {
+        for edit in edits {
+            run(&mut intruder, "delete from audit_events").await;
+            store.append(std::slice::from_ref(&row)).await.unwrap();
+            let edit = edit.replace("COLUMN", column);
+            let sql = format!("update audit_events set {column} = {edit} where {column} is not {edit}");
+            match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
+                Ok(done) if done.rows_affected() == 1 => {}
+                _ => continue, // the same value, or refused by the table itself
+            }
+            tried += 1;
+            let shows = match store.scan("node-1", i64::MIN, 10).await.unwrap().rows.pop() {
+                Some(Ok(read)) => {
+                    (read.canonical(), read.previous_hash, read.hash) != (row.canonical(), row.previous_hash, row.hash)
+                }
+                Some(Err(_)) | None => true,
+            };
+            assert!(shows, "{column} = {edit}");
+        }
+    }
+    assert!(tried > 100, "{tried} edits");
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_is_reported_in_its_place() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let rows: Vec<_> = (1..=3).map(|n| event(workspace, n, AuditKind::Finished, RequestId::new())).collect();
+    store.append(&rows).await.unwrap();
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "drop trigger audit_events_no_update").await;
+    run(&mut intruder, "update audit_events set kind = 'x' where sequence = 2").await;
+    run(&mut intruder, "update audit_events set sequence = 'x' where sequence = 3").await;
+
+    let page = store.scan("node-1", 0, 1).await.unwrap();
+    assert!(page.rows[0].is_ok());
+    let page = store.scan("node-1", page.next.unwrap(), 1).await.unwrap();
+    assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, Some(2));
+    let page = store.scan("node-1", page.next.unwrap(), 1).await.unwrap();
+    assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, None);
+    assert_eq!(page.next, None, "what has no place ends the chain");
+}

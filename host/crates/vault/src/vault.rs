@@ -1,0 +1,94 @@
+//! Sealing and unsealing.
+
+use aes_gcm::aead::{Aead, KeyInit, Payload};
+use aes_gcm::{Aes256Gcm, Nonce};
+use hkdf::Hkdf;
+use sha2::Sha256;
+use zeroize::Zeroizing;
+
+use crate::sealed::FORMAT;
+use crate::{AssociatedData, MasterKeys, Sealed, VaultError, random};
+
+/// The largest record: a credential or a stored answer of the API, whose body may be 10 MiB, with room to spare.
+const PLAINTEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Seals and unseals records with the master keys.
+///
+/// Every record has a key of its own: HKDF-SHA256 from the master key and a random salt of 32 bytes. So no two records
+/// share a key and a nonce, however many there are. The cipher is AES-256-GCM.
+pub struct Vault {
+    keys: MasterKeys,
+}
+
+impl Vault {
+    /// A vault over these keys.
+    #[must_use]
+    pub fn new(keys: MasterKeys) -> Self {
+        Vault { keys }
+    }
+
+    /// The version of the master key that seals.
+    #[must_use]
+    pub fn key_version(&self) -> u32 {
+        self.keys.newest().0
+    }
+
+    /// Whether the record was sealed with a master key older than the newest.
+    #[must_use]
+    pub fn needs_reseal(&self, sealed: &Sealed) -> bool {
+        sealed.key_version != self.key_version()
+    }
+
+    /// Seals `plaintext` for the place that `aad` names; it opens only with the same.
+    pub fn seal(&self, plaintext: &[u8], aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
+        let too_large = VaultError::TooLarge { max: PLAINTEXT_BYTES_MAX };
+        if plaintext.len() > PLAINTEXT_BYTES_MAX {
+            return Err(too_large);
+        }
+        let (key_version, master) = self.keys.newest();
+        let salt = random()?;
+        let nonce = random()?;
+        let aad = bound(key_version, aad.as_ref());
+        let ciphertext = cipher(master, &salt, key_version)
+            .encrypt(&Nonce::from(nonce), Payload { msg: plaintext, aad: aad.as_ref() })
+            .map_err(|_| too_large)?;
+        Ok(Sealed { key_version, salt, nonce, ciphertext })
+    }
+
+    /// Opens a record. It fails where anything differs from when it was sealed: a bit of it, its place, or the key.
+    pub fn unseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Zeroizing<Vec<u8>>, VaultError> {
+        let version = sealed.key_version;
+        let master = self.keys.key(version).ok_or(VaultError::UnknownKey { version })?;
+        let aad = bound(version, aad.as_ref());
+        cipher(master, &sealed.salt, version)
+            .decrypt(&Nonce::from(sealed.nonce), Payload { msg: &sealed.ciphertext, aad: aad.as_ref() })
+            .map(Zeroizing::new)
+            .map_err(|_| VaultError::Refused { version })
+    }
+
+    /// A key for a purpose of its own, such as the seal of the component cache, from the newest master key. It changes
+    /// when the master key is rotated, so use it only for what can be made again.
+    #[must_use]
+    pub fn derive(&self, label: &str) -> Zeroizing<[u8; 32]> {
+        let (_, master) = self.keys.newest();
+        expand(master, None, &[b"monstrum derived key 1: ", label.as_bytes()])
+    }
+}
+
+/// The caller's data with the format and the version of the key, which stand unencrypted in the record.
+fn bound(key_version: u32, aad: &[u8]) -> AssociatedData {
+    AssociatedData::new("monstrum sealed record").with("format", &FORMAT).with("key", &key_version).with_bytes(aad)
+}
+
+fn cipher(master: &[u8; 32], salt: &[u8], key_version: u32) -> Aes256Gcm {
+    let key = expand(master, Some(salt), &[b"monstrum record key 1: ", &key_version.to_be_bytes()]);
+    Aes256Gcm::new((&*key).into())
+}
+
+fn expand(master: &[u8; 32], salt: Option<&[u8]>, info: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+    let mut key = Zeroizing::new([0; 32]);
+    Hkdf::<Sha256>::new(salt, master)
+        .expand_multi_info(info, key.as_mut_slice())
+        .expect("HKDF-SHA256 gives up to 8160 bytes");
+    key
+}
