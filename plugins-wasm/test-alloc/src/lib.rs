@@ -1,0 +1,25 @@
+//! Takes memory, and writes to it, until there is none.
+
+#![forbid(unsafe_code)]
+
+use std::hint::black_box;
+
+use monstrum_sdk::{Error, Executor, Operations, Request, Value, operations};
+
+const CHUNK_KIB: usize = 1024;
+
+struct Greedy;
+
+impl Executor for Greedy {
+    const OPERATIONS: Operations = operations! { "alloc.run" => run };
+}
+
+monstrum_sdk::export!(Greedy);
+
+fn run(request: &Request) -> Result<Value, Error> {
+    let chunk_bytes = request.optional_param::<usize>("chunk_kib")?.unwrap_or(CHUNK_KIB) * 1024;
+    let mut chunks = Vec::new();
+    loop {
+        chunks.push(black_box(vec![1_u8; chunk_bytes]));
+    }
+}

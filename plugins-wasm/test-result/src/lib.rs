@@ -1,0 +1,34 @@
+//! Returns what a host must not hand on as it is. Written without the SDK, which would not let it.
+
+#![cfg(target_arch = "wasm32")]
+#![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
+
+mod wit {
+    #![allow(missing_docs, unreachable_pub, clippy::all, reason = "the code is generated")]
+    wit_bindgen::generate!({ path: "../../wit/0.1.0", world: "plugin" });
+}
+
+use wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult, Guest};
+
+/// A host hands on at most 1 MiB, and at most 64 levels.
+const BIG_BYTES: usize = 1_100_000;
+const DEEP_LEVELS: usize = 200;
+
+struct Results;
+
+impl Guest for Results {
+    fn execute(request: ExecuteRequest) -> ExecuteResult {
+        // The parameters are valid against a schema with one member, so its value is the fourth part between quotes.
+        match request.params.split('"').nth(3).unwrap_or_default() {
+            "big" => ExecuteResult::Success(format!("\"{}\"", "x".repeat(BIG_BYTES))),
+            "deep" => ExecuteResult::Success("[".repeat(DEEP_LEVELS) + &"]".repeat(DEEP_LEVELS)),
+            "invalid" => ExecuteResult::Success("{\"half\":".to_owned()),
+            "empty" => ExecuteResult::Success(String::new()),
+            "error" => ExecuteResult::Error("an error on purpose".to_owned()),
+            "scope_violation" => ExecuteResult::ScopeViolation("a violation on purpose".to_owned()),
+            _ => ExecuteResult::Success("{\"ok\":true}".to_owned()),
+        }
+    }
+}
+
+wit::export!(Results with_types_in wit);

@@ -1,0 +1,23 @@
+//! Crashes, in each of the ways that a component can; by mode `none` it does not, to show that the next call is well.
+
+#![cfg(target_arch = "wasm32")]
+#![forbid(unsafe_code)]
+
+use monstrum_sdk::{Error, Executor, Operations, Request, Value, json, operations};
+
+struct Crash;
+
+impl Executor for Crash {
+    const OPERATIONS: Operations = operations! { "trap.run" => run };
+}
+
+monstrum_sdk::export!(Crash);
+
+fn run(request: &Request) -> Result<Value, Error> {
+    match request.param::<String>("mode")?.as_str() {
+        "panic" => panic!("a panic on purpose"),
+        "abort" => core::arch::wasm32::unreachable(),
+        "exit" => std::process::exit(3),
+        _ => Ok(json!({ "crashed": false })),
+    }
+}

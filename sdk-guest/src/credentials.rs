@@ -1,0 +1,45 @@
+//! What a plugin may know of its resource's credential: whether it can be used, and never more.
+
+use crate::host;
+
+/// Whether the resource's credential can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Status {
+    /// It can be used.
+    Ready,
+    /// It is out of date and cannot be refreshed.
+    Expired,
+    /// An admin must confirm it or save it anew.
+    NeedsAuthorization,
+    /// There is none.
+    None,
+    /// A status that is newer than this crate.
+    Other(String),
+}
+
+/// The status of the resource's credential.
+///
+/// ```
+/// use monstrum_sdk::credentials::{self, Status};
+/// # use monstrum_sdk::{Error, Executor, Operations, Request, Value, json, operations, testing::Call};
+/// # struct Plugin;
+/// # impl Executor for Plugin { const OPERATIONS: Operations = operations! { "status" => status }; }
+///
+/// fn status(_: &Request) -> Result<Value, Error> {
+///     Ok(json!(credentials::status() == Status::Ready))
+/// }
+/// # assert_eq!(Call::new("t", "status").run(&Plugin).success(), true);
+/// # assert_eq!(Call::new("t", "status").credential_status("expired").run(&Plugin).success(), false);
+/// ```
+#[must_use]
+pub fn status() -> Status {
+    let text = host::credential_status();
+    match text.as_str() {
+        "ready" => Status::Ready,
+        "expired" => Status::Expired,
+        "needs-authorization" => Status::NeedsAuthorization,
+        "none" => Status::None,
+        _ => Status::Other(text),
+    }
+}

@@ -1,0 +1,150 @@
+//! Shell-style globs, as everywhere on the platform: `*`, `?`, `[seq]` and `[!seq]`, over the whole text and with case.
+
+/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, `/` and the
+/// empty one included; `?` is one character; `[seq]` one of the characters or ranges listed, `[!seq]` one that is not.
+/// A `[` that nothing closes is itself.
+///
+/// ```
+/// use monstrum_sdk::glob;
+///
+/// assert!(glob::matches("issue.*", "issue.label.write"));
+/// assert!(glob::matches("v[0-9]?", "v12"));
+/// assert!(!glob::matches("acme/*", "other/site"));
+/// ```
+#[must_use]
+pub fn matches(pattern: &str, text: &str) -> bool {
+    let pattern = parse(pattern);
+    let text: Vec<char> = text.chars().collect();
+    // Where to resume when the text after the last `*` does not match: only the last one needs to be tried again.
+    let mut resume: Option<(usize, usize)> = None;
+    let (mut at_piece, mut at_char) = (0, 0);
+    while at_char < text.len() {
+        match pattern.get(at_piece) {
+            Some(Piece::Any) => {
+                at_piece += 1;
+                resume = Some((at_piece, at_char));
+            }
+            Some(piece) if piece.accepts(text[at_char]) => {
+                at_piece += 1;
+                at_char += 1;
+            }
+            _ => match resume {
+                Some((piece, start)) => {
+                    resume = Some((piece, start + 1));
+                    (at_piece, at_char) = (piece, start + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at_piece..].iter().all(|piece| matches!(piece, Piece::Any))
+}
+
+enum Piece {
+    Any,
+    One,
+    Char(char),
+    Set { negated: bool, ranges: Vec<(char, char)> },
+}
+
+impl Piece {
+    fn accepts(&self, character: char) -> bool {
+        match self {
+            Piece::Any => false,
+            Piece::One => true,
+            Piece::Char(own) => *own == character,
+            Piece::Set { negated, ranges } => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&character)) != *negated
+            }
+        }
+    }
+}
+
+fn parse(pattern: &str) -> Vec<Piece> {
+    let chars: Vec<char> = pattern.chars().collect();
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while let Some(character) = chars.get(at) {
+        at += 1;
+        pieces.push(match character {
+            '*' => Piece::Any,
+            '?' => Piece::One,
+            '[' => match set(&chars[at..]) {
+                Some((piece, length)) => {
+                    at += length;
+                    piece
+                }
+                None => Piece::Char('['),
+            },
+            other => Piece::Char(*other),
+        });
+    }
+    pieces
+}
+
+/// The set that begins after a `[`, and how many characters it takes, its `]` included. A `]` that comes first is a
+/// member, as is a `-` that stands at an end.
+fn set(chars: &[char]) -> Option<(Piece, usize)> {
+    let negated = chars.first() == Some(&'!');
+    let start = usize::from(negated);
+    let end = start + 1 + chars.get(start + 1..)?.iter().position(|character| *character == ']')?;
+    let body = &chars[start..end];
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < body.len() {
+        if at + 2 < body.len() && body[at + 1] == '-' {
+            ranges.push((body[at], body[at + 2]));
+            at += 3;
+        } else {
+            ranges.push((body[at], body[at]));
+            at += 1;
+        }
+    }
+    Some((Piece::Set { negated, ranges }, end + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn globs_are_those_of_fnmatch() {
+        let cases = [
+            ("*", "", true),
+            ("", "", true),
+            ("", "a", false),
+            ("issue.*", "issue.", true),
+            ("issue.*", "issue", false),
+            ("*/site", "a/b/site", true),
+            ("a*b*c", "aXbXbc", true),
+            ("a*b*c", "aXbXb", false),
+            ("?", "", false),
+            ("?", "é", true),
+            ("[ab]c", "bc", true),
+            ("[!ab]c", "bc", false),
+            ("[!ab]c", "xc", true),
+            ("[a-c]", "b", true),
+            ("[c-a]", "b", false),
+            ("[!c-a]", "b", true),
+            ("[]]", "]", true),
+            ("[!]]", "]", false),
+            ("[", "[", true),
+            ("[a", "[a", true),
+            ("[]", "[]", true),
+            ("[!]", "[!]", true),
+            ("[a-]", "-", true),
+            ("[-a]", "-", true),
+            ("A", "a", false),
+            ("a.c", "abc", false),
+            ("a\nb*", "a\nbc", true),
+        ];
+        for (pattern, text, expected) in cases {
+            assert_eq!(matches(pattern, text), expected, "{pattern:?} {text:?}");
+        }
+    }
+
+    #[test]
+    fn many_stars_take_little_time() {
+        assert!(!matches(&format!("{}b", "a*".repeat(60)), &"a".repeat(20_000)));
+    }
+}

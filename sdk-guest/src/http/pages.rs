@@ -1,0 +1,242 @@
+//! Pagination by Link headers (RFC 8288), as GitHub does it.
+//!
+//! What an upstream writes into a header must not choose where the next request goes, so `next` is followed on the
+//! first request's origin only.
+
+use serde_json::Value;
+
+use super::{response::HttpResponse, send};
+use crate::error::Error;
+use crate::log::{self, Level};
+use crate::wit::monstrum::plugin::http as wire;
+
+/// The items of all pages, of which at most `pages_max` are fetched.
+pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Vec<Value>, Error> {
+    let first = Origin::of(&request.url);
+    let mut items = Vec::new();
+    for page in 1..=pages_max {
+        let response = send(&request)?.error_for_status()?;
+        items.append(&mut response.json::<Vec<Value>>()?);
+        let Some(next) = next_link(&response).filter(|_| page < pages_max) else { break };
+        match next_url(&next, first.as_ref()) {
+            Some(url) => {
+                request.url = url;
+                // It is part of the link.
+                request.query.clear();
+            }
+            None => {
+                log::write(Level::Warn, "a next page on another origin was not followed", &[("page", page.into())]);
+                break;
+            }
+        }
+    }
+    Ok(items)
+}
+
+/// The URL of a link, if it stays on the origin. A link may be absolute or start with a single `/`.
+fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
+    let first = first?;
+    if link.starts_with('/') && !link.starts_with("//") {
+        return Some(format!("{}{link}", first.text));
+    }
+    Origin::of(link).filter(|origin| origin == first).map(|_| link.to_owned())
+}
+
+/// Scheme, host and port, by which two origins are compared, and the text that they were read from.
+#[derive(Debug)]
+struct Origin {
+    text: String,
+    scheme: String,
+    host: String,
+    port: u16,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.scheme, &self.host, self.port) == (&other.scheme, &other.host, other.port)
+    }
+}
+
+impl Origin {
+    /// The origin of an absolute http or https URL. Anything but a plain host and port, such as userinfo or a
+    /// backslash, is no origin: readers of URLs disagree about it.
+    fn of(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://")?;
+        let scheme = scheme.to_ascii_lowercase();
+        let port_default = match scheme.as_str() {
+            "https" => 443,
+            "http" => 80,
+            _ => return None,
+        };
+        let authority = rest.split(['/', '?', '#']).next()?;
+        if !authority.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte)) {
+            return None;
+        }
+        // A colon within brackets belongs to an IPv6 address.
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+            _ => (authority, port_default),
+        };
+        let text = format!("{scheme}://{authority}");
+        (!host.is_empty()).then(|| Origin { text, host: host.to_ascii_lowercase(), port, scheme })
+    }
+}
+
+/// The target of the first link whose relations contain `next`.
+fn next_link(response: &HttpResponse) -> Option<String> {
+    let headers = response.headers().iter().filter(|(name, _)| name.eq_ignore_ascii_case("link"));
+    headers.flat_map(|(_, value)| links(value)).find(|(_, is_next)| *is_next).map(|(target, _)| target)
+}
+
+/// Every link of a header, and whether its relations contain `next`.
+fn links(header: &str) -> Vec<(String, bool)> {
+    let mut found = Vec::new();
+    let mut rest = header;
+    while let Some((_, after)) = rest.split_once('<') {
+        let Some((target, after)) = after.split_once('>') else { break };
+        let (params, after) = split_outside_quotes(after, ',');
+        found.push((target.trim().to_owned(), is_next(params)));
+        rest = after;
+    }
+    found
+}
+
+fn is_next(mut params: &str) -> bool {
+    while !params.is_empty() {
+        let (param, after) = split_outside_quotes(params, ';');
+        params = after;
+        if let Some((name, value)) = param.split_once('=')
+            && name.trim().eq_ignore_ascii_case("rel")
+        {
+            // Only the first `rel` of a link counts.
+            return value.trim().trim_matches('"').split_whitespace().any(|rel| rel.eq_ignore_ascii_case("next"));
+        }
+    }
+    false
+}
+
+fn split_outside_quotes(text: &str, separator: char) -> (&str, &str) {
+    let mut is_quoted = false;
+    for (at, character) in text.char_indices() {
+        if character == '"' {
+            is_quoted = !is_quoted;
+        } else if character == separator && !is_quoted {
+            return (&text[..at], &text[at + separator.len_utf8()..]);
+        }
+    }
+    (text, "")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{Answer, Call};
+    use crate::{Executor, Http, Operations, operations};
+
+    struct Plugin;
+
+    impl Executor for Plugin {
+        const OPERATIONS: Operations = operations! {
+            "list" => |request| {
+                let http = Http::new(request).base("https://api.example.com");
+                Ok(Value::Array(http.get("/items").query("per_page", 2).pages(3)?))
+            },
+        };
+    }
+
+    fn page(url: &str, items: Value, link: &str) -> Answer {
+        Answer::get(url).json(items).header("Link", link)
+    }
+
+    #[test]
+    fn pages_are_joined_up_to_the_maximum() {
+        let next = |number: u32| format!("<https://api.example.com/items?page={number}>; rel=\"next\"");
+        let run = Call::new("t", "list")
+            .answer(page("https://api.example.com/items?per_page=2", json!([1, 2]), &next(2)))
+            .answer(page("https://api.example.com/items?page=2", json!([3, 4]), &next(3)))
+            .answer(page("https://api.example.com/items?page=3", json!([5]), &next(4)))
+            .run(&Plugin);
+        assert!(run.log.is_empty());
+        assert_eq!(run.success(), json!([1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn a_relative_next_is_on_the_origin() {
+        let run = Call::new("t", "list")
+            .answer(page("https://api.example.com/items?per_page=2", json!([1]), "</items?page=2>; rel=next"))
+            .answer(page("https://api.example.com/items?page=2", json!([2]), "</items?page=1>; rel=prev"))
+            .run(&Plugin);
+        assert_eq!(run.success(), json!([1, 2]));
+    }
+
+    #[test]
+    fn a_next_of_another_origin_is_not_followed() {
+        for link in [
+            "https://evil.example/items",
+            "https://api.example.com.evil.example/items",
+            "https://api.example.com@evil.example/items",
+            "https://api.example.com:443@evil.example/items",
+            "https://api.example.com\\@evil.example/items",
+            "https://api.example.com:8443/items",
+            "http://api.example.com/items",
+            "http://api.example.com:443/items",
+            "//evil.example/items",
+            "javascript:alert(1)",
+            "items?page=2",
+            "",
+        ] {
+            let first =
+                page("https://api.example.com/items?per_page=2", json!([1]), &format!("<{link}>; rel=\"next\""));
+            let run = Call::new("t", "list").answer(first).run(&Plugin);
+            assert_eq!(run.requests.len(), 1, "{link}");
+            assert_eq!(run.log[0].message, "a next page on another origin was not followed", "{link}");
+            assert_eq!(run.success(), json!([1]));
+        }
+    }
+
+    #[test]
+    fn origins_are_compared_by_scheme_host_and_port() {
+        let first = Origin::of("https://API.example.com/items");
+        for link in ["https://api.example.com:443/x", "HTTPS://api.EXAMPLE.com?x", "https://api.example.com#x"] {
+            assert_eq!(next_url(link, first.as_ref()).as_deref(), Some(link));
+        }
+        assert_eq!(
+            Origin::of("https://[::1]/x").map(|origin| (origin.host, origin.port)),
+            Some(("[::1]".to_owned(), 443))
+        );
+        assert_eq!(
+            Origin::of("https://[::1]:8/x").map(|origin| (origin.host, origin.port)),
+            Some(("[::1]".to_owned(), 8))
+        );
+        assert_eq!(next_url("/x", None), None);
+    }
+
+    #[test]
+    fn link_headers_are_read_as_the_standard_says() {
+        let cases = [
+            ("<a>; rel=\"next\"", Some("a")),
+            ("<p>; rel=\"prev\", <n>; title=\"a, b; rel=x\"; rel=\"next last\"", Some("n")),
+            ("<n>; REL=Next", Some("n")),
+            ("<n,1>; rel=next", Some("n,1")),
+            ("<n>; rel=prev; rel=next", None),
+            ("<n>; rel=nexted", None),
+            ("<n>", None),
+            ("<n", None),
+            ("", None),
+        ];
+        for (header, expected) in cases {
+            let found = links(header).into_iter().find(|(_, is_next)| *is_next).map(|(target, _)| target);
+            assert_eq!(found.as_deref(), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_no_list_is_an_error() {
+        let run =
+            Call::new("t", "list").answer(Answer::get("https://api.example.com/items").json(json!({}))).run(&Plugin);
+        let expected = "the upstream's answer is not the JSON that was wanted: invalid type: map, expected a sequence at line 1 column 0";
+        assert_eq!(run.error(), expected);
+    }
+}

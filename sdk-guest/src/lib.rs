@@ -1,0 +1,138 @@
+//! The Rust SDK for authors of Monstrum plugins.
+//!
+//! A plugin is a WebAssembly component that turns tool calls into calls of some upstream service. It implements
+//! [`Executor`], names its operations with [`operations!`] and ends with [`export!`]. Before it runs, the host has
+//! authorised the call and validated the parameters; while it runs, the host alone holds the credential and adds it to
+//! the requests that go to the service. The component starts afresh for every call and keeps nothing between two.
+//!
+//! ```
+//! use monstrum_sdk::{Error, Executor, Http, Operations, Request, Value, operations, path};
+//!
+//! struct Tickets;
+//!
+//! impl Executor for Tickets {
+//!     const OPERATIONS: Operations = operations! { "ticket.read" => read };
+//! }
+//!
+//! fn read(request: &Request) -> Result<Value, Error> {
+//!     let id: u64 = request.param("id")?;
+//!     Http::new(request).base("https://api.example.com").get(path!("/tickets/{}", id)).json()
+//! }
+//!
+//! monstrum_sdk::export!(Tickets);
+//!
+//! // Under `cargo test` the same executor runs against canned answers.
+//! use monstrum_sdk::json;
+//! use monstrum_sdk::testing::{Answer, Call};
+//!
+//! let run = Call::new("tickets_show", "ticket.read")
+//!     .param("id", 7)
+//!     .answer(Answer::get("https://api.example.com/tickets/7").json(json!({ "title": "Broken" })))
+//!     .run(&Tickets);
+//! assert_eq!(run.success(), json!({ "title": "Broken" }));
+//! ```
+
+#![warn(missing_docs)]
+
+// The generated code names the crate, so that it means the same here and in a plugin.
+extern crate self as monstrum_sdk;
+
+pub mod credentials;
+mod error;
+mod executor;
+pub mod glob;
+mod host;
+pub mod http;
+pub mod log;
+mod outcome;
+mod request;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod testing;
+pub mod wit;
+
+pub use serde_json::{Map, Value, json};
+
+pub use error::{Error, Failure, FailureCode};
+pub use executor::{Executor, Handler, Operations, execute};
+pub use http::{Http, HttpRequest, HttpResponse, Path};
+pub use outcome::{Outcome, ScopeViolation};
+pub use request::{Delegate, Request, Scope};
+
+/// The operations of an executor, each with its handler.
+///
+/// A key may be a glob (see [`glob`]); a key that is the operation itself goes before globs, and globs go in the order
+/// in which they stand.
+///
+/// ```
+/// use monstrum_sdk::{Error, Operations, Request, Value, operations};
+///
+/// fn read(_: &Request) -> Result<Value, Error> {
+///     Ok(Value::Null)
+/// }
+///
+/// const OPERATIONS: Operations = operations! { "issue.read" => read, "repo.*" => read };
+/// assert!(OPERATIONS.find("repo.delete").is_some());
+/// assert!(OPERATIONS.find("issue.write").is_none());
+/// ```
+#[macro_export]
+macro_rules! operations {
+    ($($operation:literal => $handler:expr),* $(,)?) => {
+        $crate::Operations::new(&[$(($operation, $handler as $crate::Handler)),*])
+    };
+}
+
+/// Makes a value that implements [`Executor`] the component's executor; once in a plugin.
+///
+/// The exports exist for WebAssembly only, so that `cargo test` of a `cdylib` links natively.
+///
+/// ```
+/// # use monstrum_sdk::{Executor, Operations, operations};
+/// struct Nothing;
+///
+/// impl Executor for Nothing {
+///     const OPERATIONS: Operations = operations! {};
+/// }
+///
+/// monstrum_sdk::export!(Nothing);
+/// ```
+#[macro_export]
+#[rustfmt::skip]
+macro_rules! export {
+    ($executor:ident) => {
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            struct Component;
+
+            impl $crate::wit::exports::monstrum::plugin::executor::Guest for Component {
+                fn execute(
+                    request: $crate::wit::exports::monstrum::plugin::executor::ExecuteRequest,
+                ) -> $crate::wit::exports::monstrum::plugin::executor::ExecuteResult {
+                    $crate::__private::execute(&$executor, request)
+                }
+            }
+
+            $crate::wit::export_guest!(Component with_types_in $crate::wit);
+        };
+
+        // Natively nothing else uses the executor, and the compiler would call it dead.
+        #[cfg(not(target_arch = "wasm32"))]
+        const _: fn(&$crate::Request) -> $crate::Outcome = |request| $crate::execute(&$executor, request);
+    };
+}
+
+/// What the macros of this crate expand to. Not for use by hand.
+#[doc(hidden)]
+pub mod __private {
+    pub use wit_bindgen::rt;
+
+    use crate::wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult};
+    use crate::{Executor, Outcome, Request, execute as run};
+
+    /// One call, from the contract's types and back.
+    pub fn execute<E: Executor>(executor: &E, request: ExecuteRequest) -> ExecuteResult {
+        match Request::try_from(request) {
+            Ok(request) => run(executor, &request).into(),
+            Err(error) => Outcome::from(error).into(),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The call as a handler sees it.
+
+use std::collections::BTreeMap;
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::Error;
+use crate::wit::monstrum::plugin::types;
+
+/// One tool call, already authorised, its parameters already valid against the tool's `input_schema`.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Request {
+    /// Unique per call; use it as an idempotency key upstream.
+    pub request_id: String,
+    /// The bot that calls.
+    pub bot_id: String,
+    /// Groups the calls of one task.
+    pub task_id: String,
+    /// What the tool maps to, such as `issue.read`.
+    pub operation: String,
+    /// Tells apart the tools that share an operation.
+    pub tool_name: String,
+    /// What the caller gave.
+    pub params: Map<String, Value>,
+    /// The constraints that applied.
+    pub scope: Scope,
+    /// The resource, where the call concerns one.
+    pub resource_id: Option<String>,
+    /// Non-secret configuration, with the manifest's defaults filled in.
+    pub resource_config: Map<String, Value>,
+    /// What the calling bot allows, where a bot calls on behalf of another.
+    pub delegate: Option<Delegate>,
+    /// BCP 47 language tag of the caller.
+    pub locale: String,
+    /// Wall-clock milliseconds left for this call when it started.
+    pub deadline_ms: u32,
+    /// For what comes later; ignore keys you do not know.
+    pub context: Map<String, Value>,
+}
+
+impl Request {
+    /// A parameter that must be there. `null` counts as absent.
+    ///
+    /// ```
+    /// use monstrum_sdk::{Request, json};
+    ///
+    /// let mut request = Request::default();
+    /// request.params.insert("number".to_owned(), json!(7));
+    /// assert_eq!(request.param::<u64>("number"), Ok(7));
+    /// assert_eq!(
+    ///     request.param::<String>("number").unwrap_err().to_string(),
+    ///     "parameter 'number': invalid type: integer `7`, expected a string",
+    /// );
+    /// assert_eq!(request.param::<String>("repo").unwrap_err().to_string(), "parameter 'repo': is required");
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Param`], which names the parameter: it is absent, or of another type.
+    pub fn param<T: DeserializeOwned>(&self, name: &str) -> Result<T, Error> {
+        self.optional_param(name)?.ok_or_else(|| param_error(name, "is required"))
+    }
+
+    /// A parameter that may be absent or `null`.
+    ///
+    /// ```
+    /// use monstrum_sdk::{Request, json};
+    ///
+    /// let mut request = Request::default();
+    /// request.params.insert("labels".to_owned(), json!(["bug"]));
+    /// assert_eq!(request.optional_param("labels"), Ok(Some(vec!["bug".to_owned()])));
+    /// assert_eq!(request.optional_param::<String>("since"), Ok(None));
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Param`], which names the parameter: it is of another type.
+    pub fn optional_param<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        match self.params.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => T::deserialize(value).map(Some).map_err(|error| param_error(name, &error.to_string())),
+        }
+    }
+}
+
+fn param_error(name: &str, message: &str) -> Error {
+    Error::Param { name: name.to_owned(), message: message.to_owned() }
+}
+
+/// The sets of constraints that applied to the call: those of the role, of the binding, and of each link of a
+/// delegation. The host has checked what the manifest's scope dimensions declare; this is for what a plugin checks
+/// itself, in [`validate_scope`](crate::Executor::validate_scope).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope(Vec<BTreeMap<String, Vec<String>>>);
+
+impl Scope {
+    /// A scope of the sets given, each from key to patterns.
+    #[must_use]
+    pub fn new(sets: Vec<BTreeMap<String, Vec<String>>>) -> Self {
+        Scope(sets)
+    }
+
+    /// The sets.
+    #[must_use]
+    pub fn sets(&self) -> &[BTreeMap<String, Vec<String>>] {
+        &self.0
+    }
+
+    /// Whether every set that has `key` has a pattern that `matches` accepts. An empty list accepts nothing; a key that
+    /// no set has restricts nothing.
+    ///
+    /// ```
+    /// use monstrum_sdk::{Scope, glob};
+    ///
+    /// let scope = Scope::new(vec![[("hosts".to_owned(), vec!["*.example.com".to_owned()])].into()]);
+    /// assert!(scope.permits("hosts", |pattern| glob::matches(pattern, "a.example.com")));
+    /// assert!(!scope.permits("hosts", |pattern| glob::matches(pattern, "example.org")));
+    /// ```
+    pub fn permits(&self, key: &str, matches: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().filter_map(|set| set.get(key)).all(|patterns| patterns.iter().any(|pattern| matches(pattern)))
+    }
+}
+
+/// What a calling bot lets this bot do on its behalf. An absent list does not restrict.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delegate {
+    /// Globs over tool names.
+    pub allowed_tools: Option<Vec<String>>,
+    /// From scope key to patterns.
+    pub scope_constraints: Option<BTreeMap<String, Vec<String>>>,
+}
+
+impl TryFrom<types::ExecuteRequest> for Request {
+    type Error = Error;
+
+    fn try_from(request: types::ExecuteRequest) -> Result<Self, Error> {
+        let delegate = match request.delegate {
+            None => None,
+            Some(delegate) => Some(Delegate {
+                allowed_tools: delegate.allowed_tools,
+                scope_constraints: optional_json("delegate", delegate.scope_constraints.as_deref())?,
+            }),
+        };
+        Ok(Request {
+            params: from_json("params", &request.params)?,
+            scope: Scope(optional_json("scope", request.scope.as_deref())?.unwrap_or_default()),
+            resource_config: from_json("resource-config", &request.resource_config)?,
+            context: from_json("context", &request.context)?,
+            delegate,
+            request_id: request.request_id,
+            bot_id: request.bot_id,
+            task_id: request.task_id,
+            operation: request.operation,
+            tool_name: request.tool_name,
+            resource_id: request.resource_id,
+            locale: request.locale,
+            deadline_ms: request.deadline_ms,
+        })
+    }
+}
+
+/// A part of the request that does not parse refuses the call: a scope that cannot be read must not be taken as none.
+fn from_json<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, Error> {
+    serde_json::from_str(text).map_err(|error| Error::Message(format!("invalid {part} in the request: {error}")))
+}
+
+fn optional_json<T: DeserializeOwned>(part: &str, text: Option<&str>) -> Result<Option<T>, Error> {
+    text.map(|text| from_json(part, text)).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn from_host() -> types::ExecuteRequest {
+        types::ExecuteRequest {
+            request_id: "q".to_owned(),
+            bot_id: "b".to_owned(),
+            task_id: "t".to_owned(),
+            operation: "issue.read".to_owned(),
+            tool_name: "github_list_issues".to_owned(),
+            params: r#"{"repo":"acme/site","since":null}"#.to_owned(),
+            scope: Some(r#"[{"repos":["acme/*"]},{"repos":[]}]"#.to_owned()),
+            resource_id: Some("r".to_owned()),
+            resource_config: r#"{"api_base":"https://api.github.com"}"#.to_owned(),
+            delegate: Some(types::DelegateConstraints {
+                allowed_tools: Some(vec!["github_*".to_owned()]),
+                scope_constraints: Some(r#"{"repos":["acme/site"]}"#.to_owned()),
+            }),
+            locale: "zh-CN".to_owned(),
+            deadline_ms: 30_000,
+            context: "{}".to_owned(),
+        }
+    }
+
+    #[test]
+    fn every_field_arrives() {
+        let request = Request::try_from(from_host()).unwrap();
+        let sets: Vec<BTreeMap<_, _>> =
+            vec![[("repos".to_owned(), vec!["acme/*".to_owned()])].into(), [("repos".to_owned(), vec![])].into()];
+        let expected = Request {
+            request_id: "q".to_owned(),
+            bot_id: "b".to_owned(),
+            task_id: "t".to_owned(),
+            operation: "issue.read".to_owned(),
+            tool_name: "github_list_issues".to_owned(),
+            params: [("repo".to_owned(), json!("acme/site")), ("since".to_owned(), Value::Null)].into_iter().collect(),
+            scope: Scope(sets),
+            resource_id: Some("r".to_owned()),
+            resource_config: [("api_base".to_owned(), json!("https://api.github.com"))].into_iter().collect(),
+            delegate: Some(Delegate {
+                allowed_tools: Some(vec!["github_*".to_owned()]),
+                scope_constraints: Some([("repos".to_owned(), vec!["acme/site".to_owned()])].into()),
+            }),
+            locale: "zh-CN".to_owned(),
+            deadline_ms: 30_000,
+            context: Map::new(),
+        };
+        assert_eq!(request, expected);
+        assert_eq!(request.optional_param::<String>("since"), Ok(None));
+        assert_eq!(request.param::<String>("since").unwrap_err().to_string(), "parameter 'since': is required");
+    }
+
+    #[test]
+    fn a_scope_that_cannot_be_read_refuses_the_call() {
+        for scope in ["{", "{}", r#"[{"repos":"acme/*"}]"#] {
+            let error = Request::try_from(types::ExecuteRequest { scope: Some(scope.to_owned()), ..from_host() });
+            let text = error.unwrap_err().to_string();
+            assert!(text.starts_with("invalid scope in the request: "), "{scope}: {text}");
+        }
+        let params = Request::try_from(types::ExecuteRequest { params: "[]".to_owned(), ..from_host() });
+        assert!(params.unwrap_err().to_string().starts_with("invalid params in the request: "));
+    }
+
+    #[test]
+    fn an_empty_list_permits_nothing_and_an_absent_key_everything() {
+        let request = Request::try_from(from_host()).unwrap();
+        assert!(!request.scope.permits("repos", |_| true));
+        assert!(request.scope.permits("projects", |_| false));
+    }
+}

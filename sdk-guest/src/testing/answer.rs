@@ -1,0 +1,97 @@
+//! What the upstream is to answer.
+
+use serde_json::Value;
+
+use crate::error::FailureCode;
+use crate::wit::monstrum::plugin::{http as wire, types};
+
+/// An answer of the upstream to one request, or the failure that the request ends with.
+///
+/// The URL is what the request is recognised by: with a `?`, the query must be the same, parameters in their order and
+/// percent-encoded; without one, any query will do.
+///
+/// ```
+/// use monstrum_sdk::{FailureCode, json, testing::Answer};
+///
+/// let page = Answer::get("https://api.example.com/items?page=2").json(json!([1])).header("Link", "</items>; rel=prev");
+/// let gone = Answer::delete("https://api.example.com/items/7").status(404).body("no such item");
+/// let late = Answer::post("https://api.example.com/items").failure(FailureCode::Timeout, "no answer within 30 s");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "an answer is given by a `Call`"]
+pub struct Answer {
+    pub(super) method: String,
+    pub(super) url: String,
+    pub(super) result: Result<wire::Response, types::Failure>,
+}
+
+impl Answer {
+    /// An answer to a request of this method and URL: 200, without a body, until said otherwise.
+    pub fn new(method: &str, url: &str) -> Self {
+        let response = wire::Response { status: 200, headers: Vec::new(), body: Vec::new() };
+        Answer { method: method.to_owned(), url: url.to_owned(), result: Ok(response) }
+    }
+
+    /// An answer to a GET request.
+    pub fn get(url: &str) -> Self {
+        Answer::new("GET", url)
+    }
+
+    /// An answer to a POST request.
+    pub fn post(url: &str) -> Self {
+        Answer::new("POST", url)
+    }
+
+    /// An answer to a PUT request.
+    pub fn put(url: &str) -> Self {
+        Answer::new("PUT", url)
+    }
+
+    /// An answer to a PATCH request.
+    pub fn patch(url: &str) -> Self {
+        Answer::new("PATCH", url)
+    }
+
+    /// An answer to a DELETE request.
+    pub fn delete(url: &str) -> Self {
+        Answer::new("DELETE", url)
+    }
+
+    /// Sets the status.
+    pub fn status(self, status: u16) -> Self {
+        self.change(|response| response.status = status)
+    }
+
+    /// Adds a header.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        self.change(|response| response.headers.push((name.to_owned(), value.to_owned())))
+    }
+
+    /// Sets a JSON body.
+    pub fn json(self, value: impl Into<Value>) -> Self {
+        self.header("content-type", "application/json").body(value.into().to_string())
+    }
+
+    /// Sets a body.
+    pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
+        self.change(|response| response.body = body.into())
+    }
+
+    /// Ends the request with a failure of the host instead. Only a time-out may have been sent.
+    pub fn failure(mut self, code: FailureCode, message: &str) -> Self {
+        self.result = Err(types::Failure {
+            code: code.as_str().to_owned(),
+            message: message.to_owned(),
+            sent: code == FailureCode::Timeout,
+            retry_after_ms: None,
+        });
+        self
+    }
+
+    fn change(mut self, change: impl FnOnce(&mut wire::Response)) -> Self {
+        if let Ok(response) = &mut self.result {
+            change(response);
+        }
+        self
+    }
+}

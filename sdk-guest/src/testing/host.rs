@@ -1,0 +1,90 @@
+//! The host of a test: one for each thread, because that is what a test runs on.
+
+use std::cell::RefCell;
+
+use percent_encoding::utf8_percent_encode;
+use serde_json::Value;
+
+use super::{Answer, Line, Sent};
+use crate::http::RESERVED;
+use crate::log::Level;
+use crate::wit::monstrum::plugin::{http as wire, types};
+
+struct Host {
+    answers: Vec<Answer>,
+    credential_status: String,
+    requests: Vec<Sent>,
+    log: Vec<Line>,
+}
+
+thread_local! {
+    static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
+}
+
+pub(super) fn prepare(answers: Vec<Answer>, credential_status: String) {
+    HOST.set(Some(Host { answers, credential_status, requests: Vec::new(), log: Vec::new() }));
+}
+
+/// What was sent, what was logged, and the answers that are left.
+pub(super) fn finish() -> (Vec<Sent>, Vec<Line>, Vec<Answer>) {
+    let host = HOST.take().expect("a call prepares its host before it runs");
+    (host.requests, host.log, host.answers)
+}
+
+/// Answers as a list for a message.
+pub(super) fn list(answers: &[Answer]) -> String {
+    answers.iter().map(|answer| format!("  {} {}\n", answer.method, answer.url)).collect()
+}
+
+pub(crate) fn send(request: &wire::Request) -> Result<wire::Response, types::Failure> {
+    with(|host| {
+        let sent = sent(request);
+        let found = host.answers.iter().position(|answer| serves(answer, &sent));
+        let Some(found) = found else {
+            panic!("unexpected request {} {}; the answers left are:\n{}", sent.method, sent.url, list(&host.answers));
+        };
+        host.requests.push(sent);
+        host.answers.remove(found).result
+    })
+}
+
+pub(crate) fn credential_status() -> String {
+    with(|host| host.credential_status.clone())
+}
+
+pub(crate) fn write_log(level: Level, message: &str, fields: &str) {
+    let fields = if fields.is_empty() { Ok(Value::Null) } else { serde_json::from_str(fields) };
+    let fields = fields.expect("the fields are written by this crate, as JSON");
+    with(|host| host.log.push(Line { level, message: message.to_owned(), fields }));
+}
+
+fn with<T>(act: impl FnOnce(&mut Host) -> T) -> T {
+    HOST.with_borrow_mut(|host| match host {
+        Some(host) => act(host),
+        None => panic!("outside a component, host calls work within `testing::Call::run` only"),
+    })
+}
+
+fn serves(answer: &Answer, sent: &Sent) -> bool {
+    let url = if answer.url.contains('?') { sent.url.as_str() } else { sent.url.split('?').next().unwrap_or_default() };
+    answer.method == sent.method && answer.url == url
+}
+
+fn sent(request: &wire::Request) -> Sent {
+    let mut url = request.url.clone();
+    for (name, value) in &request.query {
+        url.push(if url.contains('?') { '&' } else { '?' });
+        url.extend(utf8_percent_encode(name, RESERVED));
+        url.push('=');
+        url.extend(utf8_percent_encode(value, RESERVED));
+    }
+    Sent {
+        method: request.method.clone(),
+        url,
+        query: request.query.clone(),
+        headers: request.headers.clone(),
+        body: request.body.clone().unwrap_or_default(),
+        authenticate: request.authenticate,
+        timeout_ms: request.timeout_ms,
+    }
+}

@@ -1,0 +1,66 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde_json::json;
+
+use super::*;
+use crate::{Http, Operations, log, operations};
+
+struct Plugin;
+
+impl Executor for Plugin {
+    const OPERATIONS: Operations = operations! {
+        "fetch" => |request| {
+            log::info("fetching");
+            Http::new(request).get("https://api.example.com/a").query("q", "x y").json()
+        },
+        "nothing" => |request| Ok(json!(request.scope.permits("repos", |pattern| pattern == "a"))),
+    };
+}
+
+fn panic_of(call: Call) -> String {
+    let panic = catch_unwind(AssertUnwindSafe(|| call.run(&Plugin))).unwrap_err();
+    panic.downcast_ref::<String>().unwrap().clone()
+}
+
+#[test]
+fn an_unexpected_request_fails_the_test() {
+    let wrong = [
+        Answer::get("https://api.example.com/b"),
+        Answer::post("https://api.example.com/a"),
+        Answer::get("https://api.example.com/a?q=x"),
+    ];
+    for answer in wrong {
+        let line = format!("  {} {}\n", answer.method, answer.url);
+        let expected = "unexpected request GET https://api.example.com/a?q=x%20y; the answers left are:\n";
+        assert_eq!(panic_of(Call::new("t", "fetch").answer(answer)), format!("{expected}{line}"));
+    }
+}
+
+#[test]
+fn an_answer_that_is_left_fails_the_test() {
+    let call = Call::new("t", "nothing").answer(Answer::get("https://api.example.com/a"));
+    assert_eq!(panic_of(call), "no request has asked for:\n  GET https://api.example.com/a\n");
+}
+
+#[test]
+fn an_answer_serves_one_request_and_the_first_that_fits_is_taken() {
+    let call = Call::new("t", "fetch").answer(Answer::get("https://api.example.com/a?q=x%20y").json(json!(1)));
+    let run = call.clone().run(&Plugin);
+    assert_eq!(run.log, [Line { level: Level::Info, message: "fetching".to_owned(), fields: Value::Null }]);
+    assert_eq!(run.success(), 1);
+    assert!(panic_of(call.answer(Answer::get("https://api.example.com/a"))).starts_with("no request has asked for:"));
+}
+
+#[test]
+fn scope_sets_add_up() {
+    let call = Call::new("t", "nothing").scope(&[("repos", &["a", "b"])]);
+    assert_eq!(call.clone().run(&Plugin).success(), true);
+    assert_eq!(call.scope(&[("repos", &["b"])]).run(&Plugin).success(), false);
+}
+
+#[test]
+fn an_outcome_of_another_kind_fails_the_test() {
+    let panic = catch_unwind(|| Call::new("t", "unknown").run(&Plugin).success()).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert_eq!(text, "expected a success, got Error(\"Unknown operation: unknown\")");
+}

@@ -1,0 +1,23 @@
+//! The contract as generated from `wit/0.1.0`: for what the rest of this crate does not offer.
+//!
+//! A plugin seldom needs it. Its functions are the host's own, so they exist in a component only; under `cargo test`
+//! they panic, where those of [`http`](crate::http), [`log`](crate::log) and [`credentials`](crate::credentials) answer
+//! from what the test has prepared.
+
+#![allow(
+    missing_docs,
+    unsafe_code,
+    unreachable_pub,
+    clippy::all,
+    rustdoc::all,
+    reason = "the code is generated, and its documentation is that of the WIT"
+)]
+
+wit_bindgen::generate!({
+    path: "../wit/0.1.0",
+    world: "plugin",
+    pub_export_macro: true,
+    export_macro_name: "export_guest",
+    default_bindings_module: "monstrum_sdk::wit",
+    runtime_path: "monstrum_sdk::__private::rt",
+});
