@@ -28,3 +28,31 @@ fn allow_free_keys(schema: &mut Value) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepts(text: &str) -> bool {
+        let manifest: Value = serde_yaml::from_str(text).unwrap();
+        jsonschema::validator_for(&json_schema()).unwrap().is_valid(&manifest)
+    }
+
+    #[test]
+    fn the_schema_takes_what_the_parser_takes() {
+        let github = include_str!("../fixtures/github.yaml");
+        assert!(accepts(github));
+        assert!(accepts(&github.replacen("author:", "x-author:", 1)));
+        assert!(accepts(&github.replacen("icon: github", "x-icon: { any: thing }", 1)));
+        for (old, new) in [
+            ("author:", "writer:"),
+            ("icon: github", "icons: github"),
+            ("name: github", "nick: github"),
+            ("mode: plugin", "mode: plug-in"),
+            ("executor: {}", "executor: { module: executor }"),
+            ("operation: issue.read", "operation: 5"),
+        ] {
+            assert!(!accepts(&github.replacen(old, new, 1)), "{new}");
+        }
+    }
+}

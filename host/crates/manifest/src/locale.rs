@@ -217,6 +217,22 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_stand_for_nothing_are_told() {
+        let manifest = crate::parse("m", include_str!("../fixtures/github.yaml")).unwrap();
+        let texts = r#"{
+            "description": "", "tools.github_get_repo.description": "", "scope_dimensions.repos.error_template": "",
+            "auth_methods.0.label": "", "auth_methods.1.description": "",
+            "title": "", "tools.other.description": "", "auth_methods.2.label": "", "auth_methods.00.label": ""
+        }"#;
+        insta::assert_snapshot!(locales(&[("de", texts)]).unwrap().warnings(&manifest).join("\n"), @r###"
+        translations `de`: `auth_methods.00.label` is no text of the manifest
+        translations `de`: `auth_methods.2.label` is no text of the manifest
+        translations `de`: `title` is no text of the manifest
+        translations `de`: `tools.other.description` is no text of the manifest
+        "###);
+    }
+
+    #[test]
     fn files_that_cannot_be_used_are_named() {
         let says = |tag: &str, text: &str| locales(&[(tag, text)]).unwrap_err().to_string();
         assert_eq!(says("../x", "{}"), "`../x` is not a language tag such as en-US");

@@ -309,6 +309,34 @@ mod tests {
         }
     }
 
+    /// The depth that the parser finds.
+    fn parsed_depth(value: &serde_yaml::Value) -> usize {
+        match value {
+            serde_yaml::Value::Sequence(items) => 1 + items.iter().map(parsed_depth).max().unwrap_or(0),
+            serde_yaml::Value::Mapping(map) => {
+                1 + map.iter().map(|(key, value)| parsed_depth(key).max(parsed_depth(value))).max().unwrap_or(0)
+            }
+            serde_yaml::Value::Tagged(tagged) => parsed_depth(&tagged.value),
+            _ => 0,
+        }
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig { cases: 4_096, ..Default::default() })]
+
+        #[test]
+        fn the_scanner_agrees_with_the_parser(
+            text in "((\\n( ){0,4})?([a-c]: |[a-c]: |[a-c]|- |\\? |\\[|\\]|\\{|\\}|, |,|'|\"|#| #|&a |!t |\\|2?\\n|>-\\n|\\\\|:|\\u{85}|é)){0,24}"
+        ) {
+            if let Ok(value) = serde_yaml::from_str::<serde_yaml::Value>(&text) {
+                let depth = parsed_depth(&value);
+                // A list may stand at the column of its key, and `[a: b]` holds a mapping: a level that no token opens.
+                proptest::prop_assert!(check_nesting(&text, depth).is_ok(), "too deep for the scanner: {text:?}");
+                proptest::prop_assert!(depth < 3 || check_nesting(&text, depth / 2 - 1).is_err(), "missed: {text:?}");
+            }
+        }
+    }
+
     #[test]
     fn nesting_is_found_behind_what_hides_it() {
         for text in [

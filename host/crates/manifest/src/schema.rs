@@ -174,7 +174,7 @@ fn compile(root: &Value) -> Result<(Validator, usize), String> {
         .map_err(|error| {
             let at = cut(error.instance_path().as_str(), 128);
             let at = if at.is_empty() { String::new() } else { format!("at `{at}`: ") };
-            format!("not a JSON Schema: {at}{}", faults::message(&error))
+            format!("not a JSON Schema: {at}{}", faults::schema_message(&error))
         })?;
     Ok((validator, patterns))
 }

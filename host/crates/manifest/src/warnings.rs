@@ -51,3 +51,37 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
 fn declares_one(schema: &InputSchema, dimension: &ScopeDimension) -> bool {
     dimension.param_paths.iter().any(|path| schema.declares(path))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn says(discovery: &str, dimension: &str) -> String {
+        let text = format!(
+            "name: a\nversion: 1.0.0\nresource_type:\n  id: a\n  name: A\n  tool_discovery: {discovery}\n  tools:\n    - {{ name: a_read, description: d, operation: a.read, input_schema: {{ properties: {{ x: {{}} }} }} }}\n    - {{ name: a_list, description: d, operation: a.list, input_schema: {{}} }}\n  scope_dimensions:\n    - {{ key: xs, {dimension} }}\n"
+        );
+        warnings(&crate::parse("m", &text).unwrap(), |value, pattern| value == pattern).join("\n")
+    }
+
+    #[test]
+    fn what_is_probably_not_meant_is_told() {
+        assert_eq!(says("static", "param_paths: [x], operation_filter: a.read"), "");
+        assert_eq!(
+            says("static", "param_paths: [x]"),
+            "scope dimension `xs`: tool `a_list` declares none of its param_paths, so a binding that constrains the dimension denies the tool"
+        );
+        assert_eq!(
+            says("static", "param_paths: [x], operation_filter: b.read"),
+            "scope dimension `xs`: its operation_filter matches no tool's operation"
+        );
+        assert_eq!(
+            says("dynamic", "param_paths: [x], operation_filter: a.read"),
+            "the type declares tools, but its tool_discovery is dynamic: resources bring their own"
+        );
+        let bare = crate::parse("m", "name: a\nversion: 1.0.0\nresource_type: { id: a, name: A }").unwrap();
+        assert_eq!(
+            warnings(&bare, |_, _| true),
+            ["the type has no tools, and its tool_discovery is static: no bot can use it"]
+        );
+    }
+}

@@ -1,8 +1,10 @@
 //! The way to the database: connections, transactions, values and rows.
 //!
-//! Every statement of this crate goes through [`Session::run`] or [`Session::fetch`], as one text for every kind of
+//! Every statement of this crate goes through [`Session::execute`] or [`Session::fetch`], as one text for every kind of
 //! database: `$1` parameters, and nothing that SQLite and PostgreSQL do not both know. A further kind of database is a
 //! further variant of the enums in this file and an arm in each match.
+
+mod bulk;
 
 use std::borrow::Cow;
 
@@ -13,6 +15,8 @@ use sqlx::{Arguments as _, Row as _, Sqlite, Transaction};
 
 use crate::StoreError;
 use crate::error::of_driver;
+
+pub(crate) use bulk::BulkInsert;
 
 /// A database that is open.
 #[derive(Clone)]
@@ -85,6 +89,10 @@ impl Session {
     /// Runs a statement that gives no rows; how many it changed.
     pub(crate) async fn run(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
+        self.execute(sql, args).await
+    }
+
+    async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
             Session::SqliteTransaction(transaction) => &mut **transaction,

@@ -104,7 +104,66 @@ fn faults_of_shape_name_line_and_field() {
     ];
     let said: Vec<String> =
         cases.iter().map(|(old, new)| format!("{old:?} -> {new:?}\n    {}", with(old, new))).collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(said.join("\n"), @r###"
+    "name: sample" -> ""
+        monstrum.yaml:2:1: name: required field is missing
+    "name: sample" -> "name: Sample!"
+        monstrum.yaml:1:7: name: `Sample!` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter
+    "name: sample" -> "name: 5"
+        monstrum.yaml:1:7: name: expected a string, found integer `5`
+    "version: 1.2.3" -> "version: 1.2"
+        monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0, found floating point `1.2`
+    "version: 1.2.3" -> "version: one"
+        monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
+    "version: 1.2.3" -> "version: 1.2.3\nnames: x"
+        monstrum.yaml:3:1: names: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
+    "  icon: star" -> "  icons: star"
+        monstrum.yaml:6:3: resource_type.icons: unknown field, expected one of `id`, `name`, `mode`, `description`, `icon`, `auth_flow`, `tool_discovery`, `tools`, `scope_dimensions`, `auth_methods`, `config_schema`, `credential_schema`
+    "  icon: star" -> "  icon: [star]"
+        monstrum.yaml:6:9: resource_type.icon: expected a string, found a list
+    "  icon: star" -> "  icon: star\n  icon: moon"
+        monstrum.yaml:7:3: resource_type.icon: the key is there twice
+    "  icon: star" -> "  mode: plug-in"
+        monstrum.yaml:6:9: resource_type.mode: expected one of `plugin`, `endpoint`, `system`, found `plug-in`
+    "      operation: item.write\n" -> ""
+        monstrum.yaml:19:7: resource_type.tools[1].operation: required field is missing
+    "      operation: item.write" -> "      operation: {}"
+        monstrum.yaml:21:18: resource_type.tools[1].operation: expected a string, found a mapping
+    "input_schema: {}" -> "input_schema: []"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: expected a mapping, found a list
+    "input_schema: {}" -> "input_schema:"
+        monstrum.yaml:22:20: resource_type.tools[1].input_schema: expected a mapping, found nothing
+    "name: sample_write" -> "name: Sample-Write"
+        monstrum.yaml:19:13: resource_type.tools[1].name: `Sample-Write` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+    "[item]" -> "item"
+        monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: expected a list, found string "item"
+    "- method: token" -> "- method: magic"
+        monstrum.yaml:12:15: resource_type.auth_methods[0].method: expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`
+    "- method: token" -> "- method: token\n      inject: [{ header: X, values: y }]"
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: expected one of `{ header, value }`, `{ query, value }`, `{ basic: { username, password } }`, `{ body, value }`, `{ path, value }`
+    "- method: token" -> "- method: token\n      audience: [\"https://*.com\"]"
+        monstrum.yaml:13:18: resource_type.auth_methods[0].audience[0]: `https://*.com` is not an origin: a wildcard over a public suffix would take in domains of strangers
+    "capabilities: [http]" -> "capabilities: [http, files]"
+        monstrum.yaml:27:24: executor.capabilities[1]: expected one of `http`, `sandbox`, `tools`, `events`, found `files`
+    "capabilities: [http]" -> "egress: [\"ftp://x.example\"]"
+        monstrum.yaml:27:12: executor.egress[0]: `ftp://x.example` is not an origin: the scheme must be http or https
+    "capabilities: [http]" -> "limits: { fuel: -1 }"
+        monstrum.yaml:27:19: executor.limits.fuel: expected a whole number, not negative, found integer `-1`
+    "capabilities: [http]" -> "limits: { memory: 1 }"
+        monstrum.yaml:27:13: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
+    "capabilities: [http]" -> "follow_redirects: 300"
+        monstrum.yaml:27:21: executor.follow_redirects: expected a whole number from 0 to 255, found integer `300`
+    "capabilities: [http]" -> "module: executor"
+        monstrum.yaml:27:3: executor.module: unknown field, expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+    "capabilities: [http]" -> "limits: [1, 2, 3]"
+        monstrum.yaml:27:11: executor.limits: expected a mapping
+    "    - key: items\n      param_paths: [item]" -> "    - [items, [item]]"
+        monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
+    "  icon: star" -> "  mode: { plugin: }"
+        monstrum.yaml:6:9: resource_type.mode: expected one word
+    "input_schema: {}" -> "input_schema: {}\n      cost: { credits: many }"
+        monstrum.yaml:23:24: resource_type.tools[1].cost.credits: expected a number, found string "many"
+    "###);
 }
 
 #[test]
@@ -249,7 +308,145 @@ fn every_rule_refuses_what_breaks_it() {
             format!("{new:?}\n    {said}")
         })
         .collect();
-    insta::assert_snapshot!(said.join("\n"));
+    insta::assert_snapshot!(said.join("\n"), @r###"
+    "name: ssh\n"
+        monstrum.yaml:1:7: name: `ssh` is reserved for the platform
+    "  id: mcp"
+        monstrum.yaml:4:7: resource_type.id: `mcp` is a built-in type and cannot be replaced
+    "  name: \"\""
+        monstrum.yaml:5:9: resource_type.name: must not be empty
+    "version: 1.2.3\nhomepage: \"javascript:alert(1)\""
+        monstrum.yaml:3:11: homepage: expected an http or https URL
+    "version: 1.2.3\nlocales_dir: ../other"
+        monstrum.yaml:3:14: locales_dir: the path must not have empty parts, `.` or `..`
+    "version: 1.2.3\nlocales_dir: /etc"
+        monstrum.yaml:3:14: locales_dir: expected a path inside of the plugin's folder, with `/` between its parts
+    "  mode: system"
+        monstrum.yaml:6:9: resource_type.mode: a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved
+    "  mode: endpoint"
+        monstrum.yaml:6:9: resource_type.mode: a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved
+    "  icon: star.svg"
+        monstrum.yaml:6:9: resource_type.icon: an SVG may run scripts: use a PNG or WebP file
+    "  icon: star.exe"
+        monstrum.yaml:6:9: resource_type.icon: expected a name such as `github`, or a PNG or WebP file
+    "  icon: ../star.png"
+        monstrum.yaml:6:9: resource_type.icon: the path must not have empty parts, `.` or `..`
+    "sample_read"
+        monstrum.yaml:19:13: resource_type.tools[1].name: `sample_read` is the name of tools[0] already
+    "sandbox_write"
+        monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `sandbox_` are reserved for the platform
+    "description: \" \""
+        monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty: it is what the model chooses by
+    "operation: \"\""
+        monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
+    "operation: item.*"
+        monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
+    "input_schema: {}\n      cost: { credits: -1 }"
+        monstrum.yaml:23:24: resource_type.tools[1].cost.credits: must not be negative
+    "input_schema: {}\n      output_schema: { type: thing }"
+        monstrum.yaml:23:22: resource_type.tools[1].output_schema: not a JSON Schema: at `/type`: expected array, boolean, integer, null, number, object or string, or a list of these
+    "input_schema: { type: string }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/type`: parameters are an object, so the type must be `object`
+    "input_schema: { properties: { a: { type: strin } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: not a JSON Schema: at `/properties/a/type`: expected array, boolean, integer, null, number, object or string, or a list of these
+    "input_schema: { properties: { _a: { type: string } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: parameter `_a`: names that start with `_` are reserved for the platform
+    "input_schema: { properties: { a: { $ref: \"https://example.com/a.json\" } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `https://example.com/a.json` leads out of the schema; only references such as `#/$defs/name` are allowed
+    "input_schema: { properties: { a: { $ref: \"#/$defs/a\" } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `#/$defs/a` names no schema
+    "input_schema: { properties: { a: { type: string, pattern: \"(?=x)\" } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: not a JSON Schema: at `/properties/a/pattern`: `(?=x)` is no regular expression of moderate size without look-around and back-references
+    "input_schema: { properties: { a: { type: string, default: 5 } } }"
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: the default at `/a` is not valid: 5 is not of type "string"
+    "key: \"\""
+        monstrum.yaml:24:12: resource_type.scope_dimensions[0].key: must not be empty
+    "[]"
+        monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty: the dimension would check nothing
+    "[a..b]"
+        monstrum.yaml:25:21: resource_type.scope_dimensions[0].param_paths[0]: expected the name of a parameter; dots lead into objects, as in `target.repo`
+    "[_resource]"
+        monstrum.yaml:25:21: resource_type.scope_dimensions[0].param_paths[0]: parameters that start with `_` are reserved for the platform
+    "[item]\n      operation_filter: \"\""
+        monstrum.yaml:26:25: resource_type.scope_dimensions[0].operation_filter: must not be empty
+    "[item]\n    - { key: items, param_paths: [item] }"
+        monstrum.yaml:26:14: resource_type.scope_dimensions[1].key: `items` is there twice
+    "- method: token\n      inject: [{ header: Authorization, value: \"{password}\" }]"
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{password}` names no field: expected one of the credential's fields (`access_token`)
+    "- method: token\n      inject: [{ header: Authorization, value: \"{access_token\" }]"
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: braces must enclose the name of a credential field, as in `{access_token}`
+    "- method: token\n      inject: [{ header: Authorization, value: \"{access_token}\\r\\nX: y\" }]"
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: a value must not hold control characters
+    "- method: token\n      inject: [{ header: \"X Y\", value: \"{access_token}\" }]"
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: expected the name of a header, such as Authorization
+    "- method: token\n      inject: [{ header: Host, value: \"{access_token}\" }]"
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Host` belongs to the host
+    "- method: token\n      inject: [{ header: Proxy-Authorization, value: \"{access_token}\" }]"
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Proxy-Authorization` belongs to the host
+    "- method: token\n      inject: [{ query: \"\", value: \"{access_token}\" }]"
+        monstrum.yaml:13:25: resource_type.auth_methods[0].inject[0].query: must not be empty
+    "- method: token\n      inject: [{ body: key, value: \"{access_token}\" }]"
+        monstrum.yaml:13:24: resource_type.auth_methods[0].inject[0].body: expected a JSON pointer such as `/auth/key`
+    "- method: token\n      inject: [{ body: /keys/-, value: \"{access_token}\" }]"
+        monstrum.yaml:13:24: resource_type.auth_methods[0].inject[0].body: expected a JSON pointer such as `/auth/key`
+    "- method: token\n      inject: [{ path: \"{a}{b}\", value: \"{access_token}\" }]"
+        monstrum.yaml:13:24: resource_type.auth_methods[0].inject[0].path: expected exactly one placeholder, such as `{token}`
+    "- method: token\n      inject: [{ basic: { username: \"{user}\", password: x } }]"
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{user}` names no field: expected one of the credential's fields (`access_token`)
+    "- method: token\n      inject: [{ header: a, value: x }, { header: A, value: x }]"
+        monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: two rules write to the same place
+    "- method: token\n      oauth_config: {}"
+        monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` has no OAuth
+    "- method: api_key"
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
+    "- method: basic"
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
+    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
+    "- method: token\n    - method: token"
+        monstrum.yaml:13:15: resource_type.auth_methods[1].method: `token` is there twice
+    "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"
+        monstrum.yaml:13:34: resource_type.auth_methods[0].oauth_config.token_url: expected an http or https URL
+    "- { field: key, type: secret }"
+        monstrum.yaml:8:27: resource_type.config_schema[0].type: a configuration is stored and shown as plain text: put secrets into credential_schema
+    "- { field: api_base, type: string }"
+        monstrum.yaml:8:32: resource_type.config_schema[0].type: api_base says where credentials may go: its type must be `url`
+    "- { field: \"a b\" }"
+        monstrum.yaml:8:16: resource_type.config_schema[0].field: expected 1 to 64 letters, digits, `_` or `-`
+    "- { field: a }\n    - { field: a }"
+        monstrum.yaml:9:16: resource_type.config_schema[1].field: `a` is there twice
+    "- { field: a, type: enum }"
+        monstrum.yaml:8:7: resource_type.config_schema[0].enum_values: a field of type `enum` needs its values
+    "- { field: a, type: enum, enum_values: [] }"
+        monstrum.yaml:8:44: resource_type.config_schema[0].enum_values: a field of type `enum` needs its values
+    "- { field: a, type: enum, enum_values: [x, x] }"
+        monstrum.yaml:8:48: resource_type.config_schema[0].enum_values[1]: `x` is there twice
+    "- { field: a, enum_values: [x] }"
+        monstrum.yaml:8:32: resource_type.config_schema[0].enum_values: only a field of type `enum` has values to choose from
+    "- { field: a, type: enum, enum_values: [x], default: y }"
+        monstrum.yaml:8:58: resource_type.config_schema[0].default: not a value of this field: expected one of `x`
+    "- { field: a, type: integer, default: \"5\" }"
+        monstrum.yaml:8:43: resource_type.config_schema[0].default: not a value of this field: expected an integer
+    "- { field: a, type: url, default: \"file:///x\" }"
+        monstrum.yaml:8:39: resource_type.config_schema[0].default: not a value of this field: expected an http or https URL
+    "type: secret, default: hunter2hunter2 }"
+        monstrum.yaml:10:53: resource_type.credential_schema[0].default: a secret has no default: it would be the same for everybody
+    "component: ../plugin.wasm"
+        monstrum.yaml:27:14: executor.component: the path must not have empty parts, `.` or `..`
+    "component: \"C:\\\\plugin.wasm\""
+        monstrum.yaml:27:14: executor.component: expected a path inside of the plugin's folder, with `/` between its parts
+    "component: \"\""
+        monstrum.yaml:27:14: executor.component: expected a name of at most 256 bytes
+    "capabilities: [http, http]"
+        monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
+    "calls: [\"jira_*\"]"
+        monstrum.yaml:27:10: executor.calls: calls to other tools need `tools` among the capabilities
+    "limits: { fuel: 0, memory_mib: 0, timeout_s: 0 }"
+        monstrum.yaml:27:19: executor.limits.fuel: must be more than 0
+    monstrum.yaml:27:34: executor.limits.memory_mib: must be more than 0
+    monstrum.yaml:27:48: executor.limits.timeout_s: must be more than 0
+    "follow_redirects: 11"
+        monstrum.yaml:27:21: executor.follow_redirects: at most 10 redirects may be followed
+    "###);
 }
 
 #[test]

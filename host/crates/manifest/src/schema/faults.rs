@@ -68,6 +68,21 @@ pub(super) fn message(error: &ValidationError<'_>) -> String {
     cut(&text, MESSAGE_CHARS_MAX)
 }
 
+/// What is wrong with a schema, where the validator's own words would not help its author.
+pub(super) fn schema_message(error: &ValidationError<'_>) -> String {
+    let at_type = error.instance_path().as_str().ends_with("/type");
+    match error.kind() {
+        ValidationErrorKind::Format { format } if format == "regex" => {
+            let pattern = cut(error.instance().as_str().unwrap_or_default(), QUOTED_CHARS_MAX);
+            format!("`{pattern}` is no regular expression of moderate size without look-around and back-references")
+        }
+        ValidationErrorKind::AnyOf { .. } if at_type => {
+            "expected array, boolean, integer, null, number, object or string, or a list of these".to_owned()
+        }
+        _ => message(error),
+    }
+}
+
 /// How many values `value` holds, itself included; counting stops at `most`.
 fn count(value: &Value, most: usize) -> usize {
     let inner: Box<dyn Iterator<Item = &Value>> = match value {

@@ -1,15 +1,13 @@
 //! Writing events: the one statement that every call waits for.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::{AuditRow, COLUMNS, columns};
-use crate::db::Arg;
+use crate::db::{Arg, BulkInsert};
 use crate::{Store, StoreError};
 
-/// Rows a statement: one for a lonely call, eight and sixty-four for groups. Few texts, so that each is prepared once;
-/// 64 rows are 1 664 parameters, far below the 32 766 of SQLite and the 65 535 of PostgreSQL.
-static STATEMENTS: LazyLock<[(usize, String); 3]> = LazyLock::new(|| [64, 8, 1].map(|rows| (rows, insert(rows))));
+static INSERT: LazyLock<BulkInsert> =
+    LazyLock::new(|| BulkInsert::new(concat!("insert into audit_events (", columns!(), ")"), COLUMNS));
 
 impl Store {
     /// Appends events, all or none. When this returns they are on disk.
@@ -17,32 +15,11 @@ impl Store {
         if rows.is_empty() {
             return Ok(());
         }
+        let values = values(rows);
         let mut session = self.db.write().await?;
-        let mut rest = rows;
-        for (size, sql) in STATEMENTS.iter() {
-            while let Some((group, more)) = rest.split_at_checked(*size) {
-                session.run(sql, &values(group)).await?;
-                rest = more;
-                if rest.is_empty() {
-                    break;
-                }
-            }
-        }
+        session.insert_rows(&INSERT, &values).await?;
         session.commit().await
     }
-}
-
-fn insert(rows: usize) -> String {
-    let mut sql = concat!("insert into audit_events (", columns!(), ") values").to_owned();
-    for row in 0..rows {
-        sql.push_str(if row == 0 { " (" } else { ", (" });
-        for column in 1..=COLUMNS {
-            let comma = if column == 1 { "" } else { ", " };
-            write!(sql, "{comma}${}", row * COLUMNS + column).expect("writing to a String does not fail");
-        }
-        sql.push(')');
-    }
-    sql
 }
 
 fn values(rows: &[AuditRow]) -> Vec<Arg<'_>> {

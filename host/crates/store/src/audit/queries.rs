@@ -56,7 +56,9 @@ const CALLS: &str = select!(
      order by request_id desc limit $8"
 );
 const BEFORE_ALL: &str = "g";
-const EVENTS: &str = select!("where workspace_id = $1 and request_id = $2 order by case kind when 'started' then 0 else 1 end, at, writer, sequence");
+const EVENTS: &str = select!(
+    "where workspace_id = $1 and request_id = $2 order by case kind when 'started' then 0 else 1 end, at, writer, sequence"
+);
 const LAST: &str = select!("where writer = $1 order by sequence desc limit 1");
 const OPEN_STARTS: &str = select!(
     "as event where writer = $1 and kind = 'started' and not exists (select 1 from audit_events as other \

@@ -50,6 +50,7 @@ cases! {
         every_change_bumps_the_generation,
         a_snapshot_holds_all_rows,
         a_snapshot_is_of_one_moment,
+        a_cancelled_change_is_whole_or_absent,
     }
     isolation {
         nothing_is_seen_across_workspaces,

@@ -321,3 +321,23 @@ pub(crate) async fn a_snapshot_is_of_one_moment(store: &Store) {
     }
     writing.await.unwrap();
 }
+
+/// Changes are dropped at every point at which they wait: each is there with its generation, or not at all.
+pub(crate) async fn a_cancelled_change_is_whole_or_absent(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let start = store.generation().await.unwrap();
+    for polls in 0..40 {
+        let row = rows::bot(workspace, &polls.to_string());
+        let mut change = Box::pin(store.insert_bot(&row));
+        let mut left = polls;
+        std::future::poll_fn(|context| {
+            let done = change.as_mut().poll(context).is_ready();
+            left -= 1;
+            if done || left < 0 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        })
+        .await;
+    }
+    store.insert_bot(&rows::bot(workspace, "after all of them")).await.unwrap();
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.generation - start, i64::try_from(snapshot.bots.len()).unwrap());
+}

@@ -1,0 +1,249 @@
+//! Step 5, second half: the HTTP clients, and what their errors mean.
+//!
+//! A client is bound to one host and one set of checked addresses: its resolver always fails, so there is no second
+//! look-up that could answer differently, and its pooled connections lead nowhere else. Clients are kept by exactly
+//! what was checked, so a name that moves gets a new one.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use monstrum_types::{Clock, Failure, FailureCode, SystemClock};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
+use url::Url;
+
+use crate::inject::Outgoing;
+use crate::limits::{
+    CLIENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, IDLE_TIMEOUT, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX,
+};
+use crate::policy::Network;
+use crate::resolve::{Resolve, SystemResolver};
+use crate::send::StepObserver;
+
+/// What an [`crate::Egress`] is made of.
+pub struct EgressOptions {
+    /// How names become addresses.
+    pub resolver: Arc<dyn Resolve>,
+    /// Authorities that are trusted besides those of the web.
+    pub extra_roots: Vec<CertificateDer<'static>>,
+    /// What tells whether a token is about to expire.
+    pub clock: Arc<dyn Clock>,
+    /// Is told of every step as it begins.
+    pub observer: Option<Arc<StepObserver>>,
+}
+
+impl Default for EgressOptions {
+    fn default() -> Self {
+        EgressOptions {
+            resolver: Arc::new(SystemResolver::default()),
+            extra_roots: Vec::new(),
+            clock: Arc::new(SystemClock),
+            observer: None,
+        }
+    }
+}
+
+/// What a client was checked for.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    network: Network,
+    host: String,
+    port: Option<u16>,
+    /// Sorted.
+    addresses: Vec<IpAddr>,
+}
+
+struct Kept {
+    client: reqwest::Client,
+    used: u64,
+}
+
+#[derive(Default)]
+struct Cache {
+    clients: HashMap<Key, Kept>,
+    uses: u64,
+}
+
+/// The clients in use.
+pub(crate) struct Clients {
+    tls: ClientConfig,
+    cache: Mutex<Cache>,
+}
+
+impl Clients {
+    pub(crate) fn new(extra_roots: Vec<CertificateDer<'static>>) -> Self {
+        let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+        let given = extra_roots.len();
+        let (added, _) = roots.add_parsable_certificates(extra_roots);
+        if added < given {
+            tracing::warn!(ignored = given - added, "root certificates that cannot be read are not trusted");
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut tls = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has the cipher suites of the default versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Clients { tls, cache: Mutex::default() }
+    }
+
+    /// A client that connects to `addresses` for the host of `url`, and to nothing else.
+    pub(crate) fn client(
+        &self,
+        url: &Url,
+        addresses: &[IpAddr],
+        network: &Network,
+    ) -> Result<reqwest::Client, Failure> {
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        let host = url.host_str().unwrap_or_default().to_owned();
+        let key = Key { network: network.clone(), host, port: url.port_or_known_default(), addresses: sorted };
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.uses += 1;
+        let now = cache.uses;
+        if let Some(kept) = cache.clients.get_mut(&key) {
+            kept.used = now;
+            return Ok(kept.client.clone());
+        }
+        let client = self.build(&key.host, addresses).map_err(|error| {
+            tracing::error!(%error, "no HTTP client could be built");
+            Failure::unsent(FailureCode::Internal, "the request could not be prepared")
+        })?;
+        if cache.clients.len() >= CLIENTS_MAX {
+            let oldest = cache.clients.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
+            oldest.and_then(|key| cache.clients.remove(&key));
+        }
+        cache.clients.insert(key, Kept { client: client.clone(), used: now });
+        Ok(client)
+    }
+
+    fn build(&self, host: &str, addresses: &[IpAddr]) -> reqwest::Result<reqwest::Client> {
+        // With port 0 the port of the URL is used, which has been checked.
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, 0)).collect();
+        reqwest::Client::builder()
+            .tls_backend_preconfigured(self.tls.clone())
+            .dns_resolver(NoResolver)
+            .resolve_to_addrs(host, &addresses)
+            .no_proxy()
+            .no_gzip()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .http1_max_headers(RESPONSE_HEADERS_MAX)
+            .http2_max_header_list_size(u32::try_from(RESPONSE_HEADER_BYTES_MAX).unwrap_or(u32::MAX))
+            .build()
+    }
+
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        self.cache.lock().unwrap().clients.len()
+    }
+}
+
+/// Names were resolved before; whoever asks again is refused.
+struct NoResolver;
+
+impl reqwest::dns::Resolve for NoResolver {
+    fn resolve(&self, _: reqwest::dns::Name) -> reqwest::dns::Resolving {
+        Box::pin(async { Err("names are resolved before a client is asked".into()) })
+    }
+}
+
+/// `outgoing` as the client takes it.
+pub(crate) fn request(outgoing: Outgoing) -> reqwest::Request {
+    let mut request = reqwest::Request::new(outgoing.method, outgoing.url);
+    *request.headers_mut() = outgoing.headers;
+    *request.body_mut() = outgoing.body.map(reqwest::Body::from);
+    request
+}
+
+/// Whether the request cannot have reached the other side.
+pub(crate) fn is_unsent(error: &reqwest::Error) -> bool {
+    error.is_connect() || error.is_builder()
+}
+
+/// What `error` is to a plugin. It tells nothing but the host that the plugin itself has named.
+pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
+    // The URL holds what was injected into it.
+    let error = error.without_url();
+    let (code, message) = if is_tls(&error) {
+        (FailureCode::Tls, format!("no secure connection to `{host}` could be established"))
+    } else if error.is_timeout() {
+        (FailureCode::Timeout, format!("`{host}` did not answer in time"))
+    } else if error.is_builder() {
+        (FailureCode::Invalid, "the URL cannot be sent".to_owned())
+    } else if error.is_connect() {
+        (FailureCode::Connect, format!("no connection to `{host}` could be established"))
+    } else {
+        (FailureCode::Protocol, format!("`{host}` ended the exchange or did not speak HTTP"))
+    };
+    tracing::debug!(code = code.as_str(), cause = deepest(&error), "request failed");
+    Failure { code, message, sent: !is_unsent(&error), retry_after_ms: None }
+}
+
+/// The connector wraps the cause in I/O errors, and what lies in one of these is not its `source`.
+fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    if error.is::<rustls::Error>() {
+        return true;
+    }
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    inner.is_some_and(|inner| is_tls(inner)) || error.source().is_some_and(is_tls)
+}
+
+fn deepest(error: &reqwest::Error) -> String {
+    let mut deepest: &dyn std::error::Error = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    deepest.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client_for(clients: &Clients, url: &str, address: u8, network: &Network) {
+        let address = IpAddr::from([192, 0, 2, address]);
+        clients.client(&Url::parse(url).unwrap(), &[address], network).unwrap();
+    }
+
+    #[tokio::test]
+    async fn clients_are_kept_by_all_that_was_checked() {
+        let clients = Clients::new(Vec::new());
+        let network = Network::default();
+        let opened = Network { allow_http: true, ..Network::default() };
+        client_for(&clients, "https://a.example/", 1, &network);
+        client_for(&clients, "https://a.example/other", 1, &network);
+        assert_eq!(clients.kept(), 1);
+        client_for(&clients, "https://a.example:8443/", 1, &network);
+        client_for(&clients, "https://b.example/", 1, &network);
+        client_for(&clients, "https://a.example/", 2, &network);
+        client_for(&clients, "https://a.example/", 1, &opened);
+        assert_eq!(clients.kept(), 5);
+    }
+
+    #[tokio::test]
+    async fn the_order_of_addresses_makes_no_other_client() {
+        let clients = Clients::new(Vec::new());
+        let url = Url::parse("https://a.example/").unwrap();
+        let (one, two) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        for addresses in [[one, two], [two, one]] {
+            clients.client(&url, &addresses, &Network::default()).unwrap();
+        }
+        assert_eq!(clients.kept(), 1);
+    }
+
+    #[tokio::test]
+    async fn the_number_of_clients_is_bounded() {
+        let clients = Clients::new(Vec::new());
+        for port in 1..=CLIENTS_MAX + 10 {
+            client_for(&clients, &format!("https://a.example:{port}/"), 1, &Network::default());
+        }
+        assert_eq!(clients.kept(), CLIENTS_MAX);
+    }
+}

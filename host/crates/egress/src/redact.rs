@@ -1,0 +1,222 @@
+//! Redaction: no secret value leaves a call, in whichever of the usual encodings it is echoed.
+//!
+//! Percent and JSON escapes may be mixed at will, so they are not searched for as patterns: the text is searched as it
+//! is and as its decoded views (`views`), and what is found there is traced back to the text. Base64, base64url, hex
+//! and UTF-16 are patterns (`patterns`), found in one pass (`search`). What an upstream transforms in any other way is
+//! beyond this.
+
+mod patterns;
+mod search;
+mod views;
+
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use monstrum_types::{Failure, Secret};
+use serde_json::{Map, Value};
+
+use search::Search;
+use views::View;
+
+/// What stands where a secret was. It has no character that a JSON string, a URL or a header would have to escape.
+pub const REDACTED: &str = "[redacted]";
+
+/// Shorter values are refused when a credential is saved; searching for them would hit ordinary text.
+pub const SECRET_BYTES_MIN: usize = 8;
+
+/// How many decodings may lie on top of each other: a JSON string within a JSON string, a URL within a URL.
+const VIEW_DEPTH_MAX: usize = 2;
+
+/// Finds and replaces the secret values of one resource.
+#[derive(Default)]
+pub struct Redactor {
+    values: Vec<Secret>,
+    /// None where there is nothing to search for.
+    search: Option<Search>,
+    /// The views in which these values show.
+    views: &'static [View],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    AsWritten,
+    /// For what arrives in lower case whatever was sent, such as header names.
+    Ignored,
+}
+
+impl Redactor {
+    /// A redactor for `values`: every secret field of a credential and every value derived from one.
+    #[must_use]
+    pub fn new(values: impl IntoIterator<Item = Secret>) -> Self {
+        let mut redactor = Redactor::default();
+        for value in values {
+            redactor.keep(value);
+        }
+        redactor.build();
+        redactor
+    }
+
+    /// Whether `bytes` hold a secret, in any encoding.
+    #[must_use]
+    pub fn contains(&self, bytes: &[u8]) -> bool {
+        !self.find(bytes, Case::AsWritten).is_empty()
+    }
+
+    /// `bytes` without secrets.
+    #[must_use]
+    pub fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let found = self.find(&bytes, Case::AsWritten);
+        if found.is_empty() { bytes } else { replace(&bytes, &found) }
+    }
+
+    /// `text` without secrets.
+    #[must_use]
+    pub fn redact_text(&self, text: String) -> String {
+        self.redact_string(text, Case::AsWritten)
+    }
+
+    /// The name of a header without secrets, whatever became of their case.
+    #[must_use]
+    pub fn redact_name(&self, name: String) -> String {
+        self.redact_string(name, Case::Ignored)
+    }
+
+    /// `value` without secrets in its keys, strings and numbers.
+    #[must_use]
+    pub fn redact_value(&self, value: Value) -> Value {
+        if self.search.is_none() {
+            return value;
+        }
+        match value {
+            Value::String(text) => Value::String(self.redact_text(text)),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_value(item)).collect(),
+            Value::Object(members) => Value::Object(self.redact_members(members)),
+            Value::Number(number) if self.contains(number.to_string().as_bytes()) => Value::from(REDACTED),
+            other => other,
+        }
+    }
+
+    /// `failure` without secrets in its message.
+    #[must_use]
+    pub fn redact_failure(&self, failure: Failure) -> Failure {
+        Failure { message: self.redact_text(failure.message), ..failure }
+    }
+
+    fn redact_members(&self, members: Map<String, Value>) -> Map<String, Value> {
+        members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_value(value))).collect()
+    }
+
+    fn redact_string(&self, text: String, case: Case) -> String {
+        let found = self.find(text.as_bytes(), case);
+        if found.is_empty() {
+            return text;
+        }
+        // A secret is whole characters, but a pattern in UTF-16 may end within one.
+        String::from_utf8_lossy(&replace(text.as_bytes(), &found)).into_owned()
+    }
+
+    fn keep(&mut self, value: Secret) {
+        let trimmed = value.expose().trim();
+        if trimmed.len() < value.expose().len() {
+            // HTTP trims header values, so this is what comes back.
+            self.keep(Secret::new(trimmed.to_owned()));
+        }
+        if value.expose().len() >= SECRET_BYTES_MIN && !self.knows(&value) {
+            self.values.push(value);
+        }
+    }
+
+    fn knows(&self, value: &Secret) -> bool {
+        self.values.iter().any(|known| known.expose() == value.expose())
+    }
+
+    fn build(&mut self) {
+        let patterns: Vec<_> = self.values.iter().flat_map(|value| patterns::of(value.expose())).collect();
+        let has_marks = self.values.iter().any(|value| value.expose().contains(['%', '\\']));
+        self.views = if has_marks { View::ONE_BY_ONE } else { View::TOGETHER };
+        self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
+    }
+
+    /// Where secrets are: sorted, without overlaps.
+    fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
+        match &self.search {
+            Some(search) => self.find_in_views(search, text, case, 0),
+            None => Vec::new(),
+        }
+    }
+
+    fn find_in_views(&self, search: &Search, text: &[u8], case: Case, depth: usize) -> Vec<Range<usize>> {
+        let mut found = search.find(text, case == Case::Ignored);
+        if depth < VIEW_DEPTH_MAX {
+            for view in self.views {
+                if let Some(decoded) = view.decode(text) {
+                    let inner = self.find_in_views(search, &decoded, case, depth + 1);
+                    found.extend(view.trace_back(text, &inner));
+                }
+            }
+        }
+        merge(found)
+    }
+}
+
+/// Sorted, and where two ranges overlap, one.
+fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start < last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+fn replace(bytes: &[u8], ranges: &[Range<usize>]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() + ranges.len() * REDACTED.len());
+    let mut from = 0;
+    for range in ranges {
+        out.extend_from_slice(&bytes[from..range.start]);
+        out.extend_from_slice(REDACTED.as_bytes());
+        from = range.end;
+    }
+    out.extend_from_slice(&bytes[from..]);
+    out
+}
+
+/// The redactor of a call. It only ever learns: a token that was replaced during the call is still looked for at its
+/// end, because it may be in what the plugin has read before.
+#[derive(Default)]
+pub struct RedactorCell {
+    current: RwLock<Arc<Redactor>>,
+}
+
+impl RedactorCell {
+    /// A cell that starts with `redactor`.
+    #[must_use]
+    pub fn new(redactor: Arc<Redactor>) -> Self {
+        RedactorCell { current: RwLock::new(redactor) }
+    }
+
+    /// The redactor as of now.
+    #[must_use]
+    pub fn current(&self) -> Arc<Redactor> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Adds `values`; true where at least one of them was unknown.
+    pub fn learn(&self, values: Vec<Secret>) -> bool {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let known = current.values.len();
+        if values.iter().all(|value| current.knows(value) || value.expose().len() < SECRET_BYTES_MIN) {
+            return false;
+        }
+        let grown = Redactor::new(current.values.iter().cloned().chain(values));
+        let learned = grown.values.len() > known;
+        *current = Arc::new(grown);
+        learned
+    }
+}
+
+#[cfg(test)]
+mod tests;

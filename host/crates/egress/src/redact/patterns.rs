@@ -1,0 +1,72 @@
+//! The texts by which one secret is found: itself, and its encodings that are not undone by a view.
+
+use std::ops::Range;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use zeroize::Zeroizing;
+
+/// One text to look for.
+pub(super) struct Pattern {
+    pub(super) bytes: Zeroizing<Vec<u8>>,
+    any_case: bool,
+}
+
+impl Pattern {
+    fn exact(bytes: impl Into<Vec<u8>>) -> Self {
+        Pattern { bytes: Zeroizing::new(bytes.into()), any_case: false }
+    }
+
+    /// Where this pattern lies in `text`, if it lies at `start`.
+    pub(super) fn at(&self, text: &[u8], start: usize, ignore_case: bool) -> Option<Range<usize>> {
+        let range = start..start + self.bytes.len();
+        let there = text.get(range.clone())?;
+        let same = if self.any_case || ignore_case {
+            there.eq_ignore_ascii_case(&self.bytes)
+        } else {
+            there == self.bytes.as_slice()
+        };
+        same.then_some(range)
+    }
+}
+
+/// All patterns of one secret of at least 8 bytes.
+pub(super) fn of(secret: &str) -> Vec<Pattern> {
+    let bytes = secret.as_bytes();
+    let mut patterns = vec![Pattern::exact(bytes)];
+    if secret.contains(' ') {
+        // The space of HTML forms.
+        patterns.push(Pattern::exact(secret.replace(' ', "+")));
+    }
+    patterns.push(Pattern { bytes: Zeroizing::new(hex::encode(bytes).into_bytes()), any_case: true });
+    patterns.extend(base64_of(bytes));
+    if !secret.is_ascii() {
+        // ASCII in UTF-16 is found by a view, together with its encodings.
+        patterns.push(Pattern::exact(utf16(secret, u16::to_le_bytes)));
+        patterns.push(Pattern::exact(utf16(secret, u16::to_be_bytes)));
+    }
+    patterns
+}
+
+/// The secret alone with and without padding, and inside other data: at each of the three alignments the characters
+/// that it determines on its own. For 8 bytes these are at least 10 characters, 60 bits: no chance hit.
+fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
+    let mut texts = vec![STANDARD.encode(bytes), URL_SAFE.encode(bytes)];
+    for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
+        texts.push(engine.encode(bytes));
+        for unknown in 0..3 {
+            let mut padded = Zeroizing::new(vec![0; unknown]);
+            padded.extend_from_slice(bytes);
+            let first = (8 * unknown).div_ceil(6);
+            let end = 8 * padded.len() / 6;
+            texts.push(engine.encode(padded.as_slice())[first..end].to_owned());
+        }
+    }
+    texts.sort_unstable();
+    texts.dedup();
+    texts.into_iter().map(Pattern::exact).collect()
+}
+
+fn utf16(secret: &str, order: fn(u16) -> [u8; 2]) -> Vec<u8> {
+    secret.encode_utf16().flat_map(order).collect()
+}

@@ -1,0 +1,214 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn redactor(values: &[&str]) -> Redactor {
+    Redactor::new(values.iter().map(|value| Secret::new((*value).to_owned())))
+}
+
+/// Each way of writing `secret` that is undone or recognised, by name.
+fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let bytes = secret.as_bytes();
+    let each = |write: &dyn Fn(usize, u8) -> String| -> Vec<u8> {
+        bytes.iter().enumerate().map(|(at, byte)| write(at, *byte)).collect::<String>().into_bytes()
+    };
+    let percent = |byte: u8, upper: bool| if upper { format!("%{byte:02X}") } else { format!("%{byte:02x}") };
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let units = |write: &dyn Fn(usize, u16) -> String| -> Vec<u8> {
+        secret.encode_utf16().enumerate().map(|(at, unit)| write(at, unit)).collect::<String>().into_bytes()
+    };
+    let hex = hex::encode(bytes);
+    let mixed_hex = hex.char_indices().map(|(at, digit)| if at % 3 == 0 { digit.to_ascii_uppercase() } else { digit });
+    vec![
+        ("raw", bytes.to_vec()),
+        (
+            "percent of reserved",
+            each(&|_, byte| if plain(byte) { char::from(byte).into() } else { percent(byte, true) }),
+        ),
+        ("percent of all, upper", each(&|_, byte| percent(byte, true))),
+        ("percent of all, lower", each(&|_, byte| percent(byte, false))),
+        ("percent of all, mixed", each(&|at, byte| percent(byte, at % 2 == 0))),
+        ("percent twice", each(&|_, byte| format!("%25{byte:02x}"))),
+        ("base64", STANDARD.encode(bytes).into_bytes()),
+        ("base64 unpadded", STANDARD_NO_PAD.encode(bytes).into_bytes()),
+        ("base64url", URL_SAFE.encode(bytes).into_bytes()),
+        ("base64url unpadded", URL_SAFE_NO_PAD.encode(bytes).into_bytes()),
+        ("base64 with escaped slashes", STANDARD.encode(bytes).replace('/', "\\/").into_bytes()),
+        ("hex, lower", hex::encode(bytes).into_bytes()),
+        ("hex, upper", hex::encode_upper(bytes).into_bytes()),
+        ("hex, mixed", mixed_hex.collect::<String>().into_bytes()),
+        ("JSON", serde_json::to_string(secret).unwrap().into_bytes()),
+        ("JSON in JSON", json!(serde_json::to_string(secret).unwrap()).to_string().into_bytes()),
+        ("JSON with escaped slashes", serde_json::to_string(secret).unwrap().replace('/', "\\/").into_bytes()),
+        ("\\u of all, lower", units(&|_, unit| format!("\\u{unit:04x}"))),
+        ("\\u of all, upper", units(&|_, unit| format!("\\u{unit:04X}"))),
+        ("UTF-16 LE", secret.encode_utf16().flat_map(u16::to_le_bytes).collect()),
+        ("UTF-16 BE", secret.encode_utf16().flat_map(u16::to_be_bytes).collect()),
+    ]
+}
+
+const SECRETS: &[&str] =
+    &["s3cr3t/t0k+n?=&", "ghp_abcDEF0123456789abcdef", "12345678", "pä\"ss\\wörd 😀!", "a b%41c d\\u0041"];
+
+#[test]
+fn every_encoding_is_found_and_replaced() {
+    for secret in SECRETS {
+        let redactor = redactor(&[secret]);
+        for (name, encoded) in encodings(secret) {
+            assert!(redactor.contains(&encoded), "{secret} as {name}");
+            let text = [b"before ".as_slice(), &encoded, b" after"].concat();
+            let redacted = redactor.redact_bytes(text);
+            assert!(redacted.starts_with(b"before ") && redacted.ends_with(b" after"), "{secret} as {name}");
+            assert!(redacted.windows(10).any(|window| window == REDACTED.as_bytes()), "{secret} as {name}");
+            assert!(!redactor.contains(&redacted), "{secret} as {name}");
+            assert!(!redacted.windows(encoded.len()).any(|window| window == encoded), "{secret} as {name}");
+        }
+    }
+}
+
+#[test]
+fn base64_is_found_at_each_alignment_in_other_data() {
+    for secret in SECRETS {
+        let redactor = redactor(&[secret]);
+        for before in 0..6 {
+            for after in 0..4 {
+                let data = ["x".repeat(before), (*secret).to_owned(), "y".repeat(after)].concat();
+                for encoded in [STANDARD.encode(&data), URL_SAFE_NO_PAD.encode(&data)] {
+                    let redacted = redactor.redact_text(encoded.clone());
+                    assert!(redacted.contains(REDACTED), "{secret} in {encoded}");
+                    // At most the characters that the secret shares with its neighbours are left of it.
+                    let left = redacted.replace(REDACTED, "").trim_end_matches('=').len();
+                    assert!(left <= (before * 8).div_ceil(6) + (after * 8).div_ceil(6) + 2, "{encoded} -> {redacted}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_form_writes_spaces_as_plus() {
+    assert_eq!(redactor(&["pass phrase!"]).redact_text("p=pass+phrase%21&q=1".into()), "p=[redacted]&q=1");
+}
+
+#[test]
+fn what_is_wrapped_in_several_layers_is_found() {
+    let secret = "s3cr3t/t0k\"n";
+    let redactor = redactor(&[secret]);
+    let json = serde_json::to_string(secret).unwrap();
+    for wrapped in [
+        json!({ "inner": json }).to_string(),
+        percent_encoding::utf8_percent_encode(&json, crate::url::RESERVED).to_string(),
+        json!(percent_encoding::utf8_percent_encode(secret, crate::url::RESERVED).to_string()).to_string(),
+    ] {
+        assert!(redactor.redact_text(wrapped.clone()).contains(REDACTED), "{wrapped}");
+    }
+}
+
+#[test]
+fn a_backslash_before_an_escape_hides_nothing() {
+    for secret in ["s3cr3t-t0ken", "0aa\\\\ Abc"] {
+        let escaped: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        for before in ["\\", "\\\\", "\\\\\\"] {
+            let redacted = redactor(&[secret]).redact_text(format!("C:{before}{escaped}"));
+            assert!(redacted.starts_with("C:") && redacted.ends_with(REDACTED), "{before} {secret}: {redacted}");
+        }
+    }
+}
+
+#[test]
+fn json_stays_json() {
+    let redactor = redactor(&["s3cr3t\"t0ken"]);
+    let body = json!({ "s3cr3t\"t0ken": ["s3cr3t\"t0ken", "x s3cr3t\"t0ken y"], "other": 1 });
+    let redacted = redactor.redact_text(body.to_string());
+    let expected = json!({ "[redacted]": ["[redacted]", "x [redacted] y"], "other": 1 });
+    assert_eq!(serde_json::from_str::<Value>(&redacted).unwrap(), expected);
+    assert_eq!(redactor.redact_value(body), expected);
+}
+
+#[test]
+fn numbers_are_redacted_too() {
+    assert_eq!(redactor(&["12345678"]).redact_value(json!([12_345_678, 1])), json!(["[redacted]", 1]));
+}
+
+#[test]
+fn header_names_arrive_in_lower_case() {
+    let redactor = redactor(&["S3cr3t-T0ken"]);
+    assert_eq!(redactor.redact_name("x-s3cr3t-t0ken".into()), "x-[redacted]");
+    assert_eq!(redactor.redact_text("x-s3cr3t-t0ken".into()), "x-s3cr3t-t0ken");
+}
+
+#[test]
+fn ordinary_text_is_left_alone() {
+    let redactor = redactor(&["ghp_0123456789abcdefABCDEF", "deadbeef-cafe-4321-8765-0123456789ab", "password1"]);
+    let image: Vec<u8> = (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for text in [
+        "8f14e45fceea167a5a36dedd4bea2543d9c5b1a0".to_owned(),
+        "deadbeef-cafe-4321-8765-0123456789ac".to_owned(),
+        "ghp_0123456789ABCDEFabcdef Password1 password 100% \\u00e9 C:\\dir %zz".to_owned(),
+        STANDARD.encode(&image),
+        hex::encode(&image),
+    ] {
+        assert_eq!(redactor.redact_text(text.clone()), text);
+    }
+    assert_eq!(redactor.redact_bytes(image.clone()), image);
+}
+
+#[test]
+fn short_values_are_never_searched_for() {
+    assert!(!redactor(&["", "x", "1234567"]).contains(b"1234567 x"));
+}
+
+#[test]
+fn values_are_searched_for_without_the_space_that_http_trims() {
+    assert_eq!(redactor(&["  s3cr3t-t0ken "]).redact_text("<s3cr3t-t0ken>".into()), "<[redacted]>");
+}
+
+#[test]
+fn neighbours_and_overlaps() {
+    let redactor = redactor(&["aaaaaaaa", "aaaabbbb"]);
+    assert_eq!(redactor.redact_text("aaaaaaaaaaaaaaaa".into()), "[redacted]");
+    assert_eq!(redactor.redact_text("aaaaaaaabbbb.".into()), "[redacted].");
+    assert_eq!(redactor.redact_text("aaaabbbbaaaabbbb".into()), "[redacted][redacted]");
+}
+
+#[test]
+fn a_cell_only_learns() {
+    let cell = RedactorCell::new(Arc::new(redactor(&["first-secret"])));
+    let secret = |value: &str| vec![Secret::new(value.to_owned())];
+    assert!(!cell.learn(secret("first-secret")));
+    assert!(!cell.learn(secret("short")));
+    assert!(cell.learn(secret("second-secret")));
+    let text = "first-secret second-secret".to_owned();
+    assert_eq!(cell.current().redact_text(text), "[redacted] [redacted]");
+}
+
+proptest! {
+    #[test]
+    fn no_encoding_of_a_secret_comes_out(
+        secret in "[ -~äß€😀]{8,40}", before in "[ -~é\\\\%]{0,20}", after in "[ -~é\\\\%]{0,20}", which in any::<prop::sample::Index>()
+    ) {
+        prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
+        let all = encodings(&secret);
+        let (name, encoded) = &all[which.index(all.len())];
+        let redactor = redactor(&[&secret]);
+        let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
+        let redacted = redactor.redact_bytes(text);
+        prop_assert!(!redacted.windows(encoded.len()).any(|window| window == encoded.as_slice()), "{}", name);
+        prop_assert!(!redacted.windows(secret.len()).any(|window| window == secret.as_bytes()), "{}", name);
+    }
+
+    #[test]
+    fn text_without_secrets_is_unchanged(text in "[ -~é\\\\%\u{0}]{0,200}") {
+        let redactor = redactor(&["\u{1}never-there\u{1}"]);
+        prop_assert_eq!(redactor.redact_text(text.clone()), text);
+    }
+
+    #[test]
+    fn redaction_takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let redactor = redactor(&["s3cr3t-t0ken", "üüüüüüüü"]);
+        prop_assert_eq!(redactor.contains(&bytes), redactor.redact_bytes(bytes.clone()) != bytes);
+    }
+}

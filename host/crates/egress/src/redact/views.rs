@@ -1,0 +1,207 @@
+//! Decoded views of a text, in which a secret is plain however its characters were escaped.
+//!
+//! A view keeps no table of offsets: only where something was found in it is the text decoded a second time, to trace
+//! the ranges back. So a view costs no more memory than the text, whatever a hostile upstream puts into it.
+
+use std::ops::Range;
+
+/// One way of looking at a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// `\uXXXX` and the short escapes of a JSON string undone.
+    Json,
+    /// `\uXXXX` alone undone, also behind a backslash that does not belong to it.
+    Unicode,
+    /// `%XX` undone.
+    Percent,
+    /// Both of these undone in one go.
+    Escapes,
+    /// The bytes at even offsets: ASCII in UTF-16, of either byte order.
+    Even,
+    /// The bytes at odd offsets: the same, where the text starts within a character.
+    Odd,
+}
+
+/// What one place of a text stands for.
+struct Unit {
+    decoded: [u8; 4],
+    decoded_length: usize,
+    /// Bytes that it takes in the text.
+    length: usize,
+}
+
+impl View {
+    /// For secrets without `%` and `\`: undoing both escapes at once leaves them as they are, and shows them however
+    /// the escapes are mixed and nested.
+    pub(super) const TOGETHER: &[View] = &[View::Escapes, View::Even, View::Odd];
+
+    /// For secrets that hold what looks like an escape, and would not survive the other kind being undone.
+    pub(super) const ONE_BY_ONE: &[View] = &[View::Json, View::Unicode, View::Percent, View::Even, View::Odd];
+
+    /// The text in this view; None where that would show nothing new.
+    pub(super) fn decode(self, text: &[u8]) -> Option<Vec<u8>> {
+        match self {
+            View::Even | View::Odd => {
+                looks_like_utf16(text).then(|| text.iter().copied().skip(self.offset()).step_by(2).collect())
+            }
+            View::Json | View::Unicode | View::Percent | View::Escapes => self.unescape(text),
+        }
+    }
+
+    fn unescape(self, text: &[u8]) -> Option<Vec<u8>> {
+        let mut decoded = Vec::new();
+        let mut copied = 0;
+        let mut at = 0;
+        let (one, other) = self.marks();
+        while let Some(distance) = position(&text[at..], one, other) {
+            at += distance;
+            let Some(unit) = self.unit(&text[at..]) else {
+                at += 1;
+                continue;
+            };
+            if copied == 0 {
+                decoded.reserve_exact(text.len());
+            }
+            decoded.extend_from_slice(&text[copied..at]);
+            decoded.extend_from_slice(&unit.decoded[..unit.decoded_length]);
+            at += unit.length;
+            copied = at;
+        }
+        if copied == 0 {
+            return None;
+        }
+        decoded.extend_from_slice(&text[copied..]);
+        Some(decoded)
+    }
+
+    /// Where in `text` the `ranges` of its view come from. They are sorted and do not overlap.
+    pub(super) fn trace_back(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
+        if matches!(self, View::Even | View::Odd) {
+            let place = |decoded: usize| 2 * decoded + self.offset();
+            return ranges.iter().map(|range| place(range.start)..place(range.end - 1) + 1).collect();
+        }
+        let mut traced = Vec::with_capacity(ranges.len());
+        let (mut at, mut decoded, mut start) = (0, 0, None);
+        let mut waiting = ranges.iter();
+        let mut next = waiting.next();
+        while let Some(range) = next {
+            let unit = self.unit(&text[at..]);
+            let (length, decoded_length) = unit.map_or((1, 1), |unit| (unit.length, unit.decoded_length));
+            if start.is_none() && range.start < decoded + decoded_length {
+                start = Some(at);
+            }
+            if range.end <= decoded + decoded_length {
+                traced.extend(start.take().map(|start| start..at + length));
+                next = waiting.next();
+                // The next range may start within this same unit.
+                continue;
+            }
+            at += length;
+            decoded += decoded_length;
+        }
+        traced
+    }
+
+    /// The bytes with which an escape of this view starts.
+    fn marks(self) -> (u8, u8) {
+        match self {
+            View::Json | View::Unicode => (b'\\', b'\\'),
+            View::Percent => (b'%', b'%'),
+            View::Escapes => (b'\\', b'%'),
+            View::Even | View::Odd => (0, 0),
+        }
+    }
+
+    fn offset(self) -> usize {
+        usize::from(self == View::Odd)
+    }
+
+    /// The escape with which `text` starts.
+    fn unit(self, text: &[u8]) -> Option<Unit> {
+        match (self, text) {
+            (View::Percent | View::Escapes, [b'%', high, low, ..]) => {
+                Some(Unit::byte(hex(*high)? << 4 | hex(*low)?, 3))
+            }
+            (View::Json | View::Escapes, [b'\\', ..]) => json_escape(text),
+            (View::Unicode, [b'\\', b'u', digits @ ..]) => json_character(digits),
+            _ => None,
+        }
+    }
+}
+
+/// The first place of one of two bytes. Where none is near, whole chunks are looked at, which a processor does in a
+/// few steps.
+fn position(text: &[u8], one: u8, other: u8) -> Option<usize> {
+    const NEAR: usize = 4;
+    const CHUNK: usize = 64;
+    let is_mark = |byte: &u8| *byte == one || *byte == other;
+    let (near, far) = text.split_at(text.len().min(NEAR));
+    if let Some(distance) = near.iter().position(is_mark) {
+        return Some(distance);
+    }
+    let holds = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | (*byte == one) | (*byte == other));
+    let first = far.chunks(CHUNK).position(holds)? * CHUNK;
+    far[first..].iter().position(is_mark).map(|distance| NEAR + first + distance)
+}
+
+/// Whether there is ASCII in UTF-16 for at least half the length of the shortest secret.
+fn looks_like_utf16(text: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(distance) = position(&text[at..], 0, 0) {
+        at += distance + 1;
+        if let [a, 0, b, 0, c, 0, ..] = text[at..]
+            && a != 0
+            && b != 0
+            && c != 0
+        {
+            return true;
+        }
+    }
+    false
+}
+
+impl Unit {
+    fn byte(byte: u8, length: usize) -> Self {
+        Unit { decoded: [byte, 0, 0, 0], decoded_length: 1, length }
+    }
+}
+
+fn json_escape(text: &[u8]) -> Option<Unit> {
+    let [b'\\', kind, rest @ ..] = text else { return None };
+    let byte = match kind {
+        b'"' | b'\\' | b'/' => *kind,
+        b'b' => 8,
+        b't' => b'\t',
+        b'n' => b'\n',
+        b'f' => 12,
+        b'r' => b'\r',
+        b'u' => return json_character(rest),
+        _ => return None,
+    };
+    Some(Unit::byte(byte, 2))
+}
+
+/// The character whose `\u` has been read; two escapes where it is a surrogate pair.
+fn json_character(digits: &[u8]) -> Option<Unit> {
+    let first = code_unit(digits)?;
+    let (character, length) = match char::from_u32(u32::from(first)) {
+        Some(character) => (character, 6),
+        None => {
+            let [b'\\', b'u', digits @ ..] = digits.get(4..)? else { return None };
+            let pair = [first, code_unit(digits)?];
+            (char::decode_utf16(pair).next()?.ok()?, 12)
+        }
+    };
+    let mut decoded = [0; 4];
+    let decoded_length = character.encode_utf8(&mut decoded).len();
+    Some(Unit { decoded, decoded_length, length })
+}
+
+fn code_unit(digits: &[u8]) -> Option<u16> {
+    let digits = digits.get(..4)?;
+    digits.iter().try_fold(0, |value, digit| Some(value << 4 | u16::from(hex(*digit)?)))
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}

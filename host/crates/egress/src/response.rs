@@ -1,0 +1,247 @@
+//! Step 8: what came back is bounded, stripped of what is the host's, and redacted.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use flate2::write::MultiGzDecoder;
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, RETRY_AFTER, SET_COOKIE, TRANSFER_ENCODING,
+};
+use http::{Method, StatusCode};
+use monstrum_manifest::InjectRule;
+use monstrum_types::{Failure, FailureCode, HttpResponse};
+
+use crate::client;
+use crate::headers::is_injected;
+use crate::limits::{
+    INLINE_SEARCH_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX,
+};
+use crate::redact::Redactor;
+
+/// How a body is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Encoding {
+    Identity,
+    Gzip,
+}
+
+/// Reads the response to the end.
+pub(crate) async fn read(
+    response: reqwest::Response,
+    method: &Method,
+    inject: &[InjectRule],
+    redactor: Arc<Redactor>,
+) -> Result<HttpResponse, Failure> {
+    let status = response.status();
+    let retry_after_ms = retry_after_ms(status, response.headers());
+    let answer = read_parts(response, method, inject, redactor).await;
+    answer.map_err(|failure| Failure { retry_after_ms, ..failure })
+}
+
+async fn read_parts(
+    response: reqwest::Response,
+    method: &Method,
+    inject: &[InjectRule],
+    redactor: Arc<Redactor>,
+) -> Result<HttpResponse, Failure> {
+    let status = response.status();
+    check_headers(response.headers())?;
+    let mut headers = response.headers().clone();
+    let has_body = *method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED;
+    let body = if has_body {
+        let encoding = encoding(&headers)?;
+        let body = read_body(response, encoding).await?;
+        headers.remove(CONTENT_ENCODING);
+        let body = redact_body(body, &redactor).await?;
+        if headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, body.len().into());
+        }
+        body
+    } else {
+        Vec::new()
+    };
+    Ok(HttpResponse { status: status.as_u16(), headers: hand_over(&headers, inject, &redactor), body })
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if headers.len() > RESPONSE_HEADERS_MAX || bytes > RESPONSE_HEADER_BYTES_MAX {
+        return Err(Failure::sent(FailureCode::TooLarge, "the headers of the response are too large"));
+    }
+    Ok(())
+}
+
+/// The encodings of the body, of which the host undoes one: a body that it cannot read it cannot redact.
+fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
+    let mut encoding = Encoding::Identity;
+    for value in headers.get_all(CONTENT_ENCODING) {
+        let names = value.to_str().map_err(|_| not_decoded())?;
+        for name in names.split(',').map(str::trim) {
+            match name.to_ascii_lowercase().as_str() {
+                "" | "identity" => {}
+                "gzip" | "x-gzip" if encoding == Encoding::Identity => encoding = Encoding::Gzip,
+                _ => return Err(not_decoded()),
+            }
+        }
+    }
+    Ok(encoding)
+}
+
+async fn read_body(mut response: reqwest::Response, encoding: Encoding) -> Result<Vec<u8>, Failure> {
+    let limit = u64::try_from(RESPONSE_BODY_BYTES_MAX).unwrap_or(u64::MAX);
+    if encoding == Encoding::Identity && response.content_length().is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let host = response.url().host_str().unwrap_or_default().to_owned();
+    let mut body = Body::new(encoding);
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) => body.push(&chunk)?,
+            Ok(None) => return body.finish(),
+            Err(error) => return Err(Failure { sent: true, ..client::failure(error, &host) }),
+        }
+    }
+}
+
+/// A body as it arrives, bounded in what it decodes to.
+enum Body {
+    Identity(Capped),
+    /// None before the first byte: an empty body is no gzip stream, and no fault.
+    Gzip(Option<Box<MultiGzDecoder<Capped>>>),
+}
+
+impl Body {
+    fn new(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Identity => Body::Identity(Capped::default()),
+            Encoding::Gzip => Body::Gzip(None),
+        }
+    }
+
+    fn push(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        match self {
+            Body::Identity(bytes) => bytes.write_all(chunk).map_err(|error| body_failure(&error)),
+            Body::Gzip(_) if chunk.is_empty() => Ok(()),
+            Body::Gzip(decoder) => {
+                let decoder = decoder.get_or_insert_with(|| Box::new(MultiGzDecoder::new(Capped::default())));
+                decoder.write_all(chunk).map_err(|error| body_failure(&error))
+            }
+        }
+    }
+
+    fn finish(self) -> Result<Vec<u8>, Failure> {
+        match self {
+            Body::Identity(bytes) => Ok(bytes.0),
+            Body::Gzip(None) => Ok(Vec::new()),
+            Body::Gzip(Some(decoder)) => decoder.finish().map(|bytes| bytes.0).map_err(|error| body_failure(&error)),
+        }
+    }
+}
+
+/// Takes bytes up to the limit, and an error from then on: so no chunk can decode to more than that.
+#[derive(Default)]
+struct Capped(Vec<u8>);
+
+impl Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > RESPONSE_BODY_BYTES_MAX {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn body_failure(error: &io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        too_large()
+    } else {
+        Failure::sent(FailureCode::Protocol, "the response's body is not what its content encoding says")
+    }
+}
+
+async fn redact_body(body: Vec<u8>, redactor: &Arc<Redactor>) -> Result<Vec<u8>, Failure> {
+    if body.len() <= INLINE_SEARCH_BYTES_MAX {
+        return Ok(redactor.redact_bytes(body));
+    }
+    let redactor = Arc::clone(redactor);
+    let redaction = tokio::task::spawn_blocking(move || redactor.redact_bytes(body));
+    redaction.await.map_err(|_| Failure::sent(FailureCode::Internal, "the response could not be redacted"))
+}
+
+/// The headers that the plugin gets.
+fn hand_over(headers: &HeaderMap, inject: &[InjectRule], redactor: &Redactor) -> Vec<(String, String)> {
+    let kept = headers.iter().filter(|(name, _)| !is_dropped(name.as_str(), inject));
+    kept.map(|(name, value)| {
+        let value = redactor.redact_bytes(value.as_bytes().to_vec());
+        // Bytes outside of UTF-8 are replaced before the search, so that they cannot part a secret after it.
+        let value = redactor.redact_text(String::from_utf8_lossy(&value).into_owned());
+        (redactor.redact_name(name.as_str().to_owned()), value)
+    })
+    .collect()
+}
+
+/// Cookies and credentials of the host's own dealings with the upstream, and what no longer holds of the body.
+fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
+    [SET_COOKIE, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING].iter().any(|dropped| dropped == name)
+        || name == "set-cookie2"
+        || name.starts_with("proxy-")
+        || is_injected(name, inject)
+}
+
+/// The seconds for which the other side asks to be left alone.
+fn retry_after_ms(status: StatusCode, headers: &HeaderMap) -> Option<u32> {
+    if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
+        return None;
+    }
+    let seconds: u32 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(seconds.saturating_mul(1000))
+}
+
+fn too_large() -> Failure {
+    Failure::sent(FailureCode::TooLarge, "the response is larger than 10 MiB")
+}
+
+fn not_decoded() -> Failure {
+    Failure::sent(FailureCode::Protocol, "the response has a content encoding that the host does not decode")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    fn encoded(values: &[&str]) -> Result<Encoding, FailureCode> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(CONTENT_ENCODING, HeaderValue::from_str(value).unwrap());
+        }
+        encoding(&headers).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn gzip_once_is_all_that_is_decoded() {
+        for none in [&[][..], &[""], &["identity"], &["identity, Identity"]] {
+            assert_eq!(encoded(none), Ok(Encoding::Identity), "{none:?}");
+        }
+        for gzip in [&["gzip"][..], &["GZIP"], &["x-gzip"], &["identity", "gzip"]] {
+            assert_eq!(encoded(gzip), Ok(Encoding::Gzip), "{gzip:?}");
+        }
+        for other in [&["br"][..], &["deflate"], &["zstd"], &["gzip, gzip"], &["gzip", "gzip"], &["gzip, br"], &["x"]] {
+            assert_eq!(encoded(other), Err(FailureCode::Protocol), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_read_from_two_statuses_only() {
+        let headers = |value: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+        assert_eq!(retry_after_ms(StatusCode::TOO_MANY_REQUESTS, &headers("2")), Some(2000));
+        assert_eq!(retry_after_ms(StatusCode::SERVICE_UNAVAILABLE, &headers("99999999")), Some(u32::MAX));
+        assert_eq!(retry_after_ms(StatusCode::OK, &headers("2")), None);
+        assert_eq!(retry_after_ms(StatusCode::TOO_MANY_REQUESTS, &headers("soon")), None);
+    }
+}

@@ -1,0 +1,252 @@
+//! The eight steps of an outbound request, in the order in which they must happen.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ::url::Url;
+use futures::future::BoxFuture;
+use http::StatusCode;
+use http::header::{ACCEPT_ENCODING, HeaderValue, USER_AGENT};
+use monstrum_types::{Clock, Failure, FailureCode, HttpRequest, HttpResponse};
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::{Clients, EgressOptions};
+use crate::credential::{Credential, CredentialSource, CredentialState};
+use crate::inject::{Outgoing, inject};
+use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS};
+use crate::policy::Scope;
+use crate::redact::RedactorCell;
+use crate::resolve::Resolve;
+use crate::{addresses, client, headers, policy, redirect, response, scan, url};
+
+/// Who asks, where a plugin does not say. Some upstreams refuse requests without it.
+const AGENT: &str = concat!("monstrum/", env!("CARGO_PKG_VERSION"));
+
+/// The one way out. Cheap to clone.
+#[derive(Clone)]
+pub struct Egress {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    resolver: Arc<dyn Resolve>,
+    clients: Clients,
+    clock: Arc<dyn Clock>,
+    observer: Option<Arc<StepObserver>>,
+}
+
+/// One step of a request. Their order is part of the contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// 1: the URL and the headers are built and checked.
+    Build,
+    /// 2: the URL is checked against the origins that may be reached.
+    CheckEgress,
+    /// 3: what the plugin wrote is searched for secrets.
+    Scan,
+    /// 4: the name is resolved and the addresses are checked.
+    Resolve,
+    /// 5: the credential is added and the request is sent.
+    Send,
+    /// 6: a redirect is followed, from step 1 on.
+    Redirect,
+    /// 7: a refused credential is refreshed, and the request sent once more.
+    Refresh,
+    /// 8: the response is bounded, stripped and redacted.
+    Respond,
+}
+
+/// Is told of every step as it begins.
+pub type StepObserver = dyn Fn(Step) + Send + Sync;
+
+/// Awaited once, before the first byte of a request leaves; not at all where the request is refused before.
+pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
+
+impl Egress {
+    /// An egress with caches of its own.
+    #[must_use]
+    pub fn new(options: EgressOptions) -> Self {
+        let clients = Clients::new(options.extra_roots);
+        let EgressOptions { resolver, clock, observer, .. } = options;
+        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer }) }
+    }
+
+    /// Sends `request`, as far as `scope` allows, and returns what came back without secrets.
+    ///
+    /// # Errors
+    ///
+    /// With the code and a message that a plugin may read, and with whether the request may have reached the other
+    /// side.
+    pub async fn send(
+        &self,
+        scope: &Scope,
+        credentials: &dyn CredentialSource,
+        redactor: &RedactorCell,
+        request: HttpRequest,
+        deadline: Instant,
+        before_sending: &BeforeSending<'_>,
+    ) -> Result<HttpResponse, Failure> {
+        let asked = request.timeout_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+        let deadline = asked.map_or(deadline, |asked| asked.min(deadline));
+        let sending = Sending {
+            egress: &self.inner,
+            scope,
+            credentials,
+            redactor,
+            before_sending,
+            announced: AtomicBool::new(false),
+            sent: AtomicBool::new(false),
+        };
+        let result = timeout_at(deadline, sending.run(request)).await;
+        let late = || Err(Failure::unsent(FailureCode::Timeout, "the request took too long"));
+        result.unwrap_or_else(|_| late()).map_err(|failure| {
+            let sent = failure.sent || sending.sent.load(Ordering::SeqCst);
+            redactor.current().redact_failure(Failure { sent, ..failure })
+        })
+    }
+}
+
+/// One request with everything that it needs on its way.
+struct Sending<'a, 'b> {
+    egress: &'a Inner,
+    scope: &'a Scope,
+    credentials: &'a dyn CredentialSource,
+    redactor: &'a RedactorCell,
+    before_sending: &'a BeforeSending<'b>,
+    /// Whether `before_sending` has been awaited.
+    announced: AtomicBool,
+    /// Whether a byte of a request may have left.
+    sent: AtomicBool,
+}
+
+impl Sending<'_, '_> {
+    async fn run(&self, mut request: HttpRequest) -> Result<HttpResponse, Failure> {
+        let mut redirects_left = self.scope.follow_redirects.min(REDIRECTS_MAX);
+        let mut may_refresh = true;
+        loop {
+            self.begin(Step::Build);
+            let outgoing = self.build(&request)?;
+            self.begin(Step::CheckEgress);
+            policy::check(self.scope, &outgoing.url)?;
+            self.begin(Step::Scan);
+            scan::check(&self.redactor.current(), &mut request).await?;
+            self.begin(Step::Resolve);
+            let network = &self.scope.network;
+            let addresses = addresses::resolve(&outgoing.url, network, self.egress.resolver.as_ref()).await?;
+            self.begin(Step::Send);
+            let mut credential = self.credential_for(&mut request, &outgoing.url).await?;
+            let mut answer = self.exchange(&outgoing, credential.as_deref(), &addresses).await?;
+            // What is refused is no redirect, but what the second attempt brings may be one.
+            if let Some(stale) = refused(&answer, credential.as_deref()).filter(|_| may_refresh) {
+                self.begin(Step::Refresh);
+                may_refresh = false;
+                let fresh = self.refreshed(stale, &mut request, &outgoing.url).await?;
+                answer = self.exchange(&outgoing, fresh.as_deref(), &addresses).await?;
+                credential = fresh;
+            }
+            if redirects_left > 0
+                && let Some(next) = redirect::next(&request, &outgoing.url, &answer)?
+            {
+                self.begin(Step::Redirect);
+                redirects_left -= 1;
+                request = next;
+                continue;
+            }
+            self.begin(Step::Respond);
+            let sealed = credential.as_ref().map_or(&[][..], |credential| &credential.inject);
+            let rules = [&self.scope.inject, sealed].concat();
+            return response::read(answer, &outgoing.method, &rules, self.redactor.current()).await;
+        }
+    }
+
+    fn begin(&self, step: Step) {
+        if let Some(observer) = &self.egress.observer {
+            observer(step);
+        }
+    }
+
+    fn build(&self, request: &HttpRequest) -> Result<Outgoing, Failure> {
+        let method = headers::method(request)?;
+        headers::check_body(request)?;
+        let url = url::build(self.scope.api_base.as_ref(), &request.url, &request.query)?;
+        let mut headers = headers::build(request, &self.scope.inject)?;
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        Ok(Outgoing { method, url, headers, body: request.body.clone() })
+    }
+
+    /// The credential for `url`; None where the request goes without.
+    async fn credential_for(&self, request: &mut HttpRequest, url: &Url) -> Result<Option<Arc<Credential>>, Failure> {
+        if !request.authenticate {
+            return Ok(None);
+        }
+        let credential = match self.credentials.current().await {
+            Ok(credential) => credential,
+            Err(CredentialState::NotNeeded) => return Ok(None),
+            Err(state) => return Err(state.failure()),
+        };
+        let now = self.egress.clock.now();
+        let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
+        if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS && credential.is_for(url) {
+            return self.refreshed(&credential, request, url).await;
+        }
+        if expires_in_ms <= 0 {
+            return Err(CredentialState::Expired.failure());
+        }
+        self.admit(credential, request, url).await
+    }
+
+    async fn refreshed(
+        &self,
+        stale: &Credential,
+        request: &mut HttpRequest,
+        url: &Url,
+    ) -> Result<Option<Arc<Credential>>, Failure> {
+        let fresh = self.credentials.refresh(stale).await.map_err(CredentialState::failure)?;
+        self.admit(fresh, request, url).await
+    }
+
+    /// From here on the values of `credential` are redacted. Should one of them be new, the request is searched again.
+    async fn admit(
+        &self,
+        credential: Arc<Credential>,
+        request: &mut HttpRequest,
+        url: &Url,
+    ) -> Result<Option<Arc<Credential>>, Failure> {
+        if self.redactor.learn(credential.secret_values()) {
+            scan::check(&self.redactor.current(), request).await?;
+        }
+        Ok(credential.is_for(url).then_some(credential))
+    }
+
+    /// One request and the head of its response.
+    async fn exchange(
+        &self,
+        outgoing: &Outgoing,
+        credential: Option<&Credential>,
+        addresses: &[IpAddr],
+    ) -> Result<reqwest::Response, Failure> {
+        let host = outgoing.url.host_str().unwrap_or_default();
+        let client = self.egress.clients.client(&outgoing.url, addresses, &self.scope.network)?;
+        let outgoing = match credential {
+            Some(credential) => inject(outgoing.clone(), credential)?,
+            None => outgoing.clone(),
+        };
+        if !self.announced.swap(true, Ordering::SeqCst) {
+            (self.before_sending)().await?;
+        }
+        let sent_before = self.sent.swap(true, Ordering::SeqCst);
+        client.execute(client::request(outgoing)).await.map_err(|error| {
+            let failure = client::failure(error, host);
+            self.sent.store(sent_before || failure.sent, Ordering::SeqCst);
+            failure
+        })
+    }
+}
+
+/// The credential that the upstream has refused although a newer one may do.
+fn refused<'a>(answer: &reqwest::Response, credential: Option<&'a Credential>) -> Option<&'a Credential> {
+    credential.filter(|credential| credential.refreshable && answer.status() == StatusCode::UNAUTHORIZED)
+}

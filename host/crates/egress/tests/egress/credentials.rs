@@ -1,0 +1,180 @@
+//! Who gets the credential, and what happens when it is refused.
+
+use std::sync::atomic::Ordering;
+
+use monstrum_egress::{CredentialState, RedactorCell};
+use monstrum_types::{FailureCode, Secret};
+
+use crate::support::{Call, NOW, Server, TOKEN, answer, basic, header, ok, query};
+
+#[tokio::test]
+async fn the_credential_is_added_and_only_there() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.send().await.unwrap();
+    call.request.authenticate = false;
+    call.send().await.unwrap();
+    let seen = server.seen();
+    assert_eq!(seen[0].header("authorization"), Some(format!("Bearer {TOKEN}").as_str()));
+    assert_eq!(seen[1].header("authorization"), None);
+    assert_eq!(seen[0].header("accept-encoding"), Some("gzip"));
+    assert!(seen[0].header("user-agent").unwrap().starts_with("monstrum/"));
+}
+
+#[tokio::test]
+async fn queries_and_basic_are_added_too() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x?a=b");
+    call.credential.fields.insert("user".into(), Secret::new("me@example.com".into()));
+    call.credential.inject = vec![query("key", "{access_token}"), basic("{user}", "{access_token}")];
+    call.send().await.unwrap();
+    let seen = &server.seen()[0];
+    assert_eq!(seen.line, "GET /x?a=b&key=ghp_S3cr3t%2FT0ken%2Bvalue%3D HTTP/1.1");
+    assert_eq!(seen.header("authorization"), Some("Basic bWVAZXhhbXBsZS5jb206Z2hwX1MzY3IzdC9UMGtlbit2YWx1ZT0="));
+}
+
+#[tokio::test]
+async fn an_origin_outside_the_audience_is_reached_without() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.credential.audience = vec!["https://api.example".parse().unwrap()];
+    call.send().await.unwrap();
+    call.credential.audience.clear();
+    call.source.current = Err(CredentialState::Ready);
+    call.send().await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
+    assert_eq!(server.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_plugin_writes_never_stands_in_for_the_credential() {
+    let server = Server::start(|_| ok("")).await;
+    for authenticate in [true, false] {
+        let mut call = Call::new(&server.url(), "/x");
+        call.request.authenticate = authenticate;
+        call.request.headers = vec![("authorization".into(), "Bearer of-my-own".into())];
+        call.assert_refused(FailureCode::Denied).await;
+    }
+    // Sealed under a rule that the manifest no longer has: the header is taken all the same.
+    let mut call = Call::new(&server.url(), "/x");
+    call.scope.inject.clear();
+    call.credential.inject = vec![header("X-Key", "{access_token}")];
+    call.request.headers = vec![("x-key".into(), "of-my-own".into())];
+    call.assert_refused(FailureCode::Denied).await;
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn states_without_a_credential_are_told_apart() {
+    let server = Server::start(|_| ok("")).await;
+    for (state, code, message) in [
+        (CredentialState::None, FailureCode::Unauthenticated, "no credential is stored for this resource"),
+        (CredentialState::Expired, FailureCode::Unauthenticated, "the credential of this resource has expired"),
+        (
+            CredentialState::NeedsAuthorization,
+            FailureCode::Unauthenticated,
+            "the credential of this resource has to be authorized again",
+        ),
+        (CredentialState::Unavailable, FailureCode::Unavailable, "the credential cannot be read at present"),
+    ] {
+        let mut call = Call::new(&server.url(), "/x");
+        call.source.current = Err(state);
+        assert_eq!(call.assert_refused(code).await.message, message);
+        // A request that needs none is not held up.
+        call.request.authenticate = false;
+        assert!(call.send().await.is_ok());
+    }
+    let mut call = Call::new(&server.url(), "/x");
+    call.source.current = Err(CredentialState::NotNeeded);
+    assert!(call.send().await.is_ok());
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
+}
+
+/// Refuses every token but the fresh one.
+async fn picky() -> Server {
+    Server::start(|seen| match seen.header("authorization") {
+        Some("Bearer fresh-token") => answer("200 OK", &[], &seen.body),
+        _ => answer("401 Unauthorized", &[], b"who are you"),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_refused_token_is_refreshed_once_and_the_request_sent_once_more() {
+    let server = picky().await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.request.method = "POST".into();
+    call.request.body = Some(b"body and soul".to_vec());
+    call.refresh_into("fresh-token");
+    let response = call.send().await.unwrap();
+    assert_eq!((response.status, response.body), (200, b"body and soul".to_vec()));
+    assert_eq!((server.seen().len(), call.source.refreshes.load(Ordering::SeqCst)), (2, 1));
+    // Both tokens are kept from the plugin from now on.
+    let text = format!("{TOKEN} fresh-token");
+    assert_eq!(call.redactor.current().redact_text(text), "[redacted] [redacted]");
+}
+
+#[tokio::test]
+async fn a_second_refusal_is_the_answer() {
+    let server = picky().await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.refresh_into("also-refused");
+    assert_eq!(call.send().await.unwrap().status, 401);
+    assert_eq!((server.seen().len(), call.source.refreshes.load(Ordering::SeqCst)), (2, 1));
+}
+
+#[tokio::test]
+async fn without_a_refresh_the_refusal_is_the_answer() {
+    let server = picky().await;
+    let mut call = Call::new(&server.url(), "/x");
+    assert_eq!(call.send().await.unwrap().body, b"who are you");
+    // Nor is there one where the credential had no part in it.
+    call.refresh_into("fresh-token");
+    call.request.authenticate = false;
+    assert_eq!(call.send().await.unwrap().status, 401);
+    assert_eq!((server.seen().len(), call.source.refreshes.load(Ordering::SeqCst)), (2, 0));
+}
+
+#[tokio::test]
+async fn a_refresh_that_fails_ends_the_request() {
+    let server = picky().await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.credential.refreshable = true;
+    call.source.refreshed = Err(CredentialState::NeedsAuthorization);
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Unauthenticated, true));
+    assert_eq!(server.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_token_about_to_expire_is_refreshed_first() {
+    for (left_ms, refreshes) in [(60_000, 0), (59_999, 1), (0, 1), (-1, 1)] {
+        let server = Server::start(|_| ok("")).await;
+        let mut call = Call::new(&server.url(), "/x");
+        call.refresh_into("fresh-token");
+        call.credential.expires_at = Some(NOW.plus_ms(left_ms));
+        call.send().await.unwrap();
+        assert_eq!(call.source.refreshes.load(Ordering::SeqCst), refreshes, "{left_ms}");
+        let token = if refreshes == 1 { "fresh-token" } else { TOKEN };
+        assert_eq!(server.seen()[0].header("authorization"), Some(format!("Bearer {token}").as_str()), "{left_ms}");
+    }
+}
+
+#[tokio::test]
+async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.credential.expires_at = Some(NOW);
+    call.assert_refused(FailureCode::Unauthenticated).await;
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_secret_that_becomes_known_on_the_way_is_searched_for_too() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.redactor = RedactorCell::default();
+    call.request.body = Some(TOKEN.as_bytes().to_vec());
+    call.assert_refused(FailureCode::Denied).await;
+    assert!(server.seen().is_empty());
+}

@@ -1,0 +1,11 @@
+//! Egress against real servers on the loopback interface: what leaves, what comes back, and what never does either.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+mod credentials;
+mod network;
+mod order;
+mod redaction;
+mod redirects;
+mod responses;
+mod support;

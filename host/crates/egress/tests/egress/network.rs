@@ -1,0 +1,193 @@
+//! Names, addresses, connections, TLS and time.
+
+use std::future::pending;
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use monstrum_egress::{Egress, EgressOptions, LookupError, Resolve};
+use monstrum_types::FailureCode;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::support::{Call, Names, Server, ok};
+
+fn named(server: &Server) -> String {
+    format!("http://api.example:{}", server.address.port())
+}
+
+#[tokio::test]
+async fn a_name_is_looked_up_once_and_its_address_connected_to() {
+    let server = Server::start(|_| ok("hello")).await;
+    let mut call = Call::new(&named(&server), "/x");
+    call.names = Names::new(&[("api.example", &[&["127.0.0.1"]])]);
+    assert_eq!(call.send().await.unwrap().body, b"hello");
+    assert_eq!(call.names.asked.load(Ordering::SeqCst), 1);
+    let host = format!("api.example:{}", server.address.port());
+    assert_eq!(server.seen()[0].header("host"), Some(host.as_str()));
+}
+
+#[tokio::test]
+async fn a_name_that_moves_to_a_forbidden_address_is_refused_although_a_connection_is_open() {
+    let server = Server::start(|_| ok("hello")).await;
+    let mut call = Call::new(&named(&server), "/x");
+    call.names = Names::new(&[("api.example", &[&["127.0.0.1"], &["169.254.169.254"], &["127.0.0.1", "10.0.0.1"]])]);
+    let egress = call.egress();
+    call.send_by(&egress).await.unwrap();
+    for _ in 0..2 {
+        let failure = call.send_by(&egress).await.unwrap_err();
+        assert_eq!((failure.code, failure.sent), (FailureCode::Denied, false));
+        assert_eq!(failure.message, "`api.example` has an address that may not be reached");
+    }
+    assert_eq!((server.seen().len(), call.announced.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[tokio::test]
+async fn a_name_that_moves_to_another_server_reaches_that_one() {
+    let first = Server::start(|_| ok("first")).await;
+    let second = Server::start_at(&format!("127.0.0.2:{}", first.address.port()), |_| ok("second")).await;
+    let mut call = Call::new(&named(&first), "/x");
+    call.names = Names::new(&[("api.example", &[&["127.0.0.1"], &["127.0.0.2"]])]);
+    let egress = call.egress();
+    assert_eq!(call.send_by(&egress).await.unwrap().body, b"first");
+    assert_eq!(call.send_by(&egress).await.unwrap().body, b"second");
+    assert_eq!(second.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn local_names_are_refused_without_a_look_up() {
+    for host in ["localhost", "LOCALHOST", "x.localhost"] {
+        let mut call = Call::new(&format!("http://{host}"), "/x");
+        call.names = Names::new(&[("localhost", &[&["127.0.0.1"]]), ("x.localhost", &[&["127.0.0.1"]])]);
+        call.assert_refused(FailureCode::Denied).await;
+        assert_eq!(call.names.asked.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[tokio::test]
+async fn http_is_refused_unless_opened_even_on_loopback() {
+    let mut call = Call::new("http://127.0.0.1:9", "/x");
+    call.scope.network.allow_http = false;
+    call.assert_refused(FailureCode::Denied).await;
+}
+
+#[tokio::test]
+async fn unknown_names_fail_as_dns() {
+    let mut call = Call::new("https://nobody.example", "/x");
+    let failure = call.assert_refused(FailureCode::Dns).await;
+    assert_eq!(failure.message, "`nobody.example` could not be resolved");
+}
+
+#[tokio::test]
+async fn a_closed_port_fails_as_connect_and_unsent() {
+    let closed = {
+        let server = Server::start(|_| ok("")).await;
+        server.address
+    };
+    let mut call = Call::new(&format!("http://{closed}"), "/x");
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Connect, false), "{failure:?}");
+    assert_eq!(failure.message, "no connection to `127.0.0.1` could be established");
+}
+
+#[tokio::test]
+async fn silence_is_a_timeout_that_may_have_arrived() {
+    let server = Server::start(|_| Vec::new()).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.request.timeout_ms = Some(1000);
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Timeout, true));
+}
+
+struct Silent;
+
+impl Resolve for Silent {
+    fn lookup<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>> {
+        Box::pin(pending())
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_that_takes_too_long_is_a_timeout_and_unsent() {
+    let mut call = Call::new("https://slow.example", "/x");
+    call.request.timeout_ms = Some(20);
+    let egress = Egress::new(EgressOptions { resolver: Arc::new(Silent), ..EgressOptions::default() });
+    let failure = call.send_by(&egress).await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Timeout, false));
+}
+
+fn certificate() -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
+}
+
+/// A TLS server for one connection; its thread ends with it.
+fn tls_server() -> u16 {
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate()], key)
+        .unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+        let mut request = [0; 4096];
+        if tls.read(&mut request).is_ok_and(|length| length > 0) {
+            let response = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nsecure";
+            tls.write_all(response).unwrap();
+        }
+    });
+    port
+}
+
+fn tls_call(port: u16, host: &str) -> Call {
+    let mut call = Call::new(&format!("https://{host}:{port}"), "/x");
+    call.scope.network.allow_http = false;
+    call.names = Names::new(&[("tls.example", &[&["127.0.0.1"]]), ("other.example", &[&["127.0.0.1"]])]);
+    call.roots = vec![certificate()];
+    call
+}
+
+#[tokio::test]
+async fn tls_is_spoken_with_a_trusted_server() {
+    for host in ["tls.example", "127.0.0.1"] {
+        let response = tls_call(tls_server(), host).send().await.unwrap();
+        assert_eq!(response.body, b"secure", "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_trusted_gets_no_request() {
+    let mut strange = tls_call(tls_server(), "tls.example");
+    strange.roots.clear();
+    let mut renamed = tls_call(tls_server(), "other.example");
+    for call in [&mut strange, &mut renamed] {
+        let failure = call.send().await.unwrap_err();
+        assert_eq!((failure.code, failure.sent), (FailureCode::Tls, false), "{failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_a_tls_failure() {
+    let server = Server::start_at("127.0.0.1:0", |_| ok("")).await;
+    let speaking = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = speaking.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = speaking.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
+        // Until the client gives up, so that it reads the answer and not a reset.
+        stream.read_to_end(&mut Vec::new())
+    });
+    let failure = tls_call(port, "tls.example").send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Tls, false), "{failure:?}");
+    drop((server, thread));
+}

@@ -1,0 +1,218 @@
+//! The one engine of the process, and the [`Runtime`] that loads components into it.
+//!
+//! All runtimes of a process share the engine, because its pool reserves terabytes of address space; it lives as long as
+//! one of them does. A thread of its own advances the epoch, at which guests yield.
+
+use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use monstrum_manifest::Capability;
+use monstrum_types::PluginName;
+use tokio::sync::Semaphore;
+use wasmtime::component::Linker;
+use wasmtime::{
+    Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig, ProfilingStrategy, WasmBacktraceDetails,
+};
+
+use crate::cache::Cache;
+use crate::component::{self, Component};
+use crate::error::{LoadError, RuntimeError};
+use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
+use crate::store::{self, State};
+
+/// Calls that run or wait in a host call at the same time; more wait for a place, within their own time limit. At the
+/// full 64 MiB each they would fill the memory of a large server.
+const CALLS_MAX: u32 = 1024;
+
+/// Components that are compiled at the same time. One compilation keeps all cores busy by itself; a second fills the gaps.
+const COMPILATIONS_MAX: usize = 2;
+
+/// How long a guest computes before it lets others on its thread go on.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Elements of one table: CPython has about 10 000 functions.
+const TABLE_ELEMENTS_MAX: usize = 64 << 10;
+
+/// What a slot of the pool keeps in memory for its next use; clearing more by hand costs more than faulting it in.
+const MEMORY_KEEP_BYTES: usize = 1 << 20;
+const TABLE_KEEP_BYTES: usize = 64 << 10;
+
+/// The address space behind each memory: with 4 GiB no access needs a check of its bounds.
+const RESERVATION_BYTES: u64 = 4 << 30;
+const GUARD_BYTES: u64 = 32 << 20;
+
+/// The same where address space is scarce: memories grow by moving and check their bounds.
+const SCARCE_RESERVATION_BYTES: u64 = 1 << 20;
+const SCARCE_GUARD_BYTES: u64 = 64 << 10;
+
+/// What a runtime needs to know.
+pub struct RuntimeOptions {
+    /// The folder of compiled components. It is made if need be, and belongs to the runtime alone.
+    pub cache_dir: PathBuf,
+    /// Proves that a file of the cache was written by this installation.
+    pub cache_mac_key: [u8; 32],
+}
+
+/// Loads components. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime {
+    engine: Arc<Engine>,
+    cache: Arc<Cache>,
+}
+
+impl Runtime {
+    /// Sets up the cache, and the engine if this is the first runtime of the process.
+    pub fn new(options: RuntimeOptions) -> Result<Runtime, RuntimeError> {
+        let RuntimeOptions { cache_dir, cache_mac_key } = options;
+        let engine = Engine::shared()?;
+        let cache = Arc::new(Cache::open(cache_dir, &cache_mac_key, &engine.wasmtime)?);
+        Ok(Runtime { engine, cache })
+    }
+
+    /// Checks, compiles or takes from the cache, and tries out a component. Nothing of it runs but its start, once,
+    /// under limits and without a host that answers.
+    pub async fn load(
+        &self,
+        plugin: &PluginName,
+        component: Vec<u8>,
+        capabilities: &[Capability],
+    ) -> Result<Component, LoadError> {
+        component::load(&self.engine, &self.cache, plugin, component, capabilities).await
+    }
+}
+
+/// What all runtimes of a process share.
+pub(crate) struct Engine {
+    pub(crate) wasmtime: wasmtime::Engine,
+    pub(crate) linker: Linker<State>,
+    pub(crate) calls: Semaphore,
+    pub(crate) compilations: Arc<Semaphore>,
+    _ticker: Ticker,
+}
+
+static SHARED: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
+
+impl Engine {
+    fn shared() -> Result<Arc<Engine>, RuntimeError> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = shared.upgrade() {
+            return Ok(engine);
+        }
+        let engine = Arc::new(Engine::new()?);
+        *shared = Arc::downgrade(&engine);
+        Ok(engine)
+    }
+
+    fn new() -> Result<Engine, RuntimeError> {
+        let failed = |error: wasmtime::Error| RuntimeError::Engine { source: error.into() };
+        let wasmtime = pooled_or_on_demand().map_err(failed)?;
+        let linker = store::linker(&wasmtime).map_err(failed)?;
+        let ticker = Ticker::start(&wasmtime).map_err(|source| RuntimeError::Ticker { source })?;
+        Ok(Engine {
+            wasmtime,
+            linker,
+            calls: Semaphore::new(CALLS_MAX as usize),
+            compilations: Arc::new(Semaphore::new(COMPILATIONS_MAX)),
+            _ticker: ticker,
+        })
+    }
+}
+
+fn pooled_or_on_demand() -> wasmtime::Result<wasmtime::Engine> {
+    let mut pooled = config();
+    pooled.allocation_strategy(InstanceAllocationStrategy::Pooling(pool()));
+    pooled.memory_reservation(RESERVATION_BYTES);
+    pooled.memory_guard_size(GUARD_BYTES);
+    match wasmtime::Engine::new(&pooled) {
+        Ok(engine) => Ok(engine),
+        Err(error) => {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "no address space for the instance pool, instances are allocated on demand: calls will be slower"
+            );
+            let mut on_demand = config();
+            on_demand.allocation_strategy(InstanceAllocationStrategy::OnDemand);
+            on_demand.memory_reservation(SCARCE_RESERVATION_BYTES);
+            on_demand.memory_reservation_for_growth(SCARCE_RESERVATION_BYTES);
+            on_demand.memory_guard_size(SCARCE_GUARD_BYTES);
+            wasmtime::Engine::new(&on_demand)
+        }
+    }
+}
+
+fn config() -> Config {
+    let mut config = Config::new();
+    config.wasm_component_model(true);
+    config.concurrency_support(false);
+    config.consume_fuel(true);
+    config.epoch_interruption(true);
+    // The same call gives the same result and burns the same fuel, on every machine.
+    config.cranelift_nan_canonicalization(true);
+    config.relaxed_simd_deterministic(true);
+    // Nothing that a plugin needs, and less that can be wrong with the engine.
+    config.wasm_memory64(false);
+    config.memory_init_cow(true);
+    // wasmtime would otherwise ask the environment about these.
+    config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
+    config.profiler(ProfilingStrategy::None);
+    config
+}
+
+fn pool() -> PoolingAllocationConfig {
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(CALLS_MAX);
+    pool.total_stacks(CALLS_MAX);
+    pool.total_core_instances(CALLS_MAX * CORE_INSTANCES_MAX);
+    pool.max_core_instances_per_component(CORE_INSTANCES_MAX);
+    pool.total_memories(CALLS_MAX * MEMORIES_MAX);
+    pool.max_memories_per_component(MEMORIES_MAX);
+    pool.max_memories_per_module(MEMORIES_MAX);
+    pool.max_memory_size(usize::try_from(MEMORY_BYTES_MAX).unwrap_or(usize::MAX));
+    pool.total_tables(CALLS_MAX * TABLES_MAX);
+    pool.max_tables_per_component(TABLES_MAX);
+    pool.max_tables_per_module(TABLES_MAX);
+    pool.table_elements(TABLE_ELEMENTS_MAX);
+    pool.pagemap_scan(Enabled::Auto);
+    // Without pagemap_scan every kept byte is written over on each use, touched or not.
+    if PoolingAllocationConfig::is_pagemap_scan_available() {
+        pool.linear_memory_keep_resident(MEMORY_KEEP_BYTES);
+        pool.table_keep_resident(TABLE_KEEP_BYTES);
+    }
+    pool
+}
+
+/// Advances the epoch until it is dropped.
+struct Ticker {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    fn start(engine: &wasmtime::Engine) -> std::io::Result<Ticker> {
+        let (stop, stopped) = mpsc::channel::<()>();
+        let engine = engine.weak();
+        let thread = std::thread::Builder::new().name("monstrum-epoch".to_owned()).spawn(move || {
+            while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(TICK) {
+                match engine.upgrade() {
+                    Some(engine) => engine.increment_epoch(),
+                    None => return,
+                }
+            }
+        })?;
+        Ok(Ticker { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that interrupts plugins has panicked");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What a component imports and exports, read from its bytes before anything is compiled.
+//!
+//! Nothing is skipped silently: an import is inert WASI, part of the plugin's contract and covered by a capability of
+//! its manifest, or the component is refused with the name of the import.
+
+use monstrum_manifest::Capability;
+use monstrum_types::PluginName;
+use wasmparser::{ComponentExternName, ComponentExternalKind, ComponentTypeRef, Encoding, Parser, Payload};
+
+use crate::error::LoadError;
+
+/// The largest component, the same as in a package. CPython with its standard library has about 20 MiB.
+pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
+
+/// What every plugin exports.
+pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
+
+/// More imports than any world has; what has more is refused before its names are kept.
+const IMPORTS_MAX: usize = 256;
+
+/// Interfaces of WASI 0.2 that standard libraries import. All of them are linked, and none of them reaches outside: there
+/// are no files, no sockets, no environment and no arguments.
+const INERT_WASI: &[&str] = &[
+    "wasi:cli/environment",
+    "wasi:cli/exit",
+    "wasi:cli/stderr",
+    "wasi:cli/stdin",
+    "wasi:cli/stdout",
+    "wasi:cli/terminal-input",
+    "wasi:cli/terminal-output",
+    "wasi:cli/terminal-stderr",
+    "wasi:cli/terminal-stdin",
+    "wasi:cli/terminal-stdout",
+    "wasi:clocks/monotonic-clock",
+    "wasi:clocks/wall-clock",
+    "wasi:filesystem/preopens",
+    "wasi:filesystem/types",
+    "wasi:io/error",
+    "wasi:io/poll",
+    "wasi:io/streams",
+    "wasi:random/insecure",
+    "wasi:random/insecure-seed",
+    "wasi:random/random",
+    "wasi:sockets/instance-network",
+    "wasi:sockets/ip-name-lookup",
+    "wasi:sockets/network",
+    "wasi:sockets/tcp",
+    "wasi:sockets/tcp-create-socket",
+    "wasi:sockets/udp",
+    "wasi:sockets/udp-create-socket",
+];
+
+/// What stands behind the name of an import.
+enum Import {
+    /// Always there.
+    Always,
+    /// Linked where the manifest lists the capability.
+    With(Capability),
+    /// Part of the contract, but not served by this host.
+    NotYet(Capability),
+    Unknown,
+}
+
+fn classify(name: &str) -> Import {
+    match name {
+        "monstrum:plugin/types@0.1.0" | "monstrum:plugin/log@0.1.0" | "monstrum:plugin/credentials@0.1.0" => {
+            Import::Always
+        }
+        "monstrum:plugin/http@0.1.0" => Import::With(Capability::Http),
+        "monstrum:plugin/sandbox@0.1.0" => Import::NotYet(Capability::Sandbox),
+        "monstrum:plugin/tools@0.1.0" => Import::NotYet(Capability::Tools),
+        "monstrum:plugin/events@0.1.0" => Import::NotYet(Capability::Events),
+        _ if is_inert_wasi(name) => Import::Always,
+        _ => Import::Unknown,
+    }
+}
+
+fn is_inert_wasi(name: &str) -> bool {
+    name.split_once("@0.2.").is_some_and(|(interface, patch)| {
+        !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && INERT_WASI.contains(&interface)
+    })
+}
+
+fn capability_word(capability: Capability) -> &'static str {
+    match capability {
+        Capability::Http => "http",
+        Capability::Sandbox => "sandbox",
+        Capability::Tools => "tools",
+        Capability::Events => "events",
+    }
+}
+
+/// Whether a plugin with these capabilities may import `name`.
+pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capability]) -> Result<(), LoadError> {
+    let (capability, served) = match classify(name) {
+        Import::Always => return Ok(()),
+        Import::With(capability) => (capability, true),
+        Import::NotYet(capability) => (capability, false),
+        Import::Unknown => {
+            return Err(LoadError::UnknownImport { plugin: plugin.clone(), import: name.to_owned() });
+        }
+    };
+    if !capabilities.contains(&capability) {
+        return Err(LoadError::CapabilityMissing {
+            plugin: plugin.clone(),
+            import: name.to_owned(),
+            capability: capability_word(capability),
+        });
+    }
+    if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
+}
+
+/// Checks the outside of a component and returns the names of its imports in their order.
+pub(crate) fn check(plugin: &PluginName, wasm: &[u8], capabilities: &[Capability]) -> Result<Vec<String>, LoadError> {
+    if wasm.len() > COMPONENT_BYTES_MAX {
+        return Err(LoadError::TooLarge { plugin: plugin.clone(), bytes: wasm.len(), bytes_max: COMPONENT_BYTES_MAX });
+    }
+    let outside = read(wasm).map_err(|reason| LoadError::NotAComponent { plugin: plugin.clone(), reason })?;
+    for import in &outside.imports {
+        check_import(plugin, import, capabilities)?;
+    }
+    if !outside.exports_executor {
+        return Err(LoadError::WrongWorld { plugin: plugin.clone(), export: EXECUTOR.to_owned() });
+    }
+    Ok(outside.imports)
+}
+
+struct Outside {
+    imports: Vec<String>,
+    exports_executor: bool,
+}
+
+/// Walks over the outermost component; what lies inside of it is stepped over, and is the compiler's to judge.
+fn read(wasm: &[u8]) -> Result<Outside, String> {
+    if Parser::is_core_wasm(wasm) {
+        return Err("it is a core module; build it as a component, for example for the target wasm32-wasip2".to_owned());
+    }
+    if !Parser::is_component(wasm) {
+        return Err("it does not begin as one".to_owned());
+    }
+    let mut outside = Outside { imports: Vec::new(), exports_executor: false };
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(wasm) {
+        match payload.map_err(|error| error.to_string())? {
+            Payload::Version { encoding, .. } if depth == 0 && encoding != Encoding::Component => {
+                return Err("it does not begin as one".to_owned());
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(section) if depth == 0 => {
+                for import in section {
+                    let import = import.map_err(|error| error.to_string())?;
+                    if outside.imports.len() == IMPORTS_MAX {
+                        return Err(format!("it has more than {IMPORTS_MAX} imports"));
+                    }
+                    outside.imports.push(import_name(import.name, import.ty));
+                }
+            }
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    let export = export.map_err(|error| error.to_string())?;
+                    let is_instance = export.kind == ComponentExternalKind::Instance;
+                    outside.exports_executor |= is_instance && export.name.full_name() == EXECUTOR;
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(outside)
+}
+
+/// The name by which an import is judged. An import that is no interface, or stands in for one under a name of its own,
+/// gets a name that no interface has.
+fn import_name(name: ComponentExternName<'_>, ty: ComponentTypeRef) -> String {
+    match (name.implements, ty) {
+        (None, ComponentTypeRef::Instance(_)) => name.full_name().into_owned(),
+        (Some(implements), _) => format!("{} (implements {implements})", name.name),
+        (None, _) => format!("{} (not an interface)", name.full_name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plugin() -> PluginName {
+        "probe".parse().unwrap()
+    }
+
+    fn check_wat(wat: &str, capabilities: &[Capability]) -> Result<Vec<String>, String> {
+        check(&plugin(), &wat::parse_str(wat).unwrap(), capabilities).map_err(|error| error.to_string())
+    }
+
+    fn importing(import: &str) -> String {
+        format!(
+            r#"(component
+                (import "{import}" (instance))
+                (instance $e)
+                (export "{EXECUTOR}" (instance $e)))"#
+        )
+    }
+
+    #[test]
+    fn imports_are_accepted_by_name_and_capability() {
+        let imports = check_wat(&importing("monstrum:plugin/http@0.1.0"), &[Capability::Http]).unwrap();
+        assert_eq!(imports, ["monstrum:plugin/http@0.1.0"]);
+        for always in [
+            "monstrum:plugin/types@0.1.0",
+            "monstrum:plugin/log@0.1.0",
+            "monstrum:plugin/credentials@0.1.0",
+            "wasi:io/streams@0.2.0",
+            "wasi:sockets/tcp@0.2.6",
+            "wasi:filesystem/types@0.2.12",
+        ] {
+            assert_eq!(check_wat(&importing(always), &[]).unwrap(), [always]);
+        }
+    }
+
+    #[test]
+    fn an_import_without_its_capability_is_named() {
+        let cases = [("http", "http"), ("sandbox", "sandbox"), ("tools", "tools"), ("events", "events")];
+        for (interface, capability) in cases {
+            let import = format!("monstrum:plugin/{interface}@0.1.0");
+            assert_eq!(
+                check_wat(&importing(&import), &[]).unwrap_err(),
+                format!(
+                    "the component of plugin `probe` imports `{import}`, but its manifest does not list \
+                     `{capability}` under executor.capabilities"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn an_import_that_is_not_served_yet_is_named_even_with_its_capability() {
+        let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
+        for interface in ["sandbox", "tools", "events"] {
+            let import = format!("monstrum:plugin/{interface}@0.1.0");
+            assert_eq!(
+                check_wat(&importing(&import), &all).unwrap_err(),
+                format!(
+                    "the component of plugin `probe` imports `{import}`, which this version of the host does not \
+                     provide"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn any_other_import_is_unknown() {
+        let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
+        for import in [
+            "wasi:http/outgoing-handler@0.2.6",
+            "wasi:http/types@0.2.6",
+            "wasi:keyvalue/store@0.2.0",
+            "wasi:io/streams@0.3.0",
+            "wasi:io/streams@0.2.0-rc",
+            "wasi:cli/run@0.2.0",
+            "monstrum:plugin/http@0.2.0",
+            "monstrum:plugin/http",
+            "monstrum:plugin/executor@0.1.0",
+            "evil:plugin/http@0.1.0",
+        ] {
+            assert_eq!(
+                check_wat(&importing(import), &all).unwrap_err(),
+                format!("the component of plugin `probe` imports `{import}`, which this host does not know")
+            );
+        }
+    }
+
+    #[test]
+    fn a_bare_function_is_no_interface() {
+        let wat = r#"(component (import "send" (func)))"#;
+        assert_eq!(
+            check_wat(wat, &[]).unwrap_err(),
+            "the component of plugin `probe` imports `send (not an interface)`, which this host does not know"
+        );
+    }
+
+    #[test]
+    fn imports_and_exports_of_inner_components_do_not_count() {
+        let wat = format!(
+            r#"(component
+                (component (import "evil:inner/thing@0.1.0" (instance)))
+                (component (instance $e) (export "{EXECUTOR}" (instance $e)))
+                (core module (func (export "run"))))"#
+        );
+        assert_eq!(
+            check_wat(&wat, &[]).unwrap_err(),
+            format!("the component of plugin `probe` does not export `{EXECUTOR}`: it is made for another world")
+        );
+    }
+
+    #[test]
+    fn an_executor_must_be_an_interface() {
+        let wat = r#"(component (import "wasi:io/poll@0.2.0" (instance $i (export "f" (func)))) (alias export $i "f" (func $f))
+            (export "execute" (func $f)))"#;
+        assert!(check_wat(wat, &[]).unwrap_err().contains("does not export"));
+    }
+
+    #[test]
+    fn what_is_no_component_is_told_apart() {
+        let refuse = |wasm: &[u8]| check(&plugin(), wasm, &[]).unwrap_err().to_string();
+        assert_eq!(
+            refuse(&wat::parse_str("(module)").unwrap()),
+            "the component of plugin `probe` is not a WebAssembly component: it is a core module; build it as a \
+             component, for example for the target wasm32-wasip2"
+        );
+        for junk in [&b""[..], b"\0asm", b"(component)", b"\x7fELF\x02\x01\x01"] {
+            assert_eq!(
+                refuse(junk),
+                "the component of plugin `probe` is not a WebAssembly component: it does not begin as one"
+            );
+        }
+        let whole = wat::parse_str(importing("wasi:io/poll@0.2.0")).unwrap();
+        assert!(refuse(&whole[..whole.len() - 4]).contains("is not a WebAssembly component: "));
+    }
+
+    #[test]
+    fn size_is_checked_first() {
+        let refused = check(&plugin(), &vec![0; COMPONENT_BYTES_MAX + 1], &[]).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the component of plugin `probe` has 33554433 bytes, at most 33554432 are allowed"
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! What one call may use up, and the limiter that holds a component to its memory.
+
+use std::time::Duration;
+
+use wasmtime::ResourceLimiter;
+
+/// The ceiling of every memory limit: the size of a slot of the pool. 1 GiB is sixteen times the default of a plugin,
+/// enough for the largest interpreters that are compiled to components.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
+
+/// Core instances of one component. CPython with its shared libraries has about 30.
+pub(crate) const CORE_INSTANCES_MAX: u32 = 128;
+
+/// Memories of one component: a QuickJS guest has three.
+pub(crate) const MEMORIES_MAX: u32 = 4;
+
+/// Tables of one component: one for each of its larger modules, and a few small ones for the adapters between them.
+pub(crate) const TABLES_MAX: u32 = 16;
+
+/// Live resource handles of one call, on each side: streams, pollables and errors of WASI, of which a plugin that
+/// cannot open files or sockets needs a dozen.
+pub(crate) const HANDLES_MAX: usize = 1024;
+
+/// The longest run of random bytes in one request of the guest: no key and no nonce is longer.
+pub(crate) const RANDOM_BYTES_MAX: u64 = 64 << 10;
+
+/// What a guest may always hand over in one host call, so that a request body over its own limit is refused with a
+/// failure that says so, and not with a trap.
+const HOSTCALL_BYTES_MIN: usize = 32 << 20;
+
+/// What an element of a table costs: a pointer.
+const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
+
+/// The limits of one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallLimits {
+    /// Units of computing, about one per wasm instruction.
+    pub fuel: u64,
+    /// Over all memories and tables of the component together; at most [`MEMORY_BYTES_MAX`].
+    pub memory_bytes: u64,
+    /// Wall clock, from the start of the instance to its answer, host calls included.
+    pub timeout: Duration,
+}
+
+impl CallLimits {
+    /// The bytes that a guest may hand over in one host call, or as its result. Data that lies once in its memory always
+    /// fits; what is cut off is a list that names the same bytes again and again.
+    pub(crate) fn hostcall_bytes(&self) -> usize {
+        self.memory_bytes_usize().max(HOSTCALL_BYTES_MIN)
+    }
+
+    fn memory_bytes_usize(&self) -> usize {
+        usize::try_from(self.memory_bytes.min(MEMORY_BYTES_MAX)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Default for CallLimits {
+    fn default() -> Self {
+        CallLimits { fuel: 1_000_000_000, memory_bytes: 64 << 20, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// Adds up all memories and tables of a component, the initial ones too; wasmtime's own limiter looks at each alone.
+///
+/// What was allowed stays counted even where the growth then fails: wasmtime reports failures of growths that it never
+/// asked about as well, so that giving back would let a guest lower the sum at will.
+pub(crate) struct MemoryLimiter {
+    bytes_max: usize,
+    bytes: usize,
+    refused: bool,
+}
+
+impl MemoryLimiter {
+    pub(crate) fn new(limits: &CallLimits) -> Self {
+        MemoryLimiter { bytes_max: limits.memory_bytes_usize(), bytes: 0, refused: false }
+    }
+
+    /// Whether the component was ever refused memory. A guest without memory usually ends in a trap that does not say
+    /// so.
+    pub(crate) fn refused(&self) -> bool {
+        self.refused
+    }
+
+    fn grow(&mut self, more: usize, within_maximum: bool) -> bool {
+        match self.bytes.checked_add(more) {
+            Some(bytes) if bytes <= self.bytes_max && within_maximum => {
+                self.bytes = bytes;
+                true
+            }
+            _ => {
+                self.refused = true;
+                false
+            }
+        }
+    }
+}
+
+impl ResourceLimiter for MemoryLimiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        Ok(self.grow(desired.saturating_sub(current), maximum.is_none_or(|maximum| desired <= maximum)))
+    }
+
+    fn memory_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.refused = true;
+        Ok(())
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        let more = desired.saturating_sub(current).saturating_mul(TABLE_ELEMENT_BYTES);
+        Ok(self.grow(more, maximum.is_none_or(|maximum| desired <= maximum)))
+    }
+
+    fn table_grow_failed(&mut self, _: wasmtime::Error) -> wasmtime::Result<()> {
+        self.refused = true;
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        CORE_INSTANCES_MAX as usize
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_MAX as usize
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_MAX as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limiter(memory_bytes: u64) -> MemoryLimiter {
+        MemoryLimiter::new(&CallLimits { memory_bytes, ..CallLimits::default() })
+    }
+
+    #[test]
+    fn memories_and_tables_are_added_up() {
+        let mut limiter = limiter(1000);
+        assert!(limiter.memory_growing(0, 400, None).unwrap());
+        assert!(limiter.memory_growing(0, 400, None).unwrap());
+        assert!(limiter.table_growing(0, 25, None).unwrap());
+        assert!(!limiter.refused());
+        assert!(!limiter.table_growing(25, 26, None).unwrap());
+        assert!(!limiter.memory_growing(400, 401, None).unwrap());
+        assert!(limiter.refused());
+    }
+
+    #[test]
+    fn a_failed_growth_gives_nothing_back() {
+        let mut limiter = limiter(1000);
+        assert!(limiter.memory_growing(0, 900, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("beyond the type's limits")).unwrap();
+        assert!(!limiter.memory_growing(900, 1001, None).unwrap());
+    }
+
+    #[test]
+    fn sums_do_not_overflow() {
+        let mut limiter = limiter(u64::MAX);
+        assert!(!limiter.memory_growing(0, usize::MAX, None).unwrap());
+        assert!(!limiter.table_growing(0, usize::MAX, None).unwrap());
+        assert!(limiter.memory_growing(0, 1 << 30, None).unwrap());
+        assert!(!limiter.memory_growing(0, 1, None).unwrap());
+    }
+
+    #[test]
+    fn a_memory_keeps_to_its_own_maximum() {
+        let mut limiter = limiter(1000);
+        assert!(!limiter.memory_growing(0, 200, Some(100)).unwrap());
+        assert!(limiter.refused());
+    }
+}

@@ -1,0 +1,159 @@
+//! How a call ends: what the plugin answered, or why it could not.
+
+use std::time::Duration;
+
+use monstrum_manifest::json_depth;
+use monstrum_types::Code;
+use serde_json::Value;
+
+use crate::bindings::WitResult;
+
+/// The largest data of a success, as JSON text: far more than an LLM reads.
+pub const RESULT_BYTES_MAX: usize = 1 << 20;
+
+/// The deepest nesting of the data, the same as for parameters and manifests.
+pub const RESULT_DEPTH_MAX: usize = 64;
+
+/// The longest text of an error or a scope violation; what is longer is cut. A whole error page of an upstream fits.
+pub const TEXT_BYTES_MAX: usize = 64 << 10;
+
+/// What a plugin answered.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ExecuteResult {
+    /// Data for the caller.
+    Success(Value),
+    /// What went wrong, in words for the caller.
+    Error(String),
+    /// Why the parameters lie outside the authorised scope.
+    ScopeViolation(String),
+}
+
+/// Why a call ended without an answer that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The computing budget is spent.
+    Fuel,
+    /// The wall clock ran out.
+    Timeout {
+        /// What the call had.
+        timeout: Duration,
+    },
+    /// The plugin was refused memory and gave up.
+    Memory,
+    /// A trap, a panic or an exit of the plugin.
+    Trap,
+    /// The data is not JSON, or too deep.
+    BadResult,
+    /// The data is too large.
+    ResultTooLarge,
+    /// The host is at fault; its log says how.
+    Internal,
+}
+
+impl Stop {
+    /// The code for HTTP, WIT and audit.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Stop::Fuel => Code::Fuel,
+            Stop::Timeout { .. } => Code::Timeout,
+            Stop::Memory => Code::Memory,
+            Stop::Trap => Code::Trap,
+            Stop::BadResult => Code::BadResult,
+            Stop::ResultTooLarge => Code::ResultTooLarge,
+            Stop::Internal => Code::Unavailable,
+        }
+    }
+
+    /// Exactly what the LLM reads.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self {
+            Stop::Fuel => "the plugin used up its computing budget".to_owned(),
+            Stop::Timeout { timeout } => format!("the call took longer than {} s", timeout.as_secs_f64()),
+            Stop::Memory => "the plugin ran out of memory".to_owned(),
+            Stop::Trap => "the plugin crashed".to_owned(),
+            Stop::BadResult => "the plugin returned invalid JSON".to_owned(),
+            Stop::ResultTooLarge => "the plugin returned more than 1 MiB".to_owned(),
+            Stop::Internal => "the host could not run the call".to_owned(),
+        }
+    }
+}
+
+/// Judges the answer of a guest.
+pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, Stop> {
+    match result {
+        WitResult::Success(json) => success(&json).map(ExecuteResult::Success),
+        WitResult::Error(message) => Ok(ExecuteResult::Error(cut(message))),
+        WitResult::ScopeViolation(reason) => Ok(ExecuteResult::ScopeViolation(cut(reason))),
+    }
+}
+
+fn success(json: &str) -> Result<Value, Stop> {
+    if json.len() > RESULT_BYTES_MAX {
+        return Err(Stop::ResultTooLarge);
+    }
+    // Before parsing, so that no nesting can exhaust a stack.
+    if json_depth(json.as_bytes()) > RESULT_DEPTH_MAX {
+        return Err(Stop::BadResult);
+    }
+    serde_json::from_str(json).map_err(|_| Stop::BadResult)
+}
+
+fn cut(mut text: String) -> String {
+    text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use serde_json::json;
+
+    #[rstest]
+    #[case(Stop::Fuel, "the plugin used up its computing budget", "fuel")]
+    #[case(Stop::Timeout { timeout: Duration::from_secs(30) }, "the call took longer than 30 s", "timeout")]
+    #[case(Stop::Timeout { timeout: Duration::from_millis(1500) }, "the call took longer than 1.5 s", "timeout")]
+    #[case(Stop::Memory, "the plugin ran out of memory", "memory")]
+    #[case(Stop::Trap, "the plugin crashed", "trap")]
+    #[case(Stop::BadResult, "the plugin returned invalid JSON", "bad_result")]
+    #[case(Stop::ResultTooLarge, "the plugin returned more than 1 MiB", "result_too_large")]
+    #[case(Stop::Internal, "the host could not run the call", "unavailable")]
+    fn stops_have_the_words_of_the_contract(#[case] stop: Stop, #[case] message: &str, #[case] code: &str) {
+        assert_eq!(stop.message(), message);
+        assert_eq!(stop.code().as_str(), code);
+    }
+
+    fn nested(depth: usize) -> String {
+        format!("{}{}", "[".repeat(depth), "]".repeat(depth))
+    }
+
+    #[test]
+    fn data_is_json_of_bounded_size_and_depth() {
+        let judge = |json: String| from_guest(WitResult::Success(json));
+        let text = |length: usize| format!("\"{}\"", "a".repeat(length - 2));
+        assert_eq!(judge(r#"{"b":1,"a":[null]}"#.to_owned()), Ok(ExecuteResult::Success(json!({"b": 1, "a": [null]}))));
+        assert!(judge(text(RESULT_BYTES_MAX)).is_ok());
+        assert_eq!(judge(text(RESULT_BYTES_MAX + 1)), Err(Stop::ResultTooLarge));
+        assert!(judge(nested(RESULT_DEPTH_MAX)).is_ok());
+        assert_eq!(judge(nested(RESULT_DEPTH_MAX + 1)), Err(Stop::BadResult));
+        assert_eq!(judge("[".repeat(RESULT_BYTES_MAX)), Err(Stop::BadResult));
+        for bad in ["", "{", "{}{}", "nul", "NaN", "'a'", "{\"a\":1,}", "\u{feff}{}"] {
+            assert_eq!(judge(bad.to_owned()), Err(Stop::BadResult), "{bad}");
+        }
+    }
+
+    #[test]
+    fn texts_are_cut_at_a_character() {
+        let long = format!("a{}", "é".repeat(TEXT_BYTES_MAX));
+        let ExecuteResult::Error(message) = from_guest(WitResult::Error(long.clone())).unwrap() else {
+            panic!("an error stays one");
+        };
+        assert_eq!(message.len(), TEXT_BYTES_MAX - 1);
+        let ExecuteResult::ScopeViolation(reason) = from_guest(WitResult::ScopeViolation(long)).unwrap() else {
+            panic!("a violation stays one");
+        };
+        assert_eq!(reason.len(), TEXT_BYTES_MAX - 1);
+    }
+}

@@ -1,0 +1,85 @@
+//! What belongs to one call alone: its store, with everything that the guest can reach.
+
+use std::sync::Arc;
+
+use wasmtime::Store;
+use wasmtime::component::{HasSelf, Linker, ResourceTable};
+use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+
+use crate::bindings::{credentials, http, log, types};
+use crate::host::{Counters, HostCalls};
+use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
+use crate::log::{LogStream, SharedLog, Stream};
+
+/// How often a guest that makes no calls at all reports what it has burnt. A guest that is cut off by the clock has burnt up
+/// to this much more than is known of it: 0.5 % of the default budget.
+const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
+
+/// The host's side of one call.
+pub(crate) struct State {
+    pub(crate) host: Arc<dyn HostCalls>,
+    pub(crate) counters: Counters,
+    pub(crate) log: SharedLog,
+    pub(crate) limiter: MemoryLimiter,
+    wasi: WasiCtx,
+    handles: ResourceTable,
+}
+
+impl WasiView for State {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.handles }
+    }
+}
+
+/// A fresh store under `limits`.
+pub(crate) fn new(
+    engine: &wasmtime::Engine,
+    limits: &CallLimits,
+    host: Arc<dyn HostCalls>,
+    log: SharedLog,
+) -> wasmtime::Result<Store<State>> {
+    let mut handles = ResourceTable::new();
+    handles.set_max_capacity(HANDLES_MAX);
+    let state = State {
+        host,
+        counters: Counters::default(),
+        wasi: inert_wasi(&log),
+        log,
+        limiter: MemoryLimiter::new(limits),
+        handles,
+    };
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.limiter);
+    store.set_fuel(limits.fuel)?;
+    store.fuel_async_yield_interval(Some(FUEL_REPORT_INTERVAL))?;
+    store.set_epoch_deadline(1);
+    store.epoch_deadline_async_yield_and_update(1);
+    store.set_hostcall_fuel(limits.hostcall_bytes());
+    store.set_max_component_handles(HANDLES_MAX);
+    Ok(store)
+}
+
+/// WASI for standard libraries: clocks, random numbers and the log behind the standard streams. Files, sockets, names,
+/// environment and arguments are empty or refused, which is wasmtime's default and said here all the same.
+fn inert_wasi(log: &SharedLog) -> WasiCtx {
+    WasiCtxBuilder::new()
+        .stdout(LogStream::new(log.clone(), Stream::Stdout))
+        .stderr(LogStream::new(log.clone(), Stream::Stderr))
+        .max_random_size(RANDOM_BYTES_MAX)
+        .allow_tcp(false)
+        .allow_udp(false)
+        .allow_ip_name_lookup(false)
+        .socket_addr_check(|_, _| Box::pin(std::future::ready(false)))
+        .build()
+}
+
+/// Everything that this host provides, for components whose imports have been checked.
+pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    types::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+    http::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+    credentials::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+    log::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
+    Ok(linker)
+}

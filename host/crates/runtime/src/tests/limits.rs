@@ -1,0 +1,167 @@
+//! Components that use too much of something.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{
+    ALLOCATOR, Bench, ECHO, Host, call_once, call_with, guest, guest_doing, guest_with, request, stop, success,
+};
+use crate::{CallLimits, RESULT_BYTES_MAX, Stop};
+
+const LIMITS: CallLimits = CallLimits { fuel: 10_000_000, memory_bytes: 1 << 20, timeout: Duration::from_secs(20) };
+
+async fn stop_of(wasm: Vec<u8>) -> Stop {
+    stop(&call_with(wasm, LIMITS, Arc::new(Host::default())).await)
+}
+
+#[rstest]
+#[case::in_execute(guest_doing("(loop (br 0))"))]
+#[case::through_host_calls(guest_doing(
+    "(loop (call $log (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)) (br 0))"
+))]
+#[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
+#[tokio::test]
+async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
+    let end = call_with(wasm, LIMITS, Arc::new(Host::default())).await;
+    assert_eq!(stop(&end), Stop::Fuel);
+    assert_eq!(end.fuel_used, LIMITS.fuel);
+}
+
+#[rstest]
+#[case::in_execute(guest_doing("(loop (br 0))"))]
+#[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
+#[case::in_bulk_operations(guest_doing("(loop (memory.fill (i32.const 0) (i32.const 0) (i32.const 131072)) (br 0))"))]
+#[tokio::test]
+async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
+    let limits = CallLimits { fuel: u64::MAX, timeout: Duration::from_millis(50), ..LIMITS };
+    let component = Bench::new().load(wasm).await;
+    let started = Instant::now();
+    let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
+    assert_eq!(stop(&end).message(), "the call took longer than 0.05 s");
+    assert!(end.fuel_used > 0);
+    // The timeout and one tick, and much for a busy machine.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+}
+
+#[rstest]
+#[case::page_by_page("(loop $more (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1)))) unreachable")]
+#[case::all_at_once("(if (i32.eq (memory.grow (i32.const 65000)) (i32.const -1)) (then unreachable))")]
+#[case::beyond_the_type("(if (i32.eq (memory.grow (i32.const -1)) (i32.const -1)) (then unreachable))")]
+#[tokio::test]
+async fn a_guest_without_memory_is_told_apart_from_a_crash(#[case] body: &str) {
+    assert_eq!(stop_of(guest_doing(body)).await, Stop::Memory);
+}
+
+#[tokio::test]
+async fn failed_growths_give_no_memory_back() {
+    // 2 pages to begin with, then 14 more make 1 MiB. Impossible growths in between must not lower the sum.
+    let body = "
+        (loop $more
+            (drop (memory.grow (i32.const -1)))
+            (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1))))
+        (i32.store8 (i32.const 80) (i32.add (i32.const 48) (i32.div_u (memory.size) (i32.const 10))))
+        (i32.store8 (i32.const 81) (i32.add (i32.const 48) (i32.rem_u (memory.size) (i32.const 10))))
+        (return (call $answer (i32.const 0) (i32.const 80) (i32.const 2)))";
+    let end = call_with(guest_doing(body), LIMITS, Arc::new(Host::default())).await;
+    assert_eq!(success(&end), &json!(16));
+}
+
+#[tokio::test]
+async fn all_memories_and_tables_count_from_their_first_size_on() {
+    let echo_and = |more: &str| guest(&format!("{more} {ECHO}"));
+    // 1 MiB is 16 pages, of which the guest has 2.
+    assert_eq!(stop_of(echo_and("(memory $big 15)")).await, Stop::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 7) (memory $other 8)")).await, Stop::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 13) (table 10000 funcref)")).await, Stop::Memory);
+    let growing_a_table = "
+        (table $table 0 funcref)
+        (func $grow (if (i32.eq (table.grow $table (ref.null func) (i32.const 60000)) (i32.const -1)) (then unreachable)))";
+    let growing = format!(
+        "{growing_a_table} (memory $one 10) {}",
+        ECHO.replacen("(call $answer", "(call $grow) (call $answer", 1)
+    );
+    assert_eq!(stop_of(guest(&growing)).await, Stop::Memory);
+    let fitting = echo_and("(memory $one 7) (memory $other 4) (table 10000 funcref)");
+    let end = call_with(fitting, LIMITS, Arc::new(Host::default())).await;
+    assert_eq!(success(&end), &json!({}));
+}
+
+#[tokio::test]
+async fn the_request_is_written_within_the_memory_of_the_call() {
+    let component = Bench::new().load(guest_with(ALLOCATOR, ECHO)).await;
+    let params = format!("\"{}\"", "a".repeat(1 << 20));
+    let end = component.execute(request(&params), LIMITS, Arc::new(Host::default())).await;
+    assert_eq!(stop(&end), Stop::Memory);
+}
+
+/// Answers a text of so many `a`, with or without quotes around it.
+fn answering(length: usize) -> Vec<u8> {
+    let pages = length.div_ceil(65536) + 1;
+    guest_doing(&format!(
+        "(drop (memory.grow (i32.const {pages})))
+        (memory.fill (i32.const 100000) (i32.const 97) (i32.const {length}))
+        (i32.store8 (i32.const 100000) (i32.const 34))
+        (i32.store8 (i32.const {end}) (i32.const 34))
+        (return (call $answer (i32.const 0) (i32.const 100000) (i32.const {length})))",
+        end = 100_000 + length - 1
+    ))
+}
+
+#[tokio::test]
+async fn data_is_at_most_1_mib() {
+    assert_eq!(success(&call_once(answering(RESULT_BYTES_MAX)).await).as_str().unwrap().len(), RESULT_BYTES_MAX - 2);
+    assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), Stop::ResultTooLarge);
+    assert_eq!(stop(&call_once(answering(60 << 20)).await), Stop::ResultTooLarge);
+}
+
+#[tokio::test]
+async fn a_list_that_names_the_same_bytes_again_and_again_is_cut_off() {
+    // 100 000 headers, each with a name of 64 KiB that lies in the same place.
+    let body = "
+        (drop (memory.grow (i32.const 40)))
+        (loop $again
+            (i32.store (i32.add (i32.const 200000) (i32.mul (local.get $n) (i32.const 16))) (i32.const 0))
+            (i32.store (i32.add (i32.const 200004) (i32.mul (local.get $n) (i32.const 16))) (i32.const 65536))
+            (local.set $n (i32.add (local.get $n) (i32.const 1)))
+            (br_if $again (i32.lt_u (local.get $n) (i32.const 100000))))
+        (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0)
+            (i32.const 200000) (i32.const 100000) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0)
+            (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 128))";
+    let host = Arc::new(Host::default());
+    let end = call_with(guest_doing(body), CallLimits::default(), host.clone()).await;
+    assert_eq!(stop(&end), Stop::Trap);
+    assert!(host.requests.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
+    // 12 MiB, where 10 are allowed: egress answers with a failure, so it must see the request.
+    let body = "
+        (drop (memory.grow (i32.const 200)))
+        (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
+            (i32.const 0) (i32.const 1) (i32.const 0) (i32.const 12582912) (i32.const 0) (i32.const 0) (i32.const 1)
+            (i32.const 0) (i32.const 0) (i32.const 128))";
+    let host = Arc::new(Host::default());
+    let end = call_with(guest_doing(body), CallLimits::default(), host.clone()).await;
+    assert_eq!(success(&end), &json!({}));
+    assert_eq!(host.requests.lock().unwrap()[0].body.as_ref().unwrap().len(), 12_582_912);
+}
+
+#[tokio::test]
+async fn calls_beyond_the_places_of_the_pool_wait() {
+    let component = Bench::new().load(guest(ECHO)).await;
+    let calls: Vec<_> = (0..3000)
+        .map(|n| {
+            let component = component.clone();
+            tokio::spawn(async move {
+                component.execute(request(&n.to_string()), CallLimits::default(), Arc::new(Host::default())).await
+            })
+        })
+        .collect();
+    for (n, call) in calls.into_iter().enumerate() {
+        assert_eq!(success(&call.await.unwrap()), &json!(n));
+    }
+}

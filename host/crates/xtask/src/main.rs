@@ -1,0 +1,151 @@
+//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `openapi`.
+//!
+//! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
+//! step by step what it does, with cargo's own progress in between.
+
+#![forbid(unsafe_code)]
+
+mod plugins;
+mod repository;
+mod setup;
+mod steps;
+mod test;
+
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+
+use plugins::Kind;
+use repository::Repository;
+use setup::WASIP2;
+use steps::{Steps, output, run};
+
+/// Tasks of this repository
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    /// Where everything is built [default: target]
+    #[arg(long, env = "CARGO_TARGET_DIR", value_name = "DIR", global = true, hide = true)]
+    target_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Set up a server with one bot and show what is allowed, refused, stopped and kept secret
+    Demo {
+        /// Leave the server running until Ctrl-C
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Build and test everything
+    Test,
+    /// Build the reference plugins into target/plugins, ready to drop in
+    Plugins {
+        /// The test guests too, into target/test-plugins
+        #[arg(long)]
+        test: bool,
+    },
+    /// Measure a release build beside its floors
+    Bench {
+        /// Handed on to the benches
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Write the API's description to host/openapi.json
+    Openapi,
+}
+
+fn main() -> ExitCode {
+    let Cli { target_dir, task } = Cli::parse();
+    let result = Repository::new(target_dir).and_then(|repository| match task {
+        Task::Demo { keep } => demo(&repository, keep),
+        Task::Test => test::run_all(&repository),
+        Task::Plugins { test } => build_plugins(&repository, test),
+        Task::Bench { arguments } => bench(&repository, &arguments),
+        Task::Openapi => openapi(&repository),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            steps::say(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn build_plugins(repository: &Repository, with_guests: bool) -> Result<()> {
+    let mut steps = Steps::new(2);
+    steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
+    let kinds: &[Kind] = if with_guests { &[Kind::Reference, Kind::Guest] } else { &[Kind::Reference] };
+    let folders = steps.step("plugins", || plugins::build(repository, kinds))?;
+    for folder in folders {
+        steps::say(&folder.display().to_string());
+    }
+    Ok(())
+}
+
+fn demo(repository: &Repository, keep: bool) -> Result<()> {
+    let mut steps = Steps::new(4);
+    steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
+    steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
+    steps.step("server (some minutes the first time)", || {
+        run(repository.cargo().args(["build", "--package", "monstrum-host", "--package", "monstrum-tests", "--bins"]))
+    })?;
+    steps.begin("demo");
+    let mut demo = Command::new(repository.binary("debug", "demo"));
+    if keep {
+        demo.arg("--keep");
+    }
+    become_it(demo)
+}
+
+fn bench(repository: &Repository, arguments: &[String]) -> Result<()> {
+    let mut steps = Steps::new(4);
+    steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
+    steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
+    steps.step("release build (some minutes the first time)", || {
+        let packages = ["--package", "monstrum-host", "--package", "monstrum-tests"];
+        run(repository.cargo().args(["build", "--release", "--bins"]).args(packages))
+    })?;
+    steps.begin("benches");
+    let mut bench = Command::new(repository.binary("release", "bench"));
+    bench.args(arguments);
+    become_it(bench)
+}
+
+/// Ends in another program, so that Ctrl-C reaches it and nothing else.
+fn become_it(mut command: Command) -> Result<()> {
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot run {}", command.get_program().display()))
+}
+
+fn openapi(repository: &Repository) -> Result<()> {
+    let mut steps = Steps::new(2);
+    steps.step("server", || {
+        run(repository.cargo().args(["build", "--package", "monstrum-host", "--bin", "monstrum"]))
+    })?;
+    steps.step("host/openapi.json", || {
+        let description = output(Command::new(repository.binary("debug", "monstrum")).arg("openapi"))?;
+        if description.trim().is_empty() {
+            bail!("`monstrum openapi` printed nothing");
+        }
+        let path = repository.path("host/openapi.json");
+        std::fs::write(&path, description).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tasks_are_well_formed() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

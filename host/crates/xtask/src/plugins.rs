@@ -1,0 +1,133 @@
+//! Plugins: builds those of `plugins-wasm` and lays each out as a folder that a server takes as it is.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::repository::Repository;
+use crate::setup::WASIP2;
+use crate::steps::run;
+
+/// What a plugin is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To be used.
+    Reference,
+    /// To be misbehaved by, in tests and the demo.
+    Guest,
+}
+
+impl Kind {
+    /// By this the folders in `plugins-wasm` are told apart.
+    fn of(name: &str) -> Kind {
+        if name.starts_with("test-") { Kind::Guest } else { Kind::Reference }
+    }
+
+    fn folder(self) -> &'static str {
+        match self {
+            Kind::Reference => "plugins",
+            Kind::Guest => "test-plugins",
+        }
+    }
+}
+
+/// Builds all plugins of `kinds`; the folders that it made.
+pub(crate) fn build(repository: &Repository, kinds: &[Kind]) -> Result<Vec<PathBuf>> {
+    let names: Vec<String> = names(repository)?.into_iter().filter(|name| kinds.contains(&Kind::of(name))).collect();
+    let mut cargo = repository.cargo_of_plugins();
+    cargo.args(["build", "--locked", "--release", "--target", WASIP2]);
+    for name in &names {
+        cargo.args(["--package", name]);
+    }
+    run(&mut cargo)?;
+    let built = repository.target("plugins-wasm").join(WASIP2).join("release");
+    let lay_out_one = |name: &String| {
+        let folder = repository.target(Kind::of(name).folder()).join(name);
+        lay_out(repository, name, &built.join(file_name(name)), &folder)?;
+        Ok(folder)
+    };
+    names.iter().map(lay_out_one).collect()
+}
+
+/// Puts together the folder of plugin `name` around `component`. A folder that was there before is replaced.
+pub(crate) fn lay_out(repository: &Repository, name: &str, component: &Path, folder: &Path) -> Result<()> {
+    let source = repository.path("plugins-wasm").join(name);
+    let parent = folder.parent().context("a plugin's folder lies in another")?;
+    let staging = parent.join(format!(".{name}.new"));
+    make_dir(parent)?;
+    remove(&staging)?;
+    make_dir(&staging)?;
+    copy(&source.join("monstrum.yaml"), &staging.join("monstrum.yaml"))?;
+    copy(component, &staging.join("plugin.wasm"))?;
+    let locales = source.join("locales");
+    if locales.is_dir() {
+        make_dir(&staging.join("locales"))?;
+        for entry in entries(&locales)? {
+            copy(&entry, &staging.join("locales").join(entry.file_name().context("an entry has a name")?))?;
+        }
+    }
+    remove(folder)?;
+    fs::rename(&staging, folder).with_context(|| format!("cannot move {} into place", folder.display()))
+}
+
+/// The file to which cargo builds the component of package `name`.
+pub(crate) fn file_name(name: &str) -> String {
+    format!("{}.wasm", name.replace('-', "_"))
+}
+
+/// The plugins of the repository, by name.
+fn names(repository: &Repository) -> Result<Vec<String>> {
+    let root = repository.path("plugins-wasm");
+    let mut names: Vec<String> = entries(&root)?
+        .into_iter()
+        .filter(|path| path.join("Cargo.toml").is_file())
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    if names.is_empty() {
+        bail!("there are no plugins in {}", root.display());
+    }
+    Ok(names)
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = || fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
+    let entries: std::io::Result<Vec<PathBuf>> = read();
+    entries.with_context(|| format!("cannot read {}", folder.display()))
+}
+
+/// A server refuses a plugin that others may write, so modes are set whatever the umask is.
+fn make_dir(path: &Path) -> Result<()> {
+    fs::create_dir_all(path)
+        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
+        .with_context(|| format!("cannot make the folder {}", path.display()))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to)
+        .and_then(|_| fs::set_permissions(to, Permissions::from_mode(0o644)))
+        .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_are_told_from_plugins_by_their_names() {
+        let kinds = ["github", "test-loop", "testing"].map(|name| Kind::of(name) == Kind::Guest);
+        assert_eq!(kinds, [false, true, false]);
+        assert_eq!(file_name("test-wrong-world"), "test_wrong_world.wasm");
+    }
+}

@@ -1,0 +1,60 @@
+//! What a fresh machine lacks: WebAssembly targets, cargo-component, and the Debian packages that the tests use.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::repository::Repository;
+use crate::steps::{ask, run, say};
+
+/// The target of plain `cargo build`.
+pub(crate) const WASIP2: &str = "wasm32-wasip2";
+/// The target to which cargo-component compiles before it makes a component.
+pub(crate) const WASIP1: &str = "wasm32-wasip1";
+
+/// The version of cargo-component with which plugins are known to build.
+const CARGO_COMPONENT: &str = "0.21.1";
+
+/// Installs the standard library of `targets` for the toolchain of this repository.
+pub(crate) fn wasm_targets(repository: &Repository, targets: &[&str]) -> Result<()> {
+    for target in targets {
+        let folder = ask(repository.command("rustc").args(["--print", "target-libdir", "--target", target]));
+        if folder.is_some_and(|folder| Path::new(&folder).is_dir()) {
+            continue;
+        }
+        run(repository.command("rustup").args(["target", "add", target]))
+            .with_context(|| format!("the Rust target {target} is needed, and rustup is what installs it"))?;
+    }
+    Ok(())
+}
+
+/// Installs Debian's `package`, whose program is `program`, where it is missing.
+pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
+    if ask(Command::new(program).arg("--version")).is_some() {
+        return Ok(());
+    }
+    let is_root = ask(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
+    let has_apt = ask(Command::new("apt-get").arg("--version")).is_some();
+    if !(is_root && has_apt) {
+        bail!("`{program}` is needed; install it, on Debian with: sudo apt-get install {package}");
+    }
+    say(&format!("installing {package}"));
+    let apt = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+        command
+    };
+    run(apt().arg("update"))?;
+    run(apt().args(["install", "--yes", "--no-install-recommends", package]))
+}
+
+/// Installs cargo-component where it is missing or of another version.
+pub(crate) fn cargo_component() -> Result<()> {
+    let version = ask(Command::new("cargo").args(["component", "--version"])).unwrap_or_default();
+    if version.split_whitespace().any(|word| word == CARGO_COMPONENT) {
+        return Ok(());
+    }
+    say(&format!("installing cargo-component {CARGO_COMPONENT} (some minutes, once)"));
+    run(Command::new("cargo").args(["install", "--locked", &format!("cargo-component@{CARGO_COMPONENT}")]))
+}

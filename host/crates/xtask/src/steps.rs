@@ -1,0 +1,69 @@
+//! Numbered steps on standard error, and the programs that they run.
+
+#![expect(clippy::print_stderr, reason = "a task talks to whoever runs it")]
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// The steps of a task.
+pub(crate) struct Steps {
+    count: usize,
+    done: usize,
+}
+
+impl Steps {
+    pub(crate) fn new(count: usize) -> Self {
+        Steps { count, done: 0 }
+    }
+
+    /// Announces the next step.
+    pub(crate) fn begin(&mut self, title: &str) {
+        self.done += 1;
+        eprintln!("[{}/{}] {title}", self.done, self.count);
+    }
+
+    /// Announces the next step, takes it, and says how long it took.
+    pub(crate) fn step<T>(&mut self, title: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.begin(title);
+        let began = Instant::now();
+        let result = work().with_context(|| format!("step {} of {} ({title}) failed", self.done, self.count))?;
+        eprintln!("[{}/{}] {title}: {:.1} s", self.done, self.count, began.elapsed().as_secs_f64());
+        Ok(result)
+    }
+}
+
+/// Says something about a step.
+pub(crate) fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Runs a program to its end; what it prints goes through.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot run `{}`", name(command)))?;
+    if !status.success() {
+        bail!("`{}` ended with {status}", name(command));
+    }
+    Ok(())
+}
+
+/// Runs a program to its end and takes what it printed on standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;
+    if !output.status.success() {
+        bail!("`{}` ended with {}", name(command), output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("`{}` did not print text", name(command)))
+}
+
+/// What a program prints when asked quietly; none if it is not there or fails.
+pub(crate) fn ask(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn name(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,47 @@
+//! `cargo xtask test`: everything that is tested, on a machine that may have nothing but rustup and a C compiler.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::plugins::{self, Kind, file_name, lay_out};
+use crate::repository::Repository;
+use crate::setup::{self, WASIP1, WASIP2};
+use crate::steps::{Steps, run};
+
+/// The plugin that is built both ways.
+const BUILT_BOTH_WAYS: &str = "github";
+
+/// Sets up, builds and tests.
+pub(crate) fn run_all(repository: &Repository) -> Result<()> {
+    let mut steps = Steps::new(8);
+    steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
+    // Python's own fnmatch is what ours is compared with.
+    steps.step("set-up: Debian packages", || setup::debian("python3", "python3"))?;
+    steps.step("set-up: cargo-component", setup::cargo_component)?;
+    steps.step("plugins and test guests", || {
+        plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop)
+    })?;
+    steps.step("tests of the plugins, native", || {
+        run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
+    })?;
+    // Programs and tests in one build, so that they share their dependencies.
+    steps.step("workspace (some minutes the first time)", || {
+        run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
+    })?;
+    steps.step("a plugin built by cargo-component", || cargo_component_check(repository))?;
+    steps.step("tests of the workspace", || run(repository.cargo().args(["test", "--locked", "--workspace"])))
+}
+
+/// Authors may build with cargo-component, so what it makes has to load.
+fn cargo_component_check(repository: &Repository) -> Result<()> {
+    let mut cargo = repository.cargo_of_plugins();
+    // Its own folder: cargo-component and cargo build the same package in different ways.
+    let target = repository.target("cargo-component");
+    cargo.env("CARGO_TARGET_DIR", &target);
+    run(cargo.args(["component", "build", "--locked", "--release", "--package", BUILT_BOTH_WAYS]))?;
+    let component = target.join(WASIP1).join("release").join(file_name(BUILT_BOTH_WAYS));
+    let folder = target.join("plugins").join(BUILT_BOTH_WAYS);
+    lay_out(repository, BUILT_BOTH_WAYS, &component, &folder)?;
+    run(Command::new(repository.binary("debug", "monstrum")).args(["plugin", "validate"]).arg(&folder))
+}
