@@ -1,0 +1,44 @@
+//! API keys: `mk_` and 256 random bits. Only their SHA-256 is stored, which is enough for a value that nobody can guess.
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use monstrum_types::Secret;
+use sha2::{Digest, Sha256};
+
+/// How many characters of a key are kept in clear, so that a list can tell keys apart: `mk_` and 30 of its 256 bits.
+const PREFIX_CHARS: usize = 8;
+
+/// A key that was just made. Its text is shown once.
+pub struct NewKey {
+    pub text: Secret,
+    pub hash: [u8; 32],
+    pub prefix: String,
+}
+
+/// Makes a key.
+pub fn generate() -> Result<NewKey, getrandom::Error> {
+    let mut bits = zeroize::Zeroizing::new([0_u8; 32]);
+    getrandom::fill(bits.as_mut_slice())?;
+    let text = Secret::new(format!("mk_{}", BASE64_URL_SAFE_NO_PAD.encode(*bits)));
+    Ok(NewKey { hash: hash(text.expose()), prefix: text.expose()[..PREFIX_CHARS].to_owned(), text })
+}
+
+/// The form in which a key is stored and looked up.
+pub fn hash(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_256_bits_and_is_known_by_its_hash() {
+        let key = generate().unwrap();
+        let bits = key.text.expose().strip_prefix("mk_").unwrap();
+        assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(bits).unwrap().len(), 32);
+        assert_eq!(hash(key.text.expose()), key.hash);
+        assert!(key.text.expose().starts_with(&key.prefix) && key.prefix.len() == 8);
+        assert_ne!(generate().unwrap().hash, key.hash);
+    }
+}

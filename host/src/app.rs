@@ -1,0 +1,43 @@
+//! What the gateway serves from: the pipeline, the database and everything that is kept between requests.
+
+use std::sync::Arc;
+
+use monstrum_store::{Store, StoreError};
+use monstrum_types::Clock;
+use monstrum_vault::Vault;
+
+use crate::auditor::{Auditor, KeyRing};
+use crate::call::Calls;
+use crate::config::Settings;
+use crate::plugins::Plugins;
+use crate::policy::Policy;
+
+/// One running host.
+pub struct App {
+    pub settings: Settings,
+    pub store: Store,
+    pub vault: Arc<Vault>,
+    pub audit_keys: KeyRing,
+    pub auditor: Auditor,
+    pub plugins: Arc<Plugins>,
+    pub policy: Arc<Policy>,
+    pub calls: Arc<Calls>,
+    pub clock: Arc<dyn Clock>,
+    /// The start-up scan has finished, whatever failed.
+    pub scanned: tokio::sync::watch::Sender<bool>,
+}
+
+impl App {
+    /// Puts a change of the database or of the plugins in force. Until this has succeeded no call runs.
+    pub async fn changed(&self) -> Result<(), StoreError> {
+        self.policy.renew().await
+    }
+
+    /// Whether calls can be served: the database is usable and the start-up scan is over.
+    pub async fn is_ready(&self) -> bool {
+        *self.scanned.borrow()
+            && self.auditor.is_healthy()
+            && !self.policy.is_stale()
+            && self.store.generation().await.is_ok()
+    }
+}

@@ -1,0 +1,386 @@
+//! The audit: an entry is opened before anything else of a call and closed last, and no answer leaves before its row is
+//! on disk.
+//!
+//! One task writes all rows of this host in one chain: many calls, one transaction, one fsync, and each caller waits
+//! for its own commit. When the database refuses, no call runs until it takes rows again; ends of calls that could not
+//! be written are kept and written first.
+
+mod chain;
+mod heads;
+mod verify;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use monstrum_egress::Redactor;
+use monstrum_store::{AuditKind, AuditRow, Store, StoreError};
+use monstrum_types::{CallOutcome, Clock, Code, Status, UtcMillis};
+use monstrum_vault::AuditKeys;
+use sha2::Digest as _;
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+pub use self::heads::{HEADS_FILE, Heads, HeadsError};
+pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
+
+use self::chain::Chain;
+use crate::call::IncomingCall;
+use crate::tools::ResolvedCall;
+
+/// Parameters over this size are kept as digest and first KiB (architecture).
+const PARAMS_BYTES_MAX: usize = 16 << 10;
+/// Rows of one transaction: enough for every call that can run at once on a small machine.
+const BATCH_ROWS_MAX: usize = 512;
+/// Rows that wait to be written; more callers wait for room.
+const QUEUE_ROWS_MAX: usize = 4096;
+/// Ends of calls kept while the database refuses them.
+const BACKLOG_ROWS_MAX: usize = 10_000;
+/// How often a head is signed, and how often an audit that failed is tried again.
+const HEAD_INTERVAL: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The audit cannot be written, so the call cannot be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the audit cannot be written at present")]
+pub struct AuditUnavailable;
+
+/// Opens entries and sends their rows to the writer.
+#[derive(Clone)]
+pub struct Auditor {
+    queue: mpsc::Sender<Pending>,
+    healthy: Arc<AtomicBool>,
+    closing: CancellationToken,
+    clock: Arc<dyn Clock>,
+}
+
+struct Pending {
+    row: AuditRow,
+    committed: oneshot::Sender<Result<(), AuditUnavailable>>,
+}
+
+impl Auditor {
+    /// Takes up the chain of `writer` where it ended, marks calls that a previous run left open as interrupted, and
+    /// starts the task that writes. The task ends after [`Auditor::close`].
+    pub async fn start(
+        store: Store,
+        keys: Arc<AuditKeys>,
+        heads: Heads,
+        writer: String,
+        clock: Arc<dyn Clock>,
+    ) -> Result<(Auditor, tokio::task::JoinHandle<()>), StoreError> {
+        let chain = Chain::resume(&store, writer, keys).await?;
+        let healthy = Arc::new(AtomicBool::new(true));
+        let (queue, rows) = mpsc::channel(QUEUE_ROWS_MAX);
+        let mut task =
+            Writer { store, chain, heads, clock: Arc::clone(&clock), healthy: Arc::clone(&healthy), backlog: Vec::new() };
+        task.interrupt_open_calls().await?;
+        task.sign_head();
+        let closing = CancellationToken::new();
+        let task = tokio::spawn(task.run(rows, closing.clone()));
+        Ok((Auditor { queue, healthy, closing, clock }, task))
+    }
+
+    /// Takes no more rows; the task writes what is queued, signs a last head and ends.
+    pub fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Whether rows can be written.
+    pub fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Acquire)
+    }
+
+    /// Opens the entry of a call.
+    pub fn open(&self, call: &IncomingCall) -> Result<Entry, AuditUnavailable> {
+        if !self.is_healthy() {
+            return Err(AuditUnavailable);
+        }
+        let row = AuditRow {
+            writer: String::new(),
+            sequence: 0,
+            kind: AuditKind::Started,
+            request_id: call.request_id,
+            workspace_id: Some(call.workspace),
+            bot_id: Some(call.bot),
+            task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
+            resource_id: call.resource,
+            tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
+            operation: None,
+            plugin: None,
+            plugin_digest: None,
+            status: None,
+            code: None,
+            message: None,
+            rule: None,
+            params: Some(serde_json::to_string(&call.params).expect("a JSON value has a text")),
+            duration_ms: None,
+            started_at: self.clock.now(),
+            at: self.clock.now(),
+            parent_request_id: None,
+            delegation: None,
+            flags: None,
+            key_version: 0,
+            previous_hash: [0; 32],
+            hash: [0; 32],
+        };
+        Ok(Entry {
+            facts: Mutex::new(Facts { row, redactor: None }),
+            started: OnceCell::new(),
+            opened: Instant::now(),
+            closed: AtomicBool::new(false),
+            queue: self.queue.clone(),
+            clock: Arc::clone(&self.clock),
+        })
+    }
+}
+
+/// A tool's name has 64 characters at most; what is longer is a caller's mistake of which the start is enough.
+const TOOL_CHARS_MAX: usize = 128;
+
+/// The entry of one call.
+pub struct Entry {
+    facts: Mutex<Facts>,
+    started: OnceCell<()>,
+    opened: Instant,
+    closed: AtomicBool,
+    queue: mpsc::Sender<Pending>,
+    clock: Arc<dyn Clock>,
+}
+
+struct Facts {
+    row: AuditRow,
+    redactor: Option<Arc<Redactor>>,
+}
+
+impl Entry {
+    /// Adds what resolving the tool has found out.
+    pub fn resolved(&self, resolved: &ResolvedCall) {
+        let mut facts = self.lock();
+        facts.row.resource_id = Some(resolved.binding.row.resource_id);
+        facts.row.operation = Some(resolved.tool().manifest.operation.clone());
+        facts.row.plugin = Some(resolved.plugin.name.to_string());
+        facts.row.plugin_digest = Some(resolved.plugin.digest.to_string());
+        facts.redactor = Some(Arc::clone(resolved.binding.resource.credential_source().redactor()));
+    }
+
+    /// Whatever is written from now on goes through `redactor`.
+    pub fn redact_with(&self, redactor: Arc<Redactor>) {
+        self.lock().redactor = Some(redactor);
+    }
+
+    /// Commits the row `started`, once. Nothing of a call may leave this host before.
+    pub async fn started(&self) -> Result<(), AuditUnavailable> {
+        let commit = async || self.commit(self.row(AuditKind::Started)).await;
+        self.started.get_or_try_init(commit).await.map(|()| ())
+    }
+
+    /// Commits the end of the call and says how long it took, in milliseconds.
+    pub async fn close(&self, outcome: &CallOutcome) -> Result<i64, AuditUnavailable> {
+        self.closed.store(true, Ordering::Release);
+        let row = self.finished(outcome);
+        let duration_ms = row.duration_ms.unwrap_or_default();
+        self.commit(row).await?;
+        Ok(duration_ms)
+    }
+
+    fn finished(&self, outcome: &CallOutcome) -> AuditRow {
+        let mut row = self.row(AuditKind::Finished);
+        row.status = Some(outcome.status.as_str().to_owned());
+        row.code = outcome.code.map(|code| code.as_str().to_owned());
+        row.message = outcome.message.clone();
+        row.rule = outcome.rule.clone();
+        row.duration_ms = Some(i64::try_from(self.opened.elapsed().as_millis()).unwrap_or(i64::MAX));
+        row.flags = outcome.output_mismatch.then(|| "output_mismatch".to_owned());
+        row
+    }
+
+    fn row(&self, kind: AuditKind) -> AuditRow {
+        let facts = self.lock();
+        let mut row = facts.row.clone();
+        let redact = |text: String| match &facts.redactor {
+            Some(redactor) => redactor.redact_text(text),
+            None => text,
+        };
+        row.params = row.params.map(redact).map(shorten);
+        row.kind = kind;
+        row.at = self.clock.now();
+        row.without_nul()
+    }
+
+    async fn commit(&self, row: AuditRow) -> Result<(), AuditUnavailable> {
+        let (committed, outcome) = oneshot::channel();
+        self.queue.send(Pending { row, committed }).await.map_err(|_| AuditUnavailable)?;
+        outcome.await.unwrap_or(Err(AuditUnavailable))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Drop for Entry {
+    /// An entry that nobody closed belongs to a call that panicked: its end is recorded without waiting.
+    fn drop(&mut self) {
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        let row = self.finished(&CallOutcome::error(Code::Unavailable, "the call failed on the host's side"));
+        let (committed, _) = oneshot::channel();
+        if self.queue.try_send(Pending { row, committed }).is_err() {
+            tracing::error!("the end of a call could not be queued for the audit");
+        }
+    }
+}
+
+/// Large parameters are kept as their digest and their first KiB.
+fn shorten(params: String) -> String {
+    const KEPT_BYTES: usize = 1024;
+    if params.len() <= PARAMS_BYTES_MAX {
+        return params;
+    }
+    let digest = format!("sha256:{}", hex::encode(sha2::Sha256::digest(params.as_bytes())));
+    let first = &params[..params.floor_char_boundary(KEPT_BYTES)];
+    serde_json::json!({ "digest": digest, "bytes": params.len(), "first": first }).to_string()
+}
+
+/// The task that owns the chain.
+struct Writer {
+    store: Store,
+    chain: Chain,
+    heads: Heads,
+    clock: Arc<dyn Clock>,
+    healthy: Arc<AtomicBool>,
+    backlog: Vec<AuditRow>,
+}
+
+impl Writer {
+    async fn run(mut self, mut rows: mpsc::Receiver<Pending>, closing: CancellationToken) {
+        let mut next_head = tokio::time::interval(HEAD_INTERVAL);
+        let mut retry = tokio::time::interval(RETRY_INTERVAL);
+        retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let mut batch = Vec::new();
+            tokio::select! {
+                received = rows.recv_many(&mut batch, BATCH_ROWS_MAX) => {
+                    if received == 0 {
+                        break;
+                    }
+                    self.write(batch).await;
+                }
+                _ = next_head.tick() => self.sign_head(),
+                () = closing.cancelled(), if !rows.is_closed() => rows.close(),
+                _ = retry.tick(), if !self.is_healthy() => self.retry().await,
+            }
+        }
+        self.retry().await;
+        self.sign_head();
+    }
+
+    fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Acquire)
+    }
+
+    /// One transaction for all of `batch`, then one answer to each.
+    async fn write(&mut self, batch: Vec<Pending>) {
+        let began = Instant::now();
+        let (rows, waiting): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|pending| (pending.row, pending.committed)).unzip();
+        let committed = if self.is_healthy() { self.append(&rows).await } else { Err(AuditUnavailable) };
+        metrics::histogram!("monstrum_audit_commit_seconds").record(began.elapsed().as_secs_f64());
+        if committed.is_err() {
+            self.keep(rows);
+        }
+        for caller in waiting {
+            if caller.send(committed).is_err() {
+                tracing::debug!("a caller went away before its row was committed");
+            }
+        }
+        if self.chain.rows_since_head() >= heads::ROWS_PER_HEAD {
+            self.sign_head();
+        }
+    }
+
+    async fn append(&mut self, rows: &[AuditRow]) -> Result<(), AuditUnavailable> {
+        let (chained, next) = self.chain.extend(rows);
+        match self.store.append(&chained).await {
+            Ok(()) => {
+                self.chain.advance(next);
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "the audit cannot be written; no call runs until it can");
+                self.healthy.store(false, Ordering::Release);
+                Err(AuditUnavailable)
+            }
+        }
+    }
+
+    /// Ends of calls are worth keeping: their side effects have happened.
+    fn keep(&mut self, rows: Vec<AuditRow>) {
+        let ends = rows.into_iter().filter(|row| row.kind != AuditKind::Started);
+        let room = BACKLOG_ROWS_MAX - self.backlog.len();
+        self.backlog.extend(ends.take(room));
+    }
+
+    /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
+    /// was kept.
+    async fn retry(&mut self) {
+        if self.is_healthy() {
+            return;
+        }
+        let resumed = async {
+            self.chain.resync(&self.store).await?;
+            while !self.backlog.is_empty() {
+                let batch = self.backlog.len().min(BATCH_ROWS_MAX);
+                let (chained, next) = self.chain.extend(&self.backlog[..batch]);
+                self.store.append(&chained).await?;
+                self.chain.advance(next);
+                self.backlog.drain(..batch);
+            }
+            Ok::<(), StoreError>(())
+        };
+        match resumed.await {
+            Ok(()) => {
+                tracing::info!("the audit can be written again");
+                self.healthy.store(true, Ordering::Release);
+            }
+            Err(error) => tracing::warn!(%error, "the audit still cannot be written"),
+        }
+    }
+
+    /// Calls that a previous run of this writer began and never ended.
+    async fn interrupt_open_calls(&mut self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let open = self.store.open_starts(self.chain.writer()).await?;
+        for starts in open.chunks(BATCH_ROWS_MAX) {
+            let rows: Vec<_> = starts.iter().map(|start| interrupted(start, now)).collect();
+            let (chained, next) = self.chain.extend(&rows);
+            self.store.append(&chained).await?;
+            self.chain.advance(next);
+        }
+        if !open.is_empty() {
+            tracing::warn!(calls = open.len(), "calls of the previous run were interrupted");
+        }
+        Ok(())
+    }
+
+    fn sign_head(&mut self) {
+        if let Err(error) = self.heads.sign(&mut self.chain, self.clock.now()) {
+            tracing::error!(%error, "the head of the audit could not be signed");
+        }
+    }
+}
+
+fn interrupted(start: &AuditRow, now: UtcMillis) -> AuditRow {
+    AuditRow {
+        kind: AuditKind::Interrupted,
+        status: Some(Status::Error.as_str().to_owned()),
+        code: Some(Code::Interrupted.as_str().to_owned()),
+        message: Some("the server ended before the call was done".to_owned()),
+        duration_ms: Some(now.since_ms(start.started_at)),
+        at: now,
+        ..start.clone()
+    }
+}
+

@@ -1,0 +1,171 @@
+//! Verification: walks every chain, checks every hash, every head, and that no tail behind a head is missing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use monstrum_store::{AuditRow, Store, StoreError};
+use monstrum_vault::AuditKeys;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::chain::GENESIS;
+use super::heads::{self, HEADS_FILE, Head, HeadsError};
+
+/// Rows read at a time.
+const PAGE_ROWS: u32 = 1000;
+/// More problems than anyone reads; the audit is not valid from the first on.
+const PROBLEMS_MAX: usize = 1000;
+
+/// What verification found.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Report {
+    /// No problem was found.
+    pub valid: bool,
+    /// How many rows were checked.
+    pub rows: u64,
+    pub problems: Vec<Problem>,
+}
+
+/// One thing that is not as it was written.
+#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Problem {
+    /// Whose chain; empty where it is the file of heads.
+    pub writer: String,
+    /// The row; the line, where it is the file of heads.
+    pub sequence: i64,
+    pub what: String,
+}
+
+/// Verification could not be done.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    #[error("the audit cannot be read")]
+    Store(#[from] StoreError),
+    #[error("the heads cannot be read")]
+    Heads(#[from] HeadsError),
+}
+
+/// The keys by version.
+pub type KeyRing = BTreeMap<u32, Arc<AuditKeys>>;
+
+/// Verifies everything in `store` against the heads in `data_dir`.
+pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Report, VerifyError> {
+    let mut found = Findings { rows: 0, problems: Vec::new() };
+    // Heads are read first: rows that come in the meantime are ahead of them, never behind.
+    let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
+    match heads::read(&data_dir.join(HEADS_FILE))? {
+        None => found.add("", 0, format!("{HEADS_FILE} is missing")),
+        Some(lines) => {
+            for line in lines {
+                match line {
+                    Ok(head) => check_signature(&mut found, keys, &mut heads, head),
+                    Err(number) => found.add("", number as i64, format!("line {number} of {HEADS_FILE} is not a head")),
+                }
+            }
+        }
+    }
+    let mut writers = store.writers().await?;
+    writers.extend(heads.keys().cloned());
+    writers.sort();
+    writers.dedup();
+    for writer in writers {
+        let heads = heads.remove(&writer).unwrap_or_default();
+        check_chain(&mut found, store, keys, &writer, heads).await?;
+    }
+    Ok(Report { valid: found.problems.is_empty(), rows: found.rows, problems: found.problems })
+}
+
+struct Findings {
+    rows: u64,
+    problems: Vec<Problem>,
+}
+
+impl Findings {
+    fn add(&mut self, writer: &str, sequence: i64, what: impl Into<String>) {
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem { writer: writer.to_owned(), sequence, what: what.into() });
+        }
+    }
+}
+
+fn check_signature(
+    found: &mut Findings,
+    keys: &KeyRing,
+    heads: &mut BTreeMap<String, BTreeMap<i64, Head>>,
+    head: Head,
+) {
+    if keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys)) {
+        heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
+    } else {
+        found.add(&head.writer, head.sequence, format!("a head in {HEADS_FILE} is not signed by this host"));
+    }
+}
+
+async fn check_chain(
+    found: &mut Findings,
+    store: &Store,
+    keys: &KeyRing,
+    writer: &str,
+    mut heads: BTreeMap<i64, Head>,
+) -> Result<(), StoreError> {
+    let mut expected = 1;
+    let mut previous = Some(GENESIS);
+    let mut from = Some(1);
+    while let Some(first) = from {
+        let page = store.scan(writer, first, PAGE_ROWS).await?;
+        for row in page.rows {
+            found.rows += 1;
+            let row = match row {
+                Ok(row) => row,
+                Err(unreadable) => {
+                    let sequence = unreadable.sequence.unwrap_or(expected);
+                    found.add(writer, sequence, format!("the row cannot be read: {}", unreadable.what));
+                    heads.remove(&sequence);
+                    expected = sequence + 1;
+                    previous = None;
+                    continue;
+                }
+            };
+            if row.sequence != expected {
+                found.add(writer, expected, gap(expected, row.sequence));
+                previous = None;
+            }
+            check_row(found, keys, &row, previous);
+            if heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
+                found.add(writer, row.sequence, "the row is not the one whose head was signed");
+            }
+            expected = row.sequence + 1;
+            previous = Some(row.hash);
+        }
+        from = page.next;
+    }
+    heads.remove(&0);
+    if let Some(last) = heads.keys().next_back() {
+        found.add(writer, *last, format!("rows up to {last} were signed as written and are missing"));
+    }
+    Ok(())
+}
+
+fn gap(expected: i64, sequence: i64) -> String {
+    match sequence - 1 {
+        last if last == expected => format!("row {expected} is missing"),
+        last => format!("rows {expected} to {last} are missing"),
+    }
+}
+
+/// Checks one row. `previous` is the hash of the row before it, where that is known: after a gap the row's own word is
+/// taken, so that one missing row is one problem and not one for every row that follows.
+fn check_row(found: &mut Findings, keys: &KeyRing, row: &AuditRow, previous: Option<[u8; 32]>) {
+    let mut problem = |what: &str| found.add(&row.writer, row.sequence, what);
+    if previous.is_some_and(|previous| previous != row.previous_hash) {
+        problem("the row does not follow the one before it");
+    }
+    match u32::try_from(row.key_version).ok().and_then(|version| keys.get(&version)) {
+        None => problem("the row names an audit key that does not exist"),
+        Some(keys) if !keys.verify_mac(&row.previous_hash, &row.canonical(), &row.hash) => {
+            problem("the row was changed after it was written");
+        }
+        Some(_) => {}
+    }
+}

@@ -1,0 +1,34 @@
+//! Third stage: asks the Guardian for a permit.
+
+use monstrum_guardian::{CallFacts, Denial, Permit, authorize};
+use monstrum_types::{CallOutcome, RequestId};
+use serde_json::{Map, Value};
+
+use crate::call::Refusal;
+use crate::session::Session;
+use crate::tools::ResolvedCall;
+
+/// A permit for exactly this call with exactly these parameters, or the refusal.
+pub fn permit(
+    request_id: RequestId,
+    session: &Session,
+    resolved: &ResolvedCall,
+    params: Map<String, Value>,
+) -> Result<Permit, Refusal> {
+    let facts = CallFacts {
+        request_id,
+        workspace: session.bot.row.workspace_id,
+        bot: session.bot.row.id,
+        binding: resolved.binding.row.id,
+        resource: resolved.binding.row.resource_id,
+        plugin: resolved.plugin.name.clone(),
+        plugin_digest: resolved.plugin.digest.clone(),
+        params,
+    };
+    resolved.with_subject(|subject| authorize(subject, facts)).map_err(refuse)
+}
+
+/// A denial as the end of a call.
+pub fn refuse(denial: Denial) -> Refusal {
+    Box::new(CallOutcome::failure(denial.status, denial.code(), denial.message).by_rule(denial.rule))
+}

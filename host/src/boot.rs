@@ -1,0 +1,194 @@
+//! Start and end of a server: the only place that names concrete implementations.
+
+mod data;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_egress::{Egress, EgressOptions};
+use monstrum_runtime::{Runtime, RuntimeOptions};
+use monstrum_types::{Clock, Secret, SystemClock};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::App;
+use crate::auditor::{Auditor, HEADS_FILE, Heads};
+use crate::call::Calls;
+use crate::config::Settings;
+use crate::executor::Executor;
+use crate::gateway;
+use crate::plugins::Plugins;
+use crate::policy::Policy;
+
+pub use data::{ADMIN_KEY_FILE, Data, DataError, MASTER_KEY_FILE};
+
+/// How often the server looks whether the policy in force is that of the database (architecture).
+const POLICY_POLL: Duration = Duration::from_millis(500);
+/// How often expired idempotency keys are dropped.
+const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
+/// How long the answer to an idempotency key is kept (http-api), and how long a request can be under way.
+const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
+const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
+/// How long answers that are ready may take to be read at shutdown.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+/// Why the server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error("the plugins folder cannot be used")]
+    Plugins(#[from] crate::plugin_folder::FolderError),
+    #[error("cannot create the plugins folder {}", path.display())]
+    CreatePlugins { path: PathBuf, source: std::io::Error },
+    #[error("the engine for components does not start")]
+    Runtime(#[from] monstrum_runtime::RuntimeError),
+    #[error("cannot use the heads of the audit")]
+    Heads(#[from] crate::auditor::HeadsError),
+    #[error("the database cannot be used")]
+    Store(#[from] monstrum_store::StoreError),
+    #[error("cannot listen on {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+}
+
+/// A server that answers.
+pub struct Running {
+    pub address: SocketAddr,
+    pub base_url: String,
+    /// The root key, if this start has made it.
+    pub admin_key: Option<Secret>,
+    pub app: Arc<App>,
+    stop: CancellationToken,
+    served: JoinHandle<std::io::Result<()>>,
+    audited: JoinHandle<()>,
+    chores: Vec<JoinHandle<()>>,
+    _data: data::Lock,
+}
+
+/// Starts a server. It answers when this returns; plugins are scanned in the background.
+pub async fn start(settings: Settings) -> Result<Running, BootError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let data = Data::open(&settings.data_dir, settings.database_url.as_deref(), clock.as_ref()).await?;
+    create_plugins_dir(&settings)?;
+    let listener = TcpListener::bind(settings.listen).await;
+    let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;
+    let address = listener.local_addr().map_err(|source| BootError::Listen { address: settings.listen, source })?;
+
+    let runtime = Runtime::new(RuntimeOptions {
+        cache_dir: data.path.join("cache"),
+        cache_mac_key: *data.vault.derive("precompiled cache"),
+    })?;
+    let plugins = Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock))?;
+    let plugins = Arc::new(plugins);
+    let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), Arc::clone(&plugins)).await?;
+    let policy = Arc::new(policy);
+    let heads = Heads::open(&data.path.join(HEADS_FILE))?;
+    let keys = data.newest_audit_keys();
+    let (auditor, audited) =
+        Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
+    let egress = Egress::new(EgressOptions::default());
+    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), Executor::new(egress), Arc::clone(&clock));
+
+    let base_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
+    let app = Arc::new(App {
+        settings,
+        store: data.store,
+        vault: data.vault,
+        audit_keys: data.audit_keys,
+        auditor,
+        plugins,
+        policy,
+        calls: Arc::new(calls),
+        clock,
+        scanned: tokio::sync::watch::Sender::new(false),
+    });
+    gateway::install_metrics();
+    let stop = CancellationToken::new();
+    let router = gateway::router(Arc::clone(&app));
+    let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let chores = vec![
+        tokio::spawn(scan(Arc::clone(&app))),
+        tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
+        tokio::spawn(purge(Arc::clone(&app), stop.clone())),
+    ];
+    let served = tokio::spawn(std::future::IntoFuture::into_future(server));
+    let admin_key = data.admin_key;
+    Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })
+}
+
+impl Running {
+    /// Cancelling this token stops the server.
+    pub fn stop_handle(&self) -> CancellationToken {
+        self.stop.clone()
+    }
+
+    /// Waits until the server is told to stop, then ends it: no new calls, calls in flight finish or are recorded as
+    /// interrupted, a last head is signed.
+    pub async fn stopped(self) {
+        let Running { app, stop, mut served, audited, chores, .. } = self;
+        tokio::select! {
+            () = stop.cancelled() => {}
+            ended = &mut served => {
+                tracing::error!(?ended, "the server ended by itself");
+                stop.cancel();
+            }
+        }
+        tracing::info!("shutting down");
+        app.calls.shut_down(app.settings.shutdown_grace).await;
+        if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
+            served.abort();
+        }
+        for chore in chores {
+            chore.abort();
+        }
+        app.auditor.close();
+        if let Err(error) = audited.await {
+            tracing::error!(%error, "the audit's writer failed");
+        }
+        app.store.close().await;
+        tracing::info!("stopped");
+    }
+}
+
+fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
+    use std::os::unix::fs::DirBuilderExt;
+    let path = &settings.plugins_dir;
+    let created = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
+}
+
+/// The start-up scan. The server is ready when it is over, whatever failed.
+async fn scan(app: Arc<App>) {
+    if let Err(error) = app.plugins.scan().await {
+        tracing::error!(error = %error, "the plugins folder cannot be read");
+    }
+    while let Err(error) = app.changed().await {
+        tracing::error!(error = %error, "the plugins cannot be put in force yet");
+        tokio::time::sleep(POLICY_POLL).await;
+    }
+    app.scanned.send_replace(true);
+    tracing::info!("ready");
+}
+
+async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(POLICY_POLL);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        if let Err(error) = app.policy.renew_if_behind().await {
+            tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
+        }
+    }
+}
+
+async fn purge(app: Arc<App>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(PURGE_INTERVAL);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let now = app.clock.now();
+        let purged = app.store.purge_requests(now.plus_ms(-ANSWERS_KEPT_MS), now.plus_ms(-CLAIM_MS_MAX)).await;
+        if let Err(error) = purged {
+            tracing::warn!(error = %error, "expired idempotency keys were not dropped");
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! A call, from the door to the audit. Every door (HTTP today, MCP and the agent loop later) calls [`Calls::run`], and
+//! nothing else runs a tool.
+//!
+//! ```text
+//! IncomingCall -> Session -> ResolvedCall -> Permit -> CallOutcome
+//! ```
+//!
+//! All branching between the stages is here; the stages never call one another.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_guardian::Permit;
+use monstrum_types::{BotId, CallOutcome, Clock, RequestId, ResourceId, WorkspaceId};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auditor::{AuditUnavailable, Auditor, Entry};
+use crate::authorize;
+use crate::executor::{Executor, PermittedCall};
+use crate::policy::Policy;
+use crate::session::Session;
+use crate::tools::{self, ResolvedCall};
+
+/// A call as it comes in at a door. The door has checked who is asking.
+#[derive(Clone, Debug)]
+pub struct IncomingCall {
+    pub request_id: RequestId,
+    pub workspace: WorkspaceId,
+    pub bot: BotId,
+    /// As it was given: it need not name a tool.
+    pub tool: String,
+    pub params: Value,
+    /// Groups the calls of one task; the request id where the caller names none.
+    pub task_id: Option<String>,
+    /// Which resource, where the bot has several of one type.
+    pub resource: Option<ResourceId>,
+    /// BCP 47 tag of the caller's language.
+    pub locale: String,
+}
+
+/// What the door hands back.
+#[derive(Clone, Debug)]
+pub struct CallAnswer {
+    pub request_id: RequestId,
+    pub outcome: CallOutcome,
+    pub duration_ms: i64,
+    /// The call met a configured rate limit; when to try again.
+    pub retry_after: Option<Duration>,
+}
+
+/// The pipeline.
+pub struct Calls {
+    pub policy: Arc<Policy>,
+    pub auditor: Auditor,
+    pub executor: Executor,
+    pub clock: Arc<dyn Clock>,
+    running: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Calls {
+    /// A pipeline in which nothing runs yet.
+    pub fn new(policy: Arc<Policy>, auditor: Auditor, executor: Executor, clock: Arc<dyn Clock>) -> Calls {
+        Calls { policy, auditor, executor, clock, running: TaskTracker::new(), stop: CancellationToken::new() }
+    }
+
+    /// Runs a call to its end. The work is a task of its own, so it is recorded even if the caller goes away: dropping
+    /// this future cancels the call.
+    pub async fn run(self: &Arc<Self>, call: IncomingCall) -> Result<CallAnswer, AuditUnavailable> {
+        let cancelled = CancellationToken::new();
+        let _cancel_when_dropped = cancelled.clone().drop_guard();
+        let calls = Arc::clone(self);
+        let task = self.running.spawn(async move { calls.govern(call, cancelled).await });
+        // The task may only fail by a panic of ours; its entry is closed by its drop.
+        task.await.unwrap_or(Err(AuditUnavailable))
+    }
+
+    /// The way of a call.
+    async fn govern(&self, call: IncomingCall, cancelled: CancellationToken) -> Result<CallAnswer, AuditUnavailable> {
+        let entry = Arc::new(self.auditor.open(&call)?);
+        let outcome = tokio::select! {
+            outcome = self.stages(&call, &entry) => outcome,
+            () = cancelled.cancelled() => Ended::cancelled(),
+            () = self.stop.cancelled() => Ended::interrupted(),
+        };
+        let duration_ms = entry.close(&outcome.outcome).await?;
+        let Ended { outcome, retry_after } = outcome;
+        Ok(CallAnswer { request_id: call.request_id, outcome, duration_ms, retry_after })
+    }
+
+    /// The stages, each taking what the one before returned; the first refusal ends the call.
+    async fn stages(&self, call: &IncomingCall, entry: &Arc<Entry>) -> Ended {
+        let (resolved, permit) = match self.judge(call, entry) {
+            Ok(permitted) => permitted,
+            Err(refusal) => return Ended::from(*refusal),
+        };
+        let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
+        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, locale: &call.locale };
+        self.executor.execute(&permitted, permit, entry).await
+    }
+
+    /// Everything before the plugin: pure, and over the same snapshot.
+    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<(ResolvedCall, Permit), Refusal> {
+        let session = Session::open(&self.policy, self.clock.now(), call)?;
+        let resolved = tools::resolve(&session, call)?;
+        entry.resolved(&resolved);
+        let params = resolved.checked_params(call)?;
+        let permit = authorize::permit(call.request_id, &session, &resolved, params)?;
+        Ok((resolved, permit))
+    }
+
+    /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
+    pub async fn shut_down(&self, grace: Duration) {
+        self.running.close();
+        if tokio::time::timeout(grace, self.running.wait()).await.is_err() {
+            tracing::warn!(calls = self.running.len(), "calls in flight are interrupted");
+            self.stop.cancel();
+            self.running.wait().await;
+        }
+    }
+}
+
+/// A refusal by a stage. Boxed, because it is rare and large.
+pub type Refusal = Box<CallOutcome>;
+
+/// How a call ended, and when to try again if it met a rate limit.
+#[derive(Debug)]
+pub struct Ended {
+    pub outcome: CallOutcome,
+    pub retry_after: Option<Duration>,
+}
+
+impl Ended {
+    fn cancelled() -> Self {
+        use monstrum_types::Code;
+        Ended::from(CallOutcome::error(Code::Cancelled, "the caller went away before the call was done"))
+    }
+
+    fn interrupted() -> Self {
+        use monstrum_types::Code;
+        Ended::from(CallOutcome::error(Code::Interrupted, "the server was shut down before the call was done"))
+    }
+}
+
+impl From<CallOutcome> for Ended {
+    fn from(outcome: CallOutcome) -> Self {
+        Ended { outcome, retry_after: None }
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line: one file a subcommand.
+//!
+//! `serve` runs the server; `plugin validate` and `audit verify --data-dir` work on files; everything else is a client of
+//! the API. What a command finds goes to standard output, what it has to say about itself to standard error.
+
+mod audit;
+mod client;
+mod failure;
+mod key;
+mod output;
+mod plugin;
+mod serve;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use monstrum_types::Secret;
+
+use crate::config::{ServeFlags, Settings};
+use crate::gateway;
+
+use failure::Failure;
+
+/// Work that no command waits for any more may keep the process this long.
+const LEFTOVERS_MAX: Duration = Duration::from_secs(1);
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum serve                                  run a server from ./data
+  monstrum plugin validate plugins/github         check a plugin before it is dropped in
+  monstrum plugin list                            what the server has loaded
+  monstrum audit list --status permission_denied  who was refused what
+  monstrum key create --name ci --kind operator   make an API key";
+
+/// Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited.
+#[derive(Parser)]
+#[command(name = "monstrum", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every command understands.
+#[derive(Args, Clone)]
+struct Options {
+    /// The server [default: http://127.0.0.1:8080]
+    #[arg(long, env = "MONSTRUM_URL", value_name = "URL", global = true, help_heading = "Global options")]
+    url: Option<String>,
+
+    /// An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key]
+    #[arg(
+        long, env = "MONSTRUM_KEY", value_name = "KEY", global = true, help_heading = "Global options",
+        hide_env_values = true, value_parser = secret
+    )]
+    key: Option<Secret>,
+
+    /// The workspace in which a root key acts
+    #[arg(long, env = "MONSTRUM_WORKSPACE", value_name = "NAME", global = true, help_heading = "Global options")]
+    workspace: Option<String>,
+
+    /// The server's data folder, for the key in it [default: ./data]
+    #[arg(long, env = "MONSTRUM_DATA_DIR", value_name = "DIR", global = true, help_heading = "Global options")]
+    data_dir: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(Box<serve::Serve>),
+    #[command(subcommand)]
+    Plugin(plugin::Plugin),
+    #[command(subcommand)]
+    Audit(audit::Audit),
+    #[command(subcommand)]
+    Key(key::Key),
+    /// Print the OpenAPI description of the API
+    #[command(hide = true)]
+    Openapi,
+}
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let matches = Cli::command().get_matches();
+    // An environment variable says where the key is; only the flag itself asks to work on the folder without a server.
+    let is_offline = matches.value_source("data_dir") == Some(ValueSource::CommandLine)
+        && matches.value_source("url") != Some(ValueSource::CommandLine);
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let json = cli.options.json;
+    let result = run(cli, is_offline);
+    result.unwrap_or_else(|failure| failure.report(json))
+}
+
+fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
+    if rustls::crypto::aws_lc_rs::default_provider().install_default().is_err() {
+        return Err(Failure::new("another TLS library is installed in this process", "this is a fault of the build"));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+        Failure::of("cannot start the threads of the process", &error, "raise the limit on processes (ulimit -u)")
+    })?;
+    let result = runtime.block_on(async {
+        let Cli { options, command } = cli;
+        match command {
+            Command::Serve(serve) => serve.run(&options).await,
+            Command::Plugin(plugin) => plugin.run(&options).await,
+            Command::Audit(audit) => audit.run(&options, is_offline).await,
+            Command::Key(key) => key.run(&options).await,
+            Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),
+        }
+    });
+    runtime.shutdown_timeout(LEFTOVERS_MAX);
+    result
+}
+
+impl Options {
+    /// The settings of the server that these options speak of.
+    fn settings(&self, database_url: Option<String>) -> Result<Settings, Failure> {
+        let flags = ServeFlags { data_dir: self.data_dir.clone(), database_url, ..ServeFlags::default() };
+        resolve(flags)
+    }
+}
+
+/// Reads the settings in the working directory.
+fn resolve(flags: ServeFlags) -> Result<Settings, Failure> {
+    Settings::resolve(flags, Path::new(""))
+        .map_err(|error| Failure::from_error(&error, "`monstrum serve --help` shows every setting and its values"))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the signature of a value parser")]
+fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
+    Ok(Secret::new(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_commands_are_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_count_before_and_after_the_command() {
+        for arguments in [["monstrum", "--url", "http://h", "plugin", "list"], ["monstrum", "plugin", "list", "--url", "http://h"]]
+        {
+            let cli = Cli::try_parse_from(arguments).ok().unwrap();
+            assert_eq!(cli.options.url.as_deref(), Some("http://h"));
+        }
+    }
+
+    #[test]
+    fn the_data_folder_of_serve_is_its_own_flag() {
+        let cli = Cli::try_parse_from(["monstrum", "serve", "--data-dir", "/srv/m"]).ok().unwrap();
+        let Command::Serve(serve) = cli.command else { panic!("another command") };
+        assert_eq!(serve.flags.data_dir.as_deref(), Some(Path::new("/srv/m")));
+    }
+
+    #[test]
+    fn every_command_shows_examples() {
+        fn check(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            if command.get_subcommands().next().is_none() && !command.is_hide_set() {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Examples:"), "{path} shows no examples");
+            }
+            for subcommand in command.get_subcommands() {
+                check(subcommand, &path);
+            }
+        }
+        check(&Cli::command(), "");
+    }
+}

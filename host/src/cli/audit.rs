@@ -1,0 +1,182 @@
+//! `monstrum audit`: what was called, and whether the record of it is as it was written.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use monstrum_types::{SystemClock, UtcMillis};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::{Options, output};
+use crate::auditor;
+use crate::boot::{Data, DataError, MASTER_KEY_FILE};
+
+/// The most that the API gives at a time.
+const PAGE_ROWS_MAX: usize = 1000;
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  monstrum audit list
+  monstrum audit list --status permission_denied --since 2026-11-21T00:00:00Z
+  monstrum audit list --tool github_create_issue --limit 500 --json";
+
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  monstrum audit verify                              asks the running server
+  monstrum audit verify --data-dir /srv/monstrum     reads the folder of a server that does not run
+
+It ends with 0 if the audit is as it was written, and with 1 if it is not.";
+
+/// Read and verify the audit
+#[derive(Subcommand)]
+pub(super) enum Audit {
+    /// List calls, newest first
+    #[command(after_help = LIST_EXAMPLES)]
+    List(List),
+    /// Check that no row was changed, moved or removed
+    #[command(after_help = VERIFY_EXAMPLES)]
+    Verify {
+        /// The database of the folder, if it is not in it
+        #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+        database_url: Option<String>,
+    },
+}
+
+#[derive(Args)]
+pub(super) struct List {
+    /// Only calls of this bot
+    #[arg(long, value_name = "ID")]
+    bot: Option<String>,
+    /// Only calls of this tool
+    #[arg(long, value_name = "NAME")]
+    tool: Option<String>,
+    /// Only calls that ended so: success, error, scope_violation, permission_denied, running or interrupted
+    #[arg(long)]
+    status: Option<String>,
+    /// Only calls since this moment, in RFC 3339
+    #[arg(long, value_name = "TIME")]
+    since: Option<UtcMillis>,
+    /// Only calls before this moment, in RFC 3339
+    #[arg(long, value_name = "TIME")]
+    until: Option<UtcMillis>,
+    /// How many calls at most
+    #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+}
+
+impl Audit {
+    pub(super) async fn run(self, options: &Options, is_offline: bool) -> Result<ExitCode, Failure> {
+        match self {
+            Audit::List(list) => list.run(options).await,
+            Audit::Verify { database_url } => {
+                let report = if is_offline {
+                    let settings = options.settings(database_url)?;
+                    verify_folder(&settings.data_dir, settings.database_url.as_deref()).await?
+                } else {
+                    Client::new(options)?.get(&["api", "audit", "verify"], &[]).await?
+                };
+                tell(&report, options.json)
+            }
+        }
+    }
+}
+
+impl List {
+    async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let client = Client::new(options)?;
+        let wanted = self.limit as usize;
+        let mut items: Vec<Value> = Vec::new();
+        let mut cursor = Value::Null;
+        loop {
+            let mut query = self.query();
+            query.push(("limit", (wanted - items.len()).min(PAGE_ROWS_MAX).to_string()));
+            if let Some(cursor) = cursor.as_str() {
+                query.push(("cursor", cursor.to_owned()));
+            }
+            let mut page = client.get(&["api", "audit"], &query).await?;
+            let Value::Array(rows) = page["items"].take() else {
+                let hint = "is --url that of a Monstrum server?";
+                return Err(Failure::new("the server's answer is no list of calls", hint));
+            };
+            let is_last = rows.is_empty();
+            items.extend(rows);
+            cursor = page["next_cursor"].take();
+            if is_last || cursor.is_null() || items.len() >= wanted {
+                break;
+            }
+        }
+        if options.json {
+            output::json(&json!({ "items": items, "next_cursor": cursor }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        show(&items)?;
+        if !cursor.is_null() {
+            output::note("there are more; raise --limit, or go back in time with --until");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let filters = [
+            ("bot_id", self.bot.clone()),
+            ("tool", self.tool.clone()),
+            ("status", self.status.clone()),
+            ("since", self.since.map(|time| time.to_string())),
+            ("until", self.until.map(|time| time.to_string())),
+        ];
+        filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+}
+
+fn show(items: &[Value]) -> Result<(), Failure> {
+    const FIELDS: [&str; 8] =
+        ["started_at", "status", "code", "tool", "duration_ms", "bot_id", "request_id", "message"];
+    if items.is_empty() {
+        output::note("no calls");
+        return Ok(());
+    }
+    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field]).replace('\n', " ")).collect();
+    output::table(
+        &["STARTED", "STATUS", "CODE", "TOOL", "MS", "BOT", "REQUEST", "MESSAGE"],
+        items.iter().map(row).collect(),
+    )
+}
+
+/// Verifies the folder of a server that does not run; the folder's lock sees to that.
+async fn verify_folder(data_dir: &Path, database_url: Option<&str>) -> Result<Value, Failure> {
+    // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
+    if !data_dir.join(MASTER_KEY_FILE).is_file() {
+        let message = format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
+        return Err(Failure::new(message, "give --data-dir as to `monstrum serve`"));
+    }
+    let data = Data::open_existing(data_dir, database_url, &SystemClock).await.map_err(|error| {
+        let hint = match &error {
+            DataError::InUse { .. } => "a server is running there: leave --data-dir out to ask it, or stop it first",
+            _ => "run it as the user who runs the server",
+        };
+        Failure::from_error(&error, hint)
+    })?;
+    let report = auditor::verify(&data.store, &data.audit_keys, &data.path).await;
+    data.store.close().await;
+    let report = report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;
+    Ok(json!(report))
+}
+
+fn tell(report: &Value, json: bool) -> Result<ExitCode, Failure> {
+    let is_valid = report["valid"] == true;
+    let rows = output::cell(&report["rows"]);
+    if json {
+        output::json(report)?;
+    } else if is_valid {
+        output::line(format!("audit chain verified: {rows} rows"))?;
+    } else {
+        let problems = report["problems"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let row = |problem: &Value| ["writer", "sequence", "what"].map(|field| output::cell(&problem[field])).to_vec();
+        output::table(&["WRITER", "SEQUENCE", "PROBLEM"], problems.iter().map(row).collect())?;
+        output::error(&format!("the audit is not as it was written: {} problems in {rows} rows", problems.len()));
+        output::hint("keep a copy of the data folder, and compare it with a backup from before");
+    }
+    Ok(if is_valid { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,204 @@
+//! The API, as the command line uses it: one server, one key, JSON in and out, and every refusal in words.
+
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use monstrum_types::Secret;
+use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::{Method, StatusCode, Url};
+use serde_json::Value;
+
+use super::failure::Failure;
+use super::{Options, output};
+use crate::boot::ADMIN_KEY_FILE;
+
+const URL_DEFAULT: &str = "http://127.0.0.1:8080";
+/// A server that cannot be reached is noticed soon; one that compiles or verifies may take its time.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// 1 000 rows of audit with the largest parameters that are kept in full (16 KiB), and room.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// A file that holds one key is far smaller.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
+/// A client of one server.
+pub(super) struct Client {
+    http: reqwest::Client,
+    base: Url,
+    authorization: HeaderValue,
+    workspace: Option<String>,
+}
+
+impl Client {
+    /// Prepares a client; nothing is sent yet.
+    pub(super) fn new(options: &Options) -> Result<Client, Failure> {
+        let base = server_url(options.url.as_deref().unwrap_or(URL_DEFAULT))?;
+        let key = match &options.key {
+            Some(key) => key.clone(),
+            None => key_of_server(&options.settings(None)?.data_dir)?,
+        };
+        let mut authorization = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
+            .map_err(|_| Failure::new("the API key holds characters that no key has", "keys look like mk_…"))?;
+        authorization.set_sensitive(true);
+        if base.scheme() == "http" && !is_local(&base) {
+            output::warning(&format!("the API key travels unencrypted to {base}; use https"));
+        }
+        let mut http = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_MAX)
+            .timeout(ANSWER_MAX);
+        if base.scheme() == "http" {
+            // Without this, a machine that has no certificates could not even talk to itself.
+            http = http.tls_certs_only([]);
+        }
+        let http = http.build().map_err(|error| {
+            Failure::of("cannot set up the HTTP client", &error, "does this machine have CA certificates?")
+        })?;
+        Ok(Client { http, base, authorization, workspace: options.workspace.clone() })
+    }
+
+    /// GET of the route made of `path`.
+    pub(super) async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, Failure> {
+        self.send(Method::GET, path, query, None).await
+    }
+
+    /// POST to the route made of `path`.
+    pub(super) async fn post(&self, path: &[&str], body: Option<&Value>) -> Result<Value, Failure> {
+        self.send(Method::POST, path, &[], body).await
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &[&str],
+        query: &[(&str, String)],
+        body: Option<&Value>,
+    ) -> Result<Value, Failure> {
+        let mut url = self.base.clone();
+        url.path_segments_mut().expect("an http URL has a path").pop_if_empty().extend(path);
+        let mut request = self.http.request(method, url).header(AUTHORIZATION, self.authorization.clone()).query(query);
+        if let Some(workspace) = &self.workspace {
+            request = request.header("Monstrum-Workspace", workspace);
+        }
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
+            if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(Failure::new("the server's answer is too large", "ask for less, with --limit"));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        if !status.is_success() {
+            return Err(refusal(status, &bytes));
+        }
+        if bytes.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_slice(&bytes)
+            .map_err(|error| Failure::of("the server did not answer with JSON", &error, "is --url that of a Monstrum server?"))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let message = if error.is_timeout() {
+            format!("the server at {} did not answer in time", self.base)
+        } else {
+            format!("cannot reach a server at {}", self.base)
+        };
+        let hint = "start one with `monstrum serve`, or name another with --url or MONSTRUM_URL";
+        let cause = std::error::Error::source(error).unwrap_or(error);
+        Failure::of(message, cause, hint)
+    }
+}
+
+fn server_url(text: &str) -> Result<Url, Failure> {
+    let hint = "give --url or MONSTRUM_URL like http://127.0.0.1:8080";
+    // The text is not repeated: it may hold a password.
+    let url = Url::parse(text).map_err(|error| Failure::of("the server's URL cannot be used", &error, hint))?;
+    let fault = match url.scheme() {
+        "http" | "https" if !url.username().is_empty() || url.password().is_some() => "it holds a user or password",
+        "http" | "https" if url.query().is_some() || url.fragment().is_some() => "it holds a query or fragment",
+        "http" | "https" => return Ok(url),
+        _ => "it is neither http nor https",
+    };
+    Err(Failure::new("the server's URL cannot be used", hint).because(fault))
+}
+
+fn is_local(url: &Url) -> bool {
+    match url.host_str() {
+        Some("localhost" | "[::1]") => true,
+        Some(host) => host.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback()),
+        None => false,
+    }
+}
+
+/// The root key that the first start has left in the data folder.
+fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
+    let path = data_dir.join(ADMIN_KEY_FILE);
+    let hint = "give --key or MONSTRUM_KEY, or --data-dir with the folder of a server on this machine";
+    let fail = |error: &std::io::Error| Failure::of(format!("there is no API key: cannot read {}", path.display()), error, hint);
+    let file = std::fs::File::open(&path).map_err(|error| fail(&error))?;
+    let mut text = String::new();
+    file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| fail(&error))?;
+    Ok(Secret::new(text.trim().to_owned()))
+}
+
+/// Puts a refusal (RFC 9457) into words.
+fn refusal(status: StatusCode, body: &[u8]) -> Failure {
+    let hint = hint(status);
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+    let Some(title) = problem["title"].as_str() else {
+        return Failure::new(format!("the server answered {status}"), "is --url that of a Monstrum server?");
+    };
+    let mut failure = Failure::new(format!("{title} ({})", status.as_u16()), hint);
+    if let Some(detail) = problem["detail"].as_str() {
+        failure = failure.because(detail);
+    }
+    let faults = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for fault in faults {
+        failure = failure.because(format!("{}: {}", output::cell(&fault["path"]), output::cell(&fault["message"])));
+    }
+    if let Some(request) = problem["request_id"].as_str() {
+        failure = failure.because(format!("request {request}"));
+    }
+    failure
+}
+
+fn hint(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 => "check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?",
+        403 => "use a key of another kind: `monstrum key create --help` tells what each may do",
+        404 => "list what there is, e.g. with `monstrum plugin list`; --workspace may matter too",
+        409 => "choose another name, or remove what is in the way",
+        413 | 422 => "correct the input and try again; `--help` shows what is expected",
+        429 | 503 => "try again in a moment",
+        _ => "the server's log tells more under the request id",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_that_would_leak_or_mislead_are_refused() {
+        for text in ["http://127.0.0.1:8080", "https://monstrum.example/prefix/"] {
+            assert!(server_url(text).is_ok(), "{text}");
+        }
+        for text in ["127.0.0.1:8080", "ftp://h", "https://user:secret@h", "https://h/?key=1", "https://h/#x", ""] {
+            assert!(server_url(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_this_machine_counts_as_local() {
+        let local = |text| is_local(&Url::parse(text).unwrap());
+        assert!(local("http://127.0.0.1:1") && local("http://localhost") && local("http://[::1]:8080"));
+        assert!(!local("http://10.0.0.1") && !local("http://127.0.0.1.example") && !local("http://localhost.example"));
+    }
+}

@@ -1,0 +1,139 @@
+//! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
+
+mod validate;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::client::Client;
+use super::failure::Failure;
+use super::{Options, output};
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin list
+  monstrum plugin list --json --url https://monstrum.example";
+
+const INFO_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin info github
+  monstrum plugin info github --json";
+
+const RELOAD_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin reload github
+
+Calls in flight end on the version on which they began. A version that does not load leaves the one before it serving,
+and this command ends with 1.";
+
+const VALIDATE_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin validate plugins/github
+  monstrum plugin validate . --json
+
+Needs no server: manifest, translations and component are checked as a start would check them. It ends with 1 if the
+plugin would not load.";
+
+/// List, show, reload and check plugins
+#[derive(Subcommand)]
+pub(super) enum Plugin {
+    /// List the plugins of the server
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Show one plugin
+    #[command(after_help = INFO_EXAMPLES)]
+    Info { name: String },
+    /// Load a plugin anew from its folder
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload { name: String },
+    /// Check a plugin's folder
+    #[command(after_help = VALIDATE_EXAMPLES)]
+    Validate {
+        /// The folder that holds monstrum.yaml
+        dir: PathBuf,
+    },
+}
+
+impl Plugin {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        match self {
+            Plugin::List => list(options).await,
+            Plugin::Info { name } => {
+                let entry = Client::new(options)?.get(&["api", "plugins", &name], &[]).await?;
+                show(&entry, options.json)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Plugin::Reload { name } => {
+                let entry = Client::new(options)?.post(&["api", "plugins", &name, "reload"], None).await?;
+                show(&entry, options.json)?;
+                if entry["status"] == "failed" {
+                    let hint = "`monstrum plugin validate DIR` on the server's machine shows every fault with its line";
+                    return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Plugin::Validate { dir } => validate::run(&dir, options.json).await,
+        }
+    }
+}
+
+async fn list(options: &Options) -> Result<ExitCode, Failure> {
+    let client = Client::new(options)?;
+    let mut items = Vec::new();
+    let mut query = vec![("limit", "1000".to_owned())];
+    loop {
+        let mut page = client.get(&["api", "plugins"], &query).await?;
+        let Value::Array(rows) = page["items"].take() else {
+            let hint = "is --url that of a Monstrum server?";
+            return Err(Failure::new("the server's answer is no list of plugins", hint));
+        };
+        let is_last = rows.is_empty();
+        items.extend(rows);
+        match page["next_cursor"].take() {
+            Value::String(cursor) if !is_last => {
+                query.truncate(1);
+                query.push(("cursor", cursor));
+            }
+            _ => break,
+        }
+    }
+    if options.json {
+        output::json(&serde_json::json!({ "items": items, "next_cursor": null }))?;
+    } else if items.is_empty() {
+        output::note("no plugins; drop a plugin's folder into the server's plugins folder and start the server anew");
+    } else {
+        output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "ERROR"], items.iter().map(row).collect())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(entry: &Value) -> Vec<String> {
+    let tools = entry["tools"].as_array().map_or(0, Vec::len).to_string();
+    let error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
+    vec![output::cell(&entry["name"]), output::cell(&entry["version"]), output::cell(&entry["status"]), tools, error]
+}
+
+fn show(entry: &Value, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(entry);
+    }
+    let fields: Vec<(&str, String)> = entry
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, value)| !value.is_null() && **value != Value::Array(Vec::new()))
+        .map(|(name, value)| (name.as_str(), many_lines(value)))
+        .collect();
+    output::fields(&fields)
+}
+
+/// Lists have a line for each item.
+fn many_lines(value: &Value) -> String {
+    match value {
+        Value::Array(items) => items.iter().map(output::cell).collect::<Vec<_>>().join("\n"),
+        other => output::cell(other),
+    }
+}

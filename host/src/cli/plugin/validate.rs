@@ -1,0 +1,245 @@
+//! `monstrum plugin validate`: checks a folder as the server would, and shows each fault where it is.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
+use monstrum_manifest::{ManifestError, Manifest};
+use monstrum_runtime::{Runtime, RuntimeOptions};
+use serde_json::{Value, json};
+
+use super::super::failure::Failure;
+use super::super::output;
+use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use crate::plugins::{self, LoadError};
+
+/// A source line longer than this says nothing on a screen.
+const LINE_CHARS_MAX: usize = 300;
+
+/// What was found in a folder.
+struct Findings {
+    /// The manifest's text, for the lines that are shown.
+    source: String,
+    faults: Vec<ManifestError>,
+}
+
+/// Checks `dir`.
+pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
+    match check(dir).await? {
+        Ok(plugin) => {
+            tell_valid(&plugin, json)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(findings) if json => {
+            output::json(&json!({ "valid": false, "errors": findings.faults, "warnings": [] }))?;
+            Ok(ExitCode::FAILURE)
+        }
+        Err(findings) => {
+            for fault in &findings.faults {
+                show(fault, &findings.source);
+            }
+            let count = match findings.faults.len() {
+                1 => "1 fault".to_owned(),
+                many => format!("{many} faults"),
+            };
+            let message = format!("the plugin in {} would not load: {count}", dir.display());
+            Err(Failure::new(message, "correct what is shown above and run this again"))
+        }
+    }
+}
+
+/// The plugin as the server would have it, or everything that is wrong with it.
+async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure> {
+    let cannot_check = |error: &dyn std::error::Error| {
+        Failure::of("the component cannot be checked on this machine", error, "is there room in the temporary folder?")
+    };
+    let mut findings = Findings { source: String::new(), faults: Vec::new() };
+    let read = match read(dir, &mut findings) {
+        Some(read) => read,
+        None => return Ok(Err(findings)),
+    };
+    let cache = tempfile::tempdir().map_err(|error| cannot_check(&error))?;
+    // The cache lives as long as this command, so its key guards nothing.
+    let options = RuntimeOptions { cache_dir: cache.path().join("cache"), cache_mac_key: [0; 32] };
+    let runtime = Runtime::new(options).map_err(|error| cannot_check(&error))?;
+    let Read { manifest, locales, component } = read;
+    let component_name = manifest.executor.component.clone();
+    match plugins::build(&runtime, manifest, locales, component).await {
+        Ok(plugin) => Ok(Ok(plugin)),
+        Err(error) => {
+            findings.faults.extend(faults(dir, &component_name, error));
+            Ok(Err(findings))
+        }
+    }
+}
+
+/// The files of a folder whose manifest is right.
+struct Read {
+    manifest: Manifest,
+    locales: std::collections::BTreeMap<String, String>,
+    component: Vec<u8>,
+}
+
+/// Reads everything, so that faults of several files are told at once.
+fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let folder = match PluginFolder::open(&whole) {
+        Ok(folder) => folder,
+        Err(error) => {
+            findings.faults.push(of_folder(dir, "", &error));
+            return None;
+        }
+    };
+    match folder.text(MANIFEST, MANIFEST_BYTES_MAX) {
+        Ok(text) => findings.source = text,
+        Err(error) => {
+            findings.faults.push(of_folder(dir, MANIFEST, &error));
+            return None;
+        }
+    }
+    let manifest = match monstrum_manifest::parse(&file(dir, MANIFEST), &findings.source) {
+        Ok(manifest) => manifest,
+        Err(errors) => {
+            findings.faults.extend(errors.0);
+            return None;
+        }
+    };
+    let folder_name = whole.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    if let Some(folder_name) = folder_name.filter(|name| name != manifest.name.as_str()) {
+        let error = LoadError::Name { folder: folder_name, name: manifest.name.clone() };
+        findings.faults.extend(faults(dir, "", error));
+    }
+    let locales = folder.locales(&manifest.locales_dir).map_err(|error| of_folder(dir, &manifest.locales_dir, &error));
+    let name = &manifest.executor.component;
+    let component = folder.bytes(name, COMPONENT_BYTES_MAX).map_err(|error| of_folder(dir, name, &error));
+    let (locales, component) = match (locales, component) {
+        (Ok(locales), Ok(component)) if findings.faults.is_empty() => (locales, component),
+        (locales, component) => {
+            findings.faults.extend(locales.err());
+            findings.faults.extend(component.err());
+            return None;
+        }
+    };
+    Some(Read { manifest, locales, component })
+}
+
+fn file(dir: &Path, name: &str) -> String {
+    let path = if name.is_empty() { dir.to_owned() } else { dir.join(name) };
+    path.display().to_string()
+}
+
+fn fault(file: String, field: String, message: String) -> ManifestError {
+    ManifestError { file, line: None, column: None, field, message }
+}
+
+fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
+    let mut message = error.to_string();
+    if let Some(cause) = std::error::Error::source(error) {
+        message = format!("{message}: {cause}");
+    }
+    fault(file(dir, name), String::new(), message)
+}
+
+fn faults(dir: &Path, component: &str, error: LoadError) -> Vec<ManifestError> {
+    match error {
+        LoadError::Manifest(errors) => errors.0,
+        LoadError::Name { folder, name } => {
+            let message = format!("expected `{folder}`, as the folder is called, found `{name}`");
+            vec![fault(file(dir, MANIFEST), "name".to_owned(), message)]
+        }
+        LoadError::Schema { index, field, why } => {
+            vec![fault(file(dir, MANIFEST), format!("resource_type.tools[{index}].{field}"), why)]
+        }
+        error @ LoadError::Component(_) => vec![fault(file(dir, component), String::new(), error.to_string())],
+        other => vec![fault(file(dir, ""), String::new(), other.to_string())],
+    }
+}
+
+/// One fault, with the line of the manifest where it is.
+fn show(fault: &ManifestError, source: &str) {
+    match snippet(fault, source) {
+        Some(text) => output::note(text.trim_end()),
+        None => output::error(&fault.to_string()),
+    }
+}
+
+fn snippet(fault: &ManifestError, source: &str) -> Option<String> {
+    let (line, column) = (fault.line?, fault.column?);
+    // Character by character, so lines and columns stay what they are.
+    let source = output::plain(source);
+    let start: usize = source.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
+    let text = source[start..].lines().next()?;
+    if text.chars().count() > LINE_CHARS_MAX {
+        return None;
+    }
+    let offset = text.char_indices().nth(column.checked_sub(1)?).map_or(text.len(), |(at, _)| at);
+    let length = text[offset..].trim_end().len();
+    let message = match fault.field.as_str() {
+        "" => output::plain(&fault.message),
+        field => output::plain(&format!("{field}: {}", fault.message)),
+    };
+    let span = LabeledSpan::underline((start + offset, length));
+    let report = Report::new(MietteDiagnostic::new(message).with_label(span))
+        .with_source_code(NamedSource::new(output::plain(&fault.file), source.clone()));
+    let theme = if output::is_coloured() { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
+    let mut rendered = String::new();
+    GraphicalReportHandler::new_themed(theme)
+        .with_links(false)
+        .render_report(&mut rendered, report.as_ref())
+        .ok()
+        .map(|()| rendered)
+}
+
+fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
+    let tools: Vec<&str> = plugin.tools.iter().map(|tool| tool.manifest.name.as_str()).collect();
+    if json {
+        let value: Value = json!({
+            "valid": true,
+            "name": plugin.name,
+            "version": plugin.manifest.version,
+            "digest": plugin.digest,
+            "tools": tools,
+            "imports": plugin.component.imports(),
+            "capabilities": plugin.manifest.executor.capabilities,
+            "errors": [],
+            "warnings": plugin.warnings,
+        });
+        return output::json(&value);
+    }
+    for warning in &plugin.warnings {
+        output::warning(warning);
+    }
+    let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
+    let text = format!("{} {} is valid: {count}, component {}", plugin.name, plugin.manifest.version, plugin.digest);
+    output::line(output::plain(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_shown_with_its_line() {
+        let source = "name: github\nversion: 1\n";
+        let fault = ManifestError {
+            file: "github/monstrum.yaml".to_owned(),
+            line: Some(2),
+            column: Some(10),
+            field: "version".to_owned(),
+            message: "expected a semantic version such as 1.0.0".to_owned(),
+        };
+        let text = snippet(&fault, source).unwrap();
+        for part in ["github/monstrum.yaml:2:10", "version: expected a semantic version", "version: 1"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn positions_outside_of_the_text_are_no_fault_of_ours() {
+        let mut fault = fault("f".to_owned(), String::new(), "m".to_owned());
+        for (line, column) in [(0, 1), (1, 0), (9, 9), (1, 900), (2, 1)] {
+            (fault.line, fault.column) = (Some(line), Some(column));
+            snippet(&fault, "ä: \u{1b}[2J\n");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Credentials: sealed when they are saved, opened only for egress, and only for what they were given for.
+//!
+//! What a credential was given for (its type, method, audience and inject rules) is part of the associated data of its
+//! record, so an edit of the database cannot point it elsewhere. When manifest or configuration say more than that, the
+//! credential waits until an admin saves it anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use monstrum_egress::{Credential, CredentialSource, CredentialState, Redactor};
+use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, OriginPattern, ResourceType};
+use monstrum_store::CredentialRow;
+use monstrum_types::{CredentialId, ResourceId, ResourceTypeId, Secret, WorkspaceId};
+use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::policy::Resource;
+
+/// What a credential was given for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GivenFor {
+    pub resource_type: ResourceTypeId,
+    pub auth_method: AuthKind,
+    /// The origins that may get it.
+    pub audience: Vec<OriginPattern>,
+    /// How it is added to a request.
+    pub inject: Vec<InjectRule>,
+}
+
+impl GivenFor {
+    /// What the manifest and the configuration say now.
+    pub fn now(
+        resource_type: &ResourceType,
+        method: &AuthMethod,
+        config: &Map<String, Value>,
+        executor: &monstrum_manifest::Executor,
+    ) -> GivenFor {
+        GivenFor {
+            resource_type: resource_type.id.clone(),
+            auth_method: method.method,
+            audience: method.audience(config, executor),
+            inject: method.inject_rules(),
+        }
+    }
+
+    /// The audience that both this, the sealed one, and `now` allow; `None` where `now` asks for more than was given.
+    fn narrowed_to(&self, now: &GivenFor) -> Option<Vec<OriginPattern>> {
+        let same = self.resource_type == now.resource_type
+            && self.auth_method == now.auth_method
+            && self.inject == now.inject
+            && now.audience.iter().all(|origin| self.audience.iter().any(|given| given.covers(origin)));
+        same.then(|| now.audience.clone())
+    }
+}
+
+/// Seals the fields of a credential for exactly what it is given for.
+pub fn seal(
+    vault: &Vault,
+    workspace: WorkspaceId,
+    resource: ResourceId,
+    id: CredentialId,
+    given_for: &GivenFor,
+    fields: &BTreeMap<String, Secret>,
+) -> Result<Sealed, VaultError> {
+    let exposed: BTreeMap<&str, &str> =
+        fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
+    let plaintext = zeroize::Zeroizing::new(serde_json::to_vec(&exposed).expect("a map of texts is JSON"));
+    vault.seal(&plaintext, associated_data(workspace, resource, id, given_for))
+}
+
+fn associated_data(
+    workspace: WorkspaceId,
+    resource: ResourceId,
+    id: CredentialId,
+    given_for: &GivenFor,
+) -> AssociatedData {
+    let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
+    AssociatedData::credential(workspace, id, resource, "fields", &given_for)
+}
+
+/// A stored credential. It is opened on first use and kept open as long as its row does not change.
+pub struct HeldCredential {
+    pub row: CredentialRow,
+    vault: Arc<Vault>,
+    opened: OnceLock<Option<Opened>>,
+}
+
+struct Opened {
+    given_for: GivenFor,
+    fields: BTreeMap<String, Secret>,
+}
+
+impl HeldCredential {
+    /// Nothing is opened yet.
+    pub fn new(row: CredentialRow, vault: Arc<Vault>) -> Self {
+        HeldCredential { row, vault, opened: OnceLock::new() }
+    }
+
+    /// Whether it was made from this very row.
+    pub fn is_of(&self, row: &CredentialRow) -> bool {
+        self.row == *row
+    }
+
+    /// `None` where the record cannot be opened: another key, or an edited row.
+    fn opened(&self) -> Option<&Opened> {
+        let open = || {
+            let opened = self.open();
+            if let Err(error) = &opened {
+                tracing::error!(credential.id = %self.row.id, %error, "the credential cannot be opened");
+            }
+            opened.ok()
+        };
+        self.opened.get_or_init(open).as_ref()
+    }
+
+    fn open(&self) -> Result<Opened, String> {
+        let row = &self.row;
+        let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
+        let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
+        let associated = associated_data(row.workspace_id, row.resource_id, row.id, &given_for);
+        let plaintext = self.vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
+        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
+        Ok(Opened { given_for, fields })
+    }
+}
+
+/// The credential of one resource, as egress takes it.
+pub struct ResourceCredential {
+    state: CredentialState,
+    credential: Option<Arc<Credential>>,
+    redactor: Arc<Redactor>,
+}
+
+impl ResourceCredential {
+    /// Judges what is stored for `resource` by what manifest and configuration say now.
+    pub fn of(resource: &Resource) -> ResourceCredential {
+        let methods = &resource.plugin.manifest.resource_type.auth_methods;
+        let needed = methods.iter().any(|method| method.method != AuthKind::None);
+        let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
+        let without = |state, redactor| ResourceCredential { state, credential: None, redactor };
+        let Some(held) = &resource.credential else {
+            return without(absent, Arc::default());
+        };
+        let Some(opened) = held.opened() else {
+            return without(CredentialState::NeedsAuthorization, Arc::default());
+        };
+        let mut credential = Credential {
+            fields: opened.fields.clone(),
+            plain_fields: plain_fields(resource, &opened.given_for),
+            inject: opened.given_for.inject.clone(),
+            audience: Vec::new(),
+            refreshable: false,
+            expires_at: held.row.expires_at,
+        };
+        let redactor = Arc::new(Redactor::new(credential.secret_values()));
+        let wanted = methods.iter().find(|method| method.method == opened.given_for.auth_method).map(|method| {
+            let manifest = &resource.plugin.manifest;
+            GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor)
+        });
+        let Some(audience) = wanted.and_then(|wanted| opened.given_for.narrowed_to(&wanted)) else {
+            return without(CredentialState::NeedsAuthorization, redactor);
+        };
+        credential.audience = audience;
+        ResourceCredential { state: CredentialState::Ready, credential: Some(Arc::new(credential)), redactor }
+    }
+
+    /// Takes every secret of the resource out of what passes through it.
+    pub fn redactor(&self) -> &Arc<Redactor> {
+        &self.redactor
+    }
+}
+
+/// The fields that the contract calls something other than secret. A field that it does not name stays secret, so that a
+/// changed contract uncovers nothing.
+fn plain_fields(resource: &Resource, given_for: &GivenFor) -> BTreeSet<String> {
+    let resource_type = &resource.plugin.manifest.resource_type;
+    let method = resource_type.auth_methods.iter().find(|method| method.method == given_for.auth_method);
+    let declared = method.map(|method| method.credential_fields(resource_type)).unwrap_or_default();
+    declared.iter().filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
+}
+
+impl CredentialSource for ResourceCredential {
+    fn status(&self) -> CredentialState {
+        self.state
+    }
+
+    fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {
+        let current = self.credential.clone().ok_or(self.state);
+        async move { current }.boxed()
+    }
+
+    /// Static credentials are never refreshed; what OAuth stores is, once the platform speaks OAuth.
+    fn refresh<'a>(&'a self, _stale: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
+        let state = CredentialState::Expired;
+        async move { Err(state) }.boxed()
+    }
+}

@@ -1,0 +1,166 @@
+//! The HTTP API: one file a resource. Handlers translate between HTTP and the rest; they decide nothing about calls.
+//!
+//! The description that `/api/openapi.json` serves is generated from the handlers: a route that is not described cannot
+//! be registered, because both come from one macro.
+
+mod audit;
+mod bindings;
+mod bots;
+mod credentials;
+mod docs;
+mod extract;
+mod health;
+mod idempotency;
+mod keys;
+mod language;
+mod plugins;
+mod problem;
+mod resource_types;
+mod resources;
+mod roles;
+mod rules;
+#[cfg(test)]
+mod tests;
+mod tools;
+mod workspaces;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
+use monstrum_types::RequestId;
+use tower_http::catch_panic::CatchPanicLayer;
+use tracing::Instrument;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+use crate::gateway::problem::Problem;
+
+pub use docs::description;
+pub use health::install_metrics;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The routes that create, which take an `Idempotency-Key`. A key is shown once, so its answer is not stored.
+fn creating() -> OpenApiRouter<Arc<App>> {
+    idempotency::describe(
+        OpenApiRouter::default()
+            .routes(routes!(workspaces::create))
+            .routes(routes!(resources::create))
+            .routes(routes!(roles::create))
+            .routes(routes!(bots::create))
+            .routes(routes!(bindings::create)),
+    )
+}
+
+/// All other routes.
+fn others() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::with_openapi(docs::Api::openapi())
+        .routes(routes!(health::live))
+        .routes(routes!(health::ready))
+        .routes(routes!(health::metrics))
+        .routes(routes!(docs::openapi))
+        .routes(routes!(docs::page))
+        .routes(routes!(workspaces::list))
+        .routes(routes!(workspaces::show, workspaces::update, workspaces::delete))
+        .routes(routes!(keys::list, keys::create))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(keys::delete))
+        .routes(routes!(plugins::list))
+        .routes(routes!(plugins::show))
+        .routes(routes!(plugins::reload))
+        .routes(routes!(resource_types::list))
+        .routes(routes!(resource_types::show))
+        .routes(routes!(resources::list))
+        .routes(routes!(resources::show, resources::update, resources::delete))
+        .routes(routes!(credentials::save, credentials::delete))
+        .routes(routes!(roles::list))
+        .routes(routes!(roles::show, roles::update, roles::delete))
+        .routes(routes!(bots::list))
+        .routes(routes!(bots::show, bots::update, bots::delete))
+        .routes(routes!(bindings::list))
+        .routes(routes!(bindings::update, bindings::delete))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::call))
+        .routes(routes!(tools::check))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::show))
+        .routes(routes!(audit::verify))
+        .routes(routes!(audit::export))
+}
+
+/// Every route of the API, with its description.
+fn api() -> OpenApiRouter<Arc<App>> {
+    others().merge(creating())
+}
+
+/// The whole server.
+pub fn router(app: Arc<App>) -> axum::Router {
+    let (api, _) = others().merge(idempotency::layer(creating(), &app)).split_for_parts();
+    api.merge(docs::files())
+        .fallback(|| async { Problem::not_found("route") })
+        .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
+            Problem::internal(&"a handler panicked").into_response()
+        }))
+        .layer(from_fn_with_state(Arc::clone(&app), readiness))
+        .layer(from_fn(envelope))
+        .with_state(app)
+}
+
+/// A request that comes before the start-up scan is over waits for it: what it asks for may still be loading.
+async fn readiness(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    const WAIT_MAX: Duration = Duration::from_secs(30);
+    if matches!(request.uri().path(), "/healthz" | "/readyz") {
+        return next.run(request).await;
+    }
+    let mut scanned = app.scanned.subscribe();
+    match tokio::time::timeout(WAIT_MAX, scanned.wait_for(|scanned| *scanned)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) | Err(_) => return Problem::unavailable("the server is starting").into_response(),
+    }
+    next.run(request).await
+}
+
+/// Gives every request an id, a line in the log and, where it failed, the one envelope of errors.
+async fn envelope(mut request: Request, next: Next) -> Response {
+    let began = Instant::now();
+    let request_id = RequestId::new();
+    request.extensions_mut().insert(request_id);
+    let request_id = request_id.to_string();
+    let route = request.extensions().get::<MatchedPath>().map_or("unmatched", MatchedPath::as_str).to_owned();
+    let method = request.method().clone();
+    let span = tracing::info_span!("request", request.id = %request_id, http.method = %method, http.route = %route);
+    let mut response = next.run(request).instrument(span.clone()).await;
+    let status = response.status();
+    let problem = match response.extensions_mut().remove::<Problem>() {
+        None if status == StatusCode::METHOD_NOT_ALLOWED => Some(Problem::method_not_allowed()),
+        problem => problem,
+    };
+    if let Some(problem) = problem {
+        let allow = response.headers_mut().remove(http::header::ALLOW);
+        response = problem.render(&request_id);
+        response.headers_mut().extend(allow.map(|methods| (http::header::ALLOW, methods)));
+    }
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).expect("a UUID is a header value"));
+    headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    let seconds = began.elapsed().as_secs_f64();
+    let labels = [("route", route), ("method", label(&method)), ("status", status.as_u16().to_string())];
+    metrics::histogram!("monstrum_http_request_seconds", &labels).record(seconds);
+    health::count_request();
+    tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = seconds * 1000.0, "answered");
+    response
+}
+
+/// A method as a label. A client can make methods up, and each would be a series of its own.
+fn label(method: &Method) -> String {
+    const KNOWN: [Method; 7] =
+        [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS];
+    if KNOWN.contains(method) { method.to_string() } else { "other".to_owned() }
+}

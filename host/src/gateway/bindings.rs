@@ -1,0 +1,156 @@
+//! `/api/bots/{id}/resources`: bindings, each of which lets a bot use a resource within limits. They are permissions, so
+//! writing them is an admin's.
+
+mod input;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use monstrum_store::BindingRow;
+use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gateway::extract::{Caller, Id, Ids, Input, PageQuery, Params};
+use crate::gateway::problem::{Problem, ProblemBody};
+use input::{BindingChange, Delegate, Limits, NewBinding, Permissions};
+
+/// What a bot may do with a resource.
+#[derive(Serialize, ToSchema)]
+pub struct Binding {
+    pub id: BindingId,
+    pub bot_id: BotId,
+    pub resource_id: ResourceId,
+    pub role_id: Option<RoleId>,
+    #[schema(value_type = Option<Permissions>)]
+    pub permissions: Option<Value>,
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: Value,
+    #[schema(value_type = Option<Delegate>)]
+    pub delegate: Option<Value>,
+    #[schema(value_type = Vec<String>)]
+    pub allow_calls: Value,
+    pub allow_subscribe: bool,
+    #[schema(value_type = Option<Limits>)]
+    pub limits: Option<Value>,
+    pub calls_per_minute: Option<i64>,
+    pub enabled: bool,
+    /// From this moment on it grants nothing.
+    pub expires_at: Option<UtcMillis>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+/// A page of bindings.
+#[derive(Serialize, ToSchema)]
+pub struct BindingList {
+    pub items: Vec<Binding>,
+    pub next_cursor: Option<String>,
+}
+
+impl From<BindingRow> for Binding {
+    fn from(row: BindingRow) -> Self {
+        Binding {
+            id: row.id,
+            bot_id: row.bot_id,
+            resource_id: row.resource_id,
+            role_id: row.role_id,
+            permissions: row.permissions,
+            scope_constraints: row.scope_constraints,
+            delegate: row.delegate,
+            allow_calls: row.allow_calls,
+            allow_subscribe: row.allow_subscribe,
+            limits: row.limits,
+            calls_per_minute: row.calls_per_minute,
+            enabled: row.enabled,
+            expires_at: row.expires_at,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// Binds a resource to a bot
+#[utoipa::path(post, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path)),
+    request_body = NewBinding,
+    responses((status = 201, body = Binding), (status = "4XX", body = ProblemBody)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(bot): Id<BotId>,
+    Input(new): Input<NewBinding>,
+) -> Result<(StatusCode, Json<Binding>), Problem> {
+    caller.admin()?;
+    bot_exists(&app, &caller, bot).await?;
+    let row = new.into_row(caller.workspace, bot, app.clock.now());
+    input::check(&app, &row, true).await?;
+    app.store.insert_binding(&row).await?;
+    app.changed().await?;
+    Ok((StatusCode::CREATED, Json(row.into())))
+}
+
+/// Lists the bindings of a bot
+#[utoipa::path(get, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path), PageQuery),
+    responses((status = 200, body = BindingList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(bot): Id<BotId>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<BindingList>, Problem> {
+    caller.operator()?;
+    bot_exists(&app, &caller, bot).await?;
+    let listed = app.store.bindings(caller.workspace, bot, &query.page()?).await?;
+    let items = listed.items.into_iter().map(Binding::from).collect();
+    Ok(Json(BindingList { items, next_cursor: listed.next_cursor.map(String::from) }))
+}
+
+/// Changes a binding; its resource stays
+#[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
+    params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
+    responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]
+pub async fn update(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Ids(bot, id): Ids<BotId, BindingId>,
+    Input(change): Input<BindingChange>,
+) -> Result<Json<Binding>, Problem> {
+    caller.admin()?;
+    let row = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
+    let scopes_are_new = change.names_scopes();
+    let row = change.apply(row, app.clock.now());
+    input::check(&app, &row, scopes_are_new).await?;
+    if !app.store.update_binding(&row).await? {
+        return Err(Problem::not_found("binding"));
+    }
+    app.changed().await?;
+    Ok(Json(row.into()))
+}
+
+/// Deletes a binding
+#[utoipa::path(delete, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
+    params(("id" = BotId, Path), ("binding_id" = BindingId, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Ids(bot, id): Ids<BotId, BindingId>,
+) -> Result<StatusCode, Problem> {
+    caller.admin()?;
+    if !app.store.delete_binding(caller.workspace, bot, id).await? {
+        return Err(Problem::not_found("binding"));
+    }
+    app.changed().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn bot_exists(app: &App, caller: &Caller, bot: BotId) -> Result<(), Problem> {
+    match app.store.bot(caller.workspace, bot).await? {
+        Some(_) => Ok(()),
+        None => Err(Problem::not_found("bot")),
+    }
+}

@@ -1,0 +1,217 @@
+//! `/api/bots`: agents that may touch the world through tools only.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use monstrum_store::BotRow;
+use monstrum_types::{BotId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+
+/// Most characters of a description, and of a system prompt: more than any model reads at once.
+const DESCRIPTION_CHARS_MAX: usize = 10_000;
+const PROMPT_CHARS_MAX: usize = 200_000;
+const MODEL_CHARS_MAX: usize = 256;
+
+/// An agent.
+#[derive(Serialize, ToSchema)]
+pub struct Bot {
+    pub id: BotId,
+    pub name: String,
+    pub description: String,
+    pub system_prompt: String,
+    pub model: Option<String>,
+    /// Whether it has a sandbox of its own; this is a grant.
+    pub use_agent_sandbox: bool,
+    /// Tokens that its tools and models may cost in a month; no limit where it is null.
+    pub monthly_token_budget: Option<i64>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+/// A page of bots.
+#[derive(Serialize, ToSchema)]
+pub struct BotList {
+    pub items: Vec<Bot>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewBot {
+    name: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    system_prompt: String,
+    model: Option<String>,
+    #[serde(default)]
+    use_agent_sandbox: bool,
+    #[schema(minimum = 0)]
+    monthly_token_budget: Option<i64>,
+}
+
+/// Each field that is named is replaced whole; null clears it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BotChange {
+    #[serde(default, deserialize_with = "given")]
+    name: Option<String>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<String>)]
+    description: Option<Option<String>>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<String>)]
+    system_prompt: Option<Option<String>>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<String>)]
+    model: Option<Option<String>>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<bool>)]
+    use_agent_sandbox: Option<Option<bool>>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<i64>, minimum = 0)]
+    monthly_token_budget: Option<Option<i64>>,
+}
+
+impl From<BotRow> for Bot {
+    fn from(row: BotRow) -> Self {
+        Bot {
+            id: row.id,
+            name: row.name,
+            description: row.description,
+            system_prompt: row.system_prompt,
+            model: row.model,
+            use_agent_sandbox: row.use_agent_sandbox,
+            monthly_token_budget: row.monthly_token_budget,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
+}
+
+/// Creates a bot
+#[utoipa::path(post, path = "/api/bots", tag = "bots", request_body = NewBot,
+    responses((status = 201, body = Bot), (status = "4XX", body = ProblemBody)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Input(new): Input<NewBot>,
+) -> Result<(StatusCode, Json<Bot>), Problem> {
+    caller.operator()?;
+    if new.use_agent_sandbox {
+        caller.admin()?;
+    }
+    let now = app.clock.now();
+    let row = BotRow {
+        id: BotId::new(),
+        workspace_id: caller.workspace,
+        name: new.name,
+        description: new.description,
+        system_prompt: new.system_prompt,
+        model: new.model,
+        use_agent_sandbox: new.use_agent_sandbox,
+        monthly_token_budget: new.monthly_token_budget,
+        created_at: now,
+        updated_at: now,
+    };
+    check(&row)?;
+    app.store.insert_bot(&row).await?;
+    app.changed().await?;
+    Ok((StatusCode::CREATED, Json(row.into())))
+}
+
+/// Lists bots
+#[utoipa::path(get, path = "/api/bots", tag = "bots", params(PageQuery),
+    responses((status = 200, body = BotList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<BotList>, Problem> {
+    caller.operator()?;
+    let listed = app.store.bots(caller.workspace, &query.page()?).await?;
+    let items = listed.items.into_iter().map(Bot::from).collect();
+    Ok(Json(BotList { items, next_cursor: listed.next_cursor.map(String::from) }))
+}
+
+/// Shows a bot
+#[utoipa::path(get, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
+    responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<Json<Bot>, Problem> {
+    caller.operator()?;
+    let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    Ok(Json(row.into()))
+}
+
+/// Changes a bot
+#[utoipa::path(patch, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)), request_body = BotChange,
+    responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
+pub async fn update(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<BotId>,
+    Input(change): Input<BotChange>,
+) -> Result<Json<Bot>, Problem> {
+    caller.operator()?;
+    let mut row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    if let Some(sandbox) = change.use_agent_sandbox {
+        caller.admin()?;
+        row.use_agent_sandbox = sandbox.unwrap_or_default();
+    }
+    if let Some(name) = change.name {
+        row.name = name;
+    }
+    if let Some(description) = change.description {
+        row.description = description.unwrap_or_default();
+    }
+    if let Some(prompt) = change.system_prompt {
+        row.system_prompt = prompt.unwrap_or_default();
+    }
+    if let Some(model) = change.model {
+        row.model = model;
+    }
+    if let Some(budget) = change.monthly_token_budget {
+        row.monthly_token_budget = budget;
+    }
+    check(&row)?;
+    row.updated_at = app.clock.now();
+    if !app.store.update_bot(&row).await? {
+        return Err(Problem::not_found("bot"));
+    }
+    app.changed().await?;
+    Ok(Json(row.into()))
+}
+
+/// Deletes a bot with its bindings and keys
+#[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
+    caller.operator()?;
+    if !app.store.delete_bot(caller.workspace, id).await? {
+        return Err(Problem::not_found("bot"));
+    }
+    app.changed().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn check(row: &BotRow) -> Result<(), Problem> {
+    let mut faults = Faults::default();
+    rules::name(&mut faults, "/name", &row.name);
+    rules::length(&mut faults, "/description", &row.description, DESCRIPTION_CHARS_MAX);
+    rules::length(&mut faults, "/system_prompt", &row.system_prompt, PROMPT_CHARS_MAX);
+    if let Some(model) = &row.model {
+        rules::length(&mut faults, "/model", model, MODEL_CHARS_MAX);
+    }
+    if row.monthly_token_budget.is_some_and(|budget| budget < 0) {
+        faults.add("/monthly_token_budget", "must be 0 or more");
+    }
+    faults.check()
+}

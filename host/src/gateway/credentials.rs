@@ -1,0 +1,305 @@
+//! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
+//! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{FromRequest, Request, State};
+use http::StatusCode;
+use monstrum_egress::CredentialSource;
+use monstrum_manifest::{AuthKind, AuthMethod, Field, OriginPattern, ResourceType, check_secret_fields};
+use monstrum_store::{CredentialRow, ResourceRow};
+use monstrum_types::{CredentialId, ResourceId, Secret, UtcMillis};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::credentials::{GivenFor, seal};
+use crate::gateway::extract::{Caller, Faults, Id, whole_body};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::resources::resource;
+
+/// What is known of a credential.
+#[derive(Serialize, ToSchema)]
+pub struct CredentialMetadata {
+    /// `ready`, `expired` or `needs-authorization`.
+    pub status: String,
+    pub method: String,
+    /// The origins that may get it.
+    #[schema(value_type = Vec<String>)]
+    pub audience: Vec<OriginPattern>,
+    pub expires_at: Option<UtcMillis>,
+    pub updated_at: UtcMillis,
+}
+
+/// How a credential is given: `fields` by the credential_schema of the auth method.
+#[derive(ToSchema)]
+#[schema(as = NewCredential)]
+#[expect(dead_code, reason = "the shape for the description; `Given` reads it without repeating what it holds")]
+pub struct CredentialInput {
+    #[schema(example = "token")]
+    auth_method: String,
+    #[schema(write_only)]
+    fields: BTreeMap<String, String>,
+}
+
+/// The body of a PUT.
+pub struct Given {
+    auth_method: String,
+    fields: BTreeMap<String, Secret>,
+}
+
+impl FromRequest<Arc<App>> for Given {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+        Given::parse(&whole_body(request.into_body()).await?)
+    }
+}
+
+impl Given {
+    /// Reads a body by hand: a parser's messages would repeat what they complain of.
+    fn parse(bytes: &[u8]) -> Result<Given, Problem> {
+        let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
+            let place = format!("line {} column {}", error.line(), error.column());
+            Problem::invalid_at("", format!("expected a JSON object with auth_method and fields, failed at {place}"))
+        })?;
+        let mut faults = Faults::default();
+        let auth_method = match body.remove("auth_method") {
+            Some(Value::String(method)) => method,
+            Some(_) => fault(&mut faults, "/auth_method", "expected a string"),
+            None => fault(&mut faults, "/auth_method", "required field is missing"),
+        };
+        let given = match body.remove("fields") {
+            Some(Value::Object(given)) => given,
+            Some(_) => fault(&mut faults, "/fields", "expected an object"),
+            None => fault(&mut faults, "/fields", "required field is missing"),
+        };
+        if !body.is_empty() {
+            faults.add("", "unknown field: expected auth_method and fields only");
+        }
+        let mut fields = BTreeMap::new();
+        for (name, value) in given {
+            match value {
+                Value::String(text) => {
+                    fields.insert(name, Secret::new(text));
+                }
+                _ => faults.add("/fields", "every field is a string"),
+            }
+        }
+        faults.check()?;
+        Ok(Given { auth_method, fields })
+    }
+
+    /// The auth method of `resource_type` that this is for, and its fields as they are sealed.
+    fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), Problem> {
+        let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
+        let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
+            let known: Vec<&str> = usable().map(|method| method.method.as_str()).collect();
+            let message = match known.as_slice() {
+                [] => "this resource type takes no credential".to_owned(),
+                known => format!("expected one of {}", known.join(", ")),
+            };
+            return Err(Problem::invalid_at("/auth_method", message));
+        };
+        let declared = method.credential_fields(resource_type);
+        let known: Vec<&str> = declared.iter().map(|field| field.field.as_str()).collect();
+        if self.fields.keys().any(|name| !known.contains(&name.as_str())) {
+            let message = format!("unknown field: this method has {}", known.join(", "));
+            return Err(Problem::invalid_at("/fields", message));
+        }
+        let mut faults = Faults::default();
+        if let Err(found) = check_secret_fields(declared, &self.fields) {
+            faults.add_under("/fields", found);
+        }
+        faults.check()?;
+        Ok((method, completed(declared, self.fields)))
+    }
+}
+
+/// Notes a fault and goes on with nothing.
+fn fault<T: Default>(faults: &mut Faults, path: &str, message: &str) -> T {
+    faults.add(path, message);
+    T::default()
+}
+
+/// Empty fields count as absent; absent ones get the default of the contract.
+fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
+    fields.retain(|_, value| !value.expose().is_empty());
+    for field in declared {
+        let default = match &field.default {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            _ => continue,
+        };
+        fields.entry(field.field.clone()).or_insert_with(|| Secret::new(default));
+    }
+    fields
+}
+
+/// Saves the credential of a resource in place of the one it has
+#[utoipa::path(put, path = "/api/resources/{id}/credential", tag = "credentials", params(("id" = ResourceId, Path)),
+    request_body = CredentialInput,
+    responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
+pub async fn save(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+    given: Given,
+) -> Result<Json<CredentialMetadata>, Problem> {
+    caller.admin()?;
+    let row = resource(&app, &caller, id).await?;
+    let snapshot = app.policy.load();
+    let Some(serving) = snapshot.resource(caller.workspace, id) else {
+        let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
+        return Err(Problem::conflict(detail));
+    };
+    let manifest = &serving.plugin.manifest;
+    let (method, fields) = given.check(&manifest.resource_type)?;
+    let given_for = GivenFor::now(&manifest.resource_type, method, &serving.config, &manifest.executor);
+    let credential = CredentialId::new();
+    let sealed = seal(&app.vault, caller.workspace, id, credential, &given_for, &fields);
+    let sealed = sealed.map_err(|error| Problem::internal(&error))?;
+    let now = app.clock.now();
+    let saved = CredentialRow {
+        id: credential,
+        workspace_id: caller.workspace,
+        resource_id: id,
+        subject_kind: "shared".to_owned(),
+        subject_id: String::new(),
+        auth_method: method.method.as_str().to_owned(),
+        key_version: i64::from(sealed.key_version()),
+        sealed: sealed.to_string(),
+        given_for: json!(given_for),
+        status: "ready".to_owned(),
+        expires_at: None,
+        created_at: now,
+        updated_at: now,
+    };
+    app.store.put_credential(&saved).await?;
+    app.changed().await?;
+    let metadata = credential_of(&app, &row).await?;
+    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
+}
+
+/// Deletes the credential of a resource
+#[utoipa::path(delete, path = "/api/resources/{id}/credential", tag = "credentials",
+    params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+) -> Result<StatusCode, Problem> {
+    caller.admin()?;
+    resource(&app, &caller, id).await?;
+    if !app.store.delete_credential(caller.workspace, id).await? {
+        return Err(Problem::not_found("credential"));
+    }
+    app.changed().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was
+/// stored.
+pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, Problem> {
+    let snapshot = app.policy.load();
+    if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
+        let status = resource.credential_source().status();
+        return Ok(resource.credential.as_ref().map(|held| metadata(&held.row, status.as_str())));
+    }
+    let stored = app.store.credential(row.workspace_id, row.id).await?;
+    Ok(stored.map(|stored| metadata(&stored, &stored.status)))
+}
+
+fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
+    // Rows that this host cannot read are never used; their audience is then nobody.
+    let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
+    CredentialMetadata {
+        status: status.to_owned(),
+        method: row.auth_method.clone(),
+        audience: given_for.map(|given_for| given_for.audience).unwrap_or_default(),
+        expires_at: row.expires_at,
+        updated_at: row.updated_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "ghp_canary0123456789";
+
+    fn resource_type() -> ResourceType {
+        serde_json::from_value(json!({
+            "id": "sample", "name": "Sample",
+            "auth_methods": [
+                {"method": "token", "credential_schema": [
+                    {"field": "access_token", "type": "secret"},
+                    {"field": "prefix", "required": false, "default": "v1"},
+                    {"field": "page", "type": "integer", "required": false},
+                    {"field": "kind", "type": "enum", "enum_values": ["a"], "required": false},
+                    {"field": "base", "type": "url", "required": false},
+                ]},
+                {"method": "none"},
+            ],
+        }))
+        .unwrap()
+    }
+
+    fn check(body: &str) -> Result<BTreeMap<String, String>, String> {
+        let text = |problem: Problem| format!("{problem:?}");
+        let given = Given::parse(body.as_bytes()).map_err(text)?;
+        let resource_type = resource_type();
+        let (method, fields) = given.check(&resource_type).map_err(text)?;
+        assert_eq!(method.method, AuthKind::Token);
+        Ok(fields.into_iter().map(|(name, secret)| (name, secret.expose().to_owned())).collect())
+    }
+
+    #[test]
+    fn fields_are_checked_and_completed() {
+        let body = json!({"auth_method": "token", "fields": {"access_token": CANARY, "page": ""}});
+        let expected = [("access_token".to_owned(), CANARY.to_owned()), ("prefix".to_owned(), "v1".to_owned())];
+        assert_eq!(check(&body.to_string()), Ok(expected.into()));
+    }
+
+    #[test]
+    fn no_error_repeats_any_part_of_the_body() {
+        let token = json!({"access_token": "x".repeat(40)});
+        let bodies = [
+            json!(CANARY),
+            json!([CANARY]),
+            json!({"auth_method": CANARY, "fields": token}),
+            json!({"auth_method": {CANARY: 1}, "fields": token}),
+            json!({"auth_method": "none", "fields": {"access_token": CANARY}}),
+            json!({"auth_method": "token", "fields": CANARY}),
+            json!({"auth_method": "token", "fields": {CANARY: CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": [CANARY]}}),
+            json!({"auth_method": "token", "fields": {"access_token": {CANARY: CANARY}}}),
+            json!({"auth_method": "token", "fields": {"access_token": format!("{CANARY}\n")}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "page": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "kind": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "base": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), CANARY: "y"}}),
+            json!({"auth_method": "token", "fields": {"access_token": CANARY}, CANARY: CANARY}),
+            json!({"auth_method": "token", CANARY: CANARY}),
+        ];
+        let broken = [
+            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": \"{CANARY}\""),
+            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": {CANARY}}}}}"),
+            CANARY.to_owned(),
+        ];
+        for body in bodies.iter().map(Value::to_string).chain(broken) {
+            let error = check(&body).expect_err(&body);
+            assert!(!error.contains("canary"), "{body} gave {error}");
+        }
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_by_its_field() {
+        let error = check(r#"{"auth_method": "token", "fields": {"access_token": "short12"}}"#).unwrap_err();
+        assert!(error.contains("/fields/access_token") && error.contains("at least 8 bytes"), "{error}");
+        assert!(!error.contains("short12"));
+    }
+}

@@ -1,0 +1,216 @@
+//! The description of the API and its page. Both need a key unless `--public-docs` makes them public: a browser sends no
+//! key by itself, so whoever wants to open the page in one sets that.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::body::Bytes;
+use axum::extract::Path;
+use axum::response::{IntoResponse, Redirect, Response};
+use http::{HeaderValue, header};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{Modify, OpenApi};
+use utoipa_swagger_ui::Config;
+
+use crate::app::App;
+use crate::gateway::extract::Reader;
+use crate::gateway::problem::{Problem, ProblemBody};
+
+const DESCRIPTION_PATH: &str = "/api/openapi.json";
+
+/// The page runs its own scripts and speaks to this server, and that is all. It sets styles on its elements.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; \
+    img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What the description says besides the routes.
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Monstrum",
+        version = env!("CARGO_PKG_VERSION"),
+        description = "Plugins in, governed tool calls out. Errors are RFC 9457 `application/problem+json`. Lists take \
+            `limit` and `cursor` and answer `{items, next_cursor}`. PATCH replaces each named field whole; null clears \
+            it. A root key acts in the workspace `default`, or the one that the header `Monstrum-Workspace` names.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+    ),
+    modifiers(&Bearer),
+    security(("key" = [])),
+    tags(
+        (name = "workspaces", description = "The walls between tenants"),
+        (name = "keys", description = "API keys"),
+        (name = "plugins", description = "What serves, and what does not"),
+        (name = "resource types", description = "The contracts of the plugins that serve"),
+        (name = "resources", description = "Instances of resource types"),
+        (name = "credentials", description = "Secrets go in and never come out"),
+        (name = "roles", description = "What a binding allows, under a name"),
+        (name = "bots", description = "Agents that touch the world through tools only"),
+        (name = "bindings", description = "Which resources a bot may use, and how far"),
+        (name = "tools", description = "What a bot sees and calls"),
+        (name = "audit", description = "What was called, by whom and with what end"),
+        (name = "health", description = "Whether the server lives and is ready"),
+        (name = "description", description = "This document")
+    )
+)]
+pub struct Api;
+
+struct Bearer;
+
+impl Modify for Bearer {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some("An API key, `mk_…`")).build();
+        openapi.components.get_or_insert_default().add_security_scheme("key", SecurityScheme::Http(scheme));
+    }
+}
+
+/// The OpenAPI 3.1 description of every route, as JSON.
+pub fn description() -> String {
+    let (_, openapi) = crate::gateway::api().split_for_parts();
+    openapi.to_pretty_json().expect("a description is plain JSON")
+}
+
+fn served() -> Bytes {
+    static DESCRIPTION: OnceLock<Bytes> = OnceLock::new();
+    DESCRIPTION.get_or_init(|| description().into()).clone()
+}
+
+/// Shows the description of the API
+#[utoipa::path(get, path = "/api/openapi.json", tag = "description",
+    responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
+pub async fn openapi(_: Reader) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], served()).into_response()
+}
+
+/// Leads to the page of the API
+#[utoipa::path(get, path = "/docs", tag = "description",
+    responses((status = 303, description = "to /docs/"), (status = "4XX", body = ProblemBody)))]
+pub async fn page(_: Reader) -> Redirect {
+    Redirect::to("/docs/")
+}
+
+/// The page and its files, which are part of this binary.
+pub fn files() -> axum::Router<Arc<App>> {
+    let index = |_: Reader| async { file("index.html") };
+    let named = |_: Reader, Path(name): Path<String>| async move { file(&name) };
+    axum::Router::new().route("/docs/", axum::routing::get(index)).route("/docs/{*file}", axum::routing::get(named))
+}
+
+fn file(name: &str) -> Result<Response, Problem> {
+    let config = Arc::new(Config::from(DESCRIPTION_PATH));
+    let file = utoipa_swagger_ui::serve(name, config).map_err(|error| Problem::internal(&error))?;
+    let file = file.ok_or_else(|| Problem::not_found("file"))?;
+    let mut response = file.bytes.into_owned().into_response();
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_str(&file.content_type).map_err(|error| Problem::internal(&error))?;
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_POLICY));
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn document() -> Value {
+        serde_json::from_str(&description()).unwrap()
+    }
+
+    #[test]
+    fn the_committed_description_is_the_present_one() {
+        let committed = include_str!("../../openapi.json").trim_end();
+        assert!(committed == description(), "host/openapi.json is out of date: run `cargo xtask openapi`");
+    }
+
+    #[test]
+    fn the_description_names_every_route_of_the_contract() {
+        let document = document();
+        assert!(document["openapi"].as_str().unwrap().starts_with("3.1"));
+        let mut routes = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for method in ["get", "post", "put", "patch", "delete"] {
+                if let Some(operation) = item.get(method) {
+                    assert!(operation["summary"].is_string(), "{method} {path} has no summary");
+                    routes.push(format!("{} {path}", method.to_uppercase()));
+                }
+            }
+        }
+        routes.sort();
+        let mut expected: Vec<&str> = ROUTES.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        expected.sort_unstable();
+        assert_eq!(routes, expected);
+    }
+
+    /// The routes of http-api.md that this release serves.
+    const ROUTES: &str = "
+        GET /healthz
+        GET /readyz
+        GET /metrics
+        GET /docs
+        GET /api/openapi.json
+        GET /api/workspaces
+        POST /api/workspaces
+        GET /api/workspaces/{id}
+        PATCH /api/workspaces/{id}
+        DELETE /api/workspaces/{id}
+        GET /api/keys
+        POST /api/keys
+        POST /api/keys/{id}/rotate
+        DELETE /api/keys/{id}
+        GET /api/plugins
+        GET /api/plugins/{name}
+        POST /api/plugins/{name}/reload
+        GET /api/resource-types
+        GET /api/resource-types/{id}
+        GET /api/resources
+        POST /api/resources
+        GET /api/resources/{id}
+        PATCH /api/resources/{id}
+        DELETE /api/resources/{id}
+        PUT /api/resources/{id}/credential
+        DELETE /api/resources/{id}/credential
+        GET /api/roles
+        POST /api/roles
+        GET /api/roles/{id}
+        PATCH /api/roles/{id}
+        DELETE /api/roles/{id}
+        GET /api/bots
+        POST /api/bots
+        GET /api/bots/{id}
+        PATCH /api/bots/{id}
+        DELETE /api/bots/{id}
+        GET /api/bots/{id}/resources
+        POST /api/bots/{id}/resources
+        PATCH /api/bots/{id}/resources/{binding_id}
+        DELETE /api/bots/{id}/resources/{binding_id}
+        GET /api/bots/{id}/tools
+        POST /api/bots/{id}/tools/{tool}/call
+        POST /api/bots/{id}/tools/{tool}/check
+        GET /api/audit
+        GET /api/audit/{request_id}
+        GET /api/audit/verify
+        GET /api/audit/export
+    ";
+
+    #[test]
+    fn routes_that_create_take_an_idempotency_key() {
+        let document = document();
+        let takes = |path: &str| document["paths"][path]["post"]["parameters"].to_string().contains("Idempotency-Key");
+        for path in
+            ["/api/workspaces", "/api/resources", "/api/roles", "/api/bots", "/api/bots/{id}/resources"]
+        {
+            assert!(takes(path), "{path}");
+        }
+        assert!(!takes("/api/keys"), "a key is shown once, so its answer is not stored");
+    }
+
+    #[test]
+    fn the_page_is_served_from_the_binary_and_speaks_to_this_server_only() {
+        for name in ["index.html", "swagger-initializer.js", "swagger-ui-bundle.js", "swagger-ui.css"] {
+            let response = file(name).unwrap();
+            assert_eq!(response.headers()[header::CONTENT_SECURITY_POLICY], PAGE_POLICY, "{name}");
+        }
+        for absent in ["", "../Cargo.toml", "nothing.js"] {
+            assert!(file(absent).is_ok_and(|_| absent.is_empty()) || file(absent).is_err(), "{absent}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! What handlers take: the caller, a checked body, a page, an id from the path.
+
+use std::str::FromStr;
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use http::header;
+use http_body_util::{BodyExt, Limited};
+use monstrum_store::{KeyKind, PAGE_ITEMS_MAX, Page};
+use monstrum_types::{BotId, Fault, KeyId, RequestId, WorkspaceId};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use utoipa::IntoParams;
+
+use crate::app::App;
+use crate::gateway::problem::Problem;
+
+/// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
+pub const BODY_BYTES_MAX: usize = 2 << 20;
+
+/// Who is asking.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    pub key: KeyId,
+    pub kind: KeyKind,
+    /// The workspace in which the caller acts.
+    pub workspace: WorkspaceId,
+    /// The bot of a bot key.
+    pub bot: Option<BotId>,
+}
+
+impl Caller {
+    /// Only a root key passes.
+    pub fn root(&self) -> Result<(), Problem> {
+        self.one_of(&[KeyKind::Root], "a root key is needed")
+    }
+
+    /// Only root and admin keys pass.
+    pub fn admin(&self) -> Result<(), Problem> {
+        self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is needed")
+    }
+
+    /// All but bot keys pass.
+    pub fn operator(&self) -> Result<(), Problem> {
+        self.one_of(&[KeyKind::Root, KeyKind::Admin, KeyKind::Operator], "a bot key may only use its own bot's tools")
+    }
+
+    /// A bot key passes for its own bot only; any other bot does not exist for it.
+    pub fn may_use(&self, bot: BotId) -> Result<(), Problem> {
+        if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(Problem::not_found("bot")) } else { Ok(()) }
+    }
+
+    fn one_of(&self, kinds: &[KeyKind], why_not: &str) -> Result<(), Problem> {
+        if kinds.contains(&self.kind) { Ok(()) } else { Err(Problem::forbidden(why_not)) }
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return Err(Problem::unauthenticated("send one header `Authorization: Bearer mk_…`"));
+        };
+        let text = value.to_str().unwrap_or_default();
+        let key = match text.split_once(' ') {
+            Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
+            _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
+        };
+        let snapshot = app.policy.load();
+        let Some(entry) = snapshot.key(&crate::api_key::hash(key)) else {
+            return Err(Problem::unauthenticated("this key does not exist"));
+        };
+        let named = parts.headers.get("monstrum-workspace").map(|value| value.to_str().unwrap_or_default());
+        let workspace = match (entry.workspace, named) {
+            (Some(own), None) => own,
+            (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
+            (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),
+            (None, None) => snapshot.default_workspace(),
+            (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
+        };
+        Ok(Caller { key: entry.id, kind: entry.kind, workspace, bot: entry.bot })
+    }
+}
+
+/// Who reads what a setting may make public: anybody then, else whoever has a key.
+pub enum Reader {
+    Anybody,
+    Key(Caller),
+}
+
+impl FromRequestParts<Arc<App>> for Reader {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        if app.settings.public_docs {
+            return Ok(Reader::Anybody);
+        }
+        Caller::from_request_parts(parts, app).await.map(Reader::Key)
+    }
+}
+
+/// A JSON body of a known shape: unknown fields and wrong types are faults with their JSON pointer.
+pub struct Input<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+        parse_body(&whole_body(request.into_body()).await?).map(Input)
+    }
+}
+
+/// The bytes of a body that is within the limit.
+pub async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
+    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(BODY_BYTES_MAX)),
+        Err(error) => Err(Problem::invalid_at("", format!("the body could not be read: {error}"))),
+    }
+}
+
+/// Reads `bytes` as JSON of shape `T`.
+pub fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut deserializer = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let path = json_pointer(error.path());
+        Problem::invalid_at(path, error.into_inner().to_string())
+    })?;
+    deserializer.end().map_err(|error| Problem::invalid_at("", error.to_string()))?;
+    Ok(value)
+}
+
+fn json_pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+    path.iter()
+        .filter_map(|segment| match segment {
+            Segment::Seq { index } => Some(format!("/{index}")),
+            Segment::Map { key } => Some(format!("/{}", key.replace('~', "~0").replace('/', "~1"))),
+            Segment::Enum { .. } | Segment::Unknown => None,
+        })
+        .collect()
+}
+
+/// For fields of a PATCH: absent leaves a field as it is, null clears it, a value replaces it whole.
+/// Use with `#[serde(default, deserialize_with = "named")]`.
+pub fn named<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Some)
+}
+
+/// For fields of a PATCH that cannot be cleared: absent leaves a field as it is, and null is a fault.
+/// Use with `#[serde(default, deserialize_with = "given")]`.
+pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// The id under which this request is logged; a call of a tool that it makes goes by the same.
+pub struct ThisRequest(pub RequestId);
+
+impl FromRequestParts<Arc<App>> for ThisRequest {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
+        Ok(ThisRequest(parts.extensions.get().copied().unwrap_or_else(RequestId::new)))
+    }
+}
+
+/// An id in the path. A text that is no id names nothing, so it is a 404.
+pub struct Id<T>(pub T);
+
+impl<T> FromRequestParts<Arc<App>> for Id<T>
+where
+    T: FromStr + Send,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let Path(text) =
+            Path::<String>::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("object of that id"))?;
+        text.parse().map(Id).map_err(|_| Problem::not_found("object of that id"))
+    }
+}
+
+/// Two ids in the path.
+pub struct Ids<A, B>(pub A, pub B);
+
+impl<A, B> FromRequestParts<Arc<App>> for Ids<A, B>
+where
+    A: FromStr + Send,
+    B: FromStr + Send,
+{
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let absent = || Problem::not_found("object of that id");
+        let Path((first, second)) =
+            Path::<(String, String)>::from_request_parts(parts, app).await.map_err(|_| absent())?;
+        Ok(Ids(first.parse().map_err(|_| absent())?, second.parse().map_err(|_| absent())?))
+    }
+}
+
+/// `?limit=&cursor=`: 1 to 1000 rows, 50 by default; larger is clamped.
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    /// 1 to 1000; more is taken as 1000.
+    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
+    limit: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl PageQuery {
+    /// Checks both parts.
+    pub fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
+        const DEFAULT: u64 = 50;
+        let limit = match self.limit.as_deref().map(str::parse::<u64>) {
+            None => DEFAULT,
+            Some(Ok(limit)) if limit >= 1 => limit.min(u64::from(PAGE_ITEMS_MAX)),
+            Some(_) => return Err(Problem::invalid_at("limit", "expected a whole number of at least 1")),
+        };
+        let cursor = match self.cursor.as_deref() {
+            None | Some("") => None,
+            Some(text) => Some(
+                text.parse().map_err(|_| Problem::invalid_at("cursor", "not a next_cursor that this list gave out"))?,
+            ),
+        };
+        Ok(Page { limit: u32::try_from(limit).expect("at most 1000"), cursor })
+    }
+}
+
+/// The page of a list that is held in memory, in the order of its names, and where the next one begins.
+pub fn page_by_name<T>(items: Vec<T>, page: &Page<String>, name: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
+    let after = |item: &T| page.cursor.as_deref().is_none_or(|cursor| name(item) > cursor);
+    let mut rest: Vec<T> = items.into_iter().filter(after).collect();
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    let more = rest.len() > limit;
+    rest.truncate(limit);
+    let next = if more { rest.last().map(|item| name(item).to_owned()) } else { None };
+    (rest, next)
+}
+
+/// A query string of a known shape.
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, app).await;
+        query.map(|Query(value)| Params(value)).map_err(|error| Problem::invalid_at("", error.body_text()))
+    }
+}
+
+/// Collects faults of an input, so that all of them are reported at once.
+#[derive(Default)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Notes a fault.
+    pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
+        self.0.push(Fault { path: path.into(), message: message.into() });
+    }
+
+    /// Notes the faults of a part that lies under `prefix`.
+    pub fn add_under(&mut self, prefix: &str, faults: Vec<Fault>) {
+        self.0.extend(faults.into_iter().map(|fault| Fault { path: format!("{prefix}{}", fault.path), ..fault }));
+    }
+
+    /// The faults so far.
+    #[cfg(test)]
+    pub fn into_inner(self) -> Vec<Fault> {
+        self.0
+    }
+
+    /// A problem, if there was any fault.
+    pub fn check(self) -> Result<(), Problem> {
+        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit_and_cursor(limit: Option<&str>, cursor: Option<&str>) -> Result<Page<String>, Problem> {
+        PageQuery { limit: limit.map(str::to_owned), cursor: cursor.map(str::to_owned) }.page()
+    }
+
+    #[test]
+    fn limits_are_clamped_from_above_and_refused_below_one() {
+        let limit = |text| limit_and_cursor(Some(text), None).map(|page| page.limit);
+        assert_eq!(limit_and_cursor(None, None).unwrap().limit, 50);
+        assert_eq!((limit("1").unwrap(), limit("1000").unwrap(), limit("1001").unwrap()), (1, 1000, 1000));
+        for bad in ["0", "-1", "", "x", "1.5"] {
+            assert_eq!(limit(bad).unwrap_err().status, http::StatusCode::UNPROCESSABLE_ENTITY, "{bad}");
+        }
+    }
+
+    #[test]
+    fn lists_in_memory_are_paged_by_name() {
+        let names = || vec!["a", "b", "c"];
+        let page = |limit, cursor: Option<&str>| {
+            page_by_name(names(), &Page { limit, cursor: cursor.map(str::to_owned) }, |name| name)
+        };
+        assert_eq!(page(2, None), (vec!["a", "b"], Some("b".to_owned())));
+        assert_eq!(page(2, Some("b")), (vec!["c"], None));
+        assert_eq!(page(3, None), (vec!["a", "b", "c"], None));
+        assert_eq!(page(3, Some("z")), (vec![], None));
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Change {
+        #[serde(default, deserialize_with = "given")]
+        name: Option<String>,
+        #[serde(default, deserialize_with = "named")]
+        note: Option<Option<String>>,
+    }
+
+    #[test]
+    fn a_patch_tells_absent_from_null() {
+        let parse = |text: &str| parse_body::<Change>(text.as_bytes());
+        let change = parse("{}").unwrap();
+        assert_eq!((change.name, change.note), (None, None));
+        assert_eq!(parse(r#"{"note": null}"#).unwrap().note, Some(None));
+        assert_eq!(parse(r#"{"note": "x"}"#).unwrap().note, Some(Some("x".to_owned())));
+        for bad in [r#"{"name": null}"#, r#"{"more": 1}"#, r#"{"name": "a"} x"#, "[]", ""] {
+            assert_eq!(parse(bad).unwrap_err().status, http::StatusCode::UNPROCESSABLE_ENTITY, "{bad}");
+        }
+    }
+}

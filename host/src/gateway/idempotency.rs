@@ -1,0 +1,232 @@
+//! `Idempotency-Key`: a request that creates can be sent again after a broken connection without creating twice.
+//!
+//! The same key with the same body gets the stored answer for 24 hours, another body a 409. Answers are stored sealed,
+//! for they may hold whatever the route answers. An answer of 500 and above is not one: the request may be repeated.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use monstrum_store::{Claim, IdempotencyKey, StoreError, StoredAnswer};
+use monstrum_types::RequestId;
+use monstrum_vault::{AssociatedData, Sealed, VaultError};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
+use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::app::App;
+use crate::gateway::extract::{Caller, whole_body};
+use crate::gateway::problem::Problem;
+
+const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+/// Says that an answer is the stored one.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+/// Longer than any UUID or hash that clients use.
+const KEY_CHARS_MAX: usize = 255;
+/// No route answers a creation with more than it was sent and a few fields; JSON escapes may make it longer.
+const ANSWER_BYTES_MAX: usize = 12 << 20;
+/// How long an answer is kept (http-api), and how long a request can be under way: no creation takes minutes, so a claim
+/// of that age belongs to a server that has died.
+const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
+const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
+
+/// Lets the routes of `creating` take the header, in the description as well.
+pub fn describe(mut creating: OpenApiRouter<Arc<App>>) -> OpenApiRouter<Arc<App>> {
+    let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
+    let parameter = ParameterBuilder::new()
+        .name("Idempotency-Key")
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some("The same key and body get the same answer for 24 hours; another body is a 409."))
+        .schema(Some(RefOr::T(Schema::Object(text.build()))))
+        .build();
+    for item in creating.get_openapi_mut().paths.paths.values_mut() {
+        if let Some(operation) = &mut item.post {
+            operation.parameters.get_or_insert_default().push(parameter.clone().into());
+        }
+    }
+    creating
+}
+
+/// Puts the middleware before the routes of `creating`.
+pub fn layer(creating: OpenApiRouter<Arc<App>>, app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
+    creating.route_layer(from_fn_with_state(Arc::clone(app), remember))
+}
+
+/// Drops what is no longer to be kept; how many.
+pub async fn forget_expired(app: &App) -> Result<u64, StoreError> {
+    let now = app.clock.now();
+    app.store.purge_requests(now.plus_ms(-ANSWERS_KEPT_MS), now.plus_ms(-CLAIM_MS_MAX)).await
+}
+
+/// An answer as it is sealed.
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    content_type: String,
+    body: String,
+}
+
+async fn remember(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match header_key(request.headers()) {
+        Ok(None) => next.run(request).await,
+        Ok(Some(key)) => answer_once(&app, key, request, next).await.unwrap_or_else(IntoResponse::into_response),
+        Err(problem) => problem.into_response(),
+    }
+}
+
+fn header_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+    let mut values = headers.get_all(HEADER).iter();
+    let (first, second) = (values.next(), values.next());
+    let Some(value) = first else { return Ok(None) };
+    let text = value.to_str().ok().filter(|text| {
+        (1..=KEY_CHARS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    });
+    match (text, second) {
+        (Some(text), None) => Ok(Some(text.to_owned())),
+        _ => {
+            let message = format!("send one, of 1 to {KEY_CHARS_MAX} visible ASCII characters");
+            Err(Problem::invalid_at("Idempotency-Key", message))
+        }
+    }
+}
+
+async fn answer_once(app: &Arc<App>, key: String, request: Request, next: Next) -> Result<Response, Problem> {
+    let (mut parts, body) = request.into_parts();
+    let caller = Caller::from_request_parts(&mut parts, app).await?;
+    let route = format!("{} {}", parts.method, parts.uri.path());
+    let body = whole_body(body).await?;
+    let body_hash = hex::encode(Sha256::digest(&body));
+    let key = IdempotencyKey { workspace_id: caller.workspace, caller: caller.key, route, key };
+    if let Claim::Earlier { body_hash: earlier, answer } = claim(app, &key, &body_hash).await? {
+        return repeat(app, &key, &body_hash, &earlier, answer);
+    }
+    let request_id = parts.extensions.get().copied().unwrap_or_else(RequestId::new);
+    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    finish(app, &key, &body_hash, response, request_id).await
+}
+
+/// Claims the key. What came earlier may only not have been swept up yet, so it is looked at twice.
+async fn claim(app: &App, key: &IdempotencyKey, body_hash: &str) -> Result<Claim, StoreError> {
+    let now = app.clock.now();
+    let claim = app.store.claim_request(key, body_hash, now).await?;
+    if claim == Claim::First || forget_expired(app).await? == 0 {
+        return Ok(claim);
+    }
+    app.store.claim_request(key, body_hash, now).await
+}
+
+fn repeat(
+    app: &App,
+    key: &IdempotencyKey,
+    body_hash: &str,
+    earlier: &str,
+    answer: Option<StoredAnswer>,
+) -> Result<Response, Problem> {
+    if earlier != body_hash {
+        return Err(Problem::conflict("this Idempotency-Key was used with another body"));
+    }
+    let Some(stored) = answer else {
+        return Err(Problem::conflict("a request with this Idempotency-Key is still running"));
+    };
+    let opened = open(app, key, body_hash, &stored).map_err(|error| Problem::internal(&error))?;
+    let mut response = Response::new(Body::from(opened.body));
+    let status = u16::try_from(stored.status).ok().and_then(|status| StatusCode::from_u16(status).ok());
+    *response.status_mut() = status.ok_or_else(|| Problem::internal(&"a stored answer has no status"))?;
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_str(&opened.content_type).map_err(|error| Problem::internal(&error))?;
+    headers.insert(header::CONTENT_TYPE, kind);
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// Stores the answer, or gives the claim up where there is none.
+async fn finish(
+    app: &App,
+    key: &IdempotencyKey,
+    body_hash: &str,
+    mut response: Response,
+    request_id: RequestId,
+) -> Result<Response, Problem> {
+    if response.status().is_server_error() {
+        app.store.release_request(key).await?;
+        return Ok(response);
+    }
+    if let Some(problem) = response.extensions_mut().remove::<Problem>() {
+        response = problem.render(&request_id.to_string());
+    }
+    let (parts, body) = response.into_parts();
+    let body: Bytes = to_bytes(body, ANSWER_BYTES_MAX).await.map_err(|error| Problem::internal(&error))?;
+    let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let answer = Answer {
+        content_type: content_type.unwrap_or("application/json").to_owned(),
+        body: String::from_utf8_lossy(&body).into_owned(),
+    };
+    let sealed = app.vault.seal(
+        &serde_json::to_vec(&answer).expect("two texts are JSON"),
+        associated_data(key, body_hash, parts.status.as_u16().into()),
+    );
+    let sealed = sealed.map_err(|error| Problem::internal(&error))?.to_string();
+    let stored = StoredAnswer { status: parts.status.as_u16().into(), sealed };
+    // What was asked for has happened, so the answer goes out even where it could not be kept.
+    if let Err(error) = app.store.answer_request(key, &stored).await {
+        tracing::error!(%error, "the answer to an Idempotency-Key could not be stored");
+    }
+    Ok(Response::from_parts(parts, Body::from(body)))
+}
+
+/// Why a stored answer cannot be given again.
+#[derive(Debug, thiserror::Error)]
+enum Unreadable {
+    #[error("a stored answer cannot be opened: {0}")]
+    Sealed(#[from] VaultError),
+    #[error("a stored answer is not of the expected form")]
+    Form(#[from] serde_json::Error),
+}
+
+fn open(app: &App, key: &IdempotencyKey, body_hash: &str, stored: &StoredAnswer) -> Result<Answer, Unreadable> {
+    let sealed: Sealed = stored.sealed.parse()?;
+    let plaintext = app.vault.unseal(&sealed, associated_data(key, body_hash, stored.status))?;
+    Ok(serde_json::from_slice(&plaintext)?)
+}
+
+/// An answer is bound to its request, so an edit of the database cannot give it to another.
+fn associated_data(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
+    AssociatedData::new("idempotent answer")
+        .with("workspace", &key.workspace_id)
+        .with("caller", &key.caller)
+        .with("route", &key.route)
+        .with("key", &key.key)
+        .with("body", body_hash)
+        .with("status", &status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&[u8]]) -> Result<Option<String>, StatusCode> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(HEADER, HeaderValue::from_bytes(value).unwrap());
+        }
+        header_key(&headers).map_err(|problem| problem.status)
+    }
+
+    #[test]
+    fn the_key_is_one_short_visible_text() {
+        let longest = [b'k'; KEY_CHARS_MAX];
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[b"a-1"]), Ok(Some("a-1".to_owned())));
+        assert!(read(&[&longest]).is_ok());
+        let refused = Err(StatusCode::UNPROCESSABLE_ENTITY);
+        for bad in [&b""[..], b"a b", b"a\tb", "é".as_bytes(), &[b'k'; KEY_CHARS_MAX + 1]] {
+            assert_eq!(read(&[bad]), refused, "{bad:?}");
+        }
+        assert_eq!(read(&[b"a", b"a"]), refused);
+    }
+}

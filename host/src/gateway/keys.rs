@@ -1,0 +1,240 @@
+//! `/api/keys`: API keys. A key is shown once, when it is made; what is stored is its hash.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use monstrum_store::{KeyKind, KeyRow, Page};
+use monstrum_types::{BotId, KeyId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::api_key::{self, NewKey};
+use crate::app::App;
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+
+/// Held while a root key is deleted, so that of the last two only one can go.
+static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// What a key may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// The instance: workspaces, plugins, audit verification; acts in `default` or the workspace that the header
+    /// `Monstrum-Workspace` names.
+    Root,
+    /// Everything in its workspace.
+    Admin,
+    /// All of that but keys, credentials, permissions and the configuration and network of resources.
+    Operator,
+    /// The tools of one bot.
+    Bot,
+}
+
+impl From<KeyKind> for Kind {
+    fn from(kind: KeyKind) -> Self {
+        match kind {
+            KeyKind::Root => Kind::Root,
+            KeyKind::Admin => Kind::Admin,
+            KeyKind::Operator => Kind::Operator,
+            KeyKind::Bot => Kind::Bot,
+        }
+    }
+}
+
+impl From<Kind> for KeyKind {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Root => KeyKind::Root,
+            Kind::Admin => KeyKind::Admin,
+            Kind::Operator => KeyKind::Operator,
+            Kind::Bot => KeyKind::Bot,
+        }
+    }
+}
+
+/// What is known of a key.
+#[derive(Serialize, ToSchema)]
+pub struct Key {
+    pub id: KeyId,
+    pub name: String,
+    pub kind: Kind,
+    /// The bot of a bot key.
+    pub bot_id: Option<BotId>,
+    /// The first characters of the key, by which its owner knows it.
+    pub prefix: String,
+    pub created_at: UtcMillis,
+}
+
+/// A key that was just made. Its text is shown this once.
+#[derive(Serialize, ToSchema)]
+pub struct CreatedKey {
+    pub id: KeyId,
+    /// `mk_` and 256 random bits: keep it, it cannot be shown again.
+    pub key: String,
+    pub name: String,
+    pub kind: Kind,
+    pub bot_id: Option<BotId>,
+    pub prefix: String,
+    pub created_at: UtcMillis,
+}
+
+/// A key's new text, shown this once. The old one is no longer accepted.
+#[derive(Serialize, ToSchema)]
+pub struct RotatedKey {
+    pub id: KeyId,
+    pub key: String,
+}
+
+/// A page of keys.
+#[derive(Serialize, ToSchema)]
+pub struct KeyList {
+    pub items: Vec<Key>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewKeyInput {
+    name: String,
+    kind: Kind,
+    /// Required for a bot key, and only there.
+    bot_id: Option<BotId>,
+}
+
+impl From<KeyRow> for Key {
+    fn from(row: KeyRow) -> Self {
+        Key {
+            id: row.id,
+            name: row.name,
+            kind: row.kind.into(),
+            bot_id: row.bot_id,
+            prefix: row.prefix,
+            created_at: row.created_at,
+        }
+    }
+}
+
+/// Creates a key; the answer is the only place where it is shown
+#[utoipa::path(post, path = "/api/keys", tag = "keys", request_body = NewKeyInput,
+    responses((status = 201, body = CreatedKey), (status = "4XX", body = ProblemBody)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Input(new): Input<NewKeyInput>,
+) -> Result<(StatusCode, Json<CreatedKey>), Problem> {
+    caller.admin()?;
+    if new.kind == Kind::Root {
+        caller.root()?;
+    }
+    check(&app, &caller, &new).await?;
+    let NewKey { text, hash, prefix } = api_key::generate().map_err(|error| Problem::internal(&error))?;
+    let row = KeyRow {
+        id: KeyId::new(),
+        workspace_id: (new.kind != Kind::Root).then_some(caller.workspace),
+        name: new.name,
+        kind: new.kind.into(),
+        bot_id: new.bot_id,
+        prefix,
+        hash: hex::encode(hash),
+        created_at: app.clock.now(),
+    };
+    app.store.insert_key(&row).await?;
+    app.changed().await?;
+    let KeyRow { id, name, bot_id, prefix, created_at, .. } = row;
+    let key = text.expose().to_owned();
+    Ok((StatusCode::CREATED, Json(CreatedKey { id, key, name, kind: new.kind, bot_id, prefix, created_at })))
+}
+
+async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Problem> {
+    let mut faults = Faults::default();
+    rules::name(&mut faults, "/name", &new.name);
+    match (new.kind, new.bot_id) {
+        (Kind::Bot, None) => faults.add("/bot_id", "a bot key needs the bot whose tools it may call"),
+        (Kind::Bot, Some(bot)) => {
+            if app.store.bot(caller.workspace, bot).await?.is_none() {
+                faults.add("/bot_id", "no such bot in this workspace");
+            }
+        }
+        (_, Some(_)) => faults.add("/bot_id", "only a bot key has a bot"),
+        (_, None) => {}
+    }
+    faults.check()
+}
+
+/// Lists the workspace's keys; for a root key, the root keys as well
+#[utoipa::path(get, path = "/api/keys", tag = "keys", params(PageQuery),
+    responses((status = 200, body = KeyList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<KeyList>, Problem> {
+    caller.admin()?;
+    let page: Page<KeyId> = query.page()?;
+    let listed = app.store.keys(Some(caller.workspace), &page).await?;
+    let (mut rows, mut more) = (listed.items, listed.next_cursor.is_some());
+    if caller.kind == KeyKind::Root {
+        let roots = app.store.keys(None, &page).await?;
+        more |= roots.next_cursor.is_some();
+        rows.extend(roots.items);
+        rows.sort_by_key(|row| row.id);
+    }
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    more |= rows.len() > limit;
+    rows.truncate(limit);
+    let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+    Ok(Json(KeyList { items: rows.into_iter().map(Key::from).collect(), next_cursor }))
+}
+
+/// Gives a key a new text under the same id; the old one is no longer accepted
+#[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
+    responses((status = 200, body = RotatedKey), (status = "4XX", body = ProblemBody)))]
+pub async fn rotate(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<KeyId>,
+) -> Result<Json<RotatedKey>, Problem> {
+    caller.admin()?;
+    let row = key(&app, &caller, id).await?;
+    let NewKey { text, hash, prefix } = api_key::generate().map_err(|error| Problem::internal(&error))?;
+    if !app.store.update_key(&KeyRow { prefix, hash: hex::encode(hash), ..row }).await? {
+        return Err(Problem::not_found("key"));
+    }
+    app.changed().await?;
+    Ok(Json(RotatedKey { id, key: text.expose().to_owned() }))
+}
+
+/// Deletes a key; the last root key stays
+#[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = KeyId, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyId>) -> Result<StatusCode, Problem> {
+    caller.admin()?;
+    let row = key(&app, &caller, id).await?;
+    let _one_at_a_time = if row.kind == KeyKind::Root {
+        let guard = DELETING_ROOT_KEY.lock().await;
+        if app.store.keys(None, &Page::first(2)).await?.items.len() < 2 {
+            return Err(Problem::conflict("this is the last root key; create another one first"));
+        }
+        Some(guard)
+    } else {
+        None
+    };
+    if !app.store.delete_key(row.workspace_id, id).await? {
+        return Err(Problem::not_found("key"));
+    }
+    app.changed().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A key that the caller may see: one of its workspace, and for a root key a root key too.
+async fn key(app: &App, caller: &Caller, id: KeyId) -> Result<KeyRow, Problem> {
+    let mut row = app.store.key(Some(caller.workspace), id).await?;
+    if row.is_none() && caller.kind == KeyKind::Root {
+        row = app.store.key(None, id).await?;
+    }
+    row.ok_or_else(|| Problem::not_found("key"))
+}

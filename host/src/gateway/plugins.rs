@@ -1,0 +1,121 @@
+//! `/api/plugins`: what serves, what does not and why. Plugins belong to the instance, so changes are a root key's.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use monstrum_manifest::Capability;
+use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gateway::extract::{Caller, Id, PageQuery, Params, page_by_name};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::plugins::{Entry, PluginStatus};
+
+/// A plugin of the folder. `version`, `digest` and all that follows are those of the version that serves.
+#[derive(Serialize, ToSchema)]
+pub struct Plugin {
+    pub name: String,
+    pub version: Option<String>,
+    /// SHA-256 of the component.
+    pub digest: Option<Digest>,
+    pub status: PluginStatus,
+    /// Why the version in the folder does not serve.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// The interfaces that the component imports.
+    pub imports: Vec<String>,
+    /// What its manifest asks for.
+    #[schema(value_type = Vec<String>)]
+    pub capabilities: Vec<Capability>,
+    pub resource_type: Option<ResourceTypeId>,
+    pub tools: Vec<ToolName>,
+    /// What its author should know.
+    pub warnings: Vec<String>,
+}
+
+/// A page of plugins.
+#[derive(Serialize, ToSchema)]
+pub struct PluginList {
+    pub items: Vec<Plugin>,
+    pub next_cursor: Option<String>,
+}
+
+impl From<Entry> for Plugin {
+    fn from(entry: Entry) -> Self {
+        let Entry { name, status, error, serving } = entry;
+        let Some(plugin) = serving else {
+            return Plugin {
+                name,
+                version: None,
+                digest: None,
+                status,
+                error,
+                imports: Vec::new(),
+                capabilities: Vec::new(),
+                resource_type: None,
+                tools: Vec::new(),
+                warnings: Vec::new(),
+            };
+        };
+        Plugin {
+            name,
+            version: Some(plugin.manifest.version.to_string()),
+            digest: Some(plugin.digest.clone()),
+            status,
+            error,
+            imports: plugin.component.imports().to_vec(),
+            capabilities: plugin.manifest.executor.capabilities.clone(),
+            resource_type: Some(plugin.manifest.resource_type.id.clone()),
+            tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
+            warnings: plugin.warnings.clone(),
+        }
+    }
+}
+
+/// Lists plugins
+#[utoipa::path(get, path = "/api/plugins", tag = "plugins", params(PageQuery),
+    responses((status = 200, body = PluginList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<PluginList>, Problem> {
+    caller.operator()?;
+    let (entries, next_cursor) = page_by_name(app.plugins.entries(), &query.page()?, |entry| &entry.name);
+    Ok(Json(PluginList { items: entries.into_iter().map(Plugin::from).collect(), next_cursor }))
+}
+
+/// Shows a plugin
+#[utoipa::path(get, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
+    responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> Result<Json<Plugin>, Problem> {
+    caller.operator()?;
+    let entry = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
+    Ok(Json(entry.into()))
+}
+
+/// Loads a plugin's folder anew; a version that fails leaves the one before it serving
+#[utoipa::path(post, path = "/api/plugins/{name}/reload", tag = "plugins", params(("name" = String, Path)),
+    responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
+pub async fn reload(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(name): Id<String>,
+) -> Result<Json<Plugin>, Problem> {
+    caller.root()?;
+    // A name is a folder's: what is neither a plugin's name nor a folder that the scan has met must not become a path.
+    if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
+        return Err(Problem::not_found("plugin"));
+    }
+    let entry = app.plugins.load(&name).await;
+    app.changed().await?;
+    let entry = entry.ok_or_else(|| Problem::not_found("plugin"))?;
+    Ok(Json(entry.into()))
+}

@@ -1,0 +1,278 @@
+//! `/api/resources`: instances of resource types, with their configuration and what the network opens for them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use ipnet::IpNet;
+use monstrum_manifest::check_fields;
+use monstrum_store::{KeyKind, ResourceRow};
+use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gateway::credentials::{CredentialMetadata, credential_of};
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+use crate::plugins::Plugin;
+
+/// More ranges than any operator keeps in view.
+const ADDRESSES_MAX: usize = 256;
+
+/// An instance of a resource type.
+#[derive(Serialize, ToSchema)]
+pub struct Resource {
+    pub id: ResourceId,
+    pub resource_type: ResourceTypeId,
+    pub name: String,
+    /// As it was given; defaults of the type are not filled in.
+    #[schema(value_type = Object)]
+    pub config: Value,
+    #[schema(value_type = Network)]
+    pub network: Value,
+    /// What is known of its credential; null where there is none.
+    pub credential: Option<CredentialMetadata>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+/// What is opened for a resource beyond public https.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// CIDRs that may be connected to although they are not public, such as `10.1.0.0/16`.
+    #[serde(default)]
+    allow_addresses: Vec<String>,
+    /// Whether `http://` may be used at all.
+    #[serde(default)]
+    allow_http: bool,
+}
+
+/// A page of resources.
+#[derive(Serialize, ToSchema)]
+pub struct ResourceList {
+    pub items: Vec<Resource>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewResource {
+    resource_type: ResourceTypeId,
+    name: String,
+    #[serde(default)]
+    config: Map<String, Value>,
+    #[serde(default)]
+    network: Network,
+}
+
+/// Each field that is named is replaced whole; null clears it.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResourceChange {
+    #[serde(default, deserialize_with = "given")]
+    name: Option<String>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<Object>)]
+    config: Option<Option<Map<String, Value>>>,
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<Network>)]
+    network: Option<Option<Network>>,
+}
+
+/// Creates a resource
+#[utoipa::path(post, path = "/api/resources", tag = "resources", request_body = NewResource,
+    responses((status = 201, body = Resource), (status = "4XX", body = ProblemBody)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Input(new): Input<NewResource>,
+) -> Result<(StatusCode, Json<Resource>), Problem> {
+    caller.operator()?;
+    if !new.config.is_empty() || new.network != Network::default() {
+        configures(&caller)?;
+    }
+    let mut faults = Faults::default();
+    rules::name(&mut faults, "/name", &new.name);
+    check_network(&mut faults, &new.network);
+    match app.policy.load().resource_type(&new.resource_type) {
+        Some(plugin) => check_config(&mut faults, plugin, &new.config),
+        None => faults.add("/resource_type", NOT_SERVED),
+    }
+    faults.check()?;
+    let now = app.clock.now();
+    let row = ResourceRow {
+        id: ResourceId::new(),
+        workspace_id: caller.workspace,
+        resource_type: new.resource_type,
+        name: new.name,
+        config: Value::Object(new.config),
+        network: json!(new.network),
+        created_at: now,
+        updated_at: now,
+    };
+    app.store.insert_resource(&row).await?;
+    app.changed().await?;
+    Ok((StatusCode::CREATED, Json(shown(&app, row).await?)))
+}
+
+/// Lists resources
+#[utoipa::path(get, path = "/api/resources", tag = "resources", params(PageQuery),
+    responses((status = 200, body = ResourceList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<ResourceList>, Problem> {
+    caller.operator()?;
+    let listed = app.store.resources(caller.workspace, &query.page()?).await?;
+    let mut items = Vec::with_capacity(listed.items.len());
+    for row in listed.items {
+        items.push(shown(&app, row).await?);
+    }
+    Ok(Json(ResourceList { items, next_cursor: listed.next_cursor.map(String::from) }))
+}
+
+/// Shows a resource
+#[utoipa::path(get, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
+    responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
+pub async fn show(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+) -> Result<Json<Resource>, Problem> {
+    caller.operator()?;
+    let row = resource(&app, &caller, id).await?;
+    Ok(Json(shown(&app, row).await?))
+}
+
+/// Changes a resource; configuration and network are an admin's
+#[utoipa::path(patch, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
+    request_body = ResourceChange,
+    responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
+pub async fn update(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+    Input(change): Input<ResourceChange>,
+) -> Result<Json<Resource>, Problem> {
+    caller.operator()?;
+    if change.config.is_some() || change.network.is_some() {
+        configures(&caller)?;
+    }
+    let mut row = resource(&app, &caller, id).await?;
+    let mut faults = Faults::default();
+    if let Some(name) = change.name {
+        rules::name(&mut faults, "/name", &name);
+        row.name = name;
+    }
+    if let Some(config) = change.config {
+        let config = config.unwrap_or_default();
+        match app.policy.load().resource_type(&row.resource_type) {
+            Some(plugin) => check_config(&mut faults, plugin, &config),
+            None => faults.add("/config", NOT_SERVED),
+        }
+        row.config = Value::Object(config);
+    }
+    if let Some(network) = change.network {
+        let network = network.unwrap_or_default();
+        check_network(&mut faults, &network);
+        row.network = json!(network);
+    }
+    faults.check()?;
+    row.updated_at = app.clock.now();
+    if !app.store.update_resource(&row).await? {
+        return Err(Problem::not_found("resource"));
+    }
+    app.changed().await?;
+    Ok(Json(shown(&app, row).await?))
+}
+
+/// Deletes a resource that is not bound, with its credential
+#[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+) -> Result<StatusCode, Problem> {
+    caller.operator()?;
+    // Deleting a credential is an admin's, this way too.
+    if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
+        caller.admin()?;
+    }
+    if !app.store.delete_resource(caller.workspace, id).await? {
+        return Err(Problem::not_found("resource"));
+    }
+    app.changed().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+const NOT_SERVED: &str = "no plugin that is loaded serves this resource type";
+
+/// Configuration and network decide where a credential goes, so they are not an operator's.
+fn configures(caller: &Caller) -> Result<(), Problem> {
+    caller.admin().map_err(|_| Problem::forbidden("the configuration and network of a resource need an admin key"))
+}
+
+pub async fn resource(app: &App, caller: &Caller, id: ResourceId) -> Result<ResourceRow, Problem> {
+    app.store.resource(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("resource"))
+}
+
+async fn shown(app: &App, row: ResourceRow) -> Result<Resource, Problem> {
+    let credential = credential_of(app, &row).await?;
+    Ok(Resource {
+        id: row.id,
+        resource_type: row.resource_type,
+        name: row.name,
+        config: row.config,
+        network: row.network,
+        credential,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    })
+}
+
+fn check_config(faults: &mut Faults, plugin: &Plugin, config: &Map<String, Value>) {
+    if let Err(found) = check_fields(&plugin.manifest.resource_type.config_schema, config.clone()) {
+        faults.add_under("/config", found);
+    }
+}
+
+fn check_network(faults: &mut Faults, network: &Network) {
+    if network.allow_addresses.len() > ADDRESSES_MAX {
+        faults.add("/network/allow_addresses", format!("must have {ADDRESSES_MAX} entries at most"));
+        return;
+    }
+    for (index, text) in network.allow_addresses.iter().enumerate() {
+        if text.parse::<IpNet>().is_err() {
+            let message = match text.parse::<IpAddr>() {
+                Ok(IpAddr::V4(_)) => "a single address is written with /32",
+                Ok(IpAddr::V6(_)) => "a single address is written with /128",
+                Err(_) => "expected a range of addresses such as 10.1.0.0/16",
+            };
+            faults.add(format!("/network/allow_addresses/{index}"), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bad_range_is_named() {
+        let texts = ["10.0.0.0/8", "10.0.0.1", "::1", "fd00::/8", "10.0.0.0/33", "localhost", ""];
+        let network = Network { allow_addresses: texts.map(str::to_owned).to_vec(), allow_http: false };
+        let mut faults = Faults::default();
+        check_network(&mut faults, &network);
+        let paths: Vec<String> = faults.into_inner().into_iter().map(|fault| fault.path).collect();
+        let expected = [1, 2, 4, 5, 6].map(|index| format!("/network/allow_addresses/{index}"));
+        assert_eq!(paths, expected);
+    }
+}

@@ -1,0 +1,397 @@
+//! `/api/bots/{id}/tools`: what a bot may see, what it calls, and what would become of a call.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use monstrum_manifest::{Cost, Locales};
+use monstrum_store::KeyKind;
+use monstrum_types::{BotId, Code, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::auditor::AuditUnavailable;
+use crate::call::{CallAnswer, IncomingCall};
+use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
+use crate::gateway::language::Language;
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+use crate::session::Session;
+use crate::tools::{self, RESOURCE_PARAM, ResolvedCall, Verdict};
+
+/// Most characters of a caller's own id of a task or a conversation.
+const FOREIGN_ID_CHARS_MAX: usize = 256;
+
+/// A tool as a bot sees it.
+#[derive(Serialize, ToSchema)]
+pub struct Tool {
+    pub name: ToolName,
+    pub description: String,
+    /// JSON Schema of the parameters. Where the bot has the tool through several resources, it requires `_resource`.
+    pub input_schema: Map<String, Value>,
+    /// JSON Schema of the answer.
+    pub output_schema: Option<Map<String, Value>>,
+    pub operation: String,
+    pub resource_type: ResourceTypeId,
+    /// The resources through which the bot has the tool.
+    pub resources: Vec<NamedResource>,
+    #[schema(value_type = Option<Object>)]
+    pub cost: Option<Cost>,
+}
+
+/// A resource by id and name.
+#[derive(Serialize, ToSchema)]
+pub struct NamedResource {
+    pub id: ResourceId,
+    pub name: String,
+}
+
+/// The tools of a bot; with `format=openai`, as function-calling JSON.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum ToolList {
+    Plain { items: Vec<Tool> },
+    OpenAi { items: Vec<OpenAiTool> },
+}
+
+/// A tool as models of that interface take it.
+#[derive(Serialize, ToSchema)]
+pub struct OpenAiTool {
+    #[serde(rename = "type")]
+    #[schema(example = "function")]
+    pub kind: &'static str,
+    pub function: OpenAiFunction,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct OpenAiFunction {
+    pub name: ToolName,
+    pub description: String,
+    pub parameters: Map<String, Value>,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct ToolsQuery {
+    /// `openai` for function-calling JSON.
+    format: Option<String>,
+}
+
+/// A call of a tool.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallInput {
+    /// By the tool's input_schema.
+    #[serde(default = "no_params")]
+    #[schema(value_type = Object)]
+    params: Value,
+    /// Groups calls in the audit.
+    task_id: Option<String>,
+    /// Which resource, where the bot has the tool through several.
+    resource_id: Option<ResourceId>,
+    /// The conversation in which the call happens.
+    chat: Option<Chat>,
+}
+
+/// A conversation. Its ids are the caller's.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Chat {
+    app_id: String,
+    user_id: String,
+    chat_id: String,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CheckInput {
+    #[serde(default = "no_params")]
+    #[schema(value_type = Object)]
+    params: Value,
+    resource_id: Option<ResourceId>,
+}
+
+fn no_params() -> Value {
+    Value::Object(Map::new())
+}
+
+/// The end of a call, whatever it is.
+#[derive(Serialize, ToSchema)]
+pub struct CallResult {
+    pub request_id: RequestId,
+    /// An open set: treat one that you do not know as not done.
+    pub status: Status,
+    /// On anything but success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// Exactly what the LLM reads, on anything but success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// What the tool answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub data: Option<Value>,
+    pub duration_ms: i64,
+}
+
+/// What would become of a call. A bot key sees decision and message only.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum CheckResult {
+    Full {
+        decision: Decision,
+        message: Option<String>,
+        rule: Option<String>,
+        reason: Option<String>,
+        smallest_change: Option<String>,
+    },
+    Bot {
+        decision: Decision,
+        message: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    Allow,
+    Deny,
+}
+
+/// Lists the tools that a bot may see
+#[utoipa::path(get, path = "/api/bots/{id}/tools", tag = "tools", params(("id" = BotId, Path), ToolsQuery),
+    responses((status = 200, body = ToolList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    Id(bot): Id<BotId>,
+    Params(query): Params<ToolsQuery>,
+) -> Result<Json<ToolList>, Problem> {
+    let call = incoming(&app, &caller, bot, RequestId::new(), String::new(), no_params())?;
+    let session = session(&app, &call)?;
+    let visible = tools::list(&session);
+    let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
+    let items = items.map(|same| tool(same, &language)).collect();
+    match query.format.as_deref() {
+        None => Ok(Json(ToolList::Plain { items })),
+        Some("openai") => {
+            Ok(Json(ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() }))
+        }
+        Some(_) => Err(Problem::invalid_at("format", "expected openai, or no format at all")),
+    }
+}
+
+/// Calls a tool; the answer is 200 whatever the call's status
+#[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/call", tag = "tools",
+    params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CallInput,
+    responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+pub async fn call(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    ThisRequest(request_id): ThisRequest,
+    Ids(bot, tool): Ids<BotId, String>,
+    Input(input): Input<CallInput>,
+) -> Result<Response, Problem> {
+    let mut call = incoming(&app, &caller, bot, request_id, tool, input.params)?;
+    check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    call.task_id = input.task_id;
+    call.resource = input.resource_id;
+    call.locale = language.tag();
+    let answer = app.calls.run(call).await;
+    let answer = answer.map_err(|AuditUnavailable| Problem::unavailable("the audit cannot be written at present"))?;
+    let CallAnswer { request_id, outcome, duration_ms, retry_after } = answer;
+    if let Some(wait) = retry_after {
+        let detail = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
+        return Err(Problem::rate_limited(detail, wait));
+    }
+    Ok(Json(CallResult {
+        request_id,
+        status: outcome.status,
+        code: outcome.code,
+        message: outcome.message,
+        data: outcome.data,
+        duration_ms,
+    })
+    .into_response())
+}
+
+/// Says what would become of a call, without running it
+#[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/check", tag = "tools",
+    params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CheckInput,
+    responses((status = 200, body = CheckResult), (status = "4XX", body = ProblemBody)))]
+pub async fn check(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    ThisRequest(request_id): ThisRequest,
+    Ids(bot, tool): Ids<BotId, String>,
+    Input(input): Input<CheckInput>,
+) -> Result<Json<CheckResult>, Problem> {
+    let mut call = incoming(&app, &caller, bot, request_id, tool, input.params)?;
+    call.resource = input.resource_id;
+    let session = session(&app, &call)?;
+    Ok(Json(check_result(tools::check(&session, &call), caller.kind)))
+}
+
+/// A call by `caller`, if there is such a bot for it.
+fn incoming(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    request_id: RequestId,
+    tool: String,
+    params: Value,
+) -> Result<IncomingCall, Problem> {
+    caller.may_use(bot)?;
+    if app.policy.load().bot(caller.workspace, bot).is_none() {
+        return Err(Problem::not_found("bot"));
+    }
+    Ok(IncomingCall {
+        request_id,
+        workspace: caller.workspace,
+        bot,
+        tool,
+        params,
+        task_id: None,
+        resource: None,
+        locale: String::new(),
+    })
+}
+
+/// What is in force for the bot. It can only be missing where the policy cannot be read, or the bot has just gone.
+fn session(app: &App, call: &IncomingCall) -> Result<Session, Problem> {
+    Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
+        Some(Code::Unavailable) => Problem::unavailable("the permissions could not be read"),
+        _ => Problem::not_found("bot"),
+    })
+}
+
+fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Problem> {
+    let mut faults = Faults::default();
+    let chat = chat.map(|Chat { app_id, user_id, chat_id }| {
+        [("/chat/app_id", app_id), ("/chat/user_id", user_id), ("/chat/chat_id", chat_id)]
+    });
+    let chat = chat.into_iter().flatten().map(|(path, id)| (path, id.as_str()));
+    for (path, id) in task.map(|id| ("/task_id", id)).into_iter().chain(chat) {
+        if id.is_empty() {
+            faults.add(path, "must not be empty");
+        }
+        rules::length(&mut faults, path, id, FOREIGN_ID_CHARS_MAX);
+    }
+    faults.check()
+}
+
+fn check_result(verdict: Verdict, kind: KeyKind) -> CheckResult {
+    let Verdict { allowed, message, rule, reason, smallest_change } = verdict;
+    let decision = if allowed { Decision::Allow } else { Decision::Deny };
+    match kind {
+        KeyKind::Bot => CheckResult::Bot { decision, message },
+        KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
+            CheckResult::Full { decision, message, rule, reason, smallest_change }
+        }
+    }
+}
+
+/// One tool, through all the resources through which the bot has it.
+fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
+    let first = same.first().expect("a chunk is never empty");
+    let manifest = &first.tool().manifest;
+    let resources = same.iter().map(|resolved| &resolved.binding.resource.row);
+    let resources: Vec<NamedResource> =
+        resources.map(|row| NamedResource { id: row.id, name: row.name.clone() }).collect();
+    let locales: &Locales = &first.plugin.locales;
+    let key = format!("tools.{}.description", manifest.name);
+    let names: Vec<&str> = resources.iter().map(|resource| resource.name.as_str()).collect();
+    Tool {
+        name: manifest.name.clone(),
+        description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
+        input_schema: with_resource(manifest.input_schema.clone(), &names),
+        output_schema: manifest.output_schema.clone(),
+        operation: manifest.operation.clone(),
+        resource_type: first.plugin.manifest.resource_type.id.clone(),
+        cost: manifest.cost,
+        resources,
+    }
+}
+
+/// The schema with the parameter that says which of several resources is meant.
+fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    if names.len() < 2 {
+        return schema;
+    }
+    let parameter = json!({"type": "string", "enum": names, "description": "The resource to use"});
+    // Both are of these kinds where they are present: the schema was compiled when the plugin was loaded.
+    if let Value::Object(properties) = schema.entry("properties").or_insert_with(no_params) {
+        properties.insert(RESOURCE_PARAM.to_owned(), parameter);
+    }
+    if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
+        required.push(json!(RESOURCE_PARAM));
+    }
+    schema
+}
+
+impl From<Tool> for OpenAiTool {
+    fn from(tool: Tool) -> Self {
+        let Tool { name, description, input_schema, .. } = tool;
+        OpenAiTool { kind: "function", function: OpenAiFunction { name, description, parameters: input_schema } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_asks_for_the_resource_only_where_there_are_several() {
+        let schema = json!({"type": "object", "properties": {"repo": {"type": "string"}}, "required": ["repo"]});
+        let with = |schema: &Value, names: &[&str]| {
+            Value::Object(with_resource(schema.as_object().unwrap().clone(), names))
+        };
+        assert_eq!(with(&schema, &["a"]), schema);
+        let several = with(&schema, &["a", "b"]);
+        assert_eq!(several["properties"]["_resource"]["enum"], json!(["a", "b"]));
+        assert_eq!(several["properties"]["repo"], json!({"type": "string"}));
+        assert_eq!(several["required"], json!(["repo", "_resource"]));
+        assert_eq!(with(&json!({"type": "object"}), &["a", "b"])["required"], json!(["_resource"]));
+    }
+
+    #[test]
+    fn a_bot_key_learns_nothing_about_the_rules() {
+        let verdict = || Verdict {
+            allowed: false,
+            message: Some("Permission denied: x".to_owned()),
+            rule: Some("role.allowed_tools".to_owned()),
+            reason: Some("why".to_owned()),
+            smallest_change: Some("what".to_owned()),
+        };
+        assert_eq!(
+            serde_json::to_string(&check_result(verdict(), KeyKind::Bot)).unwrap(),
+            r#"{"decision":"deny","message":"Permission denied: x"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&check_result(verdict(), KeyKind::Operator)).unwrap(),
+            r#"{"decision":"deny","message":"Permission denied: x","rule":"role.allowed_tools","reason":"why","smallest_change":"what"}"#
+        );
+        let allowed = Verdict { allowed: true, ..Verdict::default() };
+        assert_eq!(
+            serde_json::to_string(&check_result(allowed, KeyKind::Admin)).unwrap(),
+            r#"{"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}"#
+        );
+    }
+
+    #[test]
+    fn ids_of_tasks_and_conversations_are_bounded() {
+        let chat = |id: &str| Chat { app_id: "a".to_owned(), user_id: "u".to_owned(), chat_id: id.to_owned() };
+        assert!(check_foreign_ids(Some("t"), Some(&chat("c"))).is_ok());
+        assert!(check_foreign_ids(None, None).is_ok());
+        for bad in ["", &"x".repeat(257)] {
+            assert!(check_foreign_ids(Some(bad), None).is_err());
+            assert!(check_foreign_ids(None, Some(&chat(bad))).is_err());
+        }
+    }
+}

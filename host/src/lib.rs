@@ -1,0 +1,22 @@
+//! The Monstrum host: plugins in, governed tool calls out. ARCHITECTURE.md shows the way of a call through these modules.
+
+#![forbid(unsafe_code)]
+
+pub mod api_key;
+pub mod app;
+pub mod auditor;
+pub mod authorize;
+pub mod boot;
+pub mod call;
+pub mod cli;
+pub mod config;
+pub mod credentials;
+pub mod executor;
+pub mod gateway;
+pub mod lanes;
+pub mod plugin_folder;
+pub mod plugins;
+pub mod policy;
+pub mod session;
+pub mod telemetry;
+pub mod tools;

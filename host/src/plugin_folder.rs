@@ -1,0 +1,216 @@
+//! A plugin's folder on disk, read with suspicion: what lies there becomes code that acts with credentials, so a folder
+//! or file that others may write, or a symbolic link, is refused, and every read has a limit.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+
+/// The manifest's file name.
+pub const MANIFEST: &str = "monstrum.yaml";
+/// The largest manifest (plugin-contract).
+pub const MANIFEST_BYTES_MAX: u64 = 256 << 10;
+/// The largest component (plugin-contract).
+pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
+/// The largest translation, as for the manifest.
+pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
+/// More languages than any plugin has.
+pub const LOCALES_MAX: usize = 100;
+
+/// Why a folder cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    #[error("{} does not exist", path.display())]
+    Absent { path: PathBuf },
+    #[error("{} is a symbolic link; put the files themselves there", path.display())]
+    Symlink { path: PathBuf },
+    #[error("{} may be written by group or others (mode {mode:03o}); run: chmod go-w {}", path.display(), path.display())]
+    WritableByOthers { path: PathBuf, mode: u32 },
+    #[error("{} is not a {wanted}", path.display())]
+    WrongKind { path: PathBuf, wanted: &'static str },
+    #[error("{} has {bytes} bytes; at most {bytes_max} are allowed", path.display())]
+    TooLarge { path: PathBuf, bytes: u64, bytes_max: u64 },
+    #[error("{} is not UTF-8 text", path.display())]
+    NotText { path: PathBuf },
+    #[error("{} holds more than {LOCALES_MAX} translations", path.display())]
+    TooManyLocales { path: PathBuf },
+    #[error("cannot read {}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+}
+
+/// An open folder; everything in it is opened relative to it and never through a link.
+pub struct PluginFolder {
+    path: PathBuf,
+    folder: OwnedFd,
+}
+
+impl PluginFolder {
+    /// Opens the plugin's folder `path`.
+    pub fn open(path: &Path) -> Result<PluginFolder, FolderError> {
+        let folder = open_checked(CWD, path, path, OFlags::DIRECTORY, "folder")?.0;
+        Ok(PluginFolder { path: path.to_owned(), folder })
+    }
+
+    /// The text of a file of the folder.
+    pub fn text(&self, name: &str, bytes_max: u64) -> Result<String, FolderError> {
+        let bytes = self.bytes(name, bytes_max)?;
+        String::from_utf8(bytes).map_err(|_| FolderError::NotText { path: self.path.join(name) })
+    }
+
+    /// The bytes of a file of the folder.
+    pub fn bytes(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
+        read_capped(&self.folder, name, &self.path.join(name), bytes_max)
+    }
+
+    /// The translations: language tag to JSON text. A folder that is not there holds none.
+    pub fn locales(&self, directory: &str) -> Result<BTreeMap<String, String>, FolderError> {
+        let path = self.path.join(directory);
+        let folder = match open_checked(&self.folder, Path::new(directory), &path, OFlags::DIRECTORY, "folder") {
+            Ok((folder, _)) => folder,
+            Err(FolderError::Absent { .. }) => return Ok(BTreeMap::new()),
+            Err(error) => return Err(error),
+        };
+        let read = |source: rustix::io::Errno| FolderError::Read { path: path.clone(), source: source.into() };
+        let mut locales = BTreeMap::new();
+        for entry in rustix::fs::Dir::read_from(&folder).map_err(read)? {
+            let entry = entry.map_err(read)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(tag) = name.strip_suffix(".json") else { continue };
+            if locales.len() == LOCALES_MAX {
+                return Err(FolderError::TooManyLocales { path });
+            }
+            let file = path.join(&name);
+            let bytes = read_capped(&folder, &name, &file, LOCALE_BYTES_MAX)?;
+            let text = String::from_utf8(bytes).map_err(|_| FolderError::NotText { path: file })?;
+            locales.insert(tag.to_owned(), text);
+        }
+        Ok(locales)
+    }
+}
+
+/// Refuses a plugins folder that others may write: whoever can add a folder adds code.
+pub fn check_plugins_dir(path: &Path) -> Result<(), FolderError> {
+    // The folder itself may be reached by a link that the operator made; what it leads to is checked.
+    let real = path.canonicalize().map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
+    open_checked(CWD, &real, path, OFlags::DIRECTORY, "folder").map(|_| ())
+}
+
+fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
+    let (file, stat) = open_checked(folder, Path::new(name), path, OFlags::empty(), "file")?;
+    let too_large = |bytes| FolderError::TooLarge { path: path.to_owned(), bytes, bytes_max };
+    let bytes = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
+    if bytes > bytes_max {
+        return Err(too_large(bytes));
+    }
+    let mut content = Vec::new();
+    // The file may grow while it is read, so the limit is on what is really there.
+    let read = File::from(file).take(bytes_max + 1).read_to_end(&mut content);
+    read.map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
+    if content.len() as u64 > bytes_max {
+        return Err(too_large(content.len() as u64));
+    }
+    Ok(content)
+}
+
+/// Opens `name` beneath `folder`, following no link, and checks what was opened (not what the name said before).
+fn open_checked(
+    folder: impl std::os::fd::AsFd,
+    name: &Path,
+    path: &Path,
+    flags: OFlags,
+    wanted: &'static str,
+) -> Result<(OwnedFd, Stat), FolderError> {
+    let fail = |error: rustix::io::Errno| match error {
+        rustix::io::Errno::NOENT => FolderError::Absent { path: path.to_owned() },
+        rustix::io::Errno::LOOP => FolderError::Symlink { path: path.to_owned() },
+        rustix::io::Errno::NOTDIR if is_symlink(path) => FolderError::Symlink { path: path.to_owned() },
+        rustix::io::Errno::NOTDIR => FolderError::WrongKind { path: path.to_owned(), wanted },
+        other => FolderError::Read { path: path.to_owned(), source: other.into() },
+    };
+    // Non-blocking, so that a FIFO in the folder cannot hang the scan.
+    let flags = flags | OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let resolve = if name.is_absolute() {
+        ResolveFlags::NO_MAGICLINKS
+    } else {
+        ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS | ResolveFlags::BENEATH
+    };
+    let opened = rustix::fs::openat2(folder, name, flags, Mode::empty(), resolve).map_err(fail)?;
+    let stat = rustix::fs::fstat(&opened).map_err(fail)?;
+    let kind = FileType::from_raw_mode(stat.st_mode);
+    let expected = if wanted == "folder" { FileType::Directory } else { FileType::RegularFile };
+    if kind != expected {
+        return Err(FolderError::WrongKind { path: path.to_owned(), wanted });
+    }
+    let mode = stat.st_mode & 0o7777;
+    if mode & 0o022 != 0 {
+        return Err(FolderError::WritableByOthers { path: path.to_owned(), mode });
+    }
+    Ok((opened, stat))
+}
+
+fn is_symlink(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let parent = tempfile::tempdir().unwrap();
+        let path = parent.path().join("github");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(path.join(MANIFEST), "name: github\n").unwrap();
+        std::fs::set_permissions(path.join(MANIFEST), PermissionsExt::from_mode(0o644)).unwrap();
+        (parent, path)
+    }
+
+    fn text(path: &Path) -> Result<String, FolderError> {
+        PluginFolder::open(path)?.text(MANIFEST, 64)
+    }
+
+    #[test]
+    fn a_plain_file_is_read() {
+        let (_parent, path) = folder();
+        assert_eq!(text(&path).unwrap(), "name: github\n");
+        assert!(PluginFolder::open(&path).unwrap().locales("locales").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_others_may_write_is_refused() {
+        for (target, mode) in [("", 0o775), ("", 0o757), (MANIFEST, 0o664), (MANIFEST, 0o646)] {
+            let (_parent, path) = folder();
+            std::fs::set_permissions(path.join(target), PermissionsExt::from_mode(mode)).unwrap();
+            let error = text(&path).unwrap_err();
+            assert!(matches!(error, FolderError::WritableByOthers { .. }), "{target} {mode:o}: {error}");
+        }
+    }
+
+    #[test]
+    fn links_are_refused() {
+        let (parent, path) = folder();
+        let linked = parent.path().join("linked");
+        symlink(&path, &linked).unwrap();
+        assert!(matches!(PluginFolder::open(&linked), Err(FolderError::Symlink { .. })));
+
+        std::fs::rename(path.join(MANIFEST), path.join("real")).unwrap();
+        symlink("real", path.join(MANIFEST)).unwrap();
+        assert!(matches!(text(&path), Err(FolderError::Symlink { .. })));
+    }
+
+    #[test]
+    fn a_folder_in_place_of_a_file_and_a_file_over_the_limit_are_named() {
+        let (_parent, path) = folder();
+        std::fs::create_dir(path.join("plugin.wasm")).unwrap();
+        let opened = PluginFolder::open(&path).unwrap();
+        assert!(matches!(opened.bytes("plugin.wasm", 9), Err(FolderError::WrongKind { wanted: "file", .. })));
+        assert!(matches!(opened.bytes(MANIFEST, 9), Err(FolderError::TooLarge { bytes: 13, bytes_max: 9, .. })));
+        assert!(matches!(opened.bytes("absent", 9), Err(FolderError::Absent { .. })));
+    }
+}

@@ -1,0 +1,299 @@
+//! What is in force: keys, bots, bindings and plugins, compiled into one immutable snapshot behind one atomic swap.
+//!
+//! A call takes the snapshot once and judges by it to the end, so it never sees half of a change. When a snapshot
+//! cannot be renewed after a change, the old one is not trusted any more: no call runs until it is renewed.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use ipnet::IpNet;
+use monstrum_egress::Network;
+use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
+use monstrum_manifest::{Field, check_fields};
+use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
+use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
+use monstrum_vault::Vault;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::credentials::{HeldCredential, ResourceCredential};
+use crate::plugins::{Plugin, Plugins, Tool};
+
+/// A key that exists.
+#[derive(Clone, Debug)]
+pub struct Key {
+    pub id: KeyId,
+    pub kind: KeyKind,
+    /// `None` for a root key.
+    pub workspace: Option<WorkspaceId>,
+    pub bot: Option<BotId>,
+}
+
+/// A bot and what it may use.
+pub struct Bot {
+    pub row: BotRow,
+    pub bindings: Vec<Arc<Binding>>,
+}
+
+/// A resource bound to a bot, with the rules compiled against the plugin that serves its type.
+pub struct Binding {
+    pub row: BindingRow,
+    pub rules: BindingRules,
+    pub resource: Arc<Resource>,
+}
+
+impl Binding {
+    /// Whether it counts at `now`.
+    pub fn is_active(&self, now: UtcMillis) -> bool {
+        self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
+    }
+}
+
+/// An instance of a resource type whose plugin serves.
+pub struct Resource {
+    pub row: ResourceRow,
+    pub plugin: Arc<Plugin>,
+    /// With the manifest's defaults filled in.
+    pub config: Map<String, Value>,
+    pub network: Network,
+    pub credential: Option<Arc<HeldCredential>>,
+    door: OnceLock<Arc<ResourceCredential>>,
+}
+
+impl Resource {
+    /// The credential as egress takes it, opened on first use.
+    pub fn credential_source(&self) -> &Arc<ResourceCredential> {
+        self.door.get_or_init(|| Arc::new(ResourceCredential::of(self)))
+    }
+}
+
+/// What an operator opens for a resource beyond public https.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkRules {
+    /// Address ranges (CIDR) that may be connected to although they are not public.
+    #[schema(value_type = Vec<String>)]
+    pub allow_addresses: Vec<IpNet>,
+    /// Whether `http://` may be used; loopback is no exception.
+    pub allow_http: bool,
+}
+
+/// Everything in force at one moment.
+#[derive(Default)]
+pub struct Snapshot {
+    pub generation: i64,
+    keys: HashMap<[u8; 32], Key>,
+    workspaces: HashMap<String, WorkspaceId>,
+    default_workspace: Option<WorkspaceId>,
+    bots: HashMap<BotId, Arc<Bot>>,
+    resources: HashMap<ResourceId, Arc<Resource>>,
+    types: HashMap<ResourceTypeId, Arc<Plugin>>,
+    tools: HashMap<ToolName, (Arc<Plugin>, usize)>,
+}
+
+impl Snapshot {
+    /// The key with this SHA-256.
+    pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
+        self.keys.get(hash)
+    }
+
+    /// The workspace of this name or id.
+    pub fn workspace(&self, name_or_id: &str) -> Option<WorkspaceId> {
+        self.workspaces.get(name_or_id).copied()
+    }
+
+    /// The workspace in which a root key acts when it names none.
+    pub fn default_workspace(&self) -> WorkspaceId {
+        self.default_workspace.expect("the store makes the default workspace when it is opened")
+    }
+
+    /// A bot of this workspace.
+    pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
+        self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
+    }
+
+    /// A resource of this workspace whose plugin serves.
+    pub fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Option<&Arc<Resource>> {
+        self.resources.get(&id).filter(|resource| resource.row.workspace_id == workspace)
+    }
+
+    /// The plugin that serves a resource type.
+    pub fn resource_type(&self, id: &ResourceTypeId) -> Option<&Arc<Plugin>> {
+        self.types.get(id)
+    }
+
+    /// Every plugin that serves, by the id of its type.
+    pub fn resource_types(&self) -> Vec<&Arc<Plugin>> {
+        let mut plugins: Vec<_> = self.types.values().collect();
+        plugins.sort_by(|a, b| a.manifest.resource_type.id.cmp(&b.manifest.resource_type.id));
+        plugins
+    }
+
+    /// A tool and the plugin that serves it.
+    pub fn tool(&self, name: &str) -> Option<(&Arc<Plugin>, &Tool)> {
+        let (plugin, index) = self.tools.get(&name.parse::<ToolName>().ok()?)?;
+        Some((plugin, &plugin.tools[*index]))
+    }
+}
+
+/// The present snapshot and how it is renewed.
+pub struct Policy {
+    snapshot: ArcSwap<Snapshot>,
+    store: Store,
+    vault: Arc<Vault>,
+    plugins: Arc<Plugins>,
+    stale: AtomicBool,
+    /// One renewal at a time, so that an older read never replaces a newer one.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+impl Policy {
+    /// Reads and compiles the first snapshot.
+    pub async fn open(store: Store, vault: Arc<Vault>, plugins: Arc<Plugins>) -> Result<Policy, StoreError> {
+        let policy = Policy {
+            snapshot: ArcSwap::default(),
+            store,
+            vault,
+            plugins,
+            stale: AtomicBool::new(true),
+            renewing: tokio::sync::Mutex::default(),
+        };
+        policy.renew().await?;
+        Ok(policy)
+    }
+
+    /// The present snapshot.
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Whether the snapshot may lag behind the database.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Compiles what the database and the plugins say now and puts it in force. Call it after every change.
+    pub async fn renew(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.renewing.lock().await;
+        // Should this future be dropped or fail half-way, the old snapshot stays marked as not to be trusted.
+        self.stale.store(true, Ordering::Release);
+        let rows = self.store.snapshot().await?;
+        let compiled = compile(rows, &self.plugins, &self.vault, &self.load());
+        self.snapshot.store(Arc::new(compiled));
+        self.stale.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Renews the snapshot if a change was not taken over, or was made by another process.
+    pub async fn renew_if_behind(&self) -> Result<(), StoreError> {
+        if self.is_stale() || self.store.generation().await? != self.load().generation {
+            self.renew().await?;
+        }
+        Ok(())
+    }
+}
+
+fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Snapshot) -> Snapshot {
+    let mut snapshot = Snapshot { generation: rows.generation, ..Snapshot::default() };
+    for workspace in rows.workspaces {
+        if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
+            snapshot.default_workspace = Some(workspace.id);
+        }
+        snapshot.workspaces.insert(workspace.id.to_string(), workspace.id);
+        snapshot.workspaces.insert(workspace.name, workspace.id);
+    }
+    snapshot.keys = rows.keys.into_iter().filter_map(key_entry).collect();
+    for plugin in plugins.entries().into_iter().filter_map(|entry| entry.serving) {
+        snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
+        for (index, tool) in plugin.tools.iter().enumerate() {
+            snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), index));
+        }
+    }
+    let mut credentials: HashMap<ResourceId, _> =
+        rows.credentials.into_iter().map(|credential| (credential.resource_id, credential)).collect();
+    for row in rows.resources {
+        let Some(plugin) = snapshot.types.get(&row.resource_type).cloned() else { continue };
+        let held = before.resources.get(&row.id).and_then(|resource| resource.credential.clone());
+        let credential = credentials.remove(&row.id).map(|credential| match held {
+            Some(held) if held.is_of(&credential) => held,
+            _ => Arc::new(HeldCredential::new(credential, Arc::clone(vault))),
+        });
+        if let Some(resource) = compile_resource(row, plugin, credential) {
+            snapshot.resources.insert(resource.row.id, Arc::new(resource));
+        }
+    }
+    let roles: HashMap<RoleId, RoleRow> = rows.roles.into_iter().map(|role| (role.id, role)).collect();
+    let mut bindings: HashMap<BotId, Vec<Arc<Binding>>> = HashMap::new();
+    for row in rows.bindings {
+        // A binding of a resource whose plugin does not serve grants nothing.
+        let Some(resource) = snapshot.resources.get(&row.resource_id) else { continue };
+        if let Some(binding) = compile_binding(row, &roles, resource) {
+            bindings.entry(binding.row.bot_id).or_default().push(Arc::new(binding));
+        }
+    }
+    for row in rows.bots {
+        let bindings = bindings.remove(&row.id).unwrap_or_default();
+        snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings }));
+    }
+    snapshot
+}
+
+/// `None` for a hash that is none: nobody holds that key.
+fn key_entry(row: KeyRow) -> Option<([u8; 32], Key)> {
+    let mut hash = [0; 32];
+    hex::decode_to_slice(&row.hash, &mut hash).ok()?;
+    Some((hash, Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id }))
+}
+
+/// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.
+fn compile_resource(row: ResourceRow, plugin: Arc<Plugin>, credential: Option<Arc<HeldCredential>>) -> Option<Resource> {
+    let fields: &[Field] = &plugin.manifest.resource_type.config_schema;
+    let config = row.config.as_object().cloned().unwrap_or_default();
+    let config = match check_fields(fields, config) {
+        Ok(config) => config,
+        Err(faults) => {
+            tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not fit its type; nothing may use it");
+            return None;
+        }
+    };
+    let network = match serde_json::from_value::<NetworkRules>(row.network.clone()) {
+        Ok(rules) => Network { allow_addresses: rules.allow_addresses, allow_http: rules.allow_http },
+        Err(error) => {
+            tracing::error!(resource.id = %row.id, %error, "the stored network rules are unreadable; nothing may use it");
+            return None;
+        }
+    };
+    Some(Resource { row, plugin, config, network, credential, door: OnceLock::new() })
+}
+
+fn compile_binding(row: BindingRow, roles: &HashMap<RoleId, RoleRow>, resource: &Arc<Resource>) -> Option<Binding> {
+    let unreadable = |what: &str, error: &dyn std::fmt::Display| {
+        tracing::error!(binding.id = %row.id, %error, "the stored {what} are unreadable; the binding grants nothing");
+    };
+    let mut grants = Vec::new();
+    let mut sets = Vec::new();
+    if let Some(role) = row.role_id {
+        let role = roles.get(&role)?;
+        let grant = serde_json::from_value(serde_json::json!({
+            "allowed_operations": role.allowed_operations,
+            "allowed_tools": role.allowed_tools,
+        }));
+        grants.push((GrantSource::Role, grant.map_err(|error| unreadable("role's lists", &error)).ok()?));
+        sets.push((SetSource::Role, constraints(&role.scope_constraints, |error| unreadable("role's scopes", error))?));
+    }
+    if let Some(permissions) = &row.permissions {
+        let grant = serde_json::from_value(permissions.clone());
+        grants.push((GrantSource::Permissions, grant.map_err(|error| unreadable("permissions", &error)).ok()?));
+    }
+    sets.push((SetSource::Binding, constraints(&row.scope_constraints, |error| unreadable("scopes", error))?));
+    let dimensions = &resource.plugin.manifest.resource_type.scope_dimensions;
+    let rules = BindingRules::new(&grants, &sets, dimensions);
+    Some(Binding { row, rules, resource: Arc::clone(resource) })
+}
+
+fn constraints(value: &Value, unreadable: impl Fn(&serde_json::Error)) -> Option<ScopeConstraints> {
+    serde_json::from_value(value.clone()).map_err(|error| unreadable(&error)).ok()
+}

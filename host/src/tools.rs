@@ -1,0 +1,216 @@
+//! Second stage, the ToolResolver: what a bot may see, and which binding a call goes through.
+//!
+//! The list and the call ask the same function of the Guardian, so a bot sees exactly what it could call.
+
+use std::sync::Arc;
+
+use monstrum_guardian::{Decision, Denial, Question, Subject, decide};
+use monstrum_types::{CallOutcome, Code, Fault, Status};
+use serde_json::{Map, Value};
+
+use crate::authorize::refuse;
+use crate::call::{IncomingCall, Refusal};
+use crate::plugins::{Plugin, Tool};
+use crate::policy::Binding;
+use crate::session::Session;
+
+/// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
+/// `_` are reserved, so no tool has a parameter like it.
+pub const RESOURCE_PARAM: &str = "_resource";
+
+/// A tool, the version of the plugin that serves it, and the binding through which this bot has it.
+pub struct ResolvedCall {
+    pub binding: Arc<Binding>,
+    pub plugin: Arc<Plugin>,
+    tool: usize,
+}
+
+impl ResolvedCall {
+    /// The tool.
+    pub fn tool(&self) -> &Tool {
+        &self.plugin.tools[self.tool]
+    }
+
+    /// The parameters, without the name of the resource, valid against the tool's schema and with its defaults filled
+    /// in.
+    pub fn checked_params(&self, call: &IncomingCall) -> Result<Map<String, Value>, Refusal> {
+        check_params(self.tool(), &call.params).map_err(|faults| Box::new(invalid_params(&faults)))
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { tool: &self.tool().rules, binding: &self.binding.rules, delegation: &[] }
+    }
+
+    /// What the Guardian says to `question`.
+    pub fn decide(&self, question: Question<'_>) -> Decision {
+        decide(&self.subject(), question)
+    }
+
+    /// What the Guardian needs to know of this call's two sides.
+    pub fn with_subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
+        ask(&self.subject())
+    }
+}
+
+/// Every tool that the bot may see, by name, each with the bindings through which it has it.
+pub fn list(session: &Session) -> Vec<ResolvedCall> {
+    let mut visible: Vec<ResolvedCall> = session
+        .bindings()
+        .flat_map(|binding| {
+            let plugin = &binding.resource.plugin;
+            (0..plugin.tools.len()).map(|tool| ResolvedCall {
+                binding: Arc::clone(binding),
+                plugin: Arc::clone(plugin),
+                tool,
+            })
+        })
+        .filter(|resolved| matches!(resolved.decide(Question::List), Decision::Allow))
+        .collect();
+    visible.sort_by(|a, b| a.tool().manifest.name.cmp(&b.tool().manifest.name));
+    visible
+}
+
+/// Finds the binding through which the bot has the tool. A tool that does not exist and one that no role of the bot
+/// permits get the same answer.
+pub fn resolve(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Refusal> {
+    find(session, call).map_err(|unresolved| match unresolved {
+        Unresolved::Denied(denial) => refuse(*denial),
+        Unresolved::Input(outcome) => outcome,
+    })
+}
+
+/// Why no single binding was found.
+enum Unresolved {
+    Denied(Box<Denial>),
+    /// The call does not say which resource it means, or names none through which the bot has the tool.
+    Input(Refusal),
+}
+
+fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolved> {
+    let unknown = || Unresolved::Denied(Box::new(Denial::unknown_tool(&call.tool)));
+    let (plugin, found) = session.snapshot.tool(&call.tool).ok_or_else(unknown)?;
+    let index = plugin.tools.iter().position(|candidate| std::ptr::eq(candidate, found)).ok_or_else(unknown)?;
+    let mut denied = None;
+    let mut candidates = Vec::new();
+    for binding in session.bindings() {
+        let of_type = binding.resource.plugin.name == plugin.name;
+        if !of_type || call.resource.is_some_and(|wanted| wanted != binding.row.resource_id) {
+            continue;
+        }
+        let resolved = ResolvedCall { binding: Arc::clone(binding), plugin: Arc::clone(plugin), tool: index };
+        match resolved.decide(Question::List) {
+            // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
+            Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some(denial),
+            Decision::Deny(_) | Decision::Allow => candidates.push(resolved),
+        }
+    }
+    if candidates.is_empty() {
+        return Err(denied.map_or_else(unknown, |denial| Unresolved::Denied(Box::new(denial))));
+    }
+    choose(call, candidates).map_err(|outcome| Unresolved::Input(Box::new(outcome)))
+}
+
+/// The one of `candidates` that the call means: the only one, or the one whose resource it names.
+fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<ResolvedCall, CallOutcome> {
+    let names = |candidates: &[ResolvedCall]| -> String {
+        let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
+        quoted.collect::<Vec<_>>().join(", ")
+    };
+    let misnamed = |message: String| invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]);
+    match call.params.get(RESOURCE_PARAM) {
+        Some(Value::String(name)) => {
+            let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
+            wanted
+                .map(|index| candidates.swap_remove(index))
+                .ok_or_else(|| misnamed(format!("expected one of {}", names(&candidates))))
+        }
+        Some(_) => Err(misnamed("expected a string".to_owned())),
+        None => match (candidates.pop(), candidates.len()) {
+            (Some(only), 0) => Ok(only),
+            (last, _) => {
+                candidates.extend(last);
+                Err(misnamed(format!(
+                    "`{}` is available through {} resources; name one of {}, or its id as resource_id",
+                    call.tool,
+                    candidates.len(),
+                    names(&candidates)
+                )))
+            }
+        },
+    }
+}
+
+/// What would become of a call, without running it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    pub allowed: bool,
+    /// What the caller would read.
+    pub message: Option<String>,
+    pub rule: Option<String>,
+    /// For whoever could change the rules.
+    pub reason: Option<String>,
+    pub smallest_change: Option<String>,
+}
+
+/// Judges a call by the same functions that would run it.
+pub fn check(session: &Session, call: &IncomingCall) -> Verdict {
+    let resolved = match find(session, call) {
+        Ok(resolved) => resolved,
+        Err(Unresolved::Denied(denial)) => return Verdict::denied(*denial),
+        Err(Unresolved::Input(outcome)) => return Verdict::unfit(*outcome),
+    };
+    let params = match resolved.checked_params(call) {
+        Ok(params) => params,
+        Err(outcome) => return Verdict::unfit(*outcome),
+    };
+    match resolved.decide(Question::Call(&params)) {
+        Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
+        Decision::Deny(denial) => Verdict::denied(denial),
+    }
+}
+
+impl Verdict {
+    fn denied(denial: Denial) -> Verdict {
+        Verdict {
+            allowed: false,
+            message: Some(denial.message),
+            rule: Some(denial.rule),
+            reason: Some(denial.reason),
+            smallest_change: Some(denial.smallest_change),
+        }
+    }
+
+    /// Parameters that are at fault: no rule of the bot stands in the way.
+    fn unfit(outcome: CallOutcome) -> Verdict {
+        let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
+        Verdict { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
+    }
+}
+
+/// The parameters as the tool's schema wants them, or what is wrong with them.
+pub fn check_params(tool: &Tool, params: &Value) -> Result<Map<String, Value>, Vec<Fault>> {
+    // The limit is on the text, whatever door it came through (plugin-contract: 1 MiB).
+    const PARAMS_BYTES_MAX: usize = 1 << 20;
+    let bytes = serde_json::to_vec(params).map_or(usize::MAX, |text| text.len());
+    if bytes > PARAMS_BYTES_MAX {
+        let message = format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed");
+        return Err(vec![Fault { path: String::new(), message }]);
+    }
+    let mut params = params.clone();
+    if let Value::Object(params) = &mut params {
+        params.shift_remove(RESOURCE_PARAM);
+    }
+    tool.input.check(params)
+}
+
+/// The answer to parameters that fail the schema: each fault with its JSON pointer.
+pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
+    let listed: Vec<String> = faults
+        .iter()
+        .map(|fault| match fault.path.as_str() {
+            "" => fault.message.clone(),
+            path => format!("{path}: {}", fault.message),
+        })
+        .collect();
+    CallOutcome::error(Code::InvalidParams, format!("Invalid parameters: {}", listed.join("; "))).by_rule("input")
+}

@@ -1,0 +1,216 @@
+//! Holds what ARCHITECTURE.md draws: which way imports go, which library is known where, how long files are.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
+/// layer of stages (`true`).
+const LAYERS: &[(&[&str], bool)] = &[
+    (&["api_key", "config", "telemetry", "plugin_folder", "lanes"], false),
+    (&["session", "tools", "authorize", "executor", "auditor", "policy", "plugins", "credentials", "call"], true),
+    (&["app"], false),
+    (&["gateway"], false),
+    (&["boot"], false),
+    (&["cli"], false),
+    (&["main", "lib"], false),
+];
+
+/// The crates in layers; those of one layer never use each other.
+const CRATES: &[&[&str]] = &[
+    &["types"],
+    &["manifest"],
+    &["guardian", "vault", "store"],
+    &["egress", "runtime"],
+    &["host"],
+];
+
+/// Libraries that only some places may know.
+const LIBRARIES: &[(&str, &[&str])] = &[
+    ("axum", &["host/src/gateway", "host/src/boot.rs"]),
+    ("sqlx", &["host/crates/store"]),
+    ("wasmtime", &["host/crates/runtime"]),
+    ("wasmtime_wasi", &["host/crates/runtime"]),
+    ("clap", &["host/src/cli", "host/src/config.rs", "host/src/main.rs", "host/crates/xtask"]),
+    ("reqwest", &["host/crates/egress", "host/src/cli"]),
+];
+
+struct Source {
+    /// Relative to the workspace.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// What the file imports or names by path, outside of comments and of its unit tests.
+    fn code(&self) -> impl Iterator<Item = &str> {
+        let end = self.text.find("\n#[cfg(test)]\nmod ").unwrap_or(self.text.len());
+        self.text[..end].lines().map(str::trim_start).filter(|line| !line.starts_with("//"))
+    }
+
+    /// The module of the host that the file belongs to.
+    fn host_module(&self) -> Option<&str> {
+        let rest = self.path.strip_prefix("host/src/")?;
+        let name = rest.split('/').next()?;
+        Some(name.strip_suffix(".rs").unwrap_or(name))
+    }
+
+    /// The crate that the file belongs to.
+    fn crate_name(&self) -> &str {
+        self.path.strip_prefix("host/crates/").and_then(|rest| rest.split('/').next()).unwrap_or("host")
+    }
+
+    fn is_test(&self) -> bool {
+        self.path.ends_with("/tests.rs") || self.path.contains("/tests/") || self.path.contains("/examples/")
+    }
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_owned()
+}
+
+fn sources(folder: &str) -> Vec<Source> {
+    let root = workspace();
+    let mut found = Vec::new();
+    let mut folders = vec![root.join(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                if path.file_name().is_none_or(|name| name != "target") {
+                    folders.push(path);
+                }
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let path = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+                found.push(Source { path, text });
+            }
+        }
+    }
+    found
+}
+
+/// Every `crate::module` that a line names.
+fn modules_named(line: &str) -> Vec<&str> {
+    line.match_indices("crate::")
+        .filter(|(at, _)| !line[..*at].ends_with(|before: char| before.is_alphanumeric() || before == '$'))
+        .map(|(at, prefix)| {
+            let rest = &line[at + prefix.len()..];
+            &rest[..rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len())]
+        })
+        .collect()
+}
+
+fn names_crate(line: &str, name: &str) -> bool {
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + name.len()..].chars().next();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '"' || c == '.')
+            && (line[at + name.len()..].starts_with("::") || (line.starts_with("use ") && after == Some(';')))
+    })
+}
+
+#[test]
+fn modules_of_the_host_use_only_what_lies_below_them() {
+    let layer_of: BTreeMap<&str, usize> = LAYERS
+        .iter()
+        .enumerate()
+        .flat_map(|(layer, (modules, _))| modules.iter().map(move |module| (*module, layer)))
+        .collect();
+    let mut faults = Vec::new();
+    let sources = sources("host/src");
+    for source in sources.iter().filter(|source| !source.is_test()) {
+        let own = source.host_module().expect("a file of host/src");
+        let Some(&layer) = layer_of.get(own) else {
+            faults.push(format!("{}: `{own}` has no place in LAYERS", source.path));
+            continue;
+        };
+        for line in source.code() {
+            for module in modules_named(line) {
+                let Some(&other) = layer_of.get(module) else { continue };
+                let same_layer_is_fine = module == own || LAYERS[layer].1;
+                if other > layer || (other == layer && !same_layer_is_fine) {
+                    faults.push(format!("{}: `{own}` must not use `{module}`: {line}", source.path));
+                }
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+    assert!(sources.len() >= 40, "only {} files were checked", sources.len());
+}
+
+#[test]
+fn crates_use_only_what_lies_below_them() {
+    let layer_of: BTreeMap<&str, usize> = CRATES
+        .iter()
+        .enumerate()
+        .flat_map(|(layer, crates)| crates.iter().map(move |name| (*name, layer)))
+        .collect();
+    let mut faults = Vec::new();
+    let sources = sources("host");
+    for source in &sources {
+        let own = source.crate_name();
+        let Some(&layer) = layer_of.get(own) else {
+            assert_eq!(own, "xtask", "{}: the crate has no place in CRATES", source.path);
+            continue;
+        };
+        for line in source.code() {
+            for (name, other) in &layer_of {
+                let used = *name != own && names_crate(line, &format!("monstrum_{name}"));
+                if used && *other >= layer && !(own == "host") {
+                    faults.push(format!("{}: `{own}` must not use `{name}`: {line}", source.path));
+                }
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+    assert!(sources.len() >= 120, "only {} files were checked", sources.len());
+}
+
+#[test]
+fn libraries_are_known_only_where_they_belong() {
+    let mut faults = Vec::new();
+    for source in sources("host").iter().filter(|source| !source.is_test()) {
+        for line in source.code() {
+            for (library, places) in LIBRARIES {
+                let allowed = places.iter().any(|place| source.path.starts_with(place));
+                if !allowed && names_crate(line, library) {
+                    faults.push(format!("{}: must not know `{library}`: {line}", source.path));
+                }
+            }
+        }
+    }
+    assert_eq!(faults, Vec::<String>::new());
+}
+
+#[test]
+fn the_guest_sdk_knows_nothing_of_the_host() {
+    let manifest = std::fs::read_to_string(workspace().join("sdk-guest/Cargo.toml")).unwrap();
+    assert!(!manifest.contains("monstrum-types") && !manifest.contains("path = \"../host"), "{manifest}");
+}
+
+#[test]
+fn no_file_has_more_than_600_lines() {
+    let mut long = Vec::new();
+    let mut checked = 0;
+    for folder in ["host", "sdk-guest", "plugins-wasm", "tests"] {
+        for source in sources(folder) {
+            checked += 1;
+            let lines = source.text.lines().count();
+            if lines > 600 {
+                long.push(format!("{}: {lines}", source.path));
+            }
+        }
+    }
+    assert_eq!(long, Vec::<String>::new());
+    assert!(checked >= 150, "only {checked} files were checked");
+}
+
+#[test]
+fn the_rules_see_what_they_forbid() {
+    assert_eq!(modules_named("use crate::gateway::problem::Problem;"), ["gateway"]);
+    assert_eq!(modules_named("let x = crate::call::run(crate::session::open());"), ["call", "session"]);
+    assert!(modules_named("pub(crate) use columns;").is_empty());
+    assert!(names_crate("use axum::Json;", "axum"));
+    assert!(names_crate("    let x = sqlx::query(\"x\");", "sqlx"));
+    assert!(!names_crate("use utoipa_axum::routes;", "axum"));
+}

@@ -1,0 +1,296 @@
+//! What a permitted call does, what a refused one gets, and what the audit says of each.
+
+use anyhow::{Context, Result, ensure};
+use insta::{assert_json_snapshot, assert_snapshot};
+use serde_json::{Value, json};
+use support::TOKEN;
+
+use crate::stable::{lines, stable};
+use crate::world::{World, text};
+
+/// A bot that may read and write issues of acme.
+async fn triage() -> Result<World> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["issue.read", "issue.write"], &json!({ "repos": ["acme/*"] })).await?;
+    Ok(world)
+}
+
+/// The answer, what the upstream saw, and the row of the audit.
+async fn told(world: &World, tool: &str, params: &Value) -> Result<Value> {
+    let answer = world.call(tool, params).await?;
+    let seen = lines(&world.github.take_requests(), TOKEN);
+    let mut audit = world.audit_of(&answer).await?;
+    audit["events"] = audit["events"].as_array().context("a call has events")?.iter().map(|event| &event["kind"]).cloned().collect();
+    let told = json!({ "answer": answer, "upstream": seen, "audit": audit });
+    for part in ["answer", "audit"] {
+        ensure!(!told[part].to_string().contains("ghp_canary"), "the token is in the {part}: {}", told[part]);
+    }
+    Ok(stable(&told))
+}
+
+#[tokio::test]
+async fn a_permitted_read_goes_out_with_the_token() -> Result<()> {
+    let world = triage().await?;
+    assert_json_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "acme/site" })).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_permitted_write_goes_out_with_the_token() -> Result<()> {
+    let world = triage().await?;
+    let params = json!({ "repo": "acme/site", "title": "Ümlaute & more", "body": "", "labels": ["bot"] });
+    assert_json_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_role_refuses_before_anything_is_sent() -> Result<()> {
+    let world = triage().await?;
+    assert_json_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_scope_refuses_before_anything_is_sent() -> Result<()> {
+    let world = triage().await?;
+    assert_json_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "other/secret" })).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_fault_of_bad_input_is_named_by_its_pointer() -> Result<()> {
+    let world = triage().await?;
+    let params = json!({ "repo": 5, "labels": ["a", 7], "colour": "red", "a/b~c": 1 });
+    assert_json_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn parameters_that_are_no_object_or_too_large_are_bad_input() -> Result<()> {
+    let world = triage().await?;
+    let mut answers = Vec::new();
+    for params in [json!([]), json!("acme/site"), json!(null), json!({ "repo": "x".repeat(1 << 20) })] {
+        let answer = world.call("github_list_issues", &params).await?;
+        answers.push([answer["status"].clone(), answer["code"].clone(), answer["message"].clone()]);
+    }
+    assert_json_snapshot!(answers, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_that_is_hidden_and_one_that_is_not_there_get_the_same_answer() -> Result<()> {
+    let world = World::with(&["github", "test-echo"]).await?;
+    world.grant("github", &["issue.read"], &json!({})).await?;
+    let own = world.api.with_key(&world.api.new_key("bot", Some(&world.bot)).await?);
+    let params = json!({ "repo": "acme/site" });
+    let mut told = Vec::new();
+    // Hidden by the role, of a type that is not bound, of no plugin at all, and no name of a tool.
+    for tool in ["github_get_repo", "test_echo_run", "no_such_tool", "No-Such-Tool"] {
+        let call = own.call(&world.bot, tool, &params).await?;
+        let check = own.check(&world.bot, tool, &params).await?;
+        told.push(format!("{}\n{check}", stable(&call)).replace(tool, "TOOL"));
+    }
+    told.dedup();
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_binding_that_does_not_count_grants_nothing() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let mut told = Vec::new();
+    for change in [json!({ "enabled": false }), json!({ "enabled": true }), json!({ "expires_at": "2020-01-01T00:00:00.000Z" })] {
+        world.rebind(&bound, &change).await?;
+        let answer = world.call("test_echo_run", &json!({})).await?;
+        told.push(format!("{change}: {} tools, {} {}", world.tools().await?.len(), answer["status"], answer["message"]));
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant("github", &["*"], &json!({})).await?;
+    let mut told = Vec::new();
+    for permissions in [
+        json!({ "allowed_operations": ["issue.*"] }),
+        json!({ "allowed_operations": ["issue.read", "repo.read"] }),
+        json!({ "allowed_tools": ["github_*_comment*"] }),
+        json!({ "allowed_operations": ["issue.*"], "allowed_tools": ["github_list_*"] }),
+        json!({ "allowed_operations": [] }),
+        json!({ "allowed_tools": ["*"], "allowed_operations": [] }),
+    ] {
+        world.rebind(&bound, &json!({ "permissions": permissions })).await?;
+        told.push(format!("{permissions}\n    {}", world.tools().await?.join(" ")));
+    }
+    // Without either list nothing is permitted, whatever the other holder says.
+    world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
+    told.push(format!("neither list\n    {}", world.tools().await?.join(" ")));
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant_all("github").await?;
+    world.github.add_comments("acme/site", 1, 250);
+    world.github.add_comments("acme/site", 3, 1_100);
+    let mut told = Vec::new();
+    for number in [1, 2, 3] {
+        let answer = world.call("github_list_comments", &json!({ "repo": "acme/site", "issue_number": number })).await?;
+        let comments = answer["data"].as_array().context("comments are a list")?;
+        let (first, last) = (comments.first().map(|comment| &comment["body"]), comments.last().map(|comment| &comment["body"]));
+        told.push(format!("{} comments, {first:?} to {last:?}", comments.len()));
+        told.extend(lines(&world.github.take_requests(), TOKEN));
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_of_the_upstream_is_told_in_its_words() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant_all("github").await?;
+    assert_json_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/none" })).await?, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_codes_of_their_own() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let resource = format!("/api/resources/{}", bound.resource);
+    let params = json!({ "repo": "acme/site" });
+    ensure!(world.api.delete(&format!("{resource}/credential")).await?.0 == 204);
+    let without = told(&world, "github_get_repo", &params).await?;
+
+    // Nobody listens on a port that was free a moment ago.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let (status, body) = world.api.patch(&resource, &json!({ "config": { "api_base": format!("http://{closed}") } })).await?;
+    ensure!(status == 200, "{body}");
+    world.api.token(&bound.resource, TOKEN).await?;
+    let nobody = told(&world, "github_get_repo", &params).await?;
+    let told = [without, nobody].map(|told| {
+        format!("{} {} {} {}", told["answer"]["code"], told["answer"]["message"], told["upstream"], told["audit"]["code"])
+    });
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_plugin_sees_the_call_with_its_defaults_and_nothing_secret() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant("test-echo", &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let answer = world.call("test_echo_run", &json!({ "repo": "acme/site", "any": [1.50, null] })).await?;
+    assert_json_snapshot!(stable(&answer["data"]), @"");
+    world.call("test_echo_fetch", &json!({ "path": "/echo?a=b" })).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn defaults_of_the_schema_are_filled_in() -> Result<()> {
+    let world = triage().await?;
+    for params in [json!({ "repo": "acme/site" }), json!({ "repo": "acme/site", "state": "all", "per_page": 1 })] {
+        world.call("github_list_issues", &params).await?;
+    }
+    assert_snapshot!(lines(&world.github.take_requests(), TOKEN).join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_its_promise_is_delivered_and_flagged() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    let mut told = Vec::new();
+    for tool in ["test_echo_run", "test_echo_mismatch"] {
+        let answer = world.call(tool, &json!({ "repo": "acme/site" })).await?;
+        let flags = &world.audit_of(&answer).await?["events"][0]["flags"];
+        told.push(format!("{tool}: {}, {} with {}, {flags}", answer["status"], answer["data"]["tool_name"], answer["data"]["params"]));
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_operation_without_a_handler_is_an_error_of_the_plugin() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    assert_snapshot!(stable(&world.call("test_echo_unhandled", &json!({})).await?), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn calls_of_one_task_carry_its_id() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    let path = format!("/api/bots/{}/tools/test_echo_run/call", world.bot);
+    let mut told = Vec::new();
+    for body in [json!({ "params": {}, "task_id": "task-7" }), json!({ "params": {} })] {
+        let (status, answer) = world.api.post(&path, &body).await?;
+        ensure!(status == 200, "{answer}");
+        let audit = world.audit_of(&answer).await?;
+        let ids = json!([answer["request_id"], answer["data"]["task_id"], audit["task_id"]]);
+        told.push(stable(&ids).to_string());
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+/// A bot with two resources of one type, `one` and `two`, each with a config of its own.
+async fn two_resources() -> Result<(World, [String; 2])> {
+    let world = World::with(&["test-echo"]).await?;
+    let role = world.api.role("all", &["*"]).await?;
+    let mut ids = [const { String::new() }; 2];
+    for (id, name) in ids.iter_mut().zip(["one", "two"]) {
+        let api_base = format!("{}/{name}", world.github.url());
+        *id = world.api.resource("test-echo", name, &api_base).await?;
+        world.api.bind(&world.bot, id, &role, &json!({})).await?;
+    }
+    Ok((world, ids))
+}
+
+#[tokio::test]
+async fn a_call_says_which_of_two_resources_it_means() -> Result<()> {
+    let (world, [one, two]) = two_resources().await?;
+    let path = format!("/api/bots/{}/tools/test_echo_run/call", world.bot);
+    let mut told = Vec::new();
+    for body in [
+        json!({ "resource_id": one }),
+        json!({ "resource_id": two }),
+        json!({ "params": { "_resource": "one" } }),
+        json!({ "params": { "_resource": "two", "repo": "acme/site" } }),
+        json!({ "params": { "_resource": "one" }, "resource_id": one }),
+        json!({ "params": { "_resource": "one" }, "resource_id": two }),
+        json!({}),
+        json!({ "params": { "_resource": "three" } }),
+        json!({ "params": { "_resource": 1 } }),
+        json!({ "resource_id": "019a0000-0000-7000-8000-000000000000" }),
+    ] {
+        let (status, answer) = world.api.post(&path, &body).await?;
+        ensure!(status == 200, "{answer}");
+        let base = text(&answer["data"]["resource_config"]["api_base"]).rsplit('/').next().unwrap_or_default().to_owned();
+        let audit = world.audit_of(&answer).await?;
+        let at = [(one.as_str(), "one"), (two.as_str(), "two")].into_iter().find(|(id, _)| audit["resource_id"] == *id);
+        let body = body.to_string().replace(&one, "ONE").replace(&two, "TWO");
+        let line = [&answer["status"], &answer["code"], &answer["message"], &answer["data"]["params"]];
+        let line: Vec<String> = line.into_iter().filter(|part| !part.is_null()).map(Value::to_string).collect();
+        told.push(format!("{body}\n    {} {base} (audit: {})", line.join(" "), at.map_or("none", |(_, name)| name)));
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<()> {
+    let (world, _) = two_resources().await?;
+    let (_, list) = world.api.get(&format!("/api/bots/{}/tools", world.bot)).await?;
+    let tools = list["items"].as_array().context("a list has items")?;
+    let tool = tools.iter().find(|tool| tool["name"] == "test_echo_fetch").context("it is listed, once")?;
+    let schema = &tool["input_schema"];
+    let told = json!([tool["resources"], schema["properties"]["_resource"], schema["required"]]);
+    assert_json_snapshot!(stable(&told), @"");
+    Ok(())
+}

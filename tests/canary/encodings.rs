@@ -1,0 +1,114 @@
+//! The forms in which a secret might show, and the search for them.
+
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
+
+/// Characters that no one writes as an escape unless all are: RFC 3986's unreserved ones.
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// Every form of `secret`, with its name.
+pub(crate) fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
+    let bytes = secret.as_bytes();
+    let mut forms = vec![("the text", bytes.to_vec())];
+    let mut add = |name, form: String| forms.push((name, form.into_bytes()));
+    let percent = |is_plain: fn(u8) -> bool, escape: fn(u8) -> String| -> String {
+        bytes.iter().map(|byte| if is_plain(*byte) { char::from(*byte).to_string() } else { escape(*byte) }).collect()
+    };
+    let (upper, lower) = (|byte: u8| format!("%{byte:02X}"), |byte: u8| format!("%{byte:02x}"));
+    add("percent, reserved, upper case", percent(is_unreserved, upper));
+    add("percent, reserved, lower case", percent(is_unreserved, lower));
+    add("percent, all, upper case", percent(|_| false, upper));
+    add("percent, all, lower case", percent(|_| false, lower));
+    add("a form field", percent(|byte| is_unreserved(byte) || byte == b' ', upper).replace(' ', "+"));
+    for (skipped, names) in [
+        ("base64", "base64url"),
+        ("base64 after one byte", "base64url after one byte"),
+        ("base64 after two bytes", "base64url after two bytes"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        add(names.0, base64_at(&BASE64_STANDARD_NO_PAD, bytes, skipped));
+        add(names.1, base64_at(&BASE64_URL_SAFE_NO_PAD, bytes, skipped));
+    }
+    add("hex, lower case", hex::encode(bytes));
+    add("hex, upper case", hex::encode_upper(bytes));
+    let quoted = serde_json::to_string(secret).expect("a text is JSON");
+    add("a JSON string", quoted[1..quoted.len() - 1].to_owned());
+    add("a JSON string with escaped slashes", quoted[1..quoted.len() - 1].replace('/', "\\/"));
+    add("JSON escapes, lower case", secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect());
+    add("JSON escapes, upper case", secret.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect());
+    forms.push(("UTF-16, little end first", secret.encode_utf16().flat_map(u16::to_le_bytes).collect()));
+    forms.push(("UTF-16, big end first", secret.encode_utf16().flat_map(u16::to_be_bytes).collect()));
+    forms
+}
+
+/// The characters that the bytes alone decide, where `skipped` bytes stand before them in their group of three.
+fn base64_at(engine: &impl Engine, bytes: &[u8], skipped: usize) -> String {
+    let before = [vec![0; skipped], bytes.to_vec()].concat();
+    let text = engine.encode(&before);
+    let (first, last) = ((skipped * 8).div_ceil(6), before.len() * 8 / 6);
+    text[first..last].to_owned()
+}
+
+/// The form in which `secret` is somewhere in `bytes`.
+pub(crate) fn find(secret: &str, bytes: &[u8]) -> Option<&'static str> {
+    let forms = encodings(secret);
+    forms.into_iter().find(|(_, form)| bytes.windows(form.len()).any(|window| window == form)).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE};
+
+    use super::*;
+
+    /// It has a character for everything that some encoding changes.
+    const SECRET: &str = "s3cr3t+/~\"&= \u{fc}\u{1f511}";
+
+    #[test]
+    fn every_encoding_is_found_wherever_it_stands() {
+        let plain = SECRET.as_bytes();
+        for lead in ["", "x", "xy", "xyz"] {
+            let around = |text: String| format!("{lead}{text}{lead}").into_bytes();
+            let whole = [lead.as_bytes(), plain, lead.as_bytes()].concat();
+            let utf16 = |text: &str| text.encode_utf16().collect::<Vec<u16>>();
+            for (name, bytes) in [
+                ("as it is", whole.clone()),
+                ("base64", around(BASE64_STANDARD.encode(&whole))),
+                ("base64url", around(BASE64_URL_SAFE.encode(&whole))),
+                ("hex", around(hex::encode(plain))),
+                ("HEX", around(hex::encode_upper(plain))),
+                ("percent", around(plain.iter().map(|byte| format!("%{byte:02x}")).collect())),
+                ("PERCENT", around(plain.iter().map(|byte| format!("%{byte:02X}")).collect())),
+                ("form", around("s3cr3t%2B%2F~%22%26%3D+%C3%BC%F0%9F%94%91".to_owned())),
+                ("query", around("s3cr3t%2b%2f~%22%26%3d%20%c3%bc%f0%9f%94%91".to_owned())),
+                ("JSON", serde_json::to_vec(&[SECRET]).expect("a text is JSON")),
+                ("JSON escapes", around(utf16(SECRET).iter().map(|unit| format!("\\u{unit:04x}")).collect())),
+                ("JSON ESCAPES", around(utf16(SECRET).iter().map(|unit| format!("\\u{unit:04X}")).collect())),
+                ("UTF-16LE", utf16(&format!("{lead}{SECRET}")).into_iter().flat_map(u16::to_le_bytes).collect()),
+                ("UTF-16BE", utf16(&format!("{lead}{SECRET}")).into_iter().flat_map(u16::to_be_bytes).collect()),
+            ] {
+                assert!(find(SECRET, &bytes).is_some(), "{name} after {lead:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_found_where_nothing_is() {
+        for bytes in [&b""[..], b"s3cr3t", b"[redacted]", &[0; 4096]] {
+            assert_eq!(find(SECRET, bytes), None);
+        }
+    }
+
+    #[test]
+    fn the_forms_differ() {
+        let mut forms: Vec<Vec<u8>> = encodings(SECRET).into_iter().map(|(_, form)| form).collect();
+        let count = forms.len();
+        forms.sort();
+        forms.dedup();
+        assert_eq!(forms.len(), count);
+    }
+}

@@ -1,0 +1,127 @@
+//! The demo: a server on an empty data folder, an upstream that speaks GitHub's REST API, one bot, and seven calls that
+//! show what is allowed, what is refused, what is stopped and what stays secret. Whatever it claims it has checked:
+//! if something is not as shown, it ends with an error.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a demo shows what it does")]
+
+mod leaks;
+mod scenes;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use comfy_table::{ContentArrangement, Table, presets};
+use support::{FakeGithub, Server};
+use tokio::signal::unix::{SignalKind, signal};
+
+use scenes::{Row, Stage};
+
+/// Where nobody says how wide the table may be.
+const WIDTH_OFF_TERMINAL: u16 = 160;
+
+/// Shows a governed bot at work
+#[derive(Parser)]
+struct Arguments {
+    /// Leave the server running until Ctrl-C
+    #[arg(long)]
+    keep: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // Dropping what is left of the demo ends its server, so nothing stays behind whichever way this goes.
+    let result = tokio::select! {
+        result = demo(arguments.keep) => result,
+        result = interrupted() => result.and(Err(anyhow::anyhow!("interrupted"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn demo(keep: bool) -> Result<()> {
+    println!("An upstream that speaks GitHub's REST API, and one that wants a token that is not its own:");
+    let github = FakeGithub::start_with_token(scenes::TOKEN).await?;
+    let thief = FakeGithub::start_with_token("none").await?;
+    println!("  {}\n  {}", github.url(), thief.url());
+    println!("A server on an empty data folder, with the plugins github, test-loop and test-steal:");
+    let mut server = Server::prepare(&["github", "test-loop", "test-steal"])?;
+    server.launch().await?;
+    println!("  {}", server.url().context("the server does not run")?);
+
+    let result = show(&server, &github, &thief, keep).await;
+    if result.is_err() {
+        println!("what the server printed:\n{}", server.output());
+    }
+    result?;
+    if keep {
+        println!("\nThe server runs until Ctrl-C.");
+        interrupted().await?;
+    }
+    server.stop().await?;
+    leaks::check_files(&server)?;
+    Ok(())
+}
+
+async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {
+    let api = server.api()?;
+    let stage = Stage::set_up(&api, github, thief).await?;
+    println!("One bot, `triage`. It may read and write issues of acme/*, and run the two guests that misbehave.\n");
+    let mut rows = Vec::new();
+    for scene in scenes::all(thief) {
+        println!("  {} …", scene.title);
+        rows.push(stage.play(&scene).await.with_context(|| format!("{}: not as it should be", scene.title))?);
+    }
+    println!("\n{}\n", table(&rows));
+
+    let audit = api.verify_audit().await?;
+    ensure!(audit["valid"] == true, "the audit does not verify: {audit}");
+    println!("audit chain verified: {} rows", audit["rows"]);
+    let searched = leaks::check_outputs(server, &api).await?;
+    println!("the token is in none of: {}\n", searched.join(", "));
+
+    let url = server.url().context("the server does not run")?;
+    let key_file = server.key_file();
+    println!("URL:      {url}\nroot key: {}\ntry:", key_file.display());
+    println!(
+        "  curl -s {url}/api/bots/{}/tools/github_list_issues/call -H 'Content-Type: application/json' \\\n    \
+         -H \"Authorization: Bearer $(cat {})\" -d '{{\"params\":{{\"repo\":\"acme/site\"}}}}'",
+        stage.bot(),
+        key_file.display()
+    );
+    if !keep {
+        println!("(with `cargo xtask demo --keep`: this server ends now)");
+    }
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_FULL).set_content_arrangement(ContentArrangement::Dynamic);
+    if table.width().is_none() {
+        table.set_width(WIDTH_OFF_TERMINAL);
+    }
+    table.set_header(["", "the call", "what the caller got", "what the upstream saw", "the audit row"]);
+    for row in rows {
+        table.add_row([&row.title, &row.call, &row.caller, &row.upstream, &row.audit]);
+    }
+    table
+}
+
+/// Waits for Ctrl-C, or for being told to end.
+async fn interrupted() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! The integration tests, in one binary. They come in by the front door, the API and the command line of the real
+//! server, and share nothing: every test has ports, folders and a database of its own.
+
+#![forbid(unsafe_code)]
+
+mod architecture;
+mod call;
+mod canary;
+mod crash;
+mod stable;
+mod tamper;
+mod world;

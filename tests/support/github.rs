@@ -1,0 +1,235 @@
+//! An upstream that speaks enough of GitHub's REST API for the GitHub plugin, records all that it is asked, and can be
+//! told to be slow, to hold its answers back, or to answer with anything.
+
+mod routes;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// The token that it knows unless told otherwise. It looks like one of GitHub's and holds characters that every
+/// encoding changes.
+pub const TOKEN: &str = "ghp_canary+7/Zk3~Qd\"9&x=Vt8 LpW2";
+
+/// The largest body that is recorded.
+const BODY_BYTES_MAX: usize = 32 << 20;
+
+/// A running upstream; it ends when it is dropped.
+pub struct FakeGithub {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+/// A request as it came in.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    pub method: String,
+    /// As it was written, percent-encoded.
+    pub path: String,
+    pub query: String,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+/// An answer that was made beforehand.
+#[derive(Clone, Debug)]
+pub struct Canned {
+    pub status: u16,
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+struct Shared {
+    world: Mutex<World>,
+    /// Whether answers are held back.
+    is_held: watch::Sender<bool>,
+}
+
+struct World {
+    token: String,
+    requests: Vec<Recorded>,
+    /// By `owner/name`.
+    repositories: BTreeMap<String, Vec<Issue>>,
+    canned: BTreeMap<String, Canned>,
+    delay: Duration,
+}
+
+#[derive(Default)]
+struct Issue {
+    fields: serde_json::Map<String, Value>,
+    comments: Vec<Value>,
+}
+
+impl Recorded {
+    /// The first header of that name, in lower case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON; null if it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+}
+
+impl Canned {
+    /// A JSON answer.
+    #[must_use]
+    pub fn json(status: u16, body: &Value) -> Self {
+        let headers = vec![("content-type".to_owned(), "application/json; charset=utf-8".to_owned())];
+        Canned { status, headers, body: body.to_string().into_bytes() }
+    }
+
+    /// An answer with a body of any kind.
+    #[must_use]
+    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+        Canned { status, headers: Vec::new(), body: body.into() }
+    }
+
+    /// The same with one more header.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+}
+
+impl FakeGithub {
+    /// An upstream that knows [`TOKEN`] and the repositories `acme/site`, `acme/api` and `other/secret`.
+    pub async fn start() -> Result<FakeGithub> {
+        FakeGithub::start_with_token(TOKEN).await
+    }
+
+    /// The same with another token.
+    pub async fn start_with_token(token: &str) -> Result<FakeGithub> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("the upstream finds no port")?;
+        let address = listener.local_addr().context("the upstream has no address")?;
+        let world = World {
+            token: token.to_owned(),
+            requests: Vec::new(),
+            repositories: routes::first_repositories(),
+            canned: BTreeMap::new(),
+            delay: Duration::ZERO,
+        };
+        let shared = Arc::new(Shared { world: Mutex::new(world), is_held: watch::Sender::new(false) });
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&shared));
+        let task = tokio::spawn(async move {
+            axum::serve(listener, router).await.expect("the upstream serves until it is dropped");
+        });
+        Ok(FakeGithub { address, shared, task })
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// The token that it accepts.
+    #[must_use]
+    pub fn token(&self) -> String {
+        self.shared.world().token.clone()
+    }
+
+    /// Every request so far, also those whose answers are held back.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Recorded> {
+        self.shared.world().requests.clone()
+    }
+
+    /// Every request since this was last asked.
+    #[must_use]
+    pub fn take_requests(&self) -> Vec<Recorded> {
+        std::mem::take(&mut self.shared.world().requests)
+    }
+
+    /// From now on `path` is answered like this, with a token or without.
+    pub fn answer(&self, path: &str, canned: Canned) {
+        self.shared.world().canned.insert(path.to_owned(), canned);
+    }
+
+    /// From now on each answer takes this long.
+    pub fn set_delay(&self, delay: Duration) {
+        self.shared.world().delay = delay;
+    }
+
+    /// Holds back every answer until [`FakeGithub::release`].
+    pub fn hold(&self) {
+        self.shared.is_held.send_replace(true);
+    }
+
+    /// Lets all answers go.
+    pub fn release(&self) {
+        self.shared.is_held.send_replace(false);
+    }
+
+    /// Gives an issue `count` more comments.
+    pub fn add_comments(&self, repository: &str, issue: usize, count: usize) {
+        let mut world = self.shared.world();
+        let issues = world.repositories.entry(repository.to_owned()).or_default();
+        if let Some(issue) = issues.get_mut(issue - 1) {
+            for _ in 0..count {
+                let number = issue.comments.len() + 1;
+                issue.comments.push(routes::comment(number, &format!("comment {number}")));
+            }
+        }
+    }
+}
+
+impl Drop for FakeGithub {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, BODY_BYTES_MAX).await.unwrap_or_default();
+    let text = |value: &axum::http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let recorded = Recorded {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        headers: parts.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
+        body: body.to_vec(),
+    };
+    let delay = {
+        let mut world = shared.world();
+        world.requests.push(recorded.clone());
+        world.delay
+    };
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
+    // An error would mean that the sender is gone, and it is in `shared`.
+    let _ = shared.is_held.subscribe().wait_for(|is_held| !is_held).await;
+    let canned = routes::answer(&mut shared.world(), &recorded);
+    let mut response = Response::builder().status(canned.status);
+    for (name, value) in &canned.headers {
+        response = response.header(name, value);
+    }
+    response.body(Body::from(canned.body)).expect("answers of the upstream are made of valid headers")
+}

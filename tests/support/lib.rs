@@ -1,0 +1,12 @@
+//! What the tests, the demo and the benches share: a GitHub of our own, the real server as a process, and a client of
+//! its API. Nothing here is shared between two tests: every port, folder and database is fresh.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod github;
+mod server;
+
+pub use api::{Api, Bound};
+pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use server::{Server, install_tls};

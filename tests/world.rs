@@ -1,0 +1,99 @@
+//! The set-up of most tests: a server with plugins, an upstream, and one bot.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::{Api, Bound, FakeGithub, Server};
+
+/// Far longer than anything takes on a machine that is not stuck.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A server with an upstream, and a bot that may not use anything yet.
+pub(crate) struct World {
+    pub(crate) server: Server,
+    pub(crate) api: Api,
+    pub(crate) github: FakeGithub,
+    pub(crate) bot: String,
+}
+
+impl World {
+    /// With these plugins.
+    pub(crate) async fn with(plugins: &[&str]) -> Result<World> {
+        World::on(Server::prepare(plugins)?).await
+    }
+
+    /// With a server that has been prepared.
+    pub(crate) async fn on(mut server: Server) -> Result<World> {
+        server.launch().await?;
+        let github = FakeGithub::start().await?;
+        let api = server.api()?;
+        let bot = api.bot("tester").await?;
+        Ok(World { server, api, github, bot })
+    }
+
+    /// Lets the bot use a resource of this type, which has the token of the upstream.
+    pub(crate) async fn grant(&self, resource_type: &str, operations: &[&str], scopes: &Value) -> Result<Bound> {
+        let (url, token) = (self.github.url(), self.github.token());
+        self.api.grant(&self.bot, resource_type, (&url, &token), operations, scopes).await
+    }
+
+    /// Lets the bot use everything of this type.
+    pub(crate) async fn grant_all(&self, resource_type: &str) -> Result<Bound> {
+        self.grant(resource_type, &["*"], &json!({})).await
+    }
+
+    /// Changes a binding of the bot.
+    pub(crate) async fn rebind(&self, bound: &Bound, change: &Value) -> Result<()> {
+        let path = format!("/api/bots/{}/resources/{}", self.bot, bound.binding);
+        let (status, body) = self.api.patch(&path, change).await?;
+        ensure!(status == 200, "PATCH {path}: {status} {body}");
+        Ok(())
+    }
+
+    /// Calls a tool as the bot; the answer, whatever its status.
+    pub(crate) async fn call(&self, tool: &str, params: &Value) -> Result<Value> {
+        self.api.call(&self.bot, tool, params).await
+    }
+
+    /// Asks whether the bot may call.
+    pub(crate) async fn check(&self, tool: &str, params: &Value) -> Result<Value> {
+        self.api.check(&self.bot, tool, params).await
+    }
+
+    /// The audit of the call that was answered by `answer`.
+    pub(crate) async fn audit_of(&self, answer: &Value) -> Result<Value> {
+        self.api.audit(text(&answer["request_id"])).await
+    }
+
+    /// The names of the tools that the bot may see.
+    pub(crate) async fn tools(&self) -> Result<Vec<String>> {
+        let (status, body) = self.api.get(&format!("/api/bots/{}/tools", self.bot)).await?;
+        ensure!(status == 200, "the list of tools: {status} {body}");
+        let items = body["items"].as_array().context("a list has items")?;
+        Ok(items.iter().map(|tool| text(&tool["name"]).to_owned()).collect())
+    }
+
+    /// Waits until the upstream has been asked `count` times since it was last looked at.
+    pub(crate) async fn reached(&self, count: usize) -> Result<()> {
+        eventually("the upstream is asked", async || Ok((self.github.requests().len() >= count).then_some(()))).await
+    }
+}
+
+/// The text of a string; nothing of anything else.
+pub(crate) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<Option<T>>) -> Result<T> {
+    let until = Instant::now() + WAIT_MAX;
+    loop {
+        if let Some(found) = ask().await? {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < until, "{what}: not within {WAIT_MAX:?}");
+        tokio::time::sleep(POLL).await;
+    }
+}
