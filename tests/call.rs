@@ -5,3 +5,5 @@ mod hostile;
 mod plugins;
 mod scopes;
 mod steal;
+
+pub(crate) use steal::pattern;

@@ -1,0 +1,254 @@
+//! The canary: a secret that is stored as a credential and used in every kind of call is found nowhere but, sealed, in
+//! the database. What is searched: every answer of the API, everything that the server prints at its debug level, every
+//! file of its data folder, and the memory of a plugin that searches its own.
+
+pub(crate) mod encodings;
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::{Canned, Server, TOKEN};
+
+use crate::call::pattern;
+use crate::world::{World, text};
+
+use encodings::{Search, encodings};
+
+const CALLS: [&str; 6] = ["github", "test-echo", "test-loop", "test-result", "test-steal", "test-trap"];
+
+/// Everything that was heard from the server.
+struct Ear<'a> {
+    world: &'a World,
+    search: Search,
+    /// What the server said to each request in which the secret was, with the form of it.
+    leaks: Vec<String>,
+    answers: usize,
+}
+
+impl Ear<'_> {
+    /// Makes a request and searches the answer, headers and all; its body where that is JSON.
+    async fn ask(&mut self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let mut request = self.world.api.request(method.clone(), path);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = request.send().await?;
+        let mut heard = Vec::new();
+        for (name, value) in response.headers() {
+            heard.extend([name.as_str().as_bytes(), b": ", value.as_bytes(), b"\n"].concat());
+        }
+        let content = response.bytes().await?;
+        heard.extend(&content);
+        self.answers += 1;
+        if let Some(form) = self.search.find(&heard) {
+            self.leaks.push(format!("{method} {path}: {form} in {}", String::from_utf8_lossy(&heard)));
+        }
+        Ok(serde_json::from_slice(&content).unwrap_or_default())
+    }
+
+    /// Calls a tool, and asks whether it may be called.
+    async fn call(&mut self, bot: &str, tool: &str, params: &Value) -> Result<Value> {
+        let body = json!({ "params": params });
+        self.ask(Method::POST, &format!("/api/bots/{bot}/tools/{tool}/check"), Some(&body)).await?;
+        let answer = self.ask(Method::POST, &format!("/api/bots/{bot}/tools/{tool}/call"), Some(&body)).await?;
+        if let Some(request) = answer["request_id"].as_str() {
+            self.ask(Method::GET, &format!("/api/audit/{request}"), None).await?;
+        }
+        Ok(answer)
+    }
+}
+
+#[tokio::test]
+async fn the_secret_is_found_nowhere() -> Result<()> {
+    let server = Server::prepare(&CALLS)?.argument("--log").argument("debug");
+    let mut world = World::on(server).await?;
+    let mut ear = Ear { world: &world, search: Search::of(TOKEN), leaks: Vec::new(), answers: 0 };
+    let bots = store_it(&mut ear).await?;
+    for bot in &bots {
+        use_it(&mut ear, bot).await?;
+    }
+    misuse_it(&mut ear, &bots[0]).await?;
+    search_for_it(&mut ear, &bots[0]).await?;
+    read_everything(&mut ear, &bots).await?;
+    let Ear { search, mut leaks, answers, .. } = ear;
+    assert!(answers > 100, "only {answers} answers were searched");
+    let used = world.github.requests().iter().filter(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}"))).count();
+    assert!(used > 20, "the secret was sent {used} times only");
+
+    world.server.stop().await?;
+    let output = world.server.output();
+    assert!(output.contains("DEBUG"), "the log was to be searched at its debug level");
+    leaks.extend(output.lines().filter_map(|line| Some(format!("the log: {} in {line}", search.find(line.as_bytes())?))));
+    leaks.extend(search.find(output.as_bytes()).map(|form| format!("the log: {form}")));
+    search_files(&search, world.server.home(), &mut leaks)?;
+    assert!(leaks.is_empty(), "{}", leaks.join("\n\n"));
+    Ok(())
+}
+
+/// Stores the secret as the credential of several resources, by every auth method, and wherever it does not belong.
+async fn store_it(ear: &mut Ear<'_>) -> Result<Vec<String>> {
+    let world = ear.world;
+    for plugin in CALLS {
+        world.grant_all(plugin).await?;
+    }
+    let mut bots = vec![world.bot.clone()];
+    let role = world.api.role("keyed", &["*"]).await?;
+    for (name, fields) in [
+        ("api_key", json!({ "api_key": TOKEN })),
+        ("basic", json!({ "username": "somebody", "password": TOKEN })),
+        ("token", json!({ "access_token": TOKEN })),
+    ] {
+        let bot = world.api.bot(name).await?;
+        // The last has an upstream that is not there.
+        let url = if name == "token" { "http://127.0.0.1:1".to_owned() } else { world.github.url() };
+        let resource = world.api.resource("test-echo", name, &url).await?;
+        world.api.bind(&bot, &resource, &role, &json!({})).await?;
+        let path = format!("/api/resources/{resource}/credential");
+        let saved = ear.ask(Method::PUT, &path, Some(&json!({ "auth_method": name, "fields": fields }))).await?;
+        ensure!(saved["status"] == "ready", "{saved}");
+        for misplaced in [
+            json!(TOKEN),
+            json!({ "auth_method": TOKEN, "fields": {} }),
+            json!({ "auth_method": name, "fields": { TOKEN: TOKEN } }),
+            json!({ "auth_method": name, "fields": { "api_key": [TOKEN] } }),
+            json!({ "auth_method": name, "fields": fields, "extra": TOKEN }),
+        ] {
+            ear.ask(Method::PUT, &path, Some(&misplaced)).await?;
+        }
+        ear.ask(Method::GET, &format!("/api/resources/{resource}"), None).await?;
+        bots.push(bot);
+    }
+    Ok(bots)
+}
+
+/// Calls that send the secret, to an upstream that gives it back in every way.
+async fn use_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
+    let github = &ear.world.github;
+    for (number, (_, form)) in encodings(TOKEN).into_iter().enumerate() {
+        let path = format!("/leak/{number}");
+        let status = if number % 2 == 0 { 200 } else { 500 };
+        let mut leak = Canned::new(status, form.clone());
+        // Not every form is fit for a header.
+        if form.iter().all(|byte| (b' '..=b'~').contains(byte)) {
+            let text = String::from_utf8(form)?;
+            leak = leak.header("X-Leak", &text).header("Location", &text).header("Set-Cookie", &text);
+        }
+        github.answer(&path, leak);
+        ear.call(bot, "test_echo_fetch", &json!({ "path": path })).await?;
+    }
+    github.answer("/away", Canned::new(302, TOKEN).header("Location", &format!("/echo?token={TOKEN}")));
+    for path in ["/echo", "/echo-headers", "/away", "/nowhere", "https://elsewhere.example/"] {
+        ear.call(bot, "test_echo_fetch", &json!({ "path": path, "method": "POST", "body": "{}" })).await?;
+        ear.call(bot, "test_echo_fetch", &json!({ "path": path, "authenticate": false })).await?;
+    }
+    ear.call(bot, "test_echo_flood", &json!({ "logs": 3, "statuses": 2, "requests": 2, "path": "/echo" })).await?;
+    Ok(())
+}
+
+/// Calls that end in every other way, some of them by a caller that knows the secret and puts it where it does not
+/// belong.
+async fn misuse_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
+    let github = &ear.world.github;
+    github.answer("/repos/acme/leak", Canned::json(404, &json!({ "message": format!("no {TOKEN} here") })));
+    github.answer("/repos/acme/odd", Canned::new(200, format!("not JSON: {TOKEN}")));
+    for repo in ["acme/site", "acme/leak", "acme/odd", "acme/none"] {
+        ear.call(bot, "github_get_repo", &json!({ "repo": repo })).await?;
+    }
+    let issue = json!({ "repo": "acme/site", "title": "harmless" });
+    ear.call(bot, "github_create_issue", &issue).await?;
+    for mode in ["panic", "abort", "exit"] {
+        ear.call(bot, "test_trap_run", &json!({ "mode": mode })).await?;
+    }
+    for mode in ["big", "deep", "invalid", "error", "scope_violation"] {
+        ear.call(bot, "test_result_run", &json!({ "mode": mode })).await?;
+    }
+    ear.call(bot, "test_loop_run", &json!({})).await?;
+    for params in [
+        json!({ "repo": TOKEN }),
+        json!({ "any": { TOKEN: [TOKEN] } }),
+        json!({ "repo": { TOKEN: TOKEN } }),
+        json!({ "labels": TOKEN }),
+        json!({ TOKEN: 1 }),
+        json!({ "any": TOKEN.repeat(1_000) }),
+    ] {
+        ear.call(bot, "test_echo_run", &params).await?;
+        ear.call(bot, "test_echo_mismatch", &params).await?;
+    }
+    ear.call(bot, "github_get_repo", &json!({ "repo": format!("acme/{TOKEN}") })).await?;
+    ear.call(bot, "github_create_issue", &json!({ "repo": "acme/site", "title": TOKEN })).await?;
+    ear.call(bot, "test_echo_fetch", &json!({ "path": format!("/{TOKEN}") })).await?;
+    ear.call(bot, "test_echo_fetch", &json!({ "path": "/echo", "headers": { "X-A": TOKEN } })).await?;
+    ear.call(bot, "test_result_run", &json!({ "mode": TOKEN })).await?;
+    let call = format!("/api/bots/{bot}/tools/test_echo_run/call");
+    ear.ask(Method::POST, &call, Some(&json!({ "params": {}, "task_id": TOKEN }))).await?;
+    constrain_it(ear, bot).await
+}
+
+/// Refusals by scope, which name the value.
+async fn constrain_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
+    let bindings = ear.ask(Method::GET, &format!("/api/bots/{bot}/resources"), None).await?;
+    for binding in bindings["items"].as_array().context("a list has items")? {
+        let path = format!("/api/bots/{bot}/resources/{}", text(&binding["id"]));
+        ear.ask(Method::PATCH, &path, Some(&json!({ "scope_constraints": { "repos": ["acme/*"] } }))).await?;
+    }
+    let refused = ear.call(bot, "test_echo_run", &json!({ "repo": TOKEN })).await?;
+    ensure!(refused["status"] == "scope_violation", "{refused}");
+    Ok(())
+}
+
+/// Lets a plugin search its own memory.
+async fn search_for_it(ear: &mut Ear<'_>, bot: &str) -> Result<()> {
+    let patterns: Vec<String> = encodings(TOKEN).iter().map(|(_, form)| pattern(form)).collect();
+    let target = format!("{}/collect", ear.world.github.url().replace("127.0.0.1", "127.0.0.2"));
+    let answer = ear.call(bot, "test_steal_run", &json!({ "target": target, "patterns": patterns })).await?;
+    let hits = answer["data"]["memory"]["hits"].as_array().with_context(|| format!("no hits in {answer}"))?;
+    ensure!(hits.len() == patterns.len() && hits.iter().all(|hits| hits == 0), "found in the memory: {hits:?}");
+    Ok(())
+}
+
+/// Everything that can be read by the API.
+async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
+    for path in [
+        "/api/audit?limit=1000",
+        "/api/audit/export",
+        "/api/audit/verify",
+        "/api/bots",
+        "/api/keys",
+        "/api/openapi.json",
+        "/api/plugins",
+        "/api/resource-types",
+        "/api/resources",
+        "/api/roles",
+        "/api/workspaces",
+        "/docs",
+        "/healthz",
+        "/metrics",
+        "/readyz",
+    ] {
+        ear.ask(Method::GET, path, None).await?;
+    }
+    for bot in bots {
+        for path in ["", "/resources", "/tools", "/tools?format=openai"] {
+            ear.ask(Method::GET, &format!("/api/bots/{bot}{path}"), None).await?;
+        }
+    }
+    for plugin in CALLS {
+        ear.ask(Method::POST, &format!("/api/plugins/{plugin}/reload"), None).await?;
+        ear.ask(Method::GET, &format!("/api/resource-types/{plugin}"), None).await?;
+    }
+    Ok(())
+}
+
+fn search_files(search: &Search, folder: &Path, leaks: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            search_files(search, &path, leaks)?;
+        } else if let Some(form) = search.find(&std::fs::read(&path)?) {
+            leaks.push(format!("{}: {form}", path.display()));
+        }
+    }
+    Ok(())
+}

@@ -6,7 +6,10 @@
 mod architecture;
 mod call;
 mod canary;
+mod cli;
 mod crash;
+mod http;
+mod locked;
 mod stable;
 mod tamper;
 mod world;

@@ -59,6 +59,9 @@ struct Pending {
     committed: oneshot::Sender<Result<(), AuditUnavailable>>,
 }
 
+/// What becomes of a row that is queued; nothing comes where the writer is gone.
+type Committed = oneshot::Receiver<Result<(), AuditUnavailable>>;
+
 impl Auditor {
     /// Takes up the chain of `writer` where it ended, marks calls that a previous run left open as interrupted, and
     /// starts the task that writes. The task ends after [`Auditor::close`].
@@ -169,19 +172,27 @@ impl Entry {
         self.lock().redactor = Some(redactor);
     }
 
+    /// The end of the call without the secrets of its resource: what the caller gets and what the row says.
+    pub fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {
+        if let Some(redactor) = self.lock().redactor.clone() {
+            outcome.message = outcome.message.map(|message| redactor.redact_text(message));
+            outcome.data = outcome.data.map(|data| redactor.redact_value(data));
+        }
+        outcome
+    }
+
     /// Commits the row `started`, once. Nothing of a call may leave this host before.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
-        let commit = async || self.commit(self.row(AuditKind::Started)).await;
+        let commit = async || self.enqueue(self.row(AuditKind::Started)).await?.await.unwrap_or(Err(AuditUnavailable));
         self.started.get_or_try_init(commit).await.map(|()| ())
     }
 
-    /// Commits the end of the call and says how long it took, in milliseconds.
-    pub async fn close(&self, outcome: &CallOutcome) -> Result<i64, AuditUnavailable> {
+    /// Queues the end of the call, which closes the entry.
+    pub async fn close(&self, outcome: &CallOutcome) -> Result<Queued, AuditUnavailable> {
         self.closed.store(true, Ordering::Release);
         let row = self.finished(outcome);
         let duration_ms = row.duration_ms.unwrap_or_default();
-        self.commit(row).await?;
-        Ok(duration_ms)
+        Ok(Queued { duration_ms, committed: self.enqueue(row).await? })
     }
 
     fn finished(&self, outcome: &CallOutcome) -> AuditRow {
@@ -208,14 +219,29 @@ impl Entry {
         row.without_nul()
     }
 
-    async fn commit(&self, row: AuditRow) -> Result<(), AuditUnavailable> {
+    async fn enqueue(&self, row: AuditRow) -> Result<Committed, AuditUnavailable> {
         let (committed, outcome) = oneshot::channel();
         self.queue.send(Pending { row, committed }).await.map_err(|_| AuditUnavailable)?;
-        outcome.await.unwrap_or(Err(AuditUnavailable))
+        Ok(outcome)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Facts> {
         self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// The end of a call that waits to be written.
+#[must_use = "no answer may leave before its row is on disk"]
+pub struct Queued {
+    duration_ms: i64,
+    committed: Committed,
+}
+
+impl Queued {
+    /// Waits until the row is on disk and says how long the call took, in milliseconds.
+    pub async fn committed(self) -> Result<i64, AuditUnavailable> {
+        self.committed.await.unwrap_or(Err(AuditUnavailable))?;
+        Ok(self.duration_ms)
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::auditor::{AuditUnavailable, Auditor, Entry};
+use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
 use crate::executor::{Executor, PermittedCall};
 use crate::policy::Policy;
@@ -72,22 +72,22 @@ impl Calls {
         let cancelled = CancellationToken::new();
         let _cancel_when_dropped = cancelled.clone().drop_guard();
         let calls = Arc::clone(self);
-        let task = self.running.spawn(async move { calls.govern(call, cancelled).await });
+        let task = self.running.spawn(async move { calls.govern(call, cancelled).await?.committed().await });
         // The task may only fail by a panic of ours; its entry is closed by its drop.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
 
-    /// The way of a call.
-    async fn govern(&self, call: IncomingCall, cancelled: CancellationToken) -> Result<CallAnswer, AuditUnavailable> {
+    /// The way of a call, up to its end. The row of that end is queued, and there is no answer before it is committed.
+    pub async fn govern(&self, call: IncomingCall, cancelled: CancellationToken) -> Result<Ending, AuditUnavailable> {
         let entry = Arc::new(self.auditor.open(&call)?);
-        let outcome = tokio::select! {
-            outcome = self.stages(&call, &entry) => outcome,
+        let Ended { outcome, retry_after } = tokio::select! {
+            ended = self.stages(&call, &entry) => ended,
             () = cancelled.cancelled() => Ended::cancelled(),
             () = self.stop.cancelled() => Ended::interrupted(),
         };
-        let duration_ms = entry.close(&outcome.outcome).await?;
-        let Ended { outcome, retry_after } = outcome;
-        Ok(CallAnswer { request_id: call.request_id, outcome, duration_ms, retry_after })
+        let outcome = entry.redacted(outcome);
+        let row = entry.close(&outcome).await?;
+        Ok(Ending { request_id: call.request_id, outcome, retry_after, row })
     }
 
     /// The stages, each taking what the one before returned; the first refusal ends the call.
@@ -124,6 +124,24 @@ impl Calls {
 
 /// A refusal by a stage. Boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
+
+/// A call that has ended, with its answer under lock until the row of its end is on disk.
+#[must_use = "the answer comes out of it"]
+pub struct Ending {
+    request_id: RequestId,
+    outcome: CallOutcome,
+    retry_after: Option<Duration>,
+    row: Queued,
+}
+
+impl Ending {
+    /// Waits for the row, then gives the answer.
+    pub async fn committed(self) -> Result<CallAnswer, AuditUnavailable> {
+        let Ending { request_id, outcome, retry_after, row } = self;
+        let duration_ms = row.committed().await?;
+        Ok(CallAnswer { request_id, outcome, duration_ms, retry_after })
+    }
+}
 
 /// How a call ended, and when to try again if it met a rate limit.
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use monstrum_types::Secret;
 
 use crate::config::{ServeFlags, Settings};
@@ -89,13 +89,17 @@ enum Command {
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
-    // An environment variable says where the key is; only the flag itself asks to work on the folder without a server.
-    let is_offline = matches.value_source("data_dir") == Some(ValueSource::CommandLine)
-        && matches.value_source("url") != Some(ValueSource::CommandLine);
+    let is_offline = is_offline(&matches);
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let json = cli.options.json;
     let result = run(cli, is_offline);
     result.unwrap_or_else(|failure| failure.report(json))
+}
+
+/// An environment variable says where the key is; only the flag itself asks to work on the folder without a server.
+fn is_offline(matches: &ArgMatches) -> bool {
+    let is_given = |option| matches.value_source(option) == Some(ValueSource::CommandLine);
+    is_given("data_dir") && !is_given("url")
 }
 
 fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
@@ -149,7 +153,8 @@ mod tests {
 
     #[test]
     fn global_options_count_before_and_after_the_command() {
-        for arguments in [["monstrum", "--url", "http://h", "plugin", "list"], ["monstrum", "plugin", "list", "--url", "http://h"]]
+        for arguments in
+            [["monstrum", "--url", "http://h", "plugin", "list"], ["monstrum", "plugin", "list", "--url", "http://h"]]
         {
             let cli = Cli::try_parse_from(arguments).ok().unwrap();
             assert_eq!(cli.options.url.as_deref(), Some("http://h"));
@@ -161,6 +166,21 @@ mod tests {
         let cli = Cli::try_parse_from(["monstrum", "serve", "--data-dir", "/srv/m"]).ok().unwrap();
         let Command::Serve(serve) = cli.command else { panic!("another command") };
         assert_eq!(serve.flags.data_dir.as_deref(), Some(Path::new("/srv/m")));
+    }
+
+    #[test]
+    fn only_a_data_folder_on_the_command_line_means_to_work_without_a_server() {
+        let cases: [(&[&str], bool); 4] = [
+            (&["audit", "verify"], false),
+            (&["audit", "verify", "--data-dir", "d"], true),
+            (&["--data-dir", "d", "audit", "verify"], true),
+            (&["audit", "verify", "--data-dir", "d", "--url", "http://h"], false),
+        ];
+        for (arguments, expected) in cases {
+            let all = std::iter::once("monstrum").chain(arguments.iter().copied());
+            let matches = Cli::command().try_get_matches_from(all).unwrap();
+            assert_eq!(is_offline(&matches), expected, "{arguments:?}");
+        }
     }
 
     #[test]

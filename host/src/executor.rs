@@ -1,6 +1,7 @@
 //! Fourth stage: runs the component under its limits, with the doors that this call may use.
 //!
-//! It takes a [`Permit`], which only the Guardian makes, and hands on nothing that has not gone through the redactor.
+//! It takes a [`Permit`], which only the Guardian makes. What comes out is redacted by the entry of the call, with
+//! every secret that the call has met.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -73,7 +74,7 @@ impl Executor {
         entry.redact_with(Arc::clone(&redactor));
         write_log(&permit, &end, &redactor);
         metrics::histogram!("monstrum_call_fuel").record(end.fuel_used as f64);
-        Ended::from(outcome(call, end, &door, &redactor))
+        Ended::from(outcome(call, end, &door))
     }
 
     /// Counts the call against the binding's rate, if it has one.
@@ -148,18 +149,17 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
     }
 }
 
-/// Turns the end of a component into the end of a call: redacted, and with the code that names the cause.
-fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door, redactor: &Redactor) -> CallOutcome {
+/// Turns the end of a component into the end of a call, with the code that names the cause.
+fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => {
-            let mut outcome = CallOutcome::success(redactor.redact_value(data.clone()));
             let schema = &call.resolved.tool().output;
-            outcome.output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data));
-            outcome
+            let output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data));
+            CallOutcome { output_mismatch, ..CallOutcome::success(data) }
         }
-        Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), redactor.redact_text(message)),
+        Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),
         Ok(ExecuteResult::ScopeViolation(reason)) => {
-            let message = format!("Scope violation: {}", redactor.redact_text(reason));
+            let message = format!("Scope violation: {reason}");
             CallOutcome::failure(Status::ScopeViolation, Code::Scope, message).by_rule("plugin")
         }
         Err(stop) => CallOutcome::error(stop.code(), stop.message()),

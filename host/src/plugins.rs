@@ -142,7 +142,8 @@ impl Plugins {
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         let path = self.dir.join(name);
-        if name.parse::<PluginName>().is_ok() && !path.symlink_metadata().is_ok() {
+        let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
+        if !is_plain || path.symlink_metadata().is_err() {
             self.write().remove(name);
             return None;
         }

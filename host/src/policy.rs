@@ -175,21 +175,23 @@ impl Policy {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Compiles what the database and the plugins say now and puts it in force. Call it after every change.
+    /// Compiles what the database and the plugins say now and puts it in force. Call it after every change. Calls go on
+    /// by the old snapshot until the new one is there; if it cannot be made, they stop.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.renewing.lock().await;
-        // Should this future be dropped or fail half-way, the old snapshot stays marked as not to be trusted.
-        self.stale.store(true, Ordering::Release);
-        let rows = self.store.snapshot().await?;
-        let compiled = compile(rows, &self.plugins, &self.vault, &self.load());
-        self.snapshot.store(Arc::new(compiled));
-        self.stale.store(false, Ordering::Release);
-        Ok(())
+        let renewed = self.store.snapshot().await.map(|rows| {
+            let compiled = compile(rows, &self.plugins, &self.vault, &self.load());
+            self.snapshot.store(Arc::new(compiled));
+        });
+        self.stale.store(renewed.is_err(), Ordering::Release);
+        renewed
     }
 
-    /// Renews the snapshot if a change was not taken over, or was made by another process.
+    /// Renews the snapshot if a change was not taken over: its handler was dropped half-way, or another process made it.
     pub async fn renew_if_behind(&self) -> Result<(), StoreError> {
-        if self.is_stale() || self.store.generation().await? != self.load().generation {
+        let generation = self.store.generation().await;
+        let generation = generation.inspect_err(|_| self.stale.store(true, Ordering::Release))?;
+        if self.is_stale() || generation != self.load().generation {
             self.renew().await?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use support::{Canned, FakeGithub, TOKEN};
 
-use crate::canary::encodings::{encodings, find};
+use crate::canary::encodings::{Search, encodings};
 use crate::stable::{lines, stable};
 use crate::world::World;
 
@@ -22,7 +22,7 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let thief = FakeGithub::start_with_token("none").await?;
     let params = json!({ "target": format!("{}/collect", thief.url()) });
     let mut answer = world.call("test_steal_run", &params).await?;
-    ensure!(find(TOKEN, answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
+    ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
     answer["data"]["memory"] = json!("searched elsewhere");
     // The time is of the upstream's own.
     if let Some(headers) = answer["data"]["echo"]["headers"].as_array_mut() {
@@ -57,12 +57,13 @@ async fn the_memory_of_the_plugin_holds_the_credential_in_no_form() -> Result<()
 async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     world.grant_all("test-echo").await?;
+    let search = Search::of(TOKEN);
     for (name, form) in encodings(TOKEN) {
         let body = [b"before ", form.as_slice(), b" after"].concat();
         world.github.answer("/leak", Canned::new(200, body).header("X-Kept", "kept"));
         let answer = world.call("test_echo_fetch", &json!({ "path": "/leak" })).await?;
         let got = answer["data"]["body"].as_str().with_context(|| format!("{name}: no body in {answer}"))?;
-        assert!(got.contains("[redacted]") && find(TOKEN, got.as_bytes()).is_none(), "{name}: {got}");
+        assert!(got.contains("[redacted]") && search.find(got.as_bytes()).is_none(), "{name}: {got}");
         assert_eq!(answer["data"]["status"], 200, "{name}");
     }
     Ok(())

@@ -48,8 +48,12 @@ pub(crate) fn all(thief: &FakeGithub) -> [Scene; 7] {
             message: "",
             upstream: &[("GET", ISSUES)],
             claim: |answer| {
-                let titles: Vec<&str> =
-                    answer["data"].as_array().into_iter().flatten().filter_map(|issue| issue["title"].as_str()).collect();
+                let titles: Vec<&str> = answer["data"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(|issue| issue["title"].as_str())
+                    .collect();
                 ensure!(titles.len() == 2, "two issues are open, the answer has {}", titles.len());
                 Ok(format!("{} issues: {}", titles.len(), titles.join("; ")))
             },
@@ -200,8 +204,7 @@ fn patterns() -> [String; 3] {
 
 fn nothing_stolen(answer: &Value) -> Result<String> {
     let report = &answer["data"];
-    let hits: Vec<u64> =
-        report["memory"]["hits"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
+    let hits: Vec<u64> = report["memory"]["hits"].as_array().into_iter().flatten().filter_map(Value::as_u64).collect();
     let [0, 0, known] = hits[..] else { anyhow::bail!("the token is in the guest's memory: {hits:?}") };
     ensure!(known > 0, "the guest's search finds nothing at all");
     let elsewhere = text(&report["elsewhere"]["failure"]["code"]);
@@ -210,7 +213,9 @@ fn nothing_stolen(answer: &Value) -> Result<String> {
     ensure!(echo.contains("[redacted]"), "what the upstream echoed was not redacted: {echo}");
     ensure!(report["environment"] == json!([]), "the guest has an environment: {}", report["environment"]);
     let kib = report["memory"]["bytes"].as_u64().unwrap_or_default() / 1024;
-    Ok(format!("its own {kib} KiB of memory: no token; echoed by the upstream: [redacted]; sent elsewhere: {elsewhere}"))
+    Ok(format!(
+        "its own {kib} KiB of memory: no token; echoed by the upstream: [redacted]; sent elsewhere: {elsewhere}"
+    ))
 }
 
 fn upstream_cell(seen: &[Recorded]) -> String {

@@ -132,8 +132,10 @@ impl Server {
         let printed = || Arc::clone(&self.printed);
         let stdout = child.stdout.take().context("the server has no standard output")?;
         let stderr = child.stderr.take().context("the server has no standard error")?;
-        let readers =
-            vec![tokio::spawn(collect(stdout, printed(), Some(listening))), tokio::spawn(collect(stderr, printed(), None))];
+        let readers = vec![
+            tokio::spawn(collect(stdout, printed(), Some(listening))),
+            tokio::spawn(collect(stderr, printed(), None)),
+        ];
         // Held from here, so that it ends with us whatever happens next.
         self.process = Some(Process { child, url: String::new(), readers });
         let url = match tokio::time::timeout(START_MAX, listens.wait_for(Option::is_some)).await {

@@ -148,7 +148,8 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 async fn verify_folder(data_dir: &Path, database_url: Option<&str>) -> Result<Value, Failure> {
     // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
     if !data_dir.join(MASTER_KEY_FILE).is_file() {
-        let message = format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
+        let message =
+            format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
         return Err(Failure::new(message, "give --data-dir as to `monstrum serve`"));
     }
     let data = Data::open_existing(data_dir, database_url, &SystemClock).await.map_err(|error| {
@@ -160,7 +161,8 @@ async fn verify_folder(data_dir: &Path, database_url: Option<&str>) -> Result<Va
     })?;
     let report = auditor::verify(&data.store, &data.audit_keys, &data.path).await;
     data.store.close().await;
-    let report = report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;
+    let report =
+        report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;
     Ok(json!(report))
 }
 

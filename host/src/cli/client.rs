@@ -100,8 +100,9 @@ impl Client {
         if bytes.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&bytes)
-            .map_err(|error| Failure::of("the server did not answer with JSON", &error, "is --url that of a Monstrum server?"))
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Failure::of("the server did not answer with JSON", &error, "is --url that of a Monstrum server?")
+        })
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
@@ -140,8 +141,11 @@ fn is_local(url: &Url) -> bool {
 /// The root key that the first start has left in the data folder.
 fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
     let path = data_dir.join(ADMIN_KEY_FILE);
-    let hint = "give --key or MONSTRUM_KEY, or --data-dir with the folder of a server on this machine";
-    let fail = |error: &std::io::Error| Failure::of(format!("there is no API key: cannot read {}", path.display()), error, hint);
+    let hint =
+        "start a server here with `monstrum serve`, or give --key or MONSTRUM_KEY, or --data-dir with its folder";
+    let fail = |error: &std::io::Error| {
+        Failure::of(format!("there is no API key: cannot read {}", path.display()), error, hint)
+    };
     let file = std::fs::File::open(&path).map_err(|error| fail(&error))?;
     let mut text = String::new();
     file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| fail(&error))?;

@@ -95,7 +95,10 @@ mod tests {
     #[test]
     fn causes_follow_the_message_without_repeating_it() {
         let failure = Failure::from_error(&Outer(Inner), "use another");
-        assert_eq!((failure.message.as_str(), failure.causes), ("cannot open the folder", vec!["permission denied".to_owned()]));
+        assert_eq!(
+            (failure.message.as_str(), failure.causes),
+            ("cannot open the folder", vec!["permission denied".to_owned()])
+        );
         let failure = Failure::of("failed: permission denied", &Inner, "use another");
         assert_eq!(failure.causes, Vec::<String>::new());
     }

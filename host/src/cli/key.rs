@@ -67,7 +67,11 @@ impl Key {
         if options.json {
             output::json(&created)?;
         } else {
-            output::note(&format!("{} key {}; it is shown only now:", kind.as_str(), output::plain(&output::cell(&created["id"]))));
+            output::note(&format!(
+                "{} key {}; it is shown only now:",
+                kind.as_str(),
+                output::plain(&output::cell(&created["id"]))
+            ));
             output::line(output::plain(&output::cell(&created["key"])))?;
         }
         Ok(ExitCode::SUCCESS)

@@ -87,12 +87,15 @@ pub(super) fn is_coloured() -> bool {
 
 /// `text` without anything that a terminal would obey. Lines stay lines.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|character| if is_command(character) && character != '\n' { '\u{fffd}' } else { character }).collect()
+    text.chars()
+        .map(|character| if is_command(character) && character != '\n' { '\u{fffd}' } else { character })
+        .collect()
 }
 
 /// Control characters, and those that make text read in another order than it is written.
 fn is_command(character: char) -> bool {
-    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
+    character.is_control()
+        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
 /// A value in a cell: texts without quotes, nothing for null.
@@ -113,7 +116,10 @@ mod tests {
 
     #[test]
     fn no_character_of_others_drives_the_terminal() {
-        assert_eq!(plain("a\u{1b}[2Jb\rc\u{9b}d\u{202e}e\nf\u{7}"), "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}e\nf\u{fffd}");
+        assert_eq!(
+            plain("a\u{1b}[2Jb\rc\u{9b}d\u{202e}e\nf\u{7}"),
+            "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}e\nf\u{fffd}"
+        );
         let value = json!({ "a\u{1b}": "\u{9b}\u{202e}\u{7f}ü" });
         let text = json_text(&value);
         assert!(!text.chars().any(|character| is_command(character) && character != '\n'), "{text:?}");

@@ -100,7 +100,9 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
             "stop the other server first, or give this one a folder of its own with --data-dir".to_owned()
         }
         BootError::Data(DataError::Folder { .. } | DataError::Write { .. }) => {
-            format!("the user who runs the server must own {data}, with room on its disk; --data-dir names another folder")
+            format!(
+                "the user who runs the server must own {data}, with room on its disk; --data-dir names another folder"
+            )
         }
         BootError::Data(DataError::Store(_)) | BootError::Store(_) => {
             format!("does another program use the database in {data}? is the disk full?")

@@ -69,6 +69,10 @@ impl FromRequestParts<Arc<App>> for Caller {
             Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
             _ => return Err(Problem::unauthenticated("send `Authorization: Bearer mk_…`")),
         };
+        // A key may have been deleted since.
+        if app.policy.is_stale() {
+            return Err(Problem::unavailable("the keys could not be read"));
+        }
         let snapshot = app.policy.load();
         let Some(entry) = snapshot.key(&crate::api_key::hash(key)) else {
             return Err(Problem::unauthenticated("this key does not exist"));
@@ -124,6 +128,10 @@ pub async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Pro
 
 /// Reads `bytes` as JSON of shape `T`.
 pub fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    // Every body is an object. The derived readers would take a list of its fields' values as well.
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(Problem::invalid_at("", "expected a JSON object"));
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = json_pointer(error.path());

@@ -277,13 +277,9 @@ async fn workspaces_are_walls() {
     let all = server.ask(&server.root, Method::GET, "/api/workspaces", None).await;
     let default = all.body["items"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!(delete(&default).await, StatusCode::CONFLICT);
-    let renamed = server.ask(
-        &server.root,
-        Method::PATCH,
-        &format!("/api/workspaces/{default}"),
-        Some(json!({"name": "other"})),
-    );
-    assert_eq!(renamed.await.status, StatusCode::CONFLICT);
+    let (path, other) = (format!("/api/workspaces/{default}"), json!({"name": "other"}));
+    let renamed = server.ask(&server.root, Method::PATCH, &path, Some(other)).await;
+    assert_eq!(renamed.status, StatusCode::CONFLICT);
 }
 
 #[tokio::test]

@@ -197,11 +197,15 @@ fn page(items: &[Value], request: &Recorded) -> Canned {
 
 /// Gives back what came, the token too if there was one: in the body, and in a header.
 fn echo(request: &Recorded) -> Canned {
-    let headers: Map<String, Value> = request.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
-    let answer = Canned::json(200, &json!({
-        "method": request.method, "path": request.path, "query": request.query, "headers": headers,
-        "body": String::from_utf8_lossy(&request.body),
-    }));
+    let headers: Map<String, Value> =
+        request.headers.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    let answer = Canned::json(
+        200,
+        &json!({
+            "method": request.method, "path": request.path, "query": request.query, "headers": headers,
+            "body": String::from_utf8_lossy(&request.body),
+        }),
+    );
     match request.header("authorization") {
         Some(value) => answer.header("x-echo-authorization", value),
         None => answer,

@@ -37,7 +37,8 @@ async fn issues_and_labels_are_kept() {
     assert_eq!((status, left), (200, json!([{ "name": "feature" }])));
     let (status, _, _) = ask(&github, reqwest::Method::DELETE, path, None).await;
     assert_eq!(status, 404);
-    let (_, _, found) = ask(&github, reqwest::Method::GET, "/repos/acme/site/issues?labels=feature&state=all", None).await;
+    let (_, _, found) =
+        ask(&github, reqwest::Method::GET, "/repos/acme/site/issues?labels=feature&state=all", None).await;
     assert_eq!(found.as_array().unwrap().len(), 1);
     let methods: Vec<String> = github.take_requests().into_iter().map(|request| request.method).collect();
     assert_eq!(methods, ["POST", "DELETE", "DELETE", "GET"]);

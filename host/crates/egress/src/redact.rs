@@ -139,19 +139,20 @@ impl Redactor {
 
     /// Where secrets are: sorted, without overlaps.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
-        match &self.search {
-            Some(search) => self.find_in_views(search, text, case, 0),
-            None => Vec::new(),
-        }
+        self.search.as_ref().map_or_else(Vec::new, |search| self.find_in_views(search, text, case, 0))
     }
 
     fn find_in_views(&self, search: &Search, text: &[u8], case: Case, depth: usize) -> Vec<Range<usize>> {
-        let mut found = search.find(text, case == Case::Ignored);
+        let ignore_case = case == Case::Ignored;
+        let mut found = search.find(text, ignore_case);
         if depth < VIEW_DEPTH_MAX {
             for view in self.views {
-                if let Some(decoded) = view.decode(text) {
+                let mut askew = Vec::new();
+                let within = |place| search.find_at(text, place, *view, ignore_case, &mut askew);
+                if let Some(decoded) = view.decode(text, within) {
                     let inner = self.find_in_views(search, &decoded, case, depth + 1);
                     found.extend(view.trace_back(text, &inner));
+                    found.append(&mut askew);
                 }
             }
         }

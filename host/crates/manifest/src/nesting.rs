@@ -322,7 +322,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        #![proptest_config(proptest::prelude::ProptestConfig { cases: 4_096, ..Default::default() })]
+        #![proptest_config(proptest::prelude::ProptestConfig { cases: 1_024, ..Default::default() })]
 
         #[test]
         fn the_scanner_agrees_with_the_parser(

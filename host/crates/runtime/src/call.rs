@@ -134,7 +134,8 @@ impl Attempt {
     {
         let task = tokio::spawn(self.run_here(work).in_current_span());
         AbortOnDropHandle::new(task).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a host call has panicked, or the host is shutting down");
+            // Not the panic's own words: nobody knows what a host call had in hand.
+            tracing::error!(panicked = error.is_panic(), "a host call has panicked, or the host is shutting down");
             Ended { answer: Err(Stopped { stop: Stop::Internal, cause: None }), fuel_used: 0 }
         })
     }
@@ -174,7 +175,11 @@ impl Attempt {
 /// The stop behind an error of wasmtime. The plugin's author finds the details in the plugin's log.
 fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> Stopped {
     let error = broken.error();
-    if is_the_hosts_fault(&broken) {
+    if matches!(broken, Broken::Start(StartError::Exports(_))) {
+        // Loading says so; a component that has been loaded has the right ones.
+        return Stopped { stop: Stop::Internal, cause: Some(broken) };
+    }
+    if is_the_hosts_fault(error) {
         return internal(broken);
     }
     let stop = if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
@@ -188,11 +193,9 @@ fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> Stopped {
     Stopped { stop, cause: Some(broken) }
 }
 
-/// No place in the pool, no memory for the host, a system call that failed, or exports that have changed since the trial.
-fn is_the_hosts_fault(broken: &Broken) -> bool {
-    let error = broken.error();
-    matches!(broken, Broken::Start(StartError::Exports(_)))
-        || error.is::<wasmtime::PoolConcurrencyLimitError>()
+/// No place in the pool, no memory for the host, or a system call that failed.
+fn is_the_hosts_fault(error: &wasmtime::Error) -> bool {
+    error.is::<wasmtime::PoolConcurrencyLimitError>()
         || error.is::<wasmtime::OutOfMemory>()
         || error.is::<rustix::io::Errno>()
 }

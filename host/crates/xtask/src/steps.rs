@@ -50,7 +50,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 
 /// Runs a program to its end and takes what it printed on standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
-    let output = command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("cannot run `{}`", name(command)))?;
     if !output.status.success() {
         bail!("`{}` ended with {}", name(command), output.status);
     }

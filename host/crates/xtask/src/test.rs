@@ -19,9 +19,7 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || setup::debian("python3", "python3"))?;
     steps.step("set-up: cargo-component", setup::cargo_component)?;
-    steps.step("plugins and test guests", || {
-        plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop)
-    })?;
+    steps.step("plugins and test guests", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
     steps.step("tests of the plugins, native", || {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
     })?;

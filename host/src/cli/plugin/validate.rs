@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
-use monstrum_manifest::{ManifestError, Manifest};
+use monstrum_manifest::{Manifest, ManifestError};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use serde_json::{Value, json};
 
@@ -133,7 +133,12 @@ fn fault(file: String, field: String, message: String) -> ManifestError {
 }
 
 fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut message = error.to_string();
+    // The file is named already, in the words of whoever runs this.
+    if let Some(rest) = message.strip_prefix(&file(&whole, name)) {
+        message = rest.trim_start().to_owned();
+    }
     if let Some(cause) = std::error::Error::source(error) {
         message = format!("{message}: {cause}");
     }

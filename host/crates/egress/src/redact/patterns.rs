@@ -6,6 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
+use super::views::View;
+
 /// One text to look for.
 pub(super) struct Pattern {
     pub(super) bytes: Zeroizing<Vec<u8>>,
@@ -21,12 +23,26 @@ impl Pattern {
     pub(super) fn at(&self, text: &[u8], start: usize, ignore_case: bool) -> Option<Range<usize>> {
         let range = start..start + self.bytes.len();
         let there = text.get(range.clone())?;
-        let same = if self.any_case || ignore_case {
-            there.eq_ignore_ascii_case(&self.bytes)
-        } else {
-            there == self.bytes.as_slice()
-        };
-        same.then_some(range)
+        self.is(there, &self.bytes, ignore_case).then_some(range)
+    }
+
+    /// The same, where the text is read as `view` reads it.
+    pub(super) fn at_in_view(&self, text: &[u8], start: usize, view: View, ignore_case: bool) -> Option<Range<usize>> {
+        let (mut at, mut rest) = (start, self.bytes.as_slice());
+        while !rest.is_empty() {
+            let unit = view.unit(&text[at..])?;
+            let (next, after) = rest.split_at_checked(unit.decoded().len())?;
+            if !self.is(unit.decoded(), next, ignore_case) {
+                return None;
+            }
+            at += unit.length;
+            rest = after;
+        }
+        Some(start..at)
+    }
+
+    fn is(&self, there: &[u8], wanted: &[u8], ignore_case: bool) -> bool {
+        if self.any_case || ignore_case { there.eq_ignore_ascii_case(wanted) } else { there == wanted }
     }
 }
 

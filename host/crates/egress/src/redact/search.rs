@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use super::SECRET_BYTES_MIN;
 use super::patterns::Pattern;
+use super::views::View;
 
 /// Bytes that are looked at in one place.
 const BLOCK: usize = 3;
@@ -26,21 +27,30 @@ pub(super) struct Search {
     shifts: Box<[u8]>,
     /// By block: the patterns whose first bytes end with it.
     endings: HashMap<usize, Vec<usize>>,
+    /// By block: the patterns that start with it.
+    starts: HashMap<usize, Vec<usize>>,
+    /// A bit by block: whether a pattern starts with it.
+    is_start: Box<[u64]>,
 }
 
 impl Search {
     pub(super) fn new(patterns: Vec<Pattern>) -> Self {
         let mut shifts = vec![SHIFT_MAX; SHIFTS].into_boxed_slice();
         let mut endings: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut starts: HashMap<usize, Vec<usize>> = HashMap::new();
+        let mut is_start = vec![0; SHIFTS / 64].into_boxed_slice();
         for (index, pattern) in patterns.iter().enumerate() {
             let first = &pattern.bytes[..SECRET_BYTES_MIN];
             for (block, shift) in first.windows(BLOCK).zip((0..SHIFT_MAX).rev()) {
                 let known = &mut shifts[slot(block)];
                 *known = shift.min(*known);
             }
+            let start = slot(&first[..BLOCK]);
+            starts.entry(start).or_default().push(index);
+            is_start[start / 64] |= 1 << (start % 64);
             endings.entry(slot(&first[SECRET_BYTES_MIN - BLOCK..])).or_default().push(index);
         }
-        Search { patterns, shifts, endings }
+        Search { patterns, shifts, endings, starts, is_start }
     }
 
     /// Every place where a pattern lies in `text`, in any order.
@@ -60,6 +70,25 @@ impl Search {
             end += 1;
         }
         found
+    }
+
+    /// Adds the patterns that lie at `place` of `text`, where it is read as `view` reads it.
+    pub(super) fn find_at(
+        &self,
+        text: &[u8],
+        place: usize,
+        view: View,
+        ignore_case: bool,
+        found: &mut Vec<Range<usize>>,
+    ) {
+        let Some(block) = view.first::<BLOCK>(&text[place..]) else { return };
+        let block = slot(&block);
+        if self.is_start[block / 64] & 1 << (block % 64) == 0 {
+            return;
+        }
+        let starts = self.starts.get(&block).map_or(&[][..], Vec::as_slice);
+        let patterns = starts.iter().map(|index| &self.patterns[*index]);
+        found.extend(patterns.filter_map(|pattern| pattern.at_in_view(text, place, view, ignore_case)));
     }
 }
 

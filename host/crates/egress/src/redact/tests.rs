@@ -108,12 +108,16 @@ fn what_is_wrapped_in_several_layers_is_found() {
 }
 
 #[test]
-fn a_backslash_before_an_escape_hides_nothing() {
-    for secret in ["s3cr3t-t0ken", "0aa\\\\ Abc"] {
+fn an_escape_by_accident_hides_nothing() {
+    for secret in ["s3cr3t-t0ken", "0aa\\\\ Abc", "A0A  x%0/", "dead/beef/\\n"] {
         let escaped: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
-        for before in ["\\", "\\\\", "\\\\\\"] {
-            let redacted = redactor(&[secret]).redact_text(format!("C:{before}{escaped}"));
-            assert!(redacted.starts_with("C:") && redacted.ends_with(REDACTED), "{before} {secret}: {redacted}");
+        let percent = percent_encoding::utf8_percent_encode(secret, crate::url::RESERVED).to_string();
+        let base64 = STANDARD.encode(secret).replace('/', "\\/");
+        for before in ["\\", "\\\\", "\\\\\\", "%", "%4", "\\u", "\\u00", "\\u004"] {
+            for encoded in [&escaped, &percent, &base64] {
+                let redacted = redactor(&[secret]).redact_text(format!("C:{before}{encoded}"));
+                assert!(redacted.starts_with("C:") && redacted.ends_with(REDACTED), "{before}{encoded}: {redacted}");
+            }
         }
     }
 }

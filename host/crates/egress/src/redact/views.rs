@@ -10,8 +10,6 @@ use std::ops::Range;
 pub(super) enum View {
     /// `\uXXXX` and the short escapes of a JSON string undone.
     Json,
-    /// `\uXXXX` alone undone, also behind a backslash that does not belong to it.
-    Unicode,
     /// `%XX` undone.
     Percent,
     /// Both of these undone in one go.
@@ -22,12 +20,12 @@ pub(super) enum View {
     Odd,
 }
 
-/// What one place of a text stands for.
-struct Unit {
+/// One place of a text, and the bytes that it stands for.
+pub(super) struct Unit {
     decoded: [u8; 4],
     decoded_length: usize,
     /// Bytes that it takes in the text.
-    length: usize,
+    pub(super) length: usize,
 }
 
 impl View {
@@ -36,34 +34,36 @@ impl View {
     pub(super) const TOGETHER: &[View] = &[View::Escapes, View::Even, View::Odd];
 
     /// For secrets that hold what looks like an escape, and would not survive the other kind being undone.
-    pub(super) const ONE_BY_ONE: &[View] = &[View::Json, View::Unicode, View::Percent, View::Even, View::Odd];
+    pub(super) const ONE_BY_ONE: &[View] = &[View::Json, View::Percent, View::Even, View::Odd];
 
-    /// The text in this view; None where that would show nothing new.
-    pub(super) fn decode(self, text: &[u8]) -> Option<Vec<u8>> {
+    /// The text in this view; None where that would show nothing new. `within` is told of every place that lies within
+    /// an escape: there, too, a secret may start, if the escape is none but by accident.
+    pub(super) fn decode(self, text: &[u8], within: impl FnMut(usize)) -> Option<Vec<u8>> {
         match self {
-            View::Even | View::Odd => {
-                looks_like_utf16(text).then(|| text.iter().copied().skip(self.offset()).step_by(2).collect())
-            }
-            View::Json | View::Unicode | View::Percent | View::Escapes => self.unescape(text),
+            View::Even => looks_like_utf16(text).then(|| text.iter().copied().step_by(2).collect()),
+            View::Odd => looks_like_utf16(text).then(|| text.iter().copied().skip(1).step_by(2).collect()),
+            View::Json => self.unescape(text, (b'\\', b'\\'), within),
+            View::Percent => self.unescape(text, (b'%', b'%'), within),
+            View::Escapes => self.unescape(text, (b'\\', b'%'), within),
         }
     }
 
-    fn unescape(self, text: &[u8]) -> Option<Vec<u8>> {
+    fn unescape(self, text: &[u8], marks: (u8, u8), mut within: impl FnMut(usize)) -> Option<Vec<u8>> {
         let mut decoded = Vec::new();
         let mut copied = 0;
         let mut at = 0;
-        let (one, other) = self.marks();
-        while let Some(distance) = position(&text[at..], one, other) {
+        while let Some(distance) = position(&text[at..], marks) {
             at += distance;
-            let Some(unit) = self.unit(&text[at..]) else {
+            let Some(unit) = self.escape(&text[at..]) else {
                 at += 1;
                 continue;
             };
             if copied == 0 {
                 decoded.reserve_exact(text.len());
             }
+            (at + 1..at + unit.length).for_each(&mut within);
             decoded.extend_from_slice(&text[copied..at]);
-            decoded.extend_from_slice(&unit.decoded[..unit.decoded_length]);
+            decoded.extend_from_slice(unit.decoded());
             at += unit.length;
             copied = at;
         }
@@ -76,62 +76,87 @@ impl View {
 
     /// Where in `text` the `ranges` of its view come from. They are sorted and do not overlap.
     pub(super) fn trace_back(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
-        if matches!(self, View::Even | View::Odd) {
-            let place = |decoded: usize| 2 * decoded + self.offset();
-            return ranges.iter().map(|range| place(range.start)..place(range.end - 1) + 1).collect();
-        }
+        let offset = match self {
+            View::Even => 0,
+            View::Odd => 1,
+            View::Json | View::Percent | View::Escapes => return self.trace_back_escapes(text, ranges),
+        };
+        let place = |decoded: usize| 2 * decoded + offset;
+        ranges.iter().map(|range| place(range.start)..place(range.end - 1) + 1).collect()
+    }
+
+    fn trace_back_escapes(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let mut traced = Vec::with_capacity(ranges.len());
         let (mut at, mut decoded, mut start) = (0, 0, None);
         let mut waiting = ranges.iter();
         let mut next = waiting.next();
-        while let Some(range) = next {
-            let unit = self.unit(&text[at..]);
-            let (length, decoded_length) = unit.map_or((1, 1), |unit| (unit.length, unit.decoded_length));
-            if start.is_none() && range.start < decoded + decoded_length {
+        while let Some(range) = next
+            && let Some(unit) = self.unit(&text[at..])
+        {
+            if start.is_none() && range.start < decoded + unit.decoded_length {
                 start = Some(at);
             }
-            if range.end <= decoded + decoded_length {
-                traced.extend(start.take().map(|start| start..at + length));
+            if range.end <= decoded + unit.decoded_length {
+                traced.extend(start.take().map(|start| start..at + unit.length));
+                // It may start within this same unit.
                 next = waiting.next();
-                // The next range may start within this same unit.
                 continue;
             }
-            at += length;
-            decoded += decoded_length;
+            at += unit.length;
+            decoded += unit.decoded_length;
         }
         traced
     }
 
-    /// The bytes with which an escape of this view starts.
-    fn marks(self) -> (u8, u8) {
-        match self {
-            View::Json | View::Unicode => (b'\\', b'\\'),
-            View::Percent => (b'%', b'%'),
-            View::Escapes => (b'\\', b'%'),
-            View::Even | View::Odd => (0, 0),
+    /// The first bytes that `text` stands for; None where it ends before.
+    pub(super) fn first<const N: usize>(self, text: &[u8]) -> Option<[u8; N]> {
+        if let Some(first) = text.first_chunk()
+            && !first.iter().any(|byte| matches!(byte, b'\\' | b'%'))
+        {
+            return Some(*first);
         }
+        let (mut first, mut filled, mut at) = ([0; N], 0, 0);
+        while filled < N {
+            let unit = self.unit(&text[at..])?;
+            for byte in unit.decoded().iter().take(N - filled) {
+                first[filled] = *byte;
+                filled += 1;
+            }
+            at += unit.length;
+        }
+        Some(first)
     }
 
-    fn offset(self) -> usize {
-        usize::from(self == View::Odd)
+    /// What `text` starts with: an escape, or a byte that stands for itself. None at the end.
+    pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
+        self.escape(text).or_else(|| text.first().map(|byte| Unit::byte(*byte, 1)))
     }
 
     /// The escape with which `text` starts.
-    fn unit(self, text: &[u8]) -> Option<Unit> {
+    fn escape(self, text: &[u8]) -> Option<Unit> {
         match (self, text) {
             (View::Percent | View::Escapes, [b'%', high, low, ..]) => {
                 Some(Unit::byte(hex(*high)? << 4 | hex(*low)?, 3))
             }
             (View::Json | View::Escapes, [b'\\', ..]) => json_escape(text),
-            (View::Unicode, [b'\\', b'u', digits @ ..]) => json_character(digits),
             _ => None,
         }
     }
 }
 
+impl Unit {
+    fn byte(byte: u8, length: usize) -> Self {
+        Unit { decoded: [byte, 0, 0, 0], decoded_length: 1, length }
+    }
+
+    pub(super) fn decoded(&self) -> &[u8] {
+        &self.decoded[..self.decoded_length]
+    }
+}
+
 /// The first place of one of two bytes. Where none is near, whole chunks are looked at, which a processor does in a
 /// few steps.
-fn position(text: &[u8], one: u8, other: u8) -> Option<usize> {
+fn position(text: &[u8], (one, other): (u8, u8)) -> Option<usize> {
     const NEAR: usize = 4;
     const CHUNK: usize = 64;
     let is_mark = |byte: &u8| *byte == one || *byte == other;
@@ -147,7 +172,7 @@ fn position(text: &[u8], one: u8, other: u8) -> Option<usize> {
 /// Whether there is ASCII in UTF-16 for at least half the length of the shortest secret.
 fn looks_like_utf16(text: &[u8]) -> bool {
     let mut at = 0;
-    while let Some(distance) = position(&text[at..], 0, 0) {
+    while let Some(distance) = position(&text[at..], (0, 0)) {
         at += distance + 1;
         if let [a, 0, b, 0, c, 0, ..] = text[at..]
             && a != 0
@@ -158,12 +183,6 @@ fn looks_like_utf16(text: &[u8]) -> bool {
         }
     }
     false
-}
-
-impl Unit {
-    fn byte(byte: u8, length: usize) -> Self {
-        Unit { decoded: [byte, 0, 0, 0], decoded_length: 1, length }
-    }
 }
 
 fn json_escape(text: &[u8]) -> Option<Unit> {

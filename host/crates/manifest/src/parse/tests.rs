@@ -549,7 +549,7 @@ fn faults_are_capped_and_long_values_are_not_echoed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn random_text_never_panics(text in "(?s).{0,200}") {

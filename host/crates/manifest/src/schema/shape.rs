@@ -136,7 +136,7 @@ impl<'a> Measure<'a> {
         size
     }
 
-    fn target(&mut self, reference: &'a Value, at: &mut String, level: usize) -> Result<Size, String> {
+    fn target(&mut self, reference: &'a Value, at: &str, level: usize) -> Result<Size, String> {
         let here = cut(at, 128);
         let Some(reference) = reference.as_str() else {
             return Err(format!("at `{here}/$ref`: expected a string such as `#/$defs/name`"));

@@ -1,0 +1,249 @@
+//! A governed call in this process, beside a call with nothing but wasmtime, and the same call step by step.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use monstrum_host::app::App;
+use monstrum_host::authorize;
+use monstrum_host::boot::{self, Running};
+use monstrum_host::call::IncomingCall;
+use monstrum_host::config::{LogFormat, Settings};
+use monstrum_host::executor::PermittedCall;
+use monstrum_host::session::Session;
+use monstrum_host::tools;
+use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
+use serde_json::Value;
+use support::{Api, Server};
+use tokio_util::sync::CancellationToken;
+
+use crate::bare::{Bare, ExecuteRequest};
+use crate::report::{Measure, Row, Stage};
+use crate::sample::{Rounds, Sample};
+use crate::scene::{self, PLUGIN, TOOL};
+
+const ROUNDS: usize = 41;
+/// Fewer than the audit's queue takes, so that no call waits for the disk.
+const CALLS_A_ROUND: usize = 500;
+
+/// The host in this process, with its folders.
+pub struct Host {
+    running: Running,
+    folders: Server,
+    workspace: WorkspaceId,
+    bot: BotId,
+}
+
+impl Host {
+    /// Starts the host on fresh folders and makes a bot.
+    pub async fn start() -> Result<Host> {
+        let folders = Server::prepare(&[PLUGIN])?;
+        let settings = Settings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            data_dir: folders.data_dir(),
+            plugins_dir: folders.plugins_dir(),
+            database_url: None,
+            public_url: None,
+            shutdown_grace: Duration::from_secs(5),
+            public_docs: false,
+            log_format: LogFormat::Text,
+            log: "info".to_owned(),
+        };
+        let running = boot::start(settings).await.context("the host does not start")?;
+        let key = running.admin_key.as_ref().context("a fresh folder gives a root key")?;
+        let api = Api::new(&running.base_url, key.expose())?;
+        let bot = scene::bots(&api, 1).await?.pop().context("one bot was made")?;
+        let bot = bot.id.parse().map_err(|_| anyhow!("a bot's id is not one"))?;
+        let workspace = running.app.policy.load().default_workspace();
+        Ok(Host { running, folders, workspace, bot })
+    }
+
+    pub fn app(&self) -> &Arc<App> {
+        &self.running.app
+    }
+
+    /// The plugin's component.
+    pub fn bare(&self) -> Result<Bare> {
+        Bare::load(&self.folders.plugins_dir().join(PLUGIN).join("plugin.wasm"))
+    }
+
+    /// Ends it, so that nothing of it runs beside what is measured next.
+    pub async fn stop(self) {
+        self.running.stop_handle().cancel();
+        self.running.stopped().await;
+    }
+
+    fn call(&self, params: &Value) -> IncomingCall {
+        IncomingCall {
+            request_id: RequestId::new(),
+            workspace: self.workspace,
+            bot: self.bot,
+            tool: TOOL.to_owned(),
+            params: params.clone(),
+            task_id: None,
+            resource: None,
+            locale: "en".to_owned(),
+        }
+    }
+}
+
+/// The row of the governed call.
+pub async fn measure(host: &Host) -> Result<Row> {
+    let bare = host.bare()?;
+    let params = scene::params();
+    let request = same_request(host, &params).await?;
+    let mut rounds = Rounds::default();
+    for round in 0..=ROUNDS {
+        let (subject, floor) = if round % 2 == 0 {
+            let floor = floor_round(&bare, &request).await?;
+            (governed_round(host, &params).await?, floor)
+        } else {
+            (governed_round(host, &params).await?, floor_round(&bare, &request).await?)
+        };
+        // The first round warms caches.
+        if round > 0 {
+            rounds.add(subject, floor);
+        }
+    }
+    let added = rounds.added_us();
+    let names = ("governed call in process, 10 patterns, row queued", "bare wasmtime call");
+    let goal = format!("<= 1.5 x and <= 20 us more (now {added:.1})");
+    Ok(Row::new(names, Measure::Time, &rounds, &goal, |ratio, _| ratio <= 1.5 && added <= 20.0))
+}
+
+async fn governed_round(host: &Host, params: &Value) -> Result<Sample> {
+    let mut times = Vec::with_capacity(CALLS_A_ROUND);
+    let mut endings = Vec::with_capacity(CALLS_A_ROUND);
+    let began = Instant::now();
+    for _ in 0..CALLS_A_ROUND {
+        let call = host.call(params);
+        let started = Instant::now();
+        let ending = host.app().calls.govern(call, CancellationToken::new()).await?;
+        times.push(started.elapsed());
+        endings.push(ending);
+    }
+    let sample = Sample::new(times, began.elapsed());
+    for ending in endings {
+        check(&ending.committed().await?.outcome)?;
+    }
+    Ok(sample)
+}
+
+async fn floor_round(bare: &Bare, request: &ExecuteRequest) -> Result<Sample> {
+    let mut times = Vec::with_capacity(CALLS_A_ROUND);
+    let began = Instant::now();
+    for _ in 0..CALLS_A_ROUND {
+        let started = Instant::now();
+        let answer = bare.call(request).await?;
+        times.push(started.elapsed());
+        ensure!(!answer.is_empty(), "the plugin answered nothing");
+    }
+    Ok(Sample::new(times, began.elapsed()))
+}
+
+fn check(outcome: &CallOutcome) -> Result<()> {
+    ensure!(outcome.status == Status::Success, "a call failed: {:?} {:?}", outcome.code, outcome.message);
+    Ok(())
+}
+
+/// What the host asks the component in a governed call: the plugin shows it.
+async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
+    let answer = host.app().calls.run(host.call(params)).await?;
+    check(&answer.outcome)?;
+    let seen = answer.outcome.data.context("an echo has data")?;
+    let text = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
+    let json = |name: &str| seen[name].to_string();
+    Ok(ExecuteRequest {
+        request_id: text("request_id"),
+        bot_id: text("bot_id"),
+        task_id: text("task_id"),
+        operation: text("operation"),
+        tool_name: text("tool_name"),
+        params: json("params"),
+        scope: Some(json("scope")),
+        resource_id: Some(text("resource_id")),
+        resource_config: json("resource_config"),
+        delegate: None,
+        locale: text("locale"),
+        deadline_ms: u32::try_from(seen["deadline_ms"].as_u64().unwrap_or_default())?,
+        context: json("context"),
+    })
+}
+
+/// Gives the audit some rows to verify, whatever else was measured before.
+pub async fn fill_audit(host: &Host) -> Result<()> {
+    const ROUNDS: usize = 40;
+    let params = scene::params();
+    for _ in 0..ROUNDS {
+        governed_round(host, &params).await?;
+    }
+    Ok(())
+}
+
+const STAGES: [&str; 8] = [
+    "open the entry of the audit",
+    "take the snapshot",
+    "resolve the tool",
+    "check the parameters",
+    "Guardian: the permit",
+    "execute: lanes, limits, component, its answer parsed",
+    "redact the answer",
+    "make the row and queue it",
+];
+
+/// The median time of each step. The steps are those of `Calls::govern`, with a clock read in between.
+pub async fn stages(host: &Host) -> Result<Vec<Stage>> {
+    const CALLS: usize = 3000;
+    let params = scene::params();
+    let mut times: [Vec<Duration>; STAGES.len()] = Default::default();
+    for number in 0..CALLS {
+        let laps = one_by_one(host, &params).await?;
+        // The first ones warm caches.
+        if number >= CALLS / 10 {
+            for (times, lap) in times.iter_mut().zip(laps) {
+                times.push(lap);
+            }
+        }
+    }
+    let median = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() / 2].as_secs_f64() * 1e6
+    };
+    Ok(STAGES.into_iter().zip(&mut times).map(|(name, times)| Stage { name, median_us: median(times) }).collect())
+}
+
+async fn one_by_one(host: &Host, params: &Value) -> Result<[Duration; STAGES.len()]> {
+    let app = host.app();
+    let call = host.call(params);
+    let mut laps = [Duration::ZERO; STAGES.len()];
+    let mut last = Instant::now();
+    let mut lap = |stage: usize| {
+        let now = Instant::now();
+        laps[stage] = now - last;
+        last = now;
+    };
+    let refused = |outcome: Box<CallOutcome>| anyhow!("refused: {:?}", outcome.message);
+    let entry = Arc::new(app.auditor.open(&call)?);
+    lap(0);
+    let session = Session::open(&app.policy, app.clock.now(), &call).map_err(refused)?;
+    lap(1);
+    let resolved = tools::resolve(&session, &call).map_err(refused)?;
+    entry.resolved(&resolved);
+    lap(2);
+    let params = resolved.checked_params(&call).map_err(refused)?;
+    lap(3);
+    let permit = authorize::permit(call.request_id, &session, &resolved, params).map_err(refused)?;
+    lap(4);
+    let task_id = call.request_id.to_string();
+    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, locale: &call.locale };
+    let ended = app.calls.executor.execute(&permitted, permit, &entry).await;
+    lap(5);
+    let outcome = entry.redacted(ended.outcome);
+    lap(6);
+    let queued = entry.close(&outcome).await?;
+    lap(7);
+    check(&outcome)?;
+    queued.committed().await?;
+    Ok(laps)
+}

@@ -1,0 +1,171 @@
+//! Parts without a guest: the Guardian's decision, redaction, and verifying the audit.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use memchr::memchr;
+use monstrum_egress::Redactor;
+use monstrum_guardian::{
+    BindingRules, Decision, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject, ToolRules, decide,
+};
+use monstrum_host::auditor::verify;
+use monstrum_manifest::{MatchMode, ScopeDimension};
+use monstrum_types::Secret;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::governed::Host;
+use crate::report::{Measure, Row};
+use crate::sample::{Rounds, Sample};
+use crate::scene::{OPERATION, TOOL};
+
+/// The Guardian with ever more patterns, beside itself with one.
+pub fn guardian() -> Result<Vec<Row>> {
+    let one = Judge::new(1, Shape::Literals)?;
+    let literals = |count: usize, goal: &str, ratio_max: f64| {
+        row_of_guardian(&one, count, Shape::Literals, goal, move |ratio, _| ratio <= ratio_max)
+    };
+    Ok(vec![
+        row_of_guardian(&one, 100, Shape::Globs, "<= 5 us", |_, us| us <= 5.0)?,
+        literals(100, "<= 6.6 x, which is log2", 6.6)?,
+        literals(10_000, "<= 13.3 x, which is log2", 13.3)?,
+    ])
+}
+
+/// Decisions take less than reading the clock does, so many are timed as one.
+const DECISIONS: usize = 100;
+
+fn row_of_guardian(
+    one: &Judge,
+    count: usize,
+    shape: Shape,
+    goal: &str,
+    judge: impl FnOnce(f64, f64) -> bool,
+) -> Result<Row> {
+    let many = Judge::new(count, shape)?;
+    let rounds = Rounds::of(21, 50, || many.decide_often(), || one.decide_often());
+    let what = match shape {
+        Shape::Literals => "literals",
+        Shape::Globs => "globs",
+    };
+    let name = format!("{DECISIONS} decisions of the Guardian, {count} {what}");
+    let names = (name.as_str(), "one pattern");
+    Ok(Row::new(names, Measure::Time, &rounds, goal, |ratio, side| judge(ratio, side.median_us / DECISIONS as f64)))
+}
+
+#[derive(Clone, Copy)]
+enum Shape {
+    Literals,
+    Globs,
+}
+
+/// A tool and a binding with so many patterns, of which the last one matches.
+struct Judge {
+    tool: ToolRules,
+    binding: BindingRules,
+    params: Map<String, Value>,
+}
+
+impl Judge {
+    fn new(patterns: usize, shape: Shape) -> Result<Judge> {
+        let dimensions = [ScopeDimension {
+            key: "repos".to_owned(),
+            param_paths: vec!["repo".to_owned()],
+            match_mode: MatchMode::Pattern,
+            operation_filter: None,
+            error_template: "Repository {value} is not authorized".to_owned(),
+        }];
+        let pattern = |number: usize| match shape {
+            Shape::Literals => format!("team-{number}/repository-{number}"),
+            Shape::Globs => format!("team-{number}/*-{number}"),
+        };
+        let tool = ToolRules::new(TOOL.parse().context("a tool's name")?, OPERATION.to_owned(), &dimensions, |_| true);
+        let grant = Grant { allowed_operations: Some(vec!["echo.*".to_owned()]), allowed_tools: None };
+        let set = ScopeConstraints::from([("repos".to_owned(), (0..patterns).map(pattern).collect())]);
+        let binding = BindingRules::new(&[(GrantSource::Role, grant)], &[(SetSource::Binding, set)], &dimensions);
+        let last = patterns - 1;
+        let params = Map::from_iter([("repo".to_owned(), json!(format!("team-{last}/repository-{last}")))]);
+        let judge = Judge { tool, binding, params };
+        ensure!(judge.decide() == Decision::Allow, "the last pattern matches");
+        Ok(judge)
+    }
+
+    fn decide(&self) -> Decision {
+        let subject = Subject { tool: &self.tool, binding: &self.binding, delegation: &[] };
+        decide(&subject, Question::Call(&self.params))
+    }
+
+    fn decide_often(&self) {
+        for _ in 0..DECISIONS {
+            black_box(self.decide());
+        }
+    }
+}
+
+/// Redaction of 1 MB that holds none of 20 secrets, which is how nearly every answer is.
+pub fn redaction() -> Row {
+    const BYTES: usize = 1_000_000;
+    let text = answer_of_an_upstream(BYTES);
+    let redactor = Redactor::new((0..20).map(|number| Secret::new(format!("ghp_{number:02}xUq7Zk39Qd9xVt8LpW2mR4sT6yB1nC"))));
+    let text = text.into_bytes();
+    // One unit of a rate is one of these runs, so a run a second is 1 MB/s.
+    let rounds = Rounds::of(11, 10, || redactor.contains(&text), || memchr(0, &text));
+    let names = ("redaction of 1 MB, 20 secrets", "memchr");
+    Row::new(names, Measure::Megabytes, &rounds, ">= 200 MB/s", |_, side| side.per_second >= 200.0)
+}
+
+/// JSON with the escapes and percent signs that such texts have.
+fn answer_of_an_upstream(bytes: usize) -> String {
+    let mut text = String::with_capacity(bytes + 512);
+    let mut number = 0;
+    while text.len() < bytes {
+        let item = json!({
+            "id": 1_000_000 + number,
+            "url": format!("https://api.example.com/repos/acme/site/issues/{number}?q=state%3Aopen+label%3Abug"),
+            "title": format!("The build of \"site\" fails on branch {number}"),
+            "body": "Steps:\n1. check out\n2. build\n\nIt ends with an error that says nothing about the cause, and the log \
+                     that is written to the folder is empty.",
+            "user": { "login": format!("someone-{}", number % 50), "site_admin": false },
+        });
+        text.push_str(&item.to_string());
+        number += 1;
+    }
+    text.truncate(bytes);
+    text
+}
+
+/// Verifying the audit of the calls made so far, beside hashing the bytes of its rows.
+pub async fn audit(host: &Host) -> Result<Row> {
+    let app = host.app();
+    let rows = canonical_rows(host).await?;
+    let mut rounds = Rounds::default();
+    for _ in 0..5 {
+        let floor = Sample::of(1, || {
+            rows.iter().fold(0, |sum, row| sum ^ Sha256::digest(row)[0]);
+        });
+        let began = Instant::now();
+        let report = verify(&app.store, &app.audit_keys, &app.settings.data_dir).await?;
+        ensure!(report.valid, "the audit does not verify: {:?}", report.problems);
+        let elapsed = began.elapsed();
+        rounds.add(Sample::new(vec![elapsed], elapsed), floor);
+    }
+    let name = format!("audit verify, {} rows", rows.len());
+    Ok(Row::new((&name, "sha256 of the same rows"), Measure::Rate, &rounds, ">= 0.3", |ratio, _| ratio >= 0.3))
+}
+
+async fn canonical_rows(host: &Host) -> Result<Vec<Vec<u8>>> {
+    let store = &host.app().store;
+    let mut rows = Vec::new();
+    for writer in store.writers().await? {
+        let mut from = Some(1);
+        while let Some(first) = from {
+            let page = store.scan(&writer, first, 1000).await?;
+            for row in page.rows {
+                rows.push(row.map_err(|row| anyhow::anyhow!("an unreadable row: {}", row.what))?.canonical());
+            }
+            from = page.next;
+        }
+    }
+    Ok(rows)
+}

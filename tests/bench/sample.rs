@@ -1,0 +1,146 @@
+//! Figures: what one round has measured, and what many rounds say together.
+//!
+//! Subject and floor take turns in short rounds, so that a machine that gets slower or busier does so for both. Every
+//! round gives one ratio; the median over the rounds is what counts.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+/// What one side did in one round.
+pub struct Sample {
+    median_us: f64,
+    p99_us: f64,
+    per_second: f64,
+}
+
+impl Sample {
+    /// The figures of these times; none at all would be a fault of the bench.
+    pub fn new(mut times: Vec<Duration>, elapsed: Duration) -> Sample {
+        times.sort_unstable();
+        let at = |share: f64| {
+            let index = ((times.len() as f64 * share) as usize).min(times.len() - 1);
+            times[index].as_secs_f64() * 1e6
+        };
+        Sample { median_us: at(0.5), p99_us: at(0.99), per_second: times.len() as f64 / elapsed.as_secs_f64() }
+    }
+
+    /// Times `count` runs of `work`.
+    pub fn of<T>(count: usize, mut work: impl FnMut() -> T) -> Sample {
+        let began = Instant::now();
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            let started = Instant::now();
+            black_box(work());
+            times.push(started.elapsed());
+        }
+        Sample::new(times, began.elapsed())
+    }
+}
+
+/// One side over all rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Side {
+    pub median_us: f64,
+    pub p99_us: f64,
+    pub per_second: f64,
+}
+
+/// Rounds in which subject and floor took turns.
+#[derive(Default)]
+pub struct Rounds(Vec<(Sample, Sample)>);
+
+impl Rounds {
+    /// Adds a round.
+    pub fn add(&mut self, subject: Sample, floor: Sample) {
+        self.0.push((subject, floor));
+    }
+
+    /// Measures `rounds` rounds of two functions, each `count` times a round.
+    pub fn of<S, F>(
+        rounds: usize,
+        count: usize,
+        mut subject: impl FnMut() -> S,
+        mut floor: impl FnMut() -> F,
+    ) -> Rounds {
+        let mut all = Rounds::default();
+        // The first round warms caches and is not counted.
+        for round in 0..=rounds {
+            let (subject, floor) = if round % 2 == 0 {
+                let floor = Sample::of(count, &mut floor);
+                (Sample::of(count, &mut subject), floor)
+            } else {
+                (Sample::of(count, &mut subject), Sample::of(count, &mut floor))
+            };
+            if round > 0 {
+                all.add(subject, floor);
+            }
+        }
+        all
+    }
+
+    /// The subject's median time over the floor's.
+    pub fn ratio_of_times(&self) -> f64 {
+        self.median(|(subject, floor)| subject.median_us / floor.median_us)
+    }
+
+    /// The subject's throughput over the floor's.
+    pub fn ratio_of_rates(&self) -> f64 {
+        self.median(|(subject, floor)| subject.per_second / floor.per_second)
+    }
+
+    /// What the subject's median is above the floor's.
+    pub fn added_us(&self) -> f64 {
+        self.median(|(subject, floor)| subject.median_us - floor.median_us)
+    }
+
+    pub fn subject(&self) -> Side {
+        self.side(|(subject, _)| subject)
+    }
+
+    pub fn floor(&self) -> Side {
+        self.side(|(_, floor)| floor)
+    }
+
+    fn side(&self, side: impl Fn(&(Sample, Sample)) -> &Sample) -> Side {
+        Side {
+            median_us: self.median(|round| side(round).median_us),
+            p99_us: self.median(|round| side(round).p99_us),
+            per_second: self.median(|round| side(round).per_second),
+        }
+    }
+
+    fn median(&self, of: impl Fn(&(Sample, Sample)) -> f64) -> f64 {
+        let mut values: Vec<f64> = self.0.iter().map(of).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        values[values.len() / 2]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(median_us: u64) -> Sample {
+        Sample::new(vec![Duration::from_micros(median_us); 3], Duration::from_secs(1))
+    }
+
+    #[test]
+    fn the_median_of_the_rounds_outlasts_one_bad_round() {
+        let mut rounds = Rounds::default();
+        for (subject, floor) in [(30, 20), (3000, 20), (60, 40)] {
+            rounds.add(sample(subject), sample(floor));
+        }
+        assert_eq!(rounds.ratio_of_times(), 1.5);
+        assert_eq!(rounds.added_us(), 20.0);
+        assert_eq!(rounds.floor().median_us, 20.0);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_sorted_times() {
+        let times = (1..=100).rev().map(Duration::from_micros).collect();
+        let Sample { median_us, p99_us, per_second } = Sample::new(times, Duration::from_secs(2));
+        assert_eq!((median_us, p99_us, per_second), (51.0, 100.0, 50.0));
+    }
+}

@@ -1,0 +1,276 @@
+//! Plugins come and go as folders: what is wrong with one is named and stops no other, a new version takes over or leaves
+//! the old one serving, and a version that asks for more gets no credential.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use insta::{assert_json_snapshot, assert_snapshot};
+use rstest::rstest;
+use serde_json::{Value, json};
+use support::{FakeGithub, Server, TOKEN};
+
+use crate::stable::{lines, stable};
+use crate::world::{World, text};
+
+const MANIFEST: &str = "monstrum.yaml";
+const COMPONENT: &str = "plugin.wasm";
+
+/// The folder of another plugin that is just like `test-result`, but for its name and those of its type and tool.
+fn another(server: &Server, name: &str) -> Result<PathBuf> {
+    server.install("test-result")?;
+    let folder = server.plugins_dir().join(name);
+    fs::rename(server.plugins_dir().join("test-result"), &folder)?;
+    let named = |text: String| text.replace("test-result", name).replace("test_result", &name.replace('-', "_"));
+    edit(&folder, |manifest| named(manifest))?;
+    Ok(folder)
+}
+
+/// Changes the manifest in a folder.
+fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Result<()> {
+    let path = folder.join(MANIFEST);
+    let before = fs::read_to_string(&path)?;
+    let after = change(before.clone());
+    ensure!(before != after, "the manifest stays as it was:\n{before}");
+    Ok(fs::write(path, after)?)
+}
+
+/// A server with `prepare`d folders and one good plugin; every plugin with its status and what is wrong with it.
+async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> {
+    let server = Server::prepare(&[])?;
+    prepare(&server)?;
+    server.install("test-echo")?;
+    let world = World::on(server).await?;
+    let (status, list) = world.api.get("/api/plugins?limit=1000").await?;
+    ensure!(status == 200, "{list}");
+    world.grant_all("test-echo").await?;
+    let answer = world.call("test_echo_run", &json!({})).await?;
+    ensure!(answer["status"] == "success", "the good plugin does not serve: {answer}");
+    let items = list["items"].as_array().context("a list has items")?.iter();
+    let told = items.map(|item| format!("{}: {} {}", text(&item["name"]), text(&item["status"]), text(&item["error"])));
+    let told = told.map(|line| text(&stable(&json!(line))).to_owned());
+    Ok(told.collect::<Vec<_>>().join("\n"))
+}
+
+#[tokio::test]
+async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
+    let told = scanned(|server| {
+        let faults: [(&str, fn(String) -> String); 14] = [
+            ("unknown-field", |text| text + "colour: red\n"),
+            ("free-field", |text| text + "x-colour: red\n"),
+            ("wrong-type", |text| text.replace("version: 1.0.0", "version: [1]")),
+            ("no-version", |text| text.replace("version: 1.0.0", "version: one")),
+            ("missing-field", |text| text.replace("  name: Test result\n", "")),
+            ("tool-name", |text| text.replace("tool_name_run", "Run-Tool")),
+            ("no-schema", |text| text.replace("type: object", "type: objekt")),
+            ("no-yaml", |text| text.replace("resource_type:", "resource_type: [")),
+            ("reserved-type", |text| text.replace("id: reserved-type", "id: ssh")),
+            ("reserved-tool", |text| text.replace("reserved_tool_run", "sandbox_run")),
+            ("no-capability", |text| text + "executor:\n  capabilities: [teleport]\n"),
+            ("too-large", |text| text + "#" + &"x".repeat(256 << 10)),
+            ("too-deep", |text| format!("{text}x-deep: {}{}\n", "[".repeat(64), "]".repeat(64))),
+            ("other-name", |text| text.replace("name: other-name\n", "name: no-name\n")),
+        ];
+        for (name, fault) in faults {
+            edit(&another(server, name)?, fault)?;
+        }
+        fs::remove_file(another(server, "no-manifest")?.join(MANIFEST))?;
+        Ok(())
+    })
+    .await?;
+    assert_snapshot!(told, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_component_that_is_none_is_named() -> Result<()> {
+    let told = scanned(|server| {
+        let core = b"\0asm\x01\0\0\0";
+        let contents: [(&str, &[u8]); 4] =
+            [("empty", b""), ("text", b"hello"), ("core-module", core), ("broken", b"\0asm\x0d\0\x01\0\xff\xff")];
+        for (name, content) in contents {
+            fs::write(another(server, name)?.join(COMPONENT), content)?;
+        }
+        fs::remove_file(another(server, "no-component")?.join(COMPONENT))?;
+        let huge = fs::OpenOptions::new().write(true).open(another(server, "huge")?.join(COMPONENT))?;
+        huge.set_len((32 << 20) + 1)?;
+        let cut = another(server, "cut")?.join(COMPONENT);
+        let length = fs::metadata(&cut)?.len();
+        fs::OpenOptions::new().write(true).open(&cut)?.set_len(length / 2)?;
+        server.install("test-steal")?;
+        edit(&server.plugins_dir().join("test-steal"), |text| text + "executor:\n  capabilities: []\n")
+    })
+    .await?;
+    assert_snapshot!(told, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_that_others_could_change_is_refused() -> Result<()> {
+    let told = scanned(|server| {
+        let mode = |path: PathBuf, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+        mode(another(server, "group-writes")?, 0o775)?;
+        mode(another(server, "others-write")?, 0o757)?;
+        mode(another(server, "manifest-of-group")?.join(MANIFEST), 0o664)?;
+        mode(another(server, "component-of-others")?.join(COMPONENT), 0o646)?;
+        let outside = server.home().join("outside");
+        fs::rename(another(server, "linked")?, &outside)?;
+        symlink(&outside, server.plugins_dir().join("linked"))?;
+        for (name, file) in [("linked-manifest", MANIFEST), ("linked-component", COMPONENT)] {
+            let folder = another(server, name)?;
+            fs::rename(folder.join(file), folder.join("elsewhere"))?;
+            symlink("elsewhere", folder.join(file))?;
+        }
+        let upward = another(server, "upward")?;
+        fs::copy(upward.join(COMPONENT), server.home().join(COMPONENT))?;
+        edit(&upward, |text| text + "executor:\n  component: ../../plugin.wasm\n")
+    })
+    .await?;
+    assert_snapshot!(told, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_name_that_is_taken_stays_with_whoever_has_it() -> Result<()> {
+    let told = scanned(|server| {
+        another(server, "first")?;
+        edit(&another(server, "second-of-the-tool")?, |text| text.replace("second_of_the_tool_run", "first_run"))?;
+        edit(&another(server, "second-of-the-type")?, |text| text.replace("  id: second-of-the-type", "  id: first"))
+    })
+    .await?;
+    assert_snapshot!(told, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -> Result<()> {
+    let server = Server::prepare(&["test-echo"])?;
+    fs::set_permissions(server.plugins_dir(), Permissions::from_mode(0o777))?;
+    let output = server.command(&["serve", "--listen", "127.0.0.1:0"]).await?;
+    assert_eq!(output.status.code(), Some(1));
+    assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @"");
+    Ok(())
+}
+
+/// Loads a plugin anew and gives what is told of it.
+async fn reloaded(world: &World, plugin: &str) -> Result<Value> {
+    let (status, entry) = world.api.post(&format!("/api/plugins/{plugin}/reload"), &Value::Null).await?;
+    ensure!(status == 200, "{status} {entry}");
+    Ok(json!([entry["version"], entry["status"], stable(&entry["error"])]))
+}
+
+#[tokio::test]
+async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
+    let world = World::with(&["test-result"]).await?;
+    world.grant_all("test-result").await?;
+    let folder = world.server.plugins_dir().join("test-result");
+    let mut told = Vec::new();
+    for (from, to) in [
+        ("version: 1.0.0", "version: 1.1.0"),
+        ("operation: result.run", "operation: result.other"),
+        ("version: 1.1.0", "version: none"),
+        ("version: none", "version: 2.0.0"),
+    ] {
+        edit(&folder, |text| text.replace(from, to))?;
+        let entry = reloaded(&world, "test-result").await?;
+        let answer = world.call("test_result_run", &json!({ "mode": "ok" })).await?;
+        let audit = world.audit_of(&answer).await?;
+        told.push(format!("{to}: {entry}, a call: {} {}", answer["status"], audit["operation"]));
+    }
+    assert_snapshot!(told.join("\n"), @"");
+    let (_, shown) = world.api.get("/api/plugins/test-result").await?;
+    assert_json_snapshot!(stable(&shown), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plugin_that_is_removed_serves_no_more_and_can_come_back() -> Result<()> {
+    let world = World::with(&["test-echo", "test-result"]).await?;
+    world.grant_all("test-result").await?;
+    let reload = "/api/plugins/test-result/reload";
+    fs::rename(world.server.plugins_dir().join("test-result"), world.server.home().join("aside"))?;
+    let (status, problem) = world.api.post(reload, &Value::Null).await?;
+    assert_eq!((status, &problem["detail"]), (404, &json!("no such plugin")));
+    assert_eq!(world.tools().await?, [""; 0]);
+    let refused = world.call("test_result_run", &json!({ "mode": "ok" })).await?;
+    assert_eq!(refused["message"], "Permission denied: tool 'test_result_run' is not available to this bot");
+    assert_eq!(world.api.get("/api/plugins/test-result").await?.0, 404);
+    assert_eq!(world.api.get("/api/resource-types/test-result").await?.0, 404);
+
+    fs::rename(world.server.home().join("aside"), world.server.plugins_dir().join("test-result"))?;
+    reloaded(&world, "test-result").await?;
+    assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_call_under_way_ends_on_the_version_that_it_began_with() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    world.github.hold();
+    let folder = world.server.plugins_dir().join("test-echo");
+    let replaced = async {
+        world.reached(1).await?;
+        edit(&folder, |text| text.replace("test_echo_fetch", "test_echo_get"))?;
+        reloaded(&world, "test-echo").await?;
+        world.github.release();
+        anyhow::Ok(())
+    };
+    let params = json!({ "path": "/echo" });
+    let (answer, replaced) = tokio::join!(world.call("test_echo_fetch", &params), replaced);
+    replaced?;
+    assert_eq!(answer?["data"]["status"], 200);
+    assert_eq!(world.call("test_echo_fetch", &params).await?["status"], "permission_denied");
+    assert_eq!(world.call("test_echo_get", &params).await?["data"]["status"], 200);
+    Ok(())
+}
+
+/// What a call gets once its resource has been changed, and what is told of the credential.
+async fn after_the_change(world: &World, resource: &str) -> Result<Value> {
+    let answer = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
+    let (_, shown) = world.api.get(&format!("/api/resources/{resource}")).await?;
+    let credential = &shown["credential"];
+    let sent = lines(&world.github.take_requests(), TOKEN);
+    Ok(json!([answer["status"], answer["code"], answer["message"], credential["status"], sent]))
+}
+
+#[tokio::test]
+async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let elsewhere = FakeGithub::start().await?;
+    let bound = world.grant_all("github").await?;
+    let path = format!("/api/resources/{}", bound.resource);
+    let mut told = vec![after_the_change(&world, &bound.resource).await?];
+    for url in [elsewhere.url(), format!("{}/v3", world.github.url())] {
+        let (status, body) = world.api.patch(&path, &json!({ "config": { "api_base": url } })).await?;
+        ensure!(status == 200, "{body}");
+        told.push(after_the_change(&world, &bound.resource).await?);
+    }
+    // Given anew, it is given for where the resource is now.
+    ensure!(world.api.patch(&path, &json!({ "config": { "api_base": elsewhere.url() } })).await?.0 == 200);
+    assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
+    world.api.token(&bound.resource, TOKEN).await?;
+    told.push(after_the_change(&world, &bound.resource).await?);
+    told.push(json!(lines(&elsewhere.requests(), TOKEN)));
+    assert_snapshot!(told.iter().map(|line| stable(line).to_string()).collect::<Vec<_>>().join("\n"), @"");
+    Ok(())
+}
+
+/// A version that would send the credential to more places, or in another way, does not get it.
+#[rstest]
+#[case::one_more_origin("audience: [\"https://*.example.com\"]")]
+#[case::another_header("inject: [{ header: X-Token, value: \"{access_token}\" }]")]
+#[case::the_query("inject: [{ header: Authorization, value: \"Bearer {access_token}\" }, { query: t, value: \"{access_token}\" }]")]
+#[tokio::test]
+async fn a_version_that_asks_for_more_gets_no_credential(#[case] change: &str) -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let folder = world.server.plugins_dir().join("github");
+    edit(&folder, |text| text.replace("    - method: token\n", &format!("    - method: token\n      {change}\n")))?;
+    reloaded(&world, "github").await?;
+    let told = after_the_change(&world, &bound.resource).await?;
+    assert_eq!(told[1], "unauthenticated", "{told}");
+    assert_eq!((&told[3], &told[4]), (&json!("needs-authorization"), &json!([])), "{told}");
+    Ok(())
+}

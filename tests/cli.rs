@@ -1,0 +1,48 @@
+//! The command line, run as people and scripts run it: results on standard output, all else on standard error, and an
+//! exit code that tells how it went.
+
+mod audit;
+mod key;
+mod plugin;
+mod serve;
+
+use std::process::Output;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use regex::Regex;
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::stable::stable;
+
+/// Far longer than a command takes that ends by itself.
+const COMMAND_MAX: Duration = Duration::from_secs(120);
+
+/// Runs a command that ends by itself.
+pub(crate) async fn run(server: &Server, arguments: &[&str]) -> Result<Output> {
+    let output = tokio::time::timeout(COMMAND_MAX, server.command(arguments)).await;
+    output.with_context(|| format!("monstrum {} does not end", arguments.join(" ")))?
+}
+
+/// What it printed and how it ended, without what differs from run to run. The log, which begins each line with a time,
+/// is left out.
+pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> {
+    let output = run(server, arguments).await?;
+    let stderr = String::from_utf8(output.stderr)?;
+    let stderr: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("20")).collect();
+    let code = output.status.code().context("it was not killed")?;
+    let text = format!("{}[stderr]\n{}\n[exit {code}]", String::from_utf8(output.stdout)?, stderr.join("\n"));
+    let text = stable(&json!(text)).as_str().unwrap_or_default().to_owned();
+    let text = Regex::new("mk_[A-Za-z0-9_-]{5,43}")?.replace_all(&text, "[key]").into_owned();
+    // Ends of lines are not seen, so they are not compared.
+    Ok(text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n").replace("\n[stderr]\n\n", "\n"))
+}
+
+/// What it printed for programs, and how it ended.
+pub(crate) async fn json(server: &Server, arguments: &[&str]) -> Result<(Option<i32>, Value)> {
+    let output = run(server, &[arguments, &["--json"]].concat()).await?;
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    let value = serde_json::from_slice(&text).with_context(|| format!("no JSON: {}", String::from_utf8_lossy(&text)))?;
+    Ok((output.status.code(), value))
+}

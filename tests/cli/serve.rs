@@ -1,0 +1,133 @@
+//! `monstrum serve`: how it begins, how it ends, and what it says when it cannot.
+
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use support::Server;
+
+use crate::cli::{run, told};
+use crate::locked::Locked;
+
+#[tokio::test]
+async fn the_first_start_leaves_a_root_key_and_later_ones_keep_it() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let url = server.url().unwrap_or_default().to_owned();
+    assert!(server.output().contains(&format!("listening on {url}\n")) && !url.ends_with(":0"), "{}", server.output());
+    let key = fs::read_to_string(server.key_file())?;
+    for file in ["admin.key", "master.key", "monstrum.db"] {
+        let mode = fs::metadata(server.data_dir().join(file))?.permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{file} is its owner's alone: {mode:o}");
+    }
+    assert_eq!(fs::metadata(server.data_dir())?.permissions().mode() & 0o077, 0);
+    assert_eq!(server.api()?.get("/api/keys").await?.0, 200);
+    assert_eq!(server.stop().await?.code(), Some(0), "told to stop, it ends well");
+    fs::write(server.data_dir().join("notes.txt"), "other files may lie here")?;
+    server.launch().await?;
+    assert_eq!(fs::read_to_string(server.key_file())?, key);
+    assert_eq!(server.output().matches("the root key is in").count(), 1);
+    assert!(!server.output().contains(key.trim()), "it is shown on a terminal only");
+    assert_eq!(server.api()?.get("/api/keys").await?.1["items"].as_array().map(Vec::len), Some(1));
+    Ok(())
+}
+
+/// With no flag at all, and with each setting in the file, in the environment and as a flag, in that order.
+#[tokio::test]
+async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result<()> {
+    let busy = TcpListener::bind("127.0.0.1:0")?;
+    let taken = busy.local_addr()?.to_string();
+    let server = Server::prepare(&[])?;
+    fs::write(server.home().join("monstrum.toml"), format!("listen = \"{taken}\"\n"))?;
+    let by_file = told(&server, &["serve"]).await?;
+    assert!(by_file.contains("error: cannot listen on"), "{by_file}");
+    let mut server = server.variable("MONSTRUM_LISTEN", &taken).variable("MONSTRUM_PUBLIC_DOCS", "true");
+    server.launch().await?;
+    assert_ne!(server.url(), Some(format!("http://{taken}").as_str()), "the flag --listen wins");
+    assert_eq!(server.api()?.with_key("").get("/api/openapi.json").await?.0, 200, "the variable counts");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_it_cannot_start_with_is_explained() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let busy = TcpListener::bind("127.0.0.1:0")?;
+    let taken = busy.local_addr()?.to_string();
+    fs::write(server.home().join("file"), "")?;
+    fs::create_dir(server.home().join("open"))?;
+    fs::set_permissions(server.home().join("open"), fs::Permissions::from_mode(0o777))?;
+    let damaged = server.home().join("damaged");
+    fs::create_dir(&damaged)?;
+    fs::write(damaged.join("monstrum.db"), "this is not a database, and longer than a header would be".repeat(20))?;
+    let mut answers = Vec::new();
+    for arguments in [
+        &["--listen", &taken][..],
+        &["--listen", "8080"],
+        &["--listen", "127.0.0.1:0", "--data-dir", "file"],
+        &["--listen", "127.0.0.1:0", "--data-dir", "file/below"],
+        &["--listen", "127.0.0.1:0", "--data-dir", "damaged"],
+        &["--listen", "127.0.0.1:0", "--plugins-dir", "open"],
+        &["--listen", "127.0.0.1:0", "--plugins-dir", "file"],
+        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:secret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--log", "loud=="],
+        &["--lisen", "127.0.0.1:0"],
+        &["extra"],
+    ] {
+        let answer = told(&server, &[&["serve"], arguments].concat()).await?;
+        answers.push(format!("$ {}\n{answer}", arguments.join(" ").replace(&taken, "[taken]")));
+    }
+    fs::write(server.home().join("monstrum.toml"), "listen = \"127.0.0.1:0\"\nlisen = 1\n")?;
+    answers.push(format!("$ unknown setting\n{}", told(&server, &["serve"]).await?));
+    fs::write(server.home().join("monstrum.toml"), "listen = 8080\n")?;
+    answers.push(format!("$ setting of another type\n{}", told(&server, &["serve"]).await?));
+    fs::write(server.home().join("monstrum.toml"), "listen = [\n")?;
+    answers.push(format!("$ no TOML\n{}", told(&server, &["serve"]).await?));
+    assert_snapshot!(answers.join("\n").replace(&taken, "[taken]"), @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let serve = ["serve", "--listen", "127.0.0.1:0"];
+    let mut answers = vec![format!("$ a second server\n{}", told(&server, &serve).await?)];
+    assert_eq!(server.api()?.get("/api/keys").await?.0, 200, "the first one serves on");
+    server.stop().await?;
+
+    let locked = Locked::hold_alone(&server.data_dir().join("monstrum.db")).await?;
+    answers.push(format!("$ a locked database\n{}", told(&server, &serve).await?));
+    locked.release().await?;
+
+    let (master, away) = (server.data_dir().join("master.key"), server.data_dir().join("away.key"));
+    fs::rename(&master, &away)?;
+    answers.push(format!("$ no master key\n{}", told(&server, &serve).await?));
+    assert!(!master.exists(), "a new one would hide what is lost");
+    fs::write(&master, "short")?;
+    fs::set_permissions(&master, fs::Permissions::from_mode(0o600))?;
+    answers.push(format!("$ a broken master key\n{}", told(&server, &serve).await?));
+    fs::rename(&away, &master)?;
+    fs::set_permissions(&master, fs::Permissions::from_mode(0o644))?;
+    answers.push(format!("$ a master key that others read\n{}", told(&server, &serve).await?));
+    fs::set_permissions(&master, fs::Permissions::from_mode(0o600))?;
+    assert_snapshot!(answers.join("\n"), @"");
+    server.launch().await?;
+    assert_eq!(server.api()?.verify_audit().await?["valid"], true, "nothing was half written");
+    Ok(())
+}
+
+#[tokio::test]
+async fn lines_of_log_can_be_json() -> Result<()> {
+    let mut server = Server::prepare(&[])?.argument("--log-format").argument("json");
+    server.launch().await?;
+    server.stop().await?;
+    let log: Vec<String> = server.output().lines().filter(|line| line.starts_with('{')).map(str::to_owned).collect();
+    assert!(log.iter().any(|line| line.contains("ready")), "{}", server.output());
+    for line in log {
+        let value: serde_json::Value = serde_json::from_str(&line)?;
+        assert!(value["timestamp"].is_string() && value["level"].is_string(), "{line}");
+    }
+    let help = run(&server, &["serve", "--help"]).await?;
+    assert!(String::from_utf8(help.stdout)?.contains("--log-format"));
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Who may do what: every route of the description, asked with every kind of key. The table is the policy; a route that
+//! is not in it fails the test.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, bail};
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::{Api, TOKEN};
+
+use crate::http::{Answers, made, send, workspace};
+use crate::world::{World, text};
+
+/// A world in which everything that a route can name is made anew for each request.
+struct Fresh {
+    world: World,
+    foreign: Api,
+    admin: Api,
+    operator: Api,
+    /// A call that is in the audit.
+    call: String,
+    made: AtomicUsize,
+}
+
+/// A request to a route, and the bot that it is about.
+struct Request {
+    path: String,
+    body: Option<Value>,
+    bot: String,
+}
+
+impl Fresh {
+    async fn start() -> Result<Fresh> {
+        let world = World::with(&["test-echo"]).await?;
+        let foreign = workspace(&world.api, "foreign").await?;
+        let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
+        let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+        let call = text(&world.call("nothing", &json!({})).await?["request_id"]).to_owned();
+        Ok(Fresh { world, foreign, admin, operator, call, made: AtomicUsize::new(0) })
+    }
+
+    /// A name that nothing has.
+    fn name(&self) -> String {
+        format!("n{}", self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn resource(&self) -> Result<String> {
+        let resource = self.world.api.resource("test-echo", &self.name(), &self.world.github.url()).await?;
+        self.world.api.token(&resource, TOKEN).await?;
+        Ok(resource)
+    }
+
+    /// What to send to a route, with new things for what its path names.
+    async fn request(&self, method: &str, template: &str) -> Result<Request> {
+        let api = &self.world.api;
+        let collection = template.split('/').nth(2).unwrap_or_default();
+        let mut bot = self.world.bot.clone();
+        let id = match collection {
+            _ if !template.contains('{') => String::new(),
+            "workspaces" | "roles" => made(api, &format!("/api/{collection}"), &json!({ "name": self.name() })).await?,
+            "keys" => made(api, "/api/keys", &json!({ "name": self.name(), "kind": "operator" })).await?,
+            "resources" => self.resource().await?,
+            "plugins" | "resource-types" => "test-echo".to_owned(),
+            "audit" => self.call.clone(),
+            "bots" => {
+                bot = api.bot(&self.name()).await?;
+                bot.clone()
+            }
+            other => bail!("tell what `/api/{other}/{{id}}` shall name"),
+        };
+        let mut path = ["{id}", "{name}", "{request_id}"].iter().fold(template.to_owned(), |path, name| path.replace(name, &id));
+        path = path.replace("{tool}", "test_echo_run");
+        if path.contains("{binding_id}") {
+            let role = api.role(&self.name(), &["*"]).await?;
+            path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
+        }
+        let body = self.body(&format!("{method} {template}")).await?;
+        Ok(Request { path, body, bot })
+    }
+
+    async fn body(&self, route: &str) -> Result<Option<Value>> {
+        let name = self.name();
+        Ok(Some(match route {
+            "POST /api/keys/{id}/rotate" | "POST /api/plugins/{name}/reload" => return Ok(None),
+            _ if route.starts_with("GET ") || route.starts_with("DELETE ") => return Ok(None),
+            "POST /api/workspaces" | "POST /api/roles" | "POST /api/bots" => json!({ "name": name }),
+            "PATCH /api/workspaces/{id}" | "PATCH /api/roles/{id}" | "PATCH /api/bots/{id}" | "PATCH /api/resources/{id}" => {
+                json!({ "name": name })
+            }
+            "POST /api/keys" => json!({ "name": name, "kind": "operator" }),
+            "POST /api/resources" => json!({ "resource_type": "test-echo", "name": name }),
+            "PUT /api/resources/{id}/credential" => {
+                json!({ "auth_method": "token", "fields": { "access_token": TOKEN } })
+            }
+            "POST /api/bots/{id}/resources" => {
+                json!({ "resource_id": self.resource().await?, "permissions": { "allowed_tools": ["*"] } })
+            }
+            "PATCH /api/bots/{id}/resources/{binding_id}" => json!({ "enabled": false }),
+            "POST /api/bots/{id}/tools/{tool}/call" | "POST /api/bots/{id}/tools/{tool}/check" => json!({}),
+            other => bail!("tell what to send to `{other}`"),
+        }))
+    }
+
+    /// The statuses that the callers get, each for a request of its own.
+    async fn row(&self, method: &str, template: &str) -> Result<String> {
+        let root = &self.world.api;
+        let mut row = Vec::new();
+        for kind in ["no key", "unknown key", "root", "admin", "operator", "bot", "foreign"] {
+            let Request { path, body, bot } = self.request(method, template).await?;
+            let caller = match kind {
+                "no key" => root.with_key(""),
+                "unknown key" => root.with_key("mk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
+                "root" => root.clone(),
+                "admin" => self.admin.clone(),
+                "operator" => self.operator.clone(),
+                "bot" => root.with_key(&root.new_key("bot", Some(&bot)).await?),
+                _ => self.foreign.clone(),
+            };
+            let mut request = caller.request(method.parse()?, &path);
+            if let Some(body) = body {
+                request = request.json(&body);
+            }
+            row.push(send(request).await?.0.to_string());
+        }
+        Ok(format!("{method:6} {template:50} {}", row.join("  ")))
+    }
+}
+
+#[tokio::test]
+async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()> {
+    let fresh = Fresh::start().await?;
+    let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
+    let mut table = Vec::new();
+    for (path, item) in document["paths"].as_object().context("a description has paths")? {
+        for method in item.as_object().context("a path has methods")?.keys() {
+            table.push(fresh.row(&method.to_uppercase(), path).await?);
+        }
+    }
+    table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
+    let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
+    assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"");
+    Ok(())
+}
+
+/// What decides where a credential goes, and what grants, is not an operator's, on routes that else are.
+#[tokio::test]
+async fn an_operator_neither_grants_nor_configures() -> Result<()> {
+    let fresh = Fresh::start().await?;
+    let operator = &fresh.operator;
+    let resource = format!("/api/resources/{}", fresh.resource().await?);
+    let bare = made(operator, "/api/resources", &json!({ "resource_type": "test-echo", "name": "bare" })).await?;
+    let bot = format!("/api/bots/{}", fresh.world.bot);
+    let of_type = |field: &str, value: Value| json!({ "resource_type": "test-echo", "name": "new", field: value });
+    let mut answers = Answers::default();
+    for (method, path, body) in [
+        (Method::POST, "/api/resources", of_type("config", json!({ "region": "us" }))),
+        (Method::POST, "/api/resources", of_type("network", json!({ "allow_http": true }))),
+        (Method::POST, "/api/resources", of_type("network", json!({ "allow_addresses": ["10.0.0.0/8"] }))),
+        (Method::POST, "/api/resources", of_type("network", json!({}))),
+        (Method::PATCH, &resource, json!({ "config": null })),
+        (Method::PATCH, &resource, json!({ "network": null })),
+        (Method::PATCH, &resource, json!({ "name": "renamed", "config": {} })),
+        (Method::PATCH, &resource, json!({ "name": "renamed" })),
+        (Method::DELETE, &resource, Value::Null),
+        (Method::DELETE, &format!("/api/resources/{bare}"), Value::Null),
+        (Method::POST, "/api/bots", json!({ "name": "boxed", "use_agent_sandbox": true })),
+        (Method::POST, "/api/bots", json!({ "name": "plain", "use_agent_sandbox": false })),
+        (Method::PATCH, &bot, json!({ "use_agent_sandbox": true })),
+        (Method::PATCH, &bot, json!({ "use_agent_sandbox": null })),
+    ] {
+        let mut request = operator.request(method.clone(), path);
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let (status, _, answer) = send(request).await?;
+        answers.add(&format!("{method} {body}"), (status, answer["detail"].clone()));
+    }
+    assert_snapshot!(answers, @"");
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! `/api/bots/{id}/resources`.
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::http::roles::faults;
+use crate::http::{Answers, made, workspace};
+use crate::world::{World, text};
+
+async fn resource(world: &World, name: &str) -> Result<String> {
+    world.api.resource("test-echo", name, &world.github.url()).await
+}
+
+#[tokio::test]
+async fn a_binding_is_made_shown_changed_and_deleted() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let (one, two) = (resource(&world, "one").await?, resource(&world, "two").await?);
+    let role = world.api.role("all", &["*"]).await?;
+    let bindings = format!("/api/bots/{}/resources", world.bot);
+    let mut answers = Answers::default();
+    let body = json!({
+        "resource_id": one, "role_id": role, "permissions": { "allowed_tools": ["test_*"] },
+        "scope_constraints": { "repos": ["acme/*"], "kinds": [] },
+        "delegate": { "allowed_tools": ["x"], "scope_constraints": { "repos": ["y"] } }, "allow_calls": ["jira_*"],
+        "allow_subscribe": true, "limits": { "fuel": 5, "memory_mib": 6, "timeout_s": 7, "concurrent": 8 },
+        "calls_per_minute": 9, "enabled": false, "expires_at": "2100-01-01T01:00:00+01:00",
+    });
+    let created = world.api.post(&bindings, &body).await?;
+    let binding = format!("{bindings}/{}", text(&created.1["id"]));
+    answers.add("create", created);
+    answers.add("create with as little as can be", world.api.post(&bindings, &json!({ "resource_id": two, "role_id": role })).await?);
+    let body = json!({ "limits": { "fuel": 1 }, "scope_constraints": { "labels": ["bug"] }, "enabled": true });
+    answers.add("replace whole fields", world.api.patch(&binding, &body).await?);
+    let body = json!({
+        "role_id": null, "scope_constraints": null, "delegate": null, "allow_calls": null, "allow_subscribe": null,
+        "limits": null, "calls_per_minute": null, "expires_at": null,
+    });
+    answers.add("clear", world.api.patch(&binding, &body).await?);
+    answers.add("name nothing", world.api.patch(&binding, &json!({})).await?);
+    answers.add("list", world.api.get(&bindings).await?);
+    answers.add("delete a bound resource", world.api.delete(&format!("/api/resources/{one}")).await?);
+    answers.add("delete", world.api.delete(&binding).await?);
+    answers.add("delete again", world.api.delete(&binding).await?);
+    answers.add("change", world.api.patch(&binding, &json!({})).await?);
+    answers.add("delete a free resource", world.api.delete(&format!("/api/resources/{one}")).await?);
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn faults_of_a_binding_are_named() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let foreign = workspace(&world.api, "foreign").await?;
+    let theirs = foreign.resource("test-echo", "theirs", &world.github.url()).await?;
+    let their_role = foreign.role("theirs", &["*"]).await?;
+    let (mine, role) = (resource(&world, "mine").await?, world.api.role("mine", &["*"]).await?);
+    let bindings = format!("/api/bots/{}/resources", world.bot);
+    let with = |extra: Value| {
+        let mut body = json!({ "resource_id": mine, "permissions": { "allowed_tools": ["*"] } });
+        let fields = body.as_object_mut().into_iter().zip(extra.as_object());
+        fields.for_each(|(body, extra)| body.extend(extra.clone()));
+        body
+    };
+    let mut answers = Answers::default();
+    for (label, body) in [
+        ("nothing", json!({})),
+        ("neither role nor permissions", json!({ "resource_id": mine })),
+        ("unknown field", with(json!({ "priority": 1 }))),
+        ("no id", with(json!({ "resource_id": "mine" }))),
+        ("resource of another workspace", with(json!({ "resource_id": theirs }))),
+        ("role of another workspace", with(json!({ "role_id": their_role }))),
+        ("unknown scopes", with(json!({ "scope_constraints": { "orgs": ["x"], "a/b~": [], "repos": ["x"] } }))),
+        ("scopes that are no list", with(json!({ "scope_constraints": { "repos": "acme/*" } }))),
+        ("unknown permission", with(json!({ "permissions": { "allowed_roles": [] } }))),
+        ("unknown limit", with(json!({ "limits": { "cpu": 1 } }))),
+        ("limits of nothing", with(json!({ "limits": { "fuel": 0, "concurrent": 0 }, "calls_per_minute": 0 }))),
+        ("negative rate", with(json!({ "calls_per_minute": -1 }))),
+        ("no time", with(json!({ "expires_at": "tomorrow" }))),
+        ("unknown part of delegate", with(json!({ "delegate": { "depth": 1 } }))),
+        ("enabled by a text", with(json!({ "enabled": "true" }))),
+    ] {
+        answers.add(label, faults(world.api.post(&bindings, &body).await?));
+    }
+    let binding = format!("{bindings}/{}", made(&world.api, &bindings, &with(json!({}))).await?);
+    answers.add("bound twice", faults(world.api.post(&bindings, &with(json!({ "role_id": role }))).await?));
+    for body in [
+        json!({ "permissions": null }),
+        json!({ "enabled": null }),
+        json!({ "resource_id": mine }),
+        json!({ "scope_constraints": { "orgs": [] } }),
+        json!({ "limits": { "timeout_s": 0 } }),
+    ] {
+        let label = format!("PATCH {body}").replace(&mine, "MINE");
+        answers.add(&label, faults(world.api.patch(&binding, &body).await?));
+    }
+    let other = world.api.bot("other").await?;
+    let elsewhere = binding.replace(&world.bot, &other);
+    answers.add("of another bot", faults(world.api.patch(&elsewhere, &json!({ "enabled": false })).await?));
+    answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// A binding counts while it is enabled and has not expired, and each change counts from the next call on.
+#[tokio::test]
+async fn a_binding_grants_while_it_is_in_force() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let mut seen = Vec::new();
+    for change in [
+        json!({}),
+        json!({ "enabled": false }),
+        json!({ "enabled": true, "expires_at": "2020-01-01T00:00:00Z" }),
+        json!({ "expires_at": null }),
+        json!({ "permissions": { "allowed_tools": ["test_echo_run", "test_echo_w*"], "allowed_operations": ["echo.read"] } }),
+        json!({ "permissions": { "allowed_tools": [] } }),
+        json!({ "permissions": {} }),
+        json!({ "permissions": null, "scope_constraints": { "kinds": [] } }),
+    ] {
+        world.rebind(&bound, &change).await?;
+        seen.push(format!("{change}: {}", world.tools().await?.join(" ").replace("test_echo_", "")));
+    }
+    assert_snapshot!(seen.join("\n"), @"");
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! `/api/resources/{id}/credential`: secrets go in, metadata comes out, and no error repeats any part of a body.
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::TOKEN;
+
+use crate::canary::encodings::Search;
+use crate::http::roles::faults;
+use crate::http::{Answers, made, send};
+use crate::world::World;
+
+#[tokio::test]
+async fn a_credential_is_saved_shown_by_its_metadata_and_deleted() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let config = json!({ "api_base": "https://api.example.com" });
+    let body = json!({ "resource_type": "test-echo", "name": "r", "config": config });
+    let resource = format!("/api/resources/{}", made(&world.api, "/api/resources", &body).await?);
+    let credential = format!("{resource}/credential");
+    let mut answers = Answers::default();
+    let mut add = |label: &str, (status, body): (u16, Value)| {
+        assert!(Search::of(TOKEN).find(body.to_string().as_bytes()).is_none(), "{label}: {body}");
+        let shown = if body["id"].is_null() { body } else { body["credential"].clone() };
+        answers.add(label, (status, shown));
+    };
+    add("none yet", world.api.get(&resource).await?);
+    let basic = json!({ "auth_method": "basic", "fields": { "username": "octocat", "password": TOKEN } });
+    add("save", world.api.put(&credential, &basic).await?);
+    let token = json!({ "auth_method": "token", "fields": { "access_token": TOKEN } });
+    add("save another in its place", world.api.put(&credential, &token).await?);
+    add("show the resource", world.api.get(&resource).await?);
+    let moved = json!({ "config": { "api_base": "https://evil.example.com" } });
+    add("another origin than it was given for", world.api.patch(&resource, &moved).await?);
+    add("back again", world.api.patch(&resource, &json!({ "config": config })).await?);
+    add("read it", world.api.get(&credential).await?);
+    add("delete", world.api.delete(&credential).await?);
+    add("delete again", world.api.delete(&credential).await?);
+    add("show the resource", world.api.get(&resource).await?);
+    add("of no resource", world.api.put(&credential.replace("/credential", "0/credential"), &token).await?);
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// What is sent to the wrong field may be the secret itself, so it is not repeated, in whole or in part.
+#[tokio::test]
+async fn no_error_repeats_what_was_sent() -> Result<()> {
+    const CANARY: &str = "ghp_canary0123456789";
+    let world = World::with(&["test-echo"]).await?;
+    let resource = world.api.resource("test-echo", "r", &world.github.url()).await?;
+    let credential = format!("/api/resources/{resource}/credential");
+    let token = |fields: Value| json!({ "auth_method": "token", "fields": fields }).to_string();
+    let mut answers = Answers::default();
+    for (label, body) in [
+        ("a text", json!(CANARY).to_string()),
+        ("a list", json!([CANARY]).to_string()),
+        ("nothing", String::new()),
+        ("nothing in it", json!({}).to_string()),
+        ("no JSON", CANARY.to_owned()),
+        ("cut off", token(json!({ "access_token": CANARY }))[..60].to_owned()),
+        ("not quoted", format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": {CANARY}}}}}")),
+        ("unknown method", json!({ "auth_method": CANARY, "fields": { "access_token": "x" } }).to_string()),
+        ("method of another type", json!({ "auth_method": [CANARY], "fields": {} }).to_string()),
+        ("method that the type lacks", json!({ "auth_method": "ssh_key", "fields": { "key": CANARY } }).to_string()),
+        ("fields of another type", token(json!(CANARY))),
+        ("no fields", json!({ "auth_method": "token" }).to_string()),
+        ("unknown field", token(json!({ "access_token": "x".repeat(40), CANARY: "y" }))),
+        ("field of another method", token(json!({ "api_key": CANARY }))),
+        ("number", token(json!({ "access_token": 1_234_567_890_123_u64 }))),
+        ("list as secret", token(json!({ "access_token": [CANARY] }))),
+        ("object as secret", token(json!({ "access_token": { CANARY: CANARY } }))),
+        ("null as secret", token(json!({ "access_token": null }))),
+        ("empty", token(json!({ "access_token": "" }))),
+        ("7 bytes", token(json!({ "access_token": &CANARY[..7] }))),
+        ("CR", token(json!({ "access_token": format!("{CANARY}\r") }))),
+        ("LF", token(json!({ "access_token": format!("{CANARY}\nX: y") }))),
+        ("NUL", token(json!({ "access_token": format!("{CANARY}\0") }))),
+        ("field beside", json!({ "auth_method": "token", "fields": { "access_token": CANARY }, CANARY: 1 }).to_string()),
+    ] {
+        let request = world.api.request(Method::PUT, &credential).header("Content-Type", "application/json").body(body);
+        let (status, headers, answer) = send(request).await?;
+        assert!(!format!("{headers:?} {answer}").contains("canar") && !answer.to_string().contains("ghp_"), "{label}: {answer}");
+        answers.add(label, faults((status, answer)));
+    }
+    assert_snapshot!(answers, @"");
+    assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);
+    assert!(!world.server.output().contains("canary"), "the log: {}", world.server.output());
+    Ok(())
+}
+
+/// A saved credential is a new one for the very next call, and a deleted one is none.
+#[tokio::test]
+async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let params = json!({ "repo": "acme/site" });
+    let credential = format!("/api/resources/{}/credential", bound.resource);
+    let mut answers = Answers::default();
+    let mut call = async |label: &str| -> Result<()> {
+        let mut answer = world.call("github_get_repo", &params).await?;
+        answer["data"] = answer["data"]["full_name"].take();
+        answers.add(label, (0, answer));
+        Ok(())
+    };
+    call("the right one").await?;
+    world.api.token(&bound.resource, "ghp_wrong_one").await?;
+    call("a wrong one").await?;
+    world.api.delete(&credential).await?;
+    call("none").await?;
+    world.api.token(&bound.resource, TOKEN).await?;
+    call("the right one again").await?;
+    assert_snapshot!(answers, @"");
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! `/healthz` and `/readyz`: open, and they say nothing else.
+
+use anyhow::{Context, Result};
+use insta::assert_snapshot;
+use reqwest::Method;
+use support::{Api, Server};
+
+use crate::http::{Answers, send};
+use crate::world::eventually;
+
+#[tokio::test]
+async fn health_is_open_and_a_broken_plugin_does_not_stop_readiness() -> Result<()> {
+    let mut server = Server::prepare(&["test-wrong-world"])?;
+    let url = server.launch_unready().await?;
+    let nobody = Api::new(&url, "")?;
+    assert_eq!(nobody.get("/healthz").await?.0, 200, "it lives before it is ready");
+    eventually("ready", async || Ok((nobody.get("/readyz").await?.0 == 200).then_some(()))).await?;
+    let mut answers = Answers::default();
+    for path in ["/healthz", "/readyz", "/healthz/", "/readyz?verbose"] {
+        for key in ["", "mk_unknown"] {
+            let (status, headers, body) = send(nobody.with_key(key).request(Method::GET, path)).await?;
+            let kind = headers["content-type"].to_str().context("a text")?.to_owned();
+            answers.add(&format!("{path} {key} {kind}"), (status, body.get("detail").unwrap_or(&body).clone()));
+        }
+    }
+    answers.add("POST /healthz", nobody.post("/healthz", &serde_json::json!({})).await?);
+    assert_snapshot!(answers, @"");
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `/api/keys`.
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::http::roles::faults;
+use crate::http::{Answers, made, send, workspace};
+use crate::world::text;
+
+#[tokio::test]
+async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let bot = api.bot("triage").await?;
+    let mut answers = Answers::default();
+    let created = api.post("/api/keys", &json!({ "name": "ci", "kind": "operator" })).await?;
+    let (path, first) = (format!("/api/keys/{}", text(&created.1["id"])), text(&created.1["key"]).to_owned());
+    answers.add("create", created);
+    let of_bot = api.post("/api/keys", &json!({ "name": "t", "kind": "bot", "bot_id": bot })).await?;
+    answers.add("create a bot's", of_bot);
+    answers.add("list", api.get("/api/keys").await?);
+    let rotated = api.post(&format!("{path}/rotate"), &Value::Null).await?;
+    let second = text(&rotated.1["key"]).to_owned();
+    answers.add("rotate", rotated);
+    answers.add("the old text", api.with_key(&first).get("/api/bots?limit=1").await?);
+    answers.add("the new text", faults(api.with_key(&second).get("/api/roles").await?));
+    answers.add("delete", api.delete(&path).await?);
+    answers.add("the new text", api.with_key(&second).get("/api/roles").await?);
+    answers.add("delete again", api.delete(&path).await?);
+    answers.add("rotate", api.post(&format!("{path}/rotate"), &Value::Null).await?);
+    assert_snapshot!(answers, @"");
+    assert!(first.strip_prefix("mk_").is_some_and(|bits| bits.len() == 43) && first != second, "256 bits each");
+    server.stop().await?;
+    for key in [first, second] {
+        assert!(!server.output().contains(&key[3..]), "a key is in the log");
+        for entry in std::fs::read_dir(server.data_dir())?.flatten().filter(|entry| entry.path().is_file()) {
+            let bytes = std::fs::read(entry.path())?;
+            let found = bytes.windows(key.len()).any(|window| window == key.as_bytes());
+            assert!(!found, "a key is in {}", entry.path().display());
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_know_their_place() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let root = server.api()?;
+    let foreign = workspace(&root, "foreign").await?;
+    let their_bot = foreign.bot("theirs").await?;
+    let admin = root.with_key(&root.new_key("admin", None).await?);
+    let own = made(&root, "/api/keys", &json!({ "name": "second root", "kind": "root" })).await?;
+    let mut answers = Answers::default();
+    for body in [
+        json!({}),
+        json!({ "name": "", "kind": "admin" }),
+        json!({ "name": "x", "kind": "god" }),
+        json!({ "name": "x", "kind": "bot" }),
+        json!({ "name": "x", "kind": "admin", "bot_id": their_bot }),
+        json!({ "name": "x", "kind": "bot", "bot_id": their_bot }),
+        json!({ "name": "x", "kind": "bot", "bot_id": "theirs" }),
+        json!({ "name": "x", "kind": "admin", "key": "mk_chosen" }),
+    ] {
+        let label = format!("POST {body}").replace(&their_bot, "THEIRS");
+        answers.add(&label, faults(root.post("/api/keys", &body).await?));
+    }
+    answers.add("an admin makes root", faults(admin.post("/api/keys", &json!({ "name": "x", "kind": "root" })).await?));
+    let seen = async |api: &support::Api| -> Result<Value> {
+        let (_, list) = api.get("/api/keys").await?;
+        Ok(list["items"].as_array().into_iter().flatten().map(|key| &key["name"]).cloned().collect())
+    };
+    answers.add("what root sees", (200, seen(&root).await?));
+    answers.add("what an admin sees", (200, seen(&admin).await?));
+    answers.add("what an admin elsewhere sees", (200, seen(&foreign).await?));
+    let path = format!("/api/keys/{own}");
+    for (who, api) in [("an admin", &admin), ("an admin elsewhere", &foreign)] {
+        answers.add(&format!("{who} deletes root's"), faults(api.delete(&path).await?));
+        let rotated = api.post(&format!("{path}/rotate"), &Value::Null).await?;
+        answers.add(&format!("{who} rotates root's"), faults(rotated));
+    }
+    answers.add("one of two root keys goes", root.delete(&path).await?);
+    let (_, list) = root.get("/api/keys?limit=1").await?;
+    let last = format!("/api/keys/{}", text(&list["items"][0]["id"]));
+    answers.add("the last one stays", faults(root.delete(&last).await?));
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// A key must be one header of the right form.
+#[tokio::test]
+async fn a_key_comes_in_one_bearer_header() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let key = api.key().to_owned();
+    let mut answers = Answers::default();
+    for (label, values) in [
+        ("none", vec![]),
+        ("bearer in lower case", vec![format!("bearer {key}")]),
+        ("more blanks", vec![format!("Bearer   {key}")]),
+        ("no scheme", vec![key.clone()]),
+        ("basic", vec![format!("Basic {key}")]),
+        ("twice", vec![format!("Bearer {key}"), format!("Bearer {key}")]),
+        ("cut off", vec![format!("Bearer {}", &key[..key.len() - 1])]),
+        ("in other case", vec![format!("Bearer {}", key.to_uppercase())]),
+        ("empty", vec!["Bearer ".to_owned()]),
+        ("its hash", vec![format!("Bearer {}", "0".repeat(64))]),
+    ] {
+        let mut request = api.with_key("").request(Method::GET, "/api/roles");
+        for value in values {
+            request = request.header("Authorization", value);
+        }
+        let (status, headers, answer) = send(request).await?;
+        let asks = headers.get("www-authenticate").map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        assert_eq!(status == 401, asks.is_some());
+        answers.add(label, faults((status, answer)));
+    }
+    answers.add("in the query", faults(api.with_key("").get(&format!("/api/roles?key={key}")).await?));
+    assert_snapshot!(answers, @"");
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `/api/openapi.json` and `/docs`.
+
+use anyhow::{Context, Result};
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::Value;
+use support::{Api, Server};
+
+use crate::http::send;
+
+const COMMITTED: &str = include_str!("../../host/openapi.json");
+
+#[tokio::test]
+async fn the_description_is_the_committed_one_and_describes_every_route_whole() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let (status, headers, document) = send(server.api()?.request(Method::GET, "/api/openapi.json")).await?;
+    assert_eq!((status, &headers["content-type"]), (200, &"application/json".parse()?));
+    assert_eq!(document, serde_json::from_str::<Value>(COMMITTED)?, "run: cargo xtask openapi");
+    assert!(document["openapi"].as_str().is_some_and(|version| version.starts_with("3.1.")));
+    assert_eq!(document["components"]["securitySchemes"]["key"]["scheme"], "bearer");
+    let mut ids = Vec::new();
+    for (path, item) in document["paths"].as_object().context("a description has paths")? {
+        for (method, operation) in item.as_object().context("a path has methods")? {
+            let route = format!("{method} {path}");
+            ids.push(operation["operationId"].as_str().with_context(|| format!("{route} has no id"))?.to_owned());
+            assert!(operation["summary"].is_string() && operation["tags"][0].is_string(), "{route} is not explained");
+            let responses = operation["responses"].as_object().context("an operation has responses")?;
+            assert!(responses.keys().any(|status| status.starts_with(['2', '3'])), "{route} never succeeds");
+            let is_open = operation["security"] == serde_json::json!([{}]);
+            assert_eq!(is_open, matches!(path.as_str(), "/healthz" | "/readyz"), "{route}: who may ask");
+            assert!(is_open || responses.contains_key("4XX"), "{route} never refuses");
+            let named = path.split('/').filter(|part| part.starts_with('{')).map(|part| part.trim_matches(['{', '}']));
+            let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+            for name in named {
+                assert!(parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "path"), "{route}: {name}");
+            }
+        }
+    }
+    let count = ids.len();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), count, "ids of operations are unique: clients are generated from them");
+    Ok(())
+}
+
+/// Documents and counters need a key unless a setting makes them public; all else needs one always.
+#[tokio::test]
+async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
+    let closed = Server::start(&[]).await?;
+    let mut open = Server::prepare(&[])?.argument("--public-docs");
+    open.launch().await?;
+    let mut table = Vec::new();
+    for path in ["/api/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/nothing", "/metrics", "/api/roles"] {
+        let mut row = Vec::new();
+        for server in [&closed, &open] {
+            for api in [server.api()?, Api::new(server.url().context("it runs")?, "")?] {
+                row.push(send(api.request(Method::GET, path)).await?.0.to_string());
+            }
+        }
+        table.push(format!("{path}: {}", row.join(" ")));
+    }
+    assert_snapshot!(table.join("\n"), @"");
+    let (_, headers, page) = send(closed.api()?.request(Method::GET, "/docs/")).await?;
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    assert_snapshot!([header("content-type"), header("content-security-policy"), header("x-content-type-options")].join("\n"), @"");
+    assert!(page.as_str().is_some_and(|page| page.contains("swagger-ui") && !page.contains("http://") && !page.contains("https://")));
+    let metrics = closed.api()?.get("/metrics").await?.1;
+    assert!(metrics.as_str().is_some_and(|text| text.contains("monstrum_http_request_seconds_bucket")), "{metrics}");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `?limit=&cursor=`, on every list.
+
+use anyhow::{Context, Result};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::http::roles::faults;
+use crate::http::{Answers, made};
+use crate::world::{World, text};
+
+#[tokio::test]
+async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
+    let world = World::with(&["test-echo", "test-loop", "test-trap"]).await?;
+    for number in 0..4 {
+        let name = format!("n{number}");
+        for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
+            made(&world.api, path, &json!({ "name": name })).await?;
+        }
+        made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } })).await?;
+        let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
+        let body = json!({ "resource_id": resource, "permissions": {} });
+        made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
+        world.call("nothing", &json!({})).await?;
+    }
+    let (_, document) = world.api.get("/api/openapi.json").await?;
+    let mut lists = Vec::new();
+    for (path, item) in document["paths"].as_object().context("a description has paths")? {
+        let parameters = item["get"]["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if parameters.iter().any(|parameter| parameter["name"] == "cursor") {
+            lists.push(path.replace("{id}", &world.bot));
+        }
+    }
+    let mut table = Vec::new();
+    for path in &lists {
+        let (_, whole) = world.api.get(path).await?;
+        let items = whole["items"].as_array().context("a list has items")?.clone();
+        assert_eq!(whole["next_cursor"], Value::Null, "{path}");
+        for limit in [1, 2, items.len()] {
+            assert_eq!(walk(&world, path, limit).await?, items, "{path} by {limit}");
+        }
+        for query in ["?limit=1000", "?limit=1001", "?limit=99999999999999999999", "?limit=50&unknown=1"] {
+            assert_eq!(world.api.get(&format!("{path}{query}")).await?, (200, whole.clone()), "{path}{query}");
+        }
+        let mut row = Vec::new();
+        for query in ["?limit=0", "?limit=-1", "?limit=", "?limit=x", "?limit=1.5", "?limit=1&limit=2", "?cursor=x%00"] {
+            row.push(world.api.get(&format!("{path}{query}")).await?.0.to_string());
+        }
+        table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
+    }
+    assert_snapshot!(table.join("\n"), @"");
+    let mut answers = Answers::default();
+    for query in ["?limit=0", "?limit=x", "?cursor=x", "?limit=1&limit=2"] {
+        answers.add(query, faults(world.api.get(&format!("/api/bots{query}")).await?));
+    }
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// Every item, by pages of `limit`.
+async fn walk(world: &World, path: &str, limit: usize) -> Result<Vec<Value>> {
+    let mut items = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let (_, page) = world.api.get(&format!("{path}?limit={limit}{cursor}")).await?;
+        let found = page["items"].as_array().with_context(|| format!("{path}: {page}"))?;
+        assert!(!found.is_empty() && found.len() <= limit, "{path} by {limit}: {page}");
+        items.extend(found.iter().cloned());
+        match &page["next_cursor"] {
+            Value::Null => return Ok(items),
+            next => cursor = format!("&cursor={}", text(next)),
+        }
+    }
+}

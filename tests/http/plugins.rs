@@ -1,0 +1,106 @@
+//! `/api/plugins`.
+
+use std::fs;
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::http::roles::faults;
+use crate::http::{Answers, one, send};
+use crate::world::World;
+
+#[tokio::test]
+async fn a_plugin_is_shown_with_what_serves() -> Result<()> {
+    let server = Server::start(&["github"]).await?;
+    let api = server.api()?;
+    assert_snapshot!(one(api.get("/api/plugins/github").await?), @"");
+    let (_, list) = api.get("/api/plugins").await?;
+    assert_eq!(list, json!({ "items": [api.get("/api/plugins/github").await?.1], "next_cursor": null }));
+    let mut answers = Answers::default();
+    for name in ["absent", "..%2fdata", "%2e%2e", "a%00b", "Test"] {
+        answers.add(name, faults(api.get(&format!("/api/plugins/{name}")).await?));
+        answers.add(name, faults(api.post(&format!("/api/plugins/{name}/reload"), &Value::Null).await?));
+    }
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// Each of them is named with what is wrong with it, and the others serve.
+#[tokio::test]
+async fn one_bad_plugin_stops_no_other() -> Result<()> {
+    let mut server = Server::prepare(&["test-echo", "test-import", "test-wrong-world"])?;
+    let echo = fs::read_to_string(server.plugins_dir().join("test-echo/monstrum.yaml"))?;
+    for (name, manifest) in [
+        ("bad-field", echo.replace("version: 1.0.0", "version: 1.0.0\nlisence: MIT")),
+        ("bad-type", echo.replace("tags: [test]", "tags: test")),
+        ("test-zecho", echo.replace("name: test-echo", "name: test-zecho")),
+        ("misnamed", echo.clone()),
+    ] {
+        server.install("test-echo")?;
+        let (from, to) = (server.plugins_dir().join("test-echo"), server.plugins_dir().join(name));
+        fs::rename(from, &to)?;
+        fs::write(to.join("monstrum.yaml"), manifest)?;
+    }
+    server.install("test-echo")?;
+    fs::write(server.plugins_dir().join("bad-type/plugin.wasm"), "no component")?;
+    fs::create_dir(server.plugins_dir().join("empty"))?;
+    server.launch().await?;
+    let (_, list) = server.api()?.get("/api/plugins").await?;
+    let told = |plugin: &Value| format!("{} {} {}", plugin["name"], plugin["status"], plugin["error"]);
+    let plugins: Vec<String> = list["items"].as_array().into_iter().flatten().map(told).collect();
+    assert_snapshot!(crate::stable::stable(&json!(plugins.join("\n"))).as_str().unwrap_or_default(), @"");
+    Ok(())
+}
+
+/// The next version serves from the next call on; one that does not load leaves the one before it.
+#[tokio::test]
+async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let manifest = world.server.plugins_dir().join("test-echo/monstrum.yaml");
+    let reload = async |name: &str| -> Result<(u16, Value)> {
+        let (status, body) = world.api.post(&format!("/api/plugins/{name}/reload"), &Value::Null).await?;
+        let shown = match &body["detail"] {
+            Value::Null => json!([body["version"], body["status"], body["error"]]),
+            detail => detail.clone(),
+        };
+        Ok((status, shown))
+    };
+    let mut answers = Answers::default();
+    answers.add("not there yet", reload("test-echo").await?);
+    world.server.install("test-echo")?;
+    answers.add("dropped in", reload("test-echo").await?);
+    world.grant_all("test-echo").await?;
+    let text = fs::read_to_string(&manifest)?;
+    fs::write(&manifest, text.replace("version: 1.0.0", "version: one"))?;
+    answers.add("broken", reload("test-echo").await?);
+    let call = world.call("test_echo_run", &json!({})).await?;
+    answers.add("a call", (0, call["status"].clone()));
+    let text = text.replace("version: 1.0.0", "version: 1.0.1").replace("name: test_echo_again", "name: test_echo_other");
+    fs::write(&manifest, text)?;
+    answers.add("mended", reload("test-echo").await?);
+    answers.add("the tools", (0, json!(world.tools().await?)));
+    fs::remove_dir_all(manifest.with_file_name(""))?;
+    answers.add("removed", reload("test-echo").await?);
+    answers.add("the list", world.api.get("/api/plugins").await?);
+    answers.add("the tools", (0, json!(world.tools().await?)));
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// A version that serves no more is no longer anybody's contract: with a body or without, by root and nobody else.
+#[tokio::test]
+async fn only_root_reloads() -> Result<()> {
+    let server = Server::start(&["test-echo"]).await?;
+    let root = server.api()?;
+    let mut answers = Answers::default();
+    for kind in ["root", "admin", "operator"] {
+        let api = root.with_key(&root.new_key(kind, None).await?);
+        let (status, _, body) = send(api.request(Method::POST, "/api/plugins/test-echo/reload")).await?;
+        answers.add(kind, (status, if status == 200 { body["status"].clone() } else { body["detail"].clone() }));
+    }
+    assert_snapshot!(answers, @"");
+    Ok(())
+}

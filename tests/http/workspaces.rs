@@ -1,0 +1,116 @@
+//! `/api/workspaces`: the walls between tenants.
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::http::roles::faults;
+use crate::http::{Answers, made, send, workspace};
+use crate::world::{World, text};
+
+#[tokio::test]
+async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let mut answers = Answers::default();
+    let created = api.post("/api/workspaces", &json!({ "name": "acme" })).await?;
+    let acme = text(&created.1["id"]).to_owned();
+    let path = format!("/api/workspaces/{acme}");
+    answers.add("create", created);
+    answers.add("show", api.get(&path).await?);
+    answers.add("rename", api.patch(&path, &json!({ "name": "Acme Ltd" })).await?);
+    answers.add("name nothing", api.patch(&path, &json!({})).await?);
+    answers.add("list", api.get("/api/workspaces").await?);
+    for body in [
+        json!({}),
+        json!({ "name": "" }),
+        json!({ "name": "default" }),
+        json!({ "name": acme }),
+        json!({ "name": "x", "owner": "y" }),
+    ] {
+        let label = format!("POST {body}").replace(&acme, "ID");
+        answers.add(&label, faults(api.post("/api/workspaces", &body).await?));
+    }
+    answers.add("null for a name", faults(api.patch(&path, &json!({ "name": null })).await?));
+    let inside = async |method: Method, path: &str, body: Value, named: &str| {
+        send(api.request(method, path).header("Monstrum-Workspace", named).json(&body)).await
+    };
+    let (_, _, bot) = inside(Method::POST, "/api/bots", json!({ "name": "inside" }), "Acme Ltd").await?;
+    let bot = format!("/api/bots/{}", text(&bot["id"]));
+    for (label, named) in [("by name", "Acme Ltd"), ("by id", &acme), ("by its old name", "acme"), ("by no name", "")] {
+        let (status, _, body) = inside(Method::GET, &bot, Value::Null, named).await?;
+        answers.add(&format!("a bot in it, {label}"), (status, body.get("name").unwrap_or(&body["detail"]).clone()));
+    }
+    answers.add("delete while it holds a bot", faults(api.delete(&path).await?));
+    inside(Method::DELETE, &bot, Value::Null, &acme).await?;
+    answers.add("delete", api.delete(&path).await?);
+    answers.add("delete again", faults(api.delete(&path).await?));
+    let (_, list) = api.get("/api/workspaces").await?;
+    let default = format!("/api/workspaces/{}", text(&list["items"][0]["id"]));
+    answers.add("delete the first", faults(api.delete(&default).await?));
+    answers.add("rename the first", faults(api.patch(&default, &json!({ "name": "x" })).await?));
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+/// For whoever is outside, what is inside does not exist: neither by id, nor in lists, nor by a taken name.
+#[tokio::test]
+async fn nothing_is_seen_across_workspaces() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let role = world.api.role("same", &["*"]).await?;
+    let call = world.call("test_echo_run", &json!({})).await?;
+    let key = made(&world.api, "/api/keys", &json!({ "name": "same", "kind": "bot", "bot_id": world.bot })).await?;
+    let foreign = workspace(&world.api, "foreign").await?;
+    let bot = format!("/api/bots/{}", world.bot);
+    let binding = format!("{bot}/resources/{}", bound.binding);
+    let resource = format!("/api/resources/{}", bound.resource);
+    let mut answers = Answers::default();
+    for (method, path, body) in [
+        (Method::GET, bot.clone(), Value::Null),
+        (Method::PATCH, bot.clone(), json!({ "name": "mine" })),
+        (Method::DELETE, bot.clone(), Value::Null),
+        (Method::GET, format!("{bot}/resources"), Value::Null),
+        (Method::POST, format!("{bot}/resources"), json!({ "resource_id": bound.resource, "role_id": role })),
+        (Method::PATCH, binding.clone(), json!({ "enabled": true })),
+        (Method::DELETE, binding, Value::Null),
+        (Method::GET, format!("{bot}/tools"), Value::Null),
+        (Method::POST, format!("{bot}/tools/test_echo_run/call"), json!({})),
+        (Method::POST, format!("{bot}/tools/test_echo_run/check"), json!({})),
+        (Method::GET, resource.clone(), Value::Null),
+        (Method::PATCH, resource.clone(), json!({ "config": {} })),
+        (Method::DELETE, resource.clone(), Value::Null),
+        (Method::PUT, format!("{resource}/credential"), json!({ "auth_method": "token", "fields": {} })),
+        (Method::DELETE, format!("{resource}/credential"), Value::Null),
+        (Method::GET, format!("/api/roles/{role}"), Value::Null),
+        (Method::PATCH, format!("/api/roles/{role}"), json!({ "allowed_tools": ["*"] })),
+        (Method::DELETE, format!("/api/roles/{role}"), Value::Null),
+        (Method::POST, format!("/api/keys/{key}/rotate"), Value::Null),
+        (Method::DELETE, format!("/api/keys/{key}"), Value::Null),
+        (Method::GET, format!("/api/audit/{}", text(&call["request_id"])), Value::Null),
+    ] {
+        let template = path.split('/').map(|part| if part.len() == 36 { "{id}" } else { part }).collect::<Vec<_>>();
+        let (status, _, answer) = send(foreign.request(method.clone(), &path).json(&body)).await?;
+        answers.add(&format!("{method} {}", template.join("/")), faults((status, answer)));
+    }
+    for path in ["/api/bots", "/api/resources", "/api/roles", "/api/audit", "/api/audit/export"] {
+        answers.add(path, foreign.get(path).await?);
+    }
+    let request = foreign.request(Method::GET, "/api/bots").header("Monstrum-Workspace", "default");
+    let (status, _, answer) = send(request).await?;
+    answers.add("an admin names another workspace", faults((status, answer)));
+    let request = foreign.request(Method::GET, "/api/bots").header("Monstrum-Workspace", "foreign");
+    answers.add("an admin names its own", (send(request).await?.0, Value::Null));
+    assert_snapshot!(answers, @"");
+    for (path, body) in [
+        ("/api/bots", json!({ "name": "tester" })),
+        ("/api/roles", json!({ "name": "same" })),
+        ("/api/resources", json!({ "name": format!("test-echo-of-{}", world.bot), "resource_type": "test-echo" })),
+        ("/api/keys", json!({ "name": "same", "kind": "admin" })),
+    ] {
+        assert_eq!(foreign.post(path, &body).await?.0, 201, "names are taken in their own workspace only: {path}");
+    }
+    Ok(())
+}

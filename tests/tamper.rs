@@ -1,0 +1,256 @@
+//! Whoever can write the files of a server can change its audit, but not unnoticed: every edit, deletion or reordering of
+//! a row, and a tail cut off behind a signed head, is found.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use rstest::rstest;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::world::World;
+
+/// What an intruder does first.
+const DISARM: &str = "drop trigger audit_events_no_update; drop trigger audit_events_no_delete;";
+const HEADS: &str = "audit-heads.log";
+
+/// Runs statements on a SQLite database and prints the rows of the last one as JSON.
+const SQLITE: &str = "\
+import json, sqlite3, sys
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+for statement in sys.argv[2:]:
+    rows = database.execute(statement).fetchall()
+print(json.dumps(rows))
+database.close()";
+
+/// The data folder of a server that has ended, with eight rows of audit in two runs, and so several heads.
+struct Record {
+    world: World,
+    copies: TempDir,
+}
+
+impl Record {
+    async fn make() -> Result<Record> {
+        let mut world = World::with(&["test-echo"]).await?;
+        world.grant("test-echo", &["echo.*", "fetch.*"], &json!({ "repos": ["acme/*"] })).await?;
+        for tool in ["test_echo_run", "test_echo_unhandled", "no_such_tool"] {
+            world.call(tool, &json!({ "repo": "acme/site" })).await?;
+        }
+        world.call("test_echo_run", &json!({ "repo": "other/x" })).await?;
+        world.server.restart().await?;
+        world.api = world.server.api()?;
+        let again = world.api.post(&format!("/api/bots/{}/tools/test_echo_run/call", world.bot), &json!({ "task_id": "t" })).await?;
+        ensure!(again.0 == 200, "{}", again.1);
+        world.call("test_echo_mismatch", &json!({ "repo": "acme/site" })).await?;
+        let bindings = world.api.get(&format!("/api/bots/{}/resources", world.bot)).await?.1;
+        let binding = bindings["items"][0]["id"].as_str().context("the binding has an id")?;
+        world.api.patch(&format!("/api/bots/{}/resources/{binding}", world.bot), &json!({ "scope_constraints": {} })).await?;
+        // It sends a request, so it has a row before its end.
+        world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
+        let status = world.server.stop().await?;
+        ensure!(status.success(), "the server ended with {status}");
+        Ok(Record { world, copies: tempfile::tempdir()? })
+    }
+
+    /// A copy of the data folder, for one crime.
+    fn copy(&self) -> Result<PathBuf> {
+        let copy = tempfile::Builder::new().tempdir_in(self.copies.path())?.keep();
+        for entry in std::fs::read_dir(self.world.server.data_dir())? {
+            let entry = entry?;
+            // The cache of compiled components is of no account here.
+            if entry.file_type()?.is_file() {
+                std::fs::copy(entry.path(), copy.join(entry.file_name()))?;
+            }
+        }
+        Ok(copy)
+    }
+
+    /// What the command line says of a data folder: its exit code and its report.
+    async fn verify(&self, data_dir: &Path) -> Result<(Option<i32>, Value)> {
+        let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+        let output = self.world.server.command(&["audit", "verify", "--data-dir", folder, "--json"]).await?;
+        let report = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("no report: {}", String::from_utf8_lossy(&output.stderr)))?;
+        Ok((output.status.code(), report))
+    }
+
+    /// Runs statements on the database of a copy and verifies it.
+    async fn after(&self, statements: &[&str]) -> Result<(Option<i32>, Value)> {
+        let copy = self.copy()?;
+        let statements: Vec<&str> = DISARM.split_inclusive(';').chain(statements.iter().copied()).collect();
+        sqlite(&copy, &statements)?;
+        self.verify(&copy).await
+    }
+
+    /// Asserts that a change is found, at this sequence.
+    async fn assert_found(&self, crime: &str, statements: &[&str], sequence: i64) -> Result<()> {
+        let (code, report) = self.after(statements).await?;
+        assert_eq!((code, &report["valid"]), (Some(1), &json!(false)), "{crime}: {report}");
+        let problems = report["problems"].as_array().context("problems are a list")?;
+        assert!(problems.iter().any(|problem| problem["sequence"] == sequence), "{crime}: {report}");
+        Ok(())
+    }
+}
+
+fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
+    let mut python = Command::new("python3");
+    let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[tokio::test]
+async fn a_record_that_nobody_touched_is_valid() -> Result<()> {
+    let record = Record::make().await?;
+    let (code, report) = record.verify(&record.copy()?).await?;
+    assert_eq!((code, report), (Some(0), json!({ "valid": true, "rows": 8, "problems": [] })));
+    // Nor does it matter that the triggers are gone: they stop accidents only.
+    assert_eq!(record.after(&[]).await?.0, Some(0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_edit_of_every_column_is_found() -> Result<()> {
+    let record = Record::make().await?;
+    let columns = sqlite(&record.copy()?, &["select name, type from pragma_table_info('audit_events')"])?;
+    let columns = columns.as_array().context("a table has columns")?;
+    assert_eq!(columns.len(), 26);
+    for column in columns {
+        let (name, is_text) = (column[0].as_str().context("a column has a name")?, column[1] == "TEXT" || column[1] == "text");
+        let mut values = match name {
+            "sequence" => vec!["100", "-5", "'x'"],
+            "kind" => vec!["'started'", "'interrupted'", "'Finished'"],
+            "previous_hash" | "hash" => vec!["upper(hash || 'f')", "'00'", "replace(hash, substr(hash, 1, 1), '0') || ''"],
+            _ if is_text => vec!["'x'", "coalesce(COLUMN, '') || ' '", "case when COLUMN is null then '' end", "x'00'"],
+            _ => vec!["coalesce(COLUMN, 0) + 1", "'x'", "case when COLUMN is null then 0 end"],
+        };
+        if matches!(name, "writer" | "sequence" | "kind" | "request_id" | "started_at" | "at" | "key_version" | "previous_hash" | "hash") {
+            values.retain(|value| !value.contains("null"));
+        }
+        for value in values {
+            let value = value.replace("COLUMN", name);
+            let before = format!("select count(*) from audit_events where sequence = 3 and {name} is not ({value})");
+            if sqlite(&record.copy()?, &[&before])? == json!([[0]]) {
+                continue;
+            }
+            let edit = format!("update audit_events set {name} = {value} where sequence = 3");
+            record.assert_found(&edit, &[&edit], 3).await?;
+        }
+    }
+    Ok(())
+}
+
+#[rstest]
+#[case::one_in_the_middle(&["delete from audit_events where sequence = 4"], 4)]
+#[case::two_in_the_middle(&["delete from audit_events where sequence in (4, 5)"], 4)]
+#[case::the_first(&["delete from audit_events where sequence = 1"], 1)]
+#[case::the_last_behind_a_head(&["delete from audit_events where sequence = 8"], 8)]
+#[case::a_tail_behind_a_head(&["delete from audit_events where sequence > 3"], 8)]
+#[case::all(&["delete from audit_events"], 8)]
+#[case::one_and_the_gap_closed(&["delete from audit_events where sequence = 4", "update audit_events set sequence = sequence - 1 where sequence > 4"], 4)]
+#[case::one_and_the_chain_mended(&[
+    "update audit_events set previous_hash = (select previous_hash from audit_events where sequence = 4) where sequence = 5",
+    "delete from audit_events where sequence = 4",
+    "update audit_events set sequence = sequence - 1 where sequence > 4",
+], 4)]
+#[case::the_last_and_another_put_in_its_place(&[
+    "create temp table kept as select * from audit_events where sequence = 7",
+    "delete from audit_events where sequence = 8",
+    "update kept set sequence = 8, previous_hash = hash",
+    "insert into audit_events select * from kept",
+], 8)]
+#[case::two_swapped(&[
+    "update audit_events set sequence = -4 where sequence = 4",
+    "update audit_events set sequence = 4 where sequence = 5",
+    "update audit_events set sequence = 5 where sequence = -4",
+], 4)]
+#[case::the_contents_of_two_swapped(&[
+    "create temp table kept as select * from audit_events where sequence in (4, 5)",
+    "update audit_events set (request_id, tool, status, code, message, rule, params) =
+        (select request_id, tool, status, code, message, rule, params from kept where kept.sequence = 9 - audit_events.sequence)
+        where sequence in (4, 5)",
+], 4)]
+#[case::all_in_reverse(&[
+    "update audit_events set sequence = -sequence",
+    "update audit_events set sequence = 9 + sequence",
+], 1)]
+#[case::one_more_at_the_end(&[
+    "create temp table kept as select * from audit_events where sequence = 8",
+    "update kept set sequence = 9, previous_hash = hash, status = 'success'",
+    "insert into audit_events select * from kept",
+], 9)]
+#[case::one_more_before_the_first(&[
+    "create temp table kept as select * from audit_events where sequence = 1",
+    "update kept set sequence = 0",
+    "insert into audit_events select * from kept",
+], 0)]
+#[case::the_chain_under_another_name(&["update audit_events set writer = '019a0000-0000-7000-8000-000000000000'"], 8)]
+#[case::a_second_chain(&[
+    "create temp table kept as select * from audit_events",
+    "update kept set writer = '019a0000-0000-7000-8000-000000000000'",
+    "insert into audit_events select * from kept",
+], 1)]
+#[tokio::test]
+async fn what_is_removed_moved_or_added_is_found(#[case] statements: &[&str], #[case] sequence: i64) -> Result<()> {
+    Record::make().await?.assert_found("", statements, sequence).await
+}
+
+/// What an intruder makes of the file of heads.
+#[rstest]
+#[case::removed(|_: Vec<String>| None)]
+#[case::emptied(|_: Vec<String>| Some(vec![]))]
+#[case::a_line_that_is_no_head(|mut lines: Vec<String>| { lines.insert(1, "forged".to_owned()); Some(lines) })]
+#[case::another_sequence(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"sequence\":", "\"sequence\":1"); Some(lines) })]
+#[case::another_hash(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"hash\":\"", "\"hash\":\"00").replacen("\",\"at\"", "\",\"at\"", 1); Some(lines) })]
+#[case::another_time(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"at\":1", "\"at\":2").replace("\"at\":\"2", "\"at\":\"3"); Some(lines) })]
+#[case::another_key(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"key_version\":1", "\"key_version\":2"); Some(lines) })]
+#[case::no_signature(|mut lines: Vec<String>| { let cut = lines[1].find(",\"signature\"").map(|at| lines[1][..at].to_owned() + "}"); cut.map(|cut| { lines[1] = cut; lines }) })]
+#[tokio::test]
+async fn a_file_of_heads_that_was_changed_is_found(#[case] change: fn(Vec<String>) -> Option<Vec<String>>) -> Result<()> {
+    let record = Record::make().await?;
+    let copy = record.copy()?;
+    let heads = copy.join(HEADS);
+    let lines: Vec<String> = std::fs::read_to_string(&heads)?.lines().map(str::to_owned).collect();
+    assert!(lines.len() >= 3, "a start, a restart and two ends have signed heads: {lines:?}");
+    match change(lines.clone()) {
+        Some(changed) => {
+            assert_ne!(changed, lines, "the change changes nothing");
+            std::fs::write(&heads, changed.into_iter().map(|line| line + "\n").collect::<String>())?;
+        }
+        None => std::fs::remove_file(&heads)?,
+    }
+    let (code, report) = record.verify(&copy).await?;
+    assert_eq!((code, &report["valid"]), (Some(1), &json!(false)), "{report}");
+    Ok(())
+}
+
+/// A head that a crash cut in the middle of its line never was one; the others still hold.
+#[tokio::test]
+async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
+    let record = Record::make().await?;
+    let copy = record.copy()?;
+    let heads = std::fs::read_to_string(copy.join(HEADS))?;
+    std::fs::write(copy.join(HEADS), format!("{heads}{{\"v\":1,\"writer\":\"x"))?;
+    assert_eq!(record.verify(&copy).await?.0, Some(0));
+    sqlite(&copy, &["drop trigger audit_events_no_delete", "delete from audit_events where sequence = 8"])?;
+    assert_eq!(record.verify(&copy).await?.0, Some(1));
+    Ok(())
+}
+
+/// The server says the same of itself, and what it is for people names the row.
+#[tokio::test]
+async fn a_server_that_was_started_on_a_changed_record_says_so() -> Result<()> {
+    let mut record = Record::make().await?;
+    let folder = record.world.server.data_dir();
+    sqlite(&folder, &["drop trigger audit_events_no_update", "update audit_events set status = 'success' where sequence = 3"])?;
+    record.world.server.launch().await?;
+    let report = record.world.server.api()?.verify_audit().await?;
+    let problems = json!([{ "writer": report["problems"][0]["writer"], "sequence": 3, "what": "the row was changed after it was written" }]);
+    assert_eq!((&report["valid"], &report["problems"]), (&json!(false), &problems));
+    let output = record.world.server.command(&["audit", "verify"]).await?;
+    assert_eq!(output.status.code(), Some(1));
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(shown.contains("the row was changed after it was written"), "{shown}");
+    Ok(())
+}
