@@ -38,6 +38,8 @@ pub struct IncomingCall {
     pub resource: Option<ResourceId>,
     /// BCP 47 tag of the caller's language.
     pub locale: String,
+    /// What the plugin is told besides: a JSON object, such as the conversation of the call.
+    pub context: Value,
 }
 
 /// What the door hands back.
@@ -97,7 +99,7 @@ impl Calls {
             Err(refusal) => return Ended::from(*refusal),
         };
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
-        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, locale: &call.locale };
+        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call };
         self.executor.execute(&permitted, permit, entry).await
     }
 

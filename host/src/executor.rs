@@ -19,7 +19,7 @@ use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpReq
 use tokio::time::Instant;
 
 use crate::auditor::Entry;
-use crate::call::Ended;
+use crate::call::{Ended, IncomingCall};
 use crate::lanes::{Busy, Lanes};
 use crate::plugins::Plugin;
 use crate::policy::Binding;
@@ -95,7 +95,7 @@ impl Executor {
 pub struct PermittedCall<'a> {
     pub resolved: &'a ResolvedCall,
     pub task_id: &'a str,
-    pub locale: &'a str,
+    pub call: &'a IncomingCall,
 }
 
 /// The least of what the operator, the manifest and the binding allow.
@@ -143,9 +143,9 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         resource_id: Some(permit.resource().to_string()),
         resource_config: serde_json::to_string(&resource.config).expect("a JSON object has a text"),
         delegate: None,
-        locale: call.locale.to_owned(),
+        locale: call.call.locale.clone(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
-        context: "{}".to_owned(),
+        context: call.call.context.to_string(),
     }
 }
 

@@ -14,7 +14,7 @@ use monstrum_host::executor::PermittedCall;
 use monstrum_host::session::Session;
 use monstrum_host::tools;
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::{Api, Server};
 use tokio_util::sync::CancellationToken;
 
@@ -84,6 +84,7 @@ impl Host {
             task_id: None,
             resource: None,
             locale: "en".to_owned(),
+            context: json!({}),
         }
     }
 }
@@ -153,27 +154,27 @@ async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
     check(&answer.outcome)?;
     let seen = answer.outcome.data.context("an echo has data")?;
     let text = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
-    let json = |name: &str| seen[name].to_string();
+    let raw = |name: &str| seen[name].to_string();
     Ok(ExecuteRequest {
         request_id: text("request_id"),
         bot_id: text("bot_id"),
         task_id: text("task_id"),
         operation: text("operation"),
         tool_name: text("tool_name"),
-        params: json("params"),
-        scope: Some(json("scope")),
+        params: raw("params"),
+        scope: Some(raw("scope")),
         resource_id: Some(text("resource_id")),
-        resource_config: json("resource_config"),
+        resource_config: raw("resource_config"),
         delegate: None,
         locale: text("locale"),
         deadline_ms: u32::try_from(seen["deadline_ms"].as_u64().unwrap_or_default())?,
-        context: json("context"),
+        context: raw("context"),
     })
 }
 
 /// Gives the audit some rows to verify, whatever else was measured before.
 pub async fn fill_audit(host: &Host) -> Result<()> {
-    const ROUNDS: usize = 40;
+    const ROUNDS: usize = 20;
     let params = scene::params();
     for _ in 0..ROUNDS {
         governed_round(host, &params).await?;
@@ -236,7 +237,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<[Duration; STAGES.len
     let permit = authorize::permit(call.request_id, &session, &resolved, params).map_err(refused)?;
     lap(4);
     let task_id = call.request_id.to_string();
-    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, locale: &call.locale };
+    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call: &call };
     let ended = app.calls.executor.execute(&permitted, permit, &entry).await;
     lap(5);
     let outcome = entry.redacted(ended.outcome);

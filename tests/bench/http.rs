@@ -41,7 +41,8 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
     let (mut beside_rows, mut beside_none) = (Rounds::default(), Rounds::default());
     for _ in 0..rounds {
         // The subject runs once beside each floor, so that both pairs are neighbours in time.
-        beside_rows.add(load::run(sides[0], &requests, duration).await?, load::run(sides[1], &requests, duration).await?);
+        beside_rows
+            .add(load::run(sides[0], &requests, duration).await?, load::run(sides[1], &requests, duration).await?);
         let floor = load::run(sides[2], &requests, duration).await?;
         beside_none.add(load::run(sides[0], &requests, duration).await?, floor);
     }

@@ -26,16 +26,18 @@ impl Sample {
         Sample { median_us: at(0.5), p99_us: at(0.99), per_second: times.len() as f64 / elapsed.as_secs_f64() }
     }
 
-    /// Times `count` runs of `work`.
-    pub fn of<T>(count: usize, mut work: impl FnMut() -> T) -> Sample {
+    /// Times `count` runs of `work`, or `count` batches of runs where one run takes less than reading the clock.
+    pub fn of<T>(count: usize, batch: u32, work: &mut impl FnMut() -> T) -> Sample {
         let began = Instant::now();
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
             let started = Instant::now();
-            black_box(work());
-            times.push(started.elapsed());
+            for _ in 0..batch {
+                black_box(work());
+            }
+            times.push(started.elapsed() / batch);
         }
-        Sample::new(times, began.elapsed())
+        Sample::new(times, began.elapsed() / batch)
     }
 }
 
@@ -57,10 +59,10 @@ impl Rounds {
         self.0.push((subject, floor));
     }
 
-    /// Measures `rounds` rounds of two functions, each `count` times a round.
+    /// Measures `rounds` rounds of two functions, as [`Sample::of`] does.
     pub fn of<S, F>(
         rounds: usize,
-        count: usize,
+        (count, batch): (usize, u32),
         mut subject: impl FnMut() -> S,
         mut floor: impl FnMut() -> F,
     ) -> Rounds {
@@ -68,10 +70,10 @@ impl Rounds {
         // The first round warms caches and is not counted.
         for round in 0..=rounds {
             let (subject, floor) = if round % 2 == 0 {
-                let floor = Sample::of(count, &mut floor);
-                (Sample::of(count, &mut subject), floor)
+                let floor = Sample::of(count, batch, &mut floor);
+                (Sample::of(count, batch, &mut subject), floor)
             } else {
-                (Sample::of(count, &mut subject), Sample::of(count, &mut floor))
+                (Sample::of(count, batch, &mut subject), Sample::of(count, batch, &mut floor))
             };
             if round > 0 {
                 all.add(subject, floor);

@@ -166,7 +166,7 @@ impl<'a> Stage<'a> {
         let row = [text(&audit["status"]), text(&audit["code"]), text(&audit["rule"])];
         Ok(Row {
             title: scene.title.to_owned(),
-            call: format!("{} {}", scene.tool, short(&scene.params)),
+            call: format!("{}\n{}", scene.tool, short(&scene.params)).trim_end().to_owned(),
             caller: joined(&caller),
             upstream: upstream_cell(&seen),
             audit: format!("{}\n{}, {} ms", joined(&row), text(&audit["started_at"]), audit["duration_ms"]),
@@ -235,12 +235,14 @@ fn joined(parts: &[&str]) -> String {
     parts.iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join(" · ")
 }
 
-/// Parameters as they fit into a cell.
+/// Parameters as they fit into a cell: without the patterns of the thief, and with room to break lines.
 fn short(params: &Value) -> String {
-    const CHARS_MAX: usize = 90;
-    let text = params.to_string();
-    match text.char_indices().nth(CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
-    }
+    let shown: Vec<String> = params
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "patterns")
+        .map(|(name, value)| format!("{name}: {value}"))
+        .collect();
+    shown.join(", ")
 }

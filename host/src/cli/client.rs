@@ -106,10 +106,11 @@ impl Client {
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Failure {
+        let server = self.base.as_str().trim_end_matches('/');
         let message = if error.is_timeout() {
-            format!("the server at {} did not answer in time", self.base)
+            format!("the server at {server} did not answer in time")
         } else {
-            format!("cannot reach a server at {}", self.base)
+            format!("cannot reach a server at {server}")
         };
         let hint = "start one with `monstrum serve`, or name another with --url or MONSTRUM_URL";
         let cause = std::error::Error::source(error).unwrap_or(error);
@@ -165,10 +166,10 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     }
     let faults = problem["errors"].as_array().map(Vec::as_slice).unwrap_or_default();
     for fault in faults {
-        failure = failure.because(format!("{}: {}", output::cell(&fault["path"]), output::cell(&fault["message"])));
+        failure = failure.because(&format!("{}: {}", output::cell(&fault["path"]), output::cell(&fault["message"])));
     }
     if let Some(request) = problem["request_id"].as_str() {
-        failure = failure.because(format!("request {request}"));
+        failure = failure.because(&format!("request {request}"));
     }
     failure
 }

@@ -24,21 +24,22 @@ impl Failure {
 
     /// `message`, because of `error` and its causes.
     pub(super) fn of(message: impl Into<String>, error: &dyn Error, hint: impl Into<String>) -> Self {
-        let mut failure = Failure::new(message, hint);
-        failure.add_causes(Some(error));
-        failure
+        Failure::new(message, hint).with_causes(Some(error))
     }
 
     /// An error that says by itself what could not be done.
     pub(super) fn from_error(error: &dyn Error, hint: impl Into<String>) -> Self {
-        let mut failure = Failure::new(error.to_string(), hint);
-        failure.add_causes(error.source());
-        failure
+        Failure::new(error.to_string(), hint).with_causes(error.source())
     }
 
-    /// The same with one more cause.
-    pub(super) fn because(mut self, cause: impl Into<String>) -> Self {
-        self.causes.push(cause.into());
+    /// The same with one more cause, or as much of it as has not been said yet.
+    pub(super) fn because(mut self, cause: &str) -> Self {
+        let is_known = |line: &str| self.message.contains(line) || self.causes.iter().any(|known| known.contains(line));
+        let lines: Vec<&str> = cause.lines().filter(|line| !line.trim().is_empty() && !is_known(line)).collect();
+        if !lines.is_empty() {
+            let cause = lines.join("\n");
+            self.causes.push(cause);
+        }
         self
     }
 
@@ -49,16 +50,13 @@ impl Failure {
         failure
     }
 
-    fn add_causes(&mut self, mut error: Option<&dyn Error>) {
+    fn with_causes(mut self, mut error: Option<&dyn Error>) -> Self {
         while let Some(cause) = error {
-            let text = cause.to_string();
             // Some libraries repeat their cause in their own words.
-            let is_known = |known: &String| known.contains(&text);
-            if !is_known(&self.message) && !self.causes.iter().any(is_known) {
-                self.causes.push(text);
-            }
+            self = self.because(&cause.to_string());
             error = cause.source();
         }
+        self
     }
 
     /// Tells the user, and what the process ends with.
@@ -72,7 +70,7 @@ impl Failure {
         } else {
             output::error(&self.message);
             for cause in &self.causes {
-                output::note(&format!("  {}", output::plain(cause)));
+                output::note(&format!("  {}", output::plain(cause).replace('\n', "\n  ")));
             }
             output::hint(&self.hint);
         }
@@ -101,5 +99,7 @@ mod tests {
         );
         let failure = Failure::of("failed: permission denied", &Inner, "use another");
         assert_eq!(failure.causes, Vec::<String>::new());
+        let failure = failure.because("line 1\nwhat is there\npermission denied");
+        assert_eq!(failure.causes, ["line 1\nwhat is there"]);
     }
 }

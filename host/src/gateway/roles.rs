@@ -95,6 +95,7 @@ pub async fn create(
     caller.admin()?;
     let mut faults = Faults::default();
     rules::name(&mut faults, "/name", &new.name);
+    check_patterns(&mut faults, new.allowed_operations.as_ref(), new.allowed_tools.as_ref(), &new.scope_constraints);
     faults.check()?;
     let now = app.clock.now();
     let row = RoleRow {
@@ -153,6 +154,11 @@ pub async fn update(
         rules::name(&mut faults, "/name", &name);
         row.name = name;
     }
+    let none = ScopeConstraints::new();
+    let constraints = change.scope_constraints.as_ref().and_then(Option::as_ref).unwrap_or(&none);
+    let operations = change.allowed_operations.as_ref().and_then(Option::as_ref);
+    let tools = change.allowed_tools.as_ref().and_then(Option::as_ref);
+    check_patterns(&mut faults, operations, tools, constraints);
     faults.check()?;
     if let Some(operations) = change.allowed_operations {
         row.allowed_operations = operations.map(|globs| json!(globs));
@@ -164,7 +170,9 @@ pub async fn update(
         row.scope_constraints = json!(constraints.unwrap_or_default());
     }
     row.updated_at = app.clock.now();
-    app.store.update_role(&row).await?;
+    if !app.store.update_role(&row).await? {
+        return Err(Problem::not_found("role"));
+    }
     app.changed().await?;
     Ok(Json(row.into()))
 }
@@ -183,4 +191,15 @@ pub async fn delete(
     }
     app.changed().await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn check_patterns(
+    faults: &mut Faults,
+    operations: Option<&Vec<String>>,
+    tools: Option<&Vec<String>>,
+    constraints: &ScopeConstraints,
+) {
+    rules::patterns(faults, "/allowed_operations", operations.into_iter().flatten().map(String::as_str));
+    rules::patterns(faults, "/allowed_tools", tools.into_iter().flatten().map(String::as_str));
+    rules::scope_patterns(faults, "/scope_constraints", constraints);
 }

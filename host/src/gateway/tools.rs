@@ -97,7 +97,7 @@ pub struct CallInput {
 }
 
 /// A conversation. Its ids are the caller's.
-#[derive(Deserialize, ToSchema)]
+#[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
     app_id: String,
@@ -203,6 +203,9 @@ pub async fn call(
     call.task_id = input.task_id;
     call.resource = input.resource_id;
     call.locale = language.tag();
+    if let Some(chat) = input.chat {
+        call.context = json!({ "chat": chat });
+    }
     let answer = app.calls.run(call).await;
     let answer = answer.map_err(|AuditUnavailable| Problem::unavailable("the audit cannot be written at present"))?;
     let CallAnswer { request_id, outcome, duration_ms, retry_after } = answer;
@@ -260,6 +263,7 @@ fn incoming(
         task_id: None,
         resource: None,
         locale: String::new(),
+        context: no_params(),
     })
 }
 

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::gateway::extract::{Faults, given, named};
 use crate::gateway::problem::Problem;
+use crate::gateway::rules;
 
 type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
@@ -217,13 +218,32 @@ fn check_alone(faults: &mut Faults, row: &BindingRow) {
     if row.calls_per_minute == Some(0) {
         faults.add("/calls_per_minute", "must be at least 1");
     }
+    let lists = [
+        ("/permissions/allowed_operations", row.permissions.as_ref().and_then(|own| own.get("allowed_operations"))),
+        ("/permissions/allowed_tools", row.permissions.as_ref().and_then(|own| own.get("allowed_tools"))),
+        ("/delegate/allowed_tools", row.delegate.as_ref().and_then(|link| link.get("allowed_tools"))),
+        ("/allow_calls", Some(&row.allow_calls)),
+    ];
+    for (path, list) in lists {
+        rules::patterns(faults, path, list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str));
+    }
+    let sets = [
+        ("/scope_constraints", Some(&row.scope_constraints)),
+        ("/delegate/scope_constraints", row.delegate.as_ref().and_then(|link| link.get("scope_constraints"))),
+    ];
+    for (path, set) in sets {
+        for (key, list) in set.and_then(Value::as_object).into_iter().flatten() {
+            let path = format!("{path}/{}", rules::pointer_token(key));
+            rules::patterns(faults, &path, list.as_array().into_iter().flatten().filter_map(Value::as_str));
+        }
+    }
 }
 
 /// A key that the type does not have would deny every call of the binding, so it is refused here.
 fn check_scopes(faults: &mut Faults, row: &BindingRow, dimensions: Option<&[ScopeDimension]>) {
     let keys = row.scope_constraints.as_object().into_iter().flatten().map(|(key, _)| key);
     for key in keys {
-        let path = format!("/scope_constraints/{}", key.replace('~', "~0").replace('/', "~1"));
+        let path = format!("/scope_constraints/{}", rules::pointer_token(key));
         match dimensions {
             None => faults.add(path, "the plugin of this resource is not loaded, so its dimensions are not known"),
             Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {

@@ -13,8 +13,8 @@ const MESSAGE_CHARS_MAX: usize = 200;
 /// A value whose text is longer is not quoted.
 const QUOTED_CHARS_MAX: usize = 64;
 /// Inputs with more values than this get their first fault only: the validator gathers all faults before it hands out
-/// one, and a list of half a million wrong entries would be half a million faults.
-const VALUES_MAX: usize = 10_000;
+/// one, and an `anyOf` of a hundred branches makes a hundred of each wrong value.
+const VALUES_MAX: usize = 1_000;
 
 /// Adds the faults of `value` to `found`, up to `faults_max` in all; no fault twice.
 pub(super) fn collect(validator: &Validator, value: &Value, found: &mut Vec<Fault>, faults_max: usize) {
