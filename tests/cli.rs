@@ -40,7 +40,7 @@ pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> 
 }
 
 /// What it printed for programs, and how it ended.
-pub(crate) async fn json(server: &Server, arguments: &[&str]) -> Result<(Option<i32>, Value)> {
+pub(crate) async fn parsed(server: &Server, arguments: &[&str]) -> Result<(Option<i32>, Value)> {
     let output = run(server, &[arguments, &["--json"]].concat()).await?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     let value = serde_json::from_slice(&text).with_context(|| format!("no JSON: {}", String::from_utf8_lossy(&text)))?;

@@ -184,7 +184,7 @@ impl Entry {
     /// Commits the row `started`, once. Nothing of a call may leave this host before.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         let commit = async || self.enqueue(self.row(AuditKind::Started)).await?.await.unwrap_or(Err(AuditUnavailable));
-        self.started.get_or_try_init(commit).await.map(|()| ())
+        self.started.get_or_try_init(commit).await.copied()
     }
 
     /// Queues the end of the call, which closes the entry.

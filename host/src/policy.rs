@@ -207,7 +207,7 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
         snapshot.workspaces.insert(workspace.id.to_string(), workspace.id);
         snapshot.workspaces.insert(workspace.name, workspace.id);
     }
-    snapshot.keys = rows.keys.into_iter().filter_map(key_entry).collect();
+    snapshot.keys = rows.keys.iter().filter_map(key_entry).collect();
     for plugin in plugins.entries().into_iter().filter_map(|entry| entry.serving) {
         snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
         for (index, tool) in plugin.tools.iter().enumerate() {
@@ -244,7 +244,7 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
 }
 
 /// `None` for a hash that is none: nobody holds that key.
-fn key_entry(row: KeyRow) -> Option<([u8; 32], Key)> {
+fn key_entry(row: &KeyRow) -> Option<([u8; 32], Key)> {
     let mut hash = [0; 32];
     hex::decode_to_slice(&row.hash, &mut hash).ok()?;
     Some((hash, Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id }))

@@ -107,16 +107,17 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
     if candidates.is_empty() {
         return Err(denied.map_or_else(unknown, |denial| Unresolved::Denied(Box::new(denial))));
     }
-    choose(call, candidates).map_err(|outcome| Unresolved::Input(Box::new(outcome)))
+    choose(call, candidates).map_err(Unresolved::Input)
 }
 
 /// The one of `candidates` that the call means: the only one, or the one whose resource it names.
-fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<ResolvedCall, CallOutcome> {
+fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
     let names = |candidates: &[ResolvedCall]| -> String {
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
         quoted.collect::<Vec<_>>().join(", ")
     };
-    let misnamed = |message: String| invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]);
+    let misnamed =
+        |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
     match call.params.get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);

@@ -44,7 +44,7 @@ fn patterns() -> Vec<String> {
 /// 1 KB of JSON, the same every time.
 pub fn params() -> Value {
     let item = |number: u32| {
-        json!({ "id": 40_000 + number, "title": format!("The {number}. of some items"), "open": number % 2 == 0,
+        json!({ "id": 40_000 + number, "title": format!("The {number}. of some items"), "open": number.is_multiple_of(2),
             "labels": ["bug", "help wanted"], "score": f64::from(number) * 0.5 })
     };
     json!({ "repo": "bench/repo", "any": (0..9).map(item).collect::<Vec<_>>() })

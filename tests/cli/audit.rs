@@ -4,7 +4,7 @@ use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
 use serde_json::json;
 
-use crate::cli::{json, run, told};
+use crate::cli::{parsed, run, told};
 use crate::stable::stable;
 use crate::world::World;
 
@@ -12,7 +12,11 @@ use crate::world::World;
 async fn calls_are_listed_newest_first() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let server = &world.server;
-    assert_snapshot!(told(server, &["audit", "list"]).await?, @"");
+    assert_snapshot!(told(server, &["audit", "list"]).await?, @r#"
+    [stderr]
+    no calls
+    [exit 0]
+    "#);
     world.grant("test-echo", &["echo.read"], &json!({ "repos": ["acme/*"] })).await?;
     for (tool, params) in [
         ("test_echo_run", json!({ "repo": "acme/site" })),
@@ -24,9 +28,15 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     // The duration is of no fixed width, so this is read by its columns.
     let table = told(server, &["audit", "list"]).await?;
     let columns = |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty() && cell.parse::<u64>().is_err()).collect::<Vec<_>>().join(" | ");
-    assert_snapshot!(table.lines().map(columns).collect::<Vec<_>>().join("\n"), @"");
+    assert_snapshot!(table.lines().map(columns).collect::<Vec<_>>().join("\n"), @r#"
+    STARTED | STATUS | CODE | TOOL | MS | BOT | REQUEST | MESSAGE
+    [time] | permission_denied | denied | test_echo_write | [id 1] | [id 2] | Permission denied: tool 'test_echo_write' is not available to this bot
+    [time] | scope_violation | scope | test_echo_run | [id 1] | [id 3] | Scope violation: Repository other/\u{1b}[2J\nsite is not authorized
+    [time] | success | test_echo_run | [id 1] | [id 4]
+    [exit 0]
+    "#);
     let (_, whole) = world.api.get("/api/audit?limit=1000").await?;
-    assert_eq!(json(server, &["audit", "list"]).await?, (Some(0), whole.clone()));
+    assert_eq!(parsed(server, &["audit", "list"]).await?, (Some(0), whole.clone()));
     let bot = world.bot.as_str();
     for (arguments, count) in [
         (&["--status", "permission_denied"][..], 1),
@@ -35,19 +45,42 @@ async fn calls_are_listed_newest_first() -> Result<()> {
         (&["--until", "2020-01-01T00:00:00Z"], 0),
         (&["--limit", "2"], 2),
     ] {
-        let (code, list) = json(server, &[&["audit", "list"], arguments].concat()).await?;
+        let (code, list) = parsed(server, &[&["audit", "list"], arguments].concat()).await?;
         assert_eq!((code, list["items"].as_array().map(Vec::len)), (Some(0), Some(count)), "{arguments:?}");
     }
-    let (_, first) = json(server, &["audit", "list", "--limit", "1"]).await?;
+    let (_, first) = parsed(server, &["audit", "list", "--limit", "1"]).await?;
     assert_eq!(first["items"][0], whole["items"][0]);
     assert!(first["next_cursor"].is_string());
     let output = run(server, &["audit", "list", "--limit", "1"]).await?;
-    assert_snapshot!(String::from_utf8(output.stderr)?, @"");
+    assert_snapshot!(String::from_utf8(output.stderr)?, @r#"there are more; raise --limit, or go back in time with --until"#);
     let mut answers = Vec::new();
     for arguments in [&["--status", "done"][..], &["--since", "yesterday"], &["--limit", "0"], &["--bot", "tester"]] {
         answers.push(told(server, &[&["audit", "list"], arguments].concat()).await?);
     }
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    [stderr]
+    error: The input is not acceptable (422)
+      status: expected one of success, error, scope_violation, permission_denied, running, interrupted
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
+
+    For more information, try '--help'.
+    [exit 2]
+    [stderr]
+    error: invalid value '0' for '--limit <ROWS>': 0 is not in 1..=100000
+
+    For more information, try '--help'.
+    [exit 2]
+    [stderr]
+    error: The input is not acceptable (422)
+      bot_id: expected an id of a bot
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    "#);
     Ok(())
 }
 
@@ -58,26 +91,61 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     for _ in 0..3 {
         world.call("nothing", &json!({})).await?;
     }
-    assert_snapshot!(told(&world.server, &["audit", "verify"]).await?, @"");
-    let (code, report) = json(&world.server, &["audit", "verify"]).await?;
+    assert_snapshot!(told(&world.server, &["audit", "verify"]).await?, @r#"
+    audit chain verified: 3 rows
+    [exit 0]
+    "#);
+    let (code, report) = parsed(&world.server, &["audit", "verify"]).await?;
     assert_eq!(code, Some(0));
-    assert_json_snapshot!(stable(&report), @"");
+    assert_json_snapshot!(stable(&report), @r#"
+    {
+      "valid": true,
+      "rows": 3,
+      "problems": []
+    }
+    "#);
     let folder = world.server.data_dir();
     let offline = ["audit", "verify", "--data-dir", folder.to_str().unwrap_or_default()];
-    assert_snapshot!(told(&world.server, &offline).await?, @"");
+    assert_snapshot!(told(&world.server, &offline).await?, @r#"
+    [stderr]
+    error: another monstrum uses the data folder [home]/data
+    hint: a server is running there: leave --data-dir out to ask it, or stop it first
+    [exit 1]
+    "#);
     let admin = world.api.new_key("admin", None).await?;
-    assert_snapshot!(told(&world.server, &["audit", "verify", "--key", &admin]).await?, @"");
+    assert_snapshot!(told(&world.server, &["audit", "verify", "--key", &admin]).await?, @r#"
+    [stderr]
+    error: This key may not do that (403)
+      a root key is needed
+      request [id 1]
+    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    [exit 1]
+    "#);
     world.server.stop().await?;
-    assert_snapshot!(told(&world.server, &offline).await?, @"");
-    assert_eq!(json(&world.server, &offline).await?, (Some(0), report));
-    for elsewhere in [world.server.plugins_dir(), world.server.home().join("absent")] {
-        let before = elsewhere.exists();
-        assert_snapshot!("elsewhere", told(&world.server, &["audit", "verify", "--data-dir", elsewhere.to_str().unwrap_or_default()]).await?.replace(elsewhere.file_name().and_then(|name| name.to_str()).unwrap_or_default(), "[folder]"), @"");
-        assert_eq!(elsewhere.exists(), before, "looking makes nothing");
+    assert_snapshot!(told(&world.server, &offline).await?, @r#"
+    audit chain verified: 3 rows
+    [exit 0]
+    "#);
+    assert_eq!(parsed(&world.server, &offline).await?, (Some(0), report));
+    let mut answers = Vec::new();
+    for elsewhere in ["plugins", "absent"] {
+        let folder = world.server.home().join(elsewhere);
+        let before = folder.exists();
+        answers.push(told(&world.server, &["audit", "verify", "--data-dir", elsewhere]).await?);
+        assert_eq!(folder.exists(), before, "looking makes nothing");
     }
-    let heads = std::fs::read_dir(&folder)?.flatten().find(|entry| entry.file_name().to_string_lossy().contains("head"));
-    std::fs::write(heads.map(|entry| entry.path()).unwrap_or_default(), "")?;
-    let (code, report) = json(&world.server, &offline).await?;
+    assert_snapshot!(answers.join("\n"), @r#"
+    [stderr]
+    error: plugins is not the data folder of a server: it holds no master.key
+    hint: give --data-dir as to `monstrum serve`
+    [exit 1]
+    [stderr]
+    error: absent is not the data folder of a server: it holds no master.key
+    hint: give --data-dir as to `monstrum serve`
+    [exit 1]
+    "#);
+    std::fs::write(folder.join("audit-heads.log"), "not a head\n")?;
+    let (code, report) = parsed(&world.server, &offline).await?;
     assert_eq!((code, &report["valid"]), (Some(1), &json!(false)), "{report}");
     assert_snapshot!(told(&world.server, &offline).await?, @"");
     Ok(())

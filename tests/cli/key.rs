@@ -5,7 +5,7 @@ use insta::{assert_json_snapshot, assert_snapshot};
 use serde_json::json;
 use support::Server;
 
-use crate::cli::{json, run, told};
+use crate::cli::{parsed, run, told};
 use crate::http::workspace;
 
 #[tokio::test]
@@ -13,16 +13,31 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     let server = Server::start(&[]).await?;
     let api = server.api()?;
     let bot = api.bot("triage").await?;
-    assert_snapshot!(told(&server, &["key", "create", "--name", "ci", "--kind", "operator"]).await?, @"");
+    assert_snapshot!(told(&server, &["key", "create", "--name", "ci", "--kind", "operator"]).await?, @r#"
+    [key]
+    [stderr]
+    operator key [id 1]; it is shown only now:
+    [exit 0]
+    "#);
     let output = run(&server, &["key", "create", "--name", "t", "--kind", "bot", "--bot-id", &bot]).await?;
     let key = String::from_utf8(output.stdout)?;
     assert_eq!(api.with_key(key.trim()).get(&format!("/api/bots/{bot}/tools")).await?, (200, json!({ "items": [] })));
-    let (code, mut made) = json(&server, &["key", "create", "--name", "backup", "--kind", "admin"]).await?;
+    let (code, mut made) = parsed(&server, &["key", "create", "--name", "backup", "--kind", "admin"]).await?;
     assert_eq!(code, Some(0));
     let key = made["key"].take();
     assert_eq!(api.with_key(key.as_str().unwrap_or_default()).get("/api/keys").await?.0, 200);
     made["prefix"].take();
-    assert_json_snapshot!(crate::stable::stable(&made), @"");
+    assert_json_snapshot!(crate::stable::stable(&made), @r#"
+    {
+      "id": "[id 1]",
+      "key": null,
+      "name": "backup",
+      "kind": "admin",
+      "bot_id": null,
+      "prefix": null,
+      "created_at": "[time]"
+    }
+    "#);
 
     workspace(&api, "acme").await?;
     let arguments = ["key", "create", "--name", "there", "--kind", "admin", "--workspace", "acme", "--json"];
@@ -48,6 +63,53 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     ] {
         answers.push(told(&server, &[&["key", "create"], arguments].concat()).await?);
     }
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    [stderr]
+    error: the following required arguments were not provided:
+      --kind <KIND>
+
+    Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR>
+
+    For more information, try '--help'.
+    [exit 2]
+    [stderr]
+    error: invalid value 'god' for '--kind <KIND>'
+      [possible values: root, admin, operator, bot]
+
+    For more information, try '--help'.
+    [exit 2]
+    [stderr]
+    error: the following required arguments were not provided:
+      --bot-id <ID>
+
+    Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <ID>
+
+    For more information, try '--help'.
+    [exit 2]
+    [stderr]
+    error: The input is not acceptable (422)
+      /name: must not be empty
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens at line 1 column 43
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /bot_id: only a bot key has a bot
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: This key may not do that (403)
+      an admin key is needed
+      request [id 1]
+    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    [exit 1]
+    "#);
     Ok(())
 }

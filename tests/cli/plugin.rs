@@ -7,29 +7,113 @@ use anyhow::{Context, Result};
 use insta::{assert_json_snapshot, assert_snapshot};
 use support::Server;
 
-use crate::cli::{json, run, told};
+use crate::cli::{parsed, run, told};
 use crate::stable::stable;
+use crate::world::text;
 
 #[tokio::test]
 async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
-    let server = Server::prepare(&["github", "test-wrong-world"])?;
-    let mut server = server;
-    server.launch().await?;
-    assert_snapshot!(told(&server, &["plugin", "list"]).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "info", "github"]).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "info", "absent"]).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "reload", "test-wrong-world"]).await?, @"");
-    let (code, shown) = json(&server, &["plugin", "reload", "github"]).await?;
+    let server = Server::start(&["github", "test-wrong-world"]).await?;
+    assert_snapshot!(told(&server, &["plugin", "list"]).await?, @r#"
+     NAME              VERSION  STATUS  TOOLS  ERROR
+     github            1.0.0    loaded  8
+     test-wrong-world           failed  0      the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    [exit 0]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "info", "github"]).await?, @r#"
+    name           github
+    version        1.0.0
+    digest         [digest]
+    status         loaded
+    imports        monstrum:plugin/types@0.1.0
+                   monstrum:plugin/http@0.1.0
+                   monstrum:plugin/log@0.1.0
+                   wasi:io/poll@0.2.6
+                   wasi:io/error@0.2.6
+                   wasi:io/streams@0.2.6
+                   wasi:cli/environment@0.2.6
+                   wasi:cli/exit@0.2.6
+                   wasi:cli/stdin@0.2.6
+                   wasi:cli/stdout@0.2.6
+                   wasi:cli/stderr@0.2.6
+                   wasi:cli/terminal-input@0.2.6
+                   wasi:cli/terminal-output@0.2.6
+                   wasi:cli/terminal-stdin@0.2.6
+                   wasi:cli/terminal-stdout@0.2.6
+                   wasi:cli/terminal-stderr@0.2.6
+                   wasi:random/insecure-seed@0.2.6
+    capabilities   http
+    resource_type  github
+    tools          github_list_issues
+                   github_create_issue
+                   github_update_issue
+                   github_add_labels
+                   github_remove_labels
+                   github_add_comment
+                   github_list_comments
+                   github_get_repo
+    [exit 0]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "info", "absent"]).await?, @r#"
+    [stderr]
+    error: Not found (404)
+      no such plugin
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "reload", "test-wrong-world"]).await?, @r#"
+    name    test-wrong-world
+    status  failed
+    error   the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    [stderr]
+    error: plugin `test-wrong-world` was not loaded
+    hint: `monstrum plugin validate DIR` on the server's machine shows every fault with its line
+    [exit 1]
+    "#);
+    let (code, shown) = parsed(&server, &["plugin", "reload", "github"]).await?;
     assert_eq!((code, &shown), (Some(0), &server.api()?.get("/api/plugins/github").await?.1));
-    assert_eq!(json(&server, &["plugin", "info", "github"]).await?, (Some(0), shown));
-    assert_eq!(json(&server, &["plugin", "list"]).await?, (Some(0), server.api()?.get("/api/plugins").await?.1));
-    let (code, error) = json(&server, &["plugin", "info", "absent"]).await?;
+    assert_eq!(parsed(&server, &["plugin", "info", "github"]).await?, (Some(0), shown));
+    assert_eq!(parsed(&server, &["plugin", "list"]).await?, (Some(0), server.api()?.get("/api/plugins").await?.1));
+    let (code, error) = parsed(&server, &["plugin", "info", "absent"]).await?;
     assert_eq!(code, Some(1));
-    assert_json_snapshot!(stable(&error), @"");
+    assert_json_snapshot!(stable(&error), @r#"
+    {
+      "error": {
+        "message": "Not found (404)",
+        "causes": [
+          "no such plugin",
+          "request [id 1]"
+        ],
+        "hint": "list what there is, e.g. with `monstrum plugin list`; --workspace may matter too"
+      }
+    }
+    "#);
     let operator = server.api()?.new_key("operator", None).await?;
-    assert_snapshot!(told(&server, &["plugin", "reload", "github", "--key", &operator]).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "list", "--key", "mk_unknown"]).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "list", "--workspace", "nowhere"]).await?, @"");
+    assert_snapshot!(told(&server, &["plugin", "reload", "github", "--key", &operator]).await?, @r#"
+    [stderr]
+    error: This key may not do that (403)
+      a root key is needed
+      request [id 1]
+    hint: use a key of another kind: `monstrum key create --help` tells what each may do
+    [exit 1]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "list", "--key", "mk_unknown"]).await?, @r#"
+    [stderr]
+    error: A valid API key is needed (401)
+      this key does not exist
+      request [id 1]
+    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    [exit 1]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "list", "--workspace", "nowhere"]).await?, @r#"
+    [stderr]
+    error: Not found (404)
+      no such workspace
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    "#);
     Ok(())
 }
 
@@ -48,21 +132,108 @@ const VALIDATE: [&str; 3] = ["plugin", "validate", "plugins/test-echo"];
 #[tokio::test]
 async fn a_good_folder_is_valid() -> Result<()> {
     let server = Server::prepare(&["test-echo", "github"])?;
-    assert_snapshot!(told(&server, &VALIDATE).await?, @"");
-    assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @"");
-    let (code, report) = json(&server, &["plugin", "validate", "plugins/github"]).await?;
+    assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
+    test-echo 1.0.0 is valid: 8 tools, component [digest]
+    [stderr]
+    warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    [exit 0]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @r#"
+    github 1.0.0 is valid: 8 tools, component [digest]
+    [exit 0]
+    "#);
+    let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
     assert_eq!(code, Some(0));
-    assert_json_snapshot!(stable(&report), @"");
+    assert_json_snapshot!(stable(&report), @r#"
+    {
+      "valid": true,
+      "name": "github",
+      "version": "1.0.0",
+      "digest": "[digest]",
+      "tools": [
+        "github_list_issues",
+        "github_create_issue",
+        "github_update_issue",
+        "github_add_labels",
+        "github_remove_labels",
+        "github_add_comment",
+        "github_list_comments",
+        "github_get_repo"
+      ],
+      "imports": [
+        "monstrum:plugin/types@0.1.0",
+        "monstrum:plugin/http@0.1.0",
+        "monstrum:plugin/log@0.1.0",
+        "wasi:io/poll@0.2.6",
+        "wasi:io/error@0.2.6",
+        "wasi:io/streams@0.2.6",
+        "wasi:cli/environment@0.2.6",
+        "wasi:cli/exit@0.2.6",
+        "wasi:cli/stdin@0.2.6",
+        "wasi:cli/stdout@0.2.6",
+        "wasi:cli/stderr@0.2.6",
+        "wasi:cli/terminal-input@0.2.6",
+        "wasi:cli/terminal-output@0.2.6",
+        "wasi:cli/terminal-stdin@0.2.6",
+        "wasi:cli/terminal-stdout@0.2.6",
+        "wasi:cli/terminal-stderr@0.2.6",
+        "wasi:random/insecure-seed@0.2.6"
+      ],
+      "capabilities": [
+        "http"
+      ],
+      "errors": [],
+      "warnings": []
+    }
+    "#);
     Ok(())
 }
 
 #[tokio::test]
-async fn each_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
-    let server = changed("version: 1.0.0", "version: one\nlisence: MIT")?;
-    assert_snapshot!(told(&server, &VALIDATE).await?, @"");
-    let (code, report) = json(&server, &VALIDATE).await?;
+async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
+    let server = changed("version: 1.0.0", "version: 1.0.0\nlisence: MIT")?;
+    assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
+    [stderr]
+      × version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
+       ╭─[plugins/test-echo/monstrum.yaml:2:10]
+     1 │ name: test-echo
+     2 │ version: one
+       ·          ───
+     3 │ lisence: MIT
+       ╰────
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    "#);
+    let (code, report) = parsed(&server, &VALIDATE).await?;
     assert_eq!(code, Some(1));
-    assert_json_snapshot!(report, @"");
+    assert_json_snapshot!(report, @r#"
+    {
+      "valid": false,
+      "errors": [
+        {
+          "file": "plugins/test-echo/monstrum.yaml",
+          "line": 2,
+          "column": 10,
+          "field": "version",
+          "message": "expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number"
+        }
+      ],
+      "warnings": []
+    }
+    "#);
     let mut told_of = Vec::new();
     for (from, to) in [
         ("name: test-echo", "name: Test Echo"),
@@ -78,19 +249,41 @@ async fn each_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
         ("match_mode: path", "match_mode: regex"),
         ("author: Monstrum", "author: Monstrum\n  license: x"),
         ("version: 1.0.0\n", ""),
+        ("version: 1.0.0", "version: one"),
         ("author: Monstrum", "author: Monstrum\nauthor: Twice"),
     ] {
         let server = changed(from, to)?;
-        let (code, report) = json(&server, &VALIDATE).await?;
+        let (code, report) = parsed(&server, &VALIDATE).await?;
         assert_eq!(code, Some(1), "{to}: {report}");
         for error in report["errors"].as_array().context("a report has errors")? {
             told_of.push(format!(
                 "{to:?}: {}:{}:{}: {}: {}",
-                crate::world::text(&error["file"]), error["line"], error["column"], error["field"], error["message"]
+                text(&error["file"]),
+                error["line"],
+                error["column"],
+                error["field"],
+                error["message"]
             ));
         }
     }
-    assert_snapshot!(told_of.join("\n"), @"");
+    assert_snapshot!(told_of.join("\n"), @r#"
+    "name: Test Echo": plugins/test-echo/monstrum.yaml:1:7: "name": "`Test Echo` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter"
+    "name: sandbox": plugins/test-echo/monstrum.yaml:1:7: "name": "`sandbox` is reserved for the platform"
+    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, as the folder is called, found `other`"
+    "tags: test": plugins/test-echo/monstrum.yaml:6:7: "tags": "expected a list, found string \"test\""
+    "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, found `uri`"
+    "    - method: magic": plugins/test-echo/monstrum.yaml:37:15: "resource_type.auth_methods[0].method": "expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`"
+    "operation: [echo.read]": plugins/test-echo/monstrum.yaml:66:18: "resource_type.tools[0].operation": "expected a string, found a list"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[0].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[1].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[2].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "name: test_echo_run": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "`test_echo_run` is the name of tools[0] already"
+    "name: sandbox_again": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "names that start with `sandbox_` are reserved for the platform"
+    "match_mode: regex": plugins/test-echo/monstrum.yaml:162:19: "resource_type.scope_dimensions[1].match_mode": "expected one of `pattern`, `path`, `exact`, found `regex`"
+    "author: Monstrum\n  license: x": plugins/test-echo/monstrum.yaml:5:10: "": "not valid YAML: mapping values are not allowed in this context"
+    "": plugins/test-echo/monstrum.yaml:1:1: "version": "required field is missing"
+    "author: Monstrum\nauthor: Twice": plugins/test-echo/monstrum.yaml:5:1: "author": "the key is there twice"
+    "#);
     Ok(())
 }
 
@@ -115,7 +308,58 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     answers.push(told(&server, &VALIDATE).await?);
     fs::write(plugin.join("monstrum.yaml"), vec![b'#'; (256 << 10) + 1])?;
     answers.push(told(&server, &VALIDATE).await?);
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    [stderr]
+    error: plugins/absent: does not exist
+    error: the plugin in plugins/absent would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/monstrum.yaml: does not exist
+    error: the plugin in plugins would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know
+    error: the plugin in plugins/test-import would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    error: the plugin in plugins/test-wrong-world would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/linked: is a symbolic link; put the files themselves there
+    error: the plugin in plugins/linked would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not begin as one
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: may be written by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: does not exist
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/monstrum.yaml: is not UTF-8 text
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/monstrum.yaml: has 262145 bytes; at most 262144 are allowed
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    "#);
     Ok(())
 }
 
@@ -152,7 +396,66 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
     ] {
         answers.push(format!("$ {}\n{}", arguments.join(" ").escape_debug(), told(&server, arguments).await?));
     }
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    $ plugin list
+    [stderr]
+    error: there is no API key: cannot read [home]/data/admin.key
+      No such file or directory (os error 2)
+    hint: start a server here with `monstrum serve`, or give --key or MONSTRUM_KEY, or --data-dir with its folder
+    [exit 1]
+    $ plugin list --key mk_x --url http://127.0.0.1:1
+    [stderr]
+    error: cannot reach a server at http://[upstream]
+      client error (Connect)
+      tcp connect error
+      Connection refused (os error 111)
+    hint: start one with `monstrum serve`, or name another with --url or MONSTRUM_URL
+    [exit 1]
+    $ plugin list --key mk_x --url 127.0.0.1:8080
+    [stderr]
+    error: the server's URL cannot be used
+      relative URL without a base
+    hint: give --url or MONSTRUM_URL like http://[upstream]
+    [exit 1]
+    $ plugin list --key mk_x --url http://me:secret@127.0.0.1:1
+    [stderr]
+    error: the server's URL cannot be used
+      it holds a user or password
+    hint: give --url or MONSTRUM_URL like http://[upstream]
+    [exit 1]
+    $ plugin list --key mk\n_x
+    [stderr]
+    error: the API key holds characters that no key has
+    hint: keys look like mk_…
+    [exit 1]
+    $ plugin list --colour
+    [stderr]
+    error: unexpected argument '--colour' found
+
+    Usage: monstrum plugin list [OPTIONS]
+
+    For more information, try '--help'.
+    [exit 2]
+    $ plugin install x
+    [stderr]
+    error: unrecognized subcommand 'install'
+
+      tip: a similar subcommand exists: 'list'
+
+    Usage: monstrum plugin [OPTIONS] <COMMAND>
+
+    For more information, try '--help'.
+    [exit 2]
+    $ plugin info
+    [stderr]
+    error: the following required arguments were not provided:
+      <NAME>
+
+    Usage: monstrum plugin info --data-dir <DIR> <NAME>
+
+    For more information, try '--help'.
+    [exit 2]
+    "#);
     Ok(())
 }
 
@@ -160,7 +463,36 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
 #[tokio::test]
 async fn every_command_helps() -> Result<()> {
     let server = Server::prepare(&[])?;
-    assert_snapshot!(told(&server, &["--help"]).await?, @"");
+    assert_snapshot!(told(&server, &["--help"]).await?, @r#"
+    Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited
+
+    Usage: monstrum [OPTIONS] <COMMAND>
+
+    Commands:
+      serve   Run the server
+      plugin  List, show, reload and check plugins
+      audit   Read and verify the audit
+      key     Make API keys
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Global options:
+          --url <URL>         The server [default: http://[upstream]] [env: MONSTRUM_URL=]
+          --key <KEY>         An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key] [env: MONSTRUM_KEY]
+          --workspace <NAME>  The workspace in which a root key acts [env: MONSTRUM_WORKSPACE=]
+          --data-dir <DIR>    The server's data folder, for the key in it [default: ./data] [env: MONSTRUM_DATA_DIR=[home]/data]
+          --json              Print JSON
+
+    Examples:
+      monstrum serve                                  run a server from ./data
+      monstrum plugin validate plugins/github         check a plugin before it is dropped in
+      monstrum plugin list                            what the server has loaded
+      monstrum audit list --status permission_denied  who was refused what
+      monstrum key create --name ci --kind operator   make an API key
+    [exit 0]
+    "#);
     for command in [
         &["serve"][..],
         &["plugin", "list"],

@@ -83,7 +83,106 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     answers.push(format!("$ setting of another type\n{}", told(&server, &["serve"]).await?));
     fs::write(server.home().join("monstrum.toml"), "listen = [\n")?;
     answers.push(format!("$ no TOML\n{}", told(&server, &["serve"]).await?));
-    assert_snapshot!(answers.join("\n").replace(&taken, "[taken]"), @"");
+    assert_snapshot!(answers.join("\n").replace(&taken, "[taken]"), @r#"
+    $ --listen [taken]
+    [stderr]
+    error: cannot listen on [upstream]
+      Address already in use (os error 98)
+    hint: --listen names another address; port 0 takes a free one
+    [exit 1]
+    $ --listen 8080
+    [stderr]
+    error: invalid value '8080' for '--listen <ADDR:PORT>': invalid socket address syntax
+
+    For more information, try '--help'.
+    [exit 2]
+    $ --listen 127.0.0.1:0 --data-dir file
+    [stderr]
+    error: cannot use the data folder file
+      File exists (os error 17)
+    hint: the user who runs the server must own file, with room on its disk; --data-dir names another folder
+    [exit 1]
+    $ --listen 127.0.0.1:0 --data-dir file/below
+    [stderr]
+    error: cannot use the data folder file/below
+      Not a directory (os error 20)
+    hint: the user who runs the server must own file/below, with room on its disk; --data-dir names another folder
+    [exit 1]
+    $ --listen 127.0.0.1:0 --data-dir damaged
+    [stderr]
+    error: the database cannot be used
+      the database holds what it should not: `[home]/damaged/monstrum.db`: the file is not an SQLite database
+    hint: does another program use the database in damaged? is the disk full?
+    [exit 1]
+    $ --listen 127.0.0.1:0 --plugins-dir open
+    [stderr]
+    error: the plugins folder cannot be used
+      open may be written by group or others (mode 777); run: chmod go-w open
+    hint: --plugins-dir names the folder of the plugins; it is now open
+    [exit 1]
+    $ --listen 127.0.0.1:0 --plugins-dir file
+    [stderr]
+    error: cannot create the plugins folder file
+      File exists (os error 17)
+    hint: --plugins-dir names the folder of the plugins; it is now file
+    [exit 1]
+    $ --listen 127.0.0.1:0 --database-url postgres://me:secret@db.example/monstrum
+    [stderr]
+    error: the database cannot be used
+      cannot use `postgres` as a database: expected a path or sqlite:PATH
+    hint: does another program use the database in [home]/data? is the disk full?
+    [exit 1]
+    $ --listen 127.0.0.1:0 --log loud==
+    [stderr]
+    error: log filter `loud==`: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+    hint: give --log like info or monstrum_host=debug,info
+    [exit 1]
+    $ --lisen 127.0.0.1:0
+    [stderr]
+    error: unexpected argument '--lisen' found
+
+      tip: a similar argument exists: '--listen'
+
+    Usage: monstrum serve --listen <ADDR:PORT>
+
+    For more information, try '--help'.
+    [exit 2]
+    $ extra
+    [stderr]
+    error: unexpected argument 'extra' found
+
+    Usage: monstrum serve [OPTIONS]
+
+    For more information, try '--help'.
+    [exit 2]
+    $ unknown setting
+    [stderr]
+    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `data_dir`, `plugins_dir`, `database_url`, `public_url`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`
+      TOML parse error at line 2, column 1
+        |
+      2 | lisen = 1
+        | ^^^^^
+    hint: `monstrum serve --help` shows every setting and its values
+    [exit 1]
+    $ setting of another type
+    [stderr]
+    error: monstrum.toml: invalid type: integer `8080`, expected socket address
+      TOML parse error at line 1, column 10
+        |
+      1 | listen = 8080
+        |          ^^^^
+    hint: `monstrum serve --help` shows every setting and its values
+    [exit 1]
+    $ no TOML
+    [stderr]
+    error: monstrum.toml: unclosed array, expected `]`
+      TOML parse error at line 1, column 11
+        |
+      1 | listen = [
+        |           ^
+    hint: `monstrum serve --help` shows every setting and its values
+    [exit 1]
+    "#);
     Ok(())
 }
 
@@ -110,7 +209,37 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     fs::set_permissions(&master, fs::Permissions::from_mode(0o644))?;
     answers.push(format!("$ a master key that others read\n{}", told(&server, &serve).await?));
     fs::set_permissions(&master, fs::Permissions::from_mode(0o600))?;
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    $ a second server
+    [stderr]
+    error: another monstrum uses the data folder [home]/data
+    hint: stop the other server first, or give this one a folder of its own with --data-dir
+    [exit 1]
+    $ a locked database
+    [stderr]
+    error: the database cannot be used
+      database `[home]/data/monstrum.db`: it is locked by another process or connection
+      (code: 5) database is locked
+    hint: does another program use the database in [home]/data? is the disk full?
+    [exit 1]
+    $ no master key
+    [stderr]
+    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
+    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    [exit 1]
+    $ a broken master key
+    [stderr]
+    error: the master key cannot be used
+      key file `[home]/data/master.key` is malformed at line 1: expected a version from 1, a space and 64 hex digits
+    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    [exit 1]
+    $ a master key that others read
+    [stderr]
+    error: the master key cannot be used
+      key file `[home]/data/master.key` is open to others (mode 0644): run chmod 600 on it
+    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    [exit 1]
+    "#);
     server.launch().await?;
     assert_eq!(server.api()?.verify_audit().await?["valid"], true, "nothing was half written");
     Ok(())

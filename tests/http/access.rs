@@ -45,6 +45,12 @@ impl Fresh {
         format!("n{}", self.made.fetch_add(1, Ordering::Relaxed))
     }
 
+    async fn key_of(&self, bot: &str) -> Result<Api> {
+        let body = json!({ "name": self.name(), "kind": "bot", "bot_id": bot });
+        let (_, key) = self.world.api.post("/api/keys", &body).await?;
+        Ok(self.world.api.with_key(text(&key["key"])))
+    }
+
     async fn resource(&self) -> Result<String> {
         let resource = self.world.api.resource("test-echo", &self.name(), &self.world.github.url()).await?;
         self.world.api.token(&resource, TOKEN).await?;
@@ -114,7 +120,7 @@ impl Fresh {
                 "root" => root.clone(),
                 "admin" => self.admin.clone(),
                 "operator" => self.operator.clone(),
-                "bot" => root.with_key(&root.new_key("bot", Some(&bot)).await?),
+                "bot" => self.key_of(&bot).await?,
                 _ => self.foreign.clone(),
             };
             let mut request = caller.request(method.parse()?, &path);
@@ -139,7 +145,56 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
     let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
-    assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"");
+    assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @r#"
+                                                              none unkn root admn oper bot  foreign
+    GET    /api/audit                                         401  401  200  200  200  403  200
+    GET    /api/audit/export                                  401  401  200  200  200  403  200
+    GET    /api/audit/verify                                  401  401  200  403  403  403  403
+    GET    /api/audit/{request_id}                            401  401  200  200  200  403  404
+    GET    /api/bots                                          401  401  200  200  200  403  200
+    POST   /api/bots                                          401  401  201  201  201  403  201
+    GET    /api/bots/{id}                                     401  401  200  200  200  403  404
+    DELETE /api/bots/{id}                                     401  401  204  204  204  403  404
+    PATCH  /api/bots/{id}                                     401  401  200  200  200  403  404
+    GET    /api/bots/{id}/resources                           401  401  200  200  200  403  404
+    POST   /api/bots/{id}/resources                           401  401  201  201  403  403  404
+    DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  404
+    PATCH  /api/bots/{id}/resources/{binding_id}              401  401  200  200  403  403  404
+    GET    /api/bots/{id}/tools                               401  401  200  200  200  200  404
+    POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  200  404
+    POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  200  404
+    GET    /api/keys                                          401  401  200  200  403  403  200
+    POST   /api/keys                                          401  401  201  201  403  403  201
+    DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
+    POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
+    GET    /api/openapi.json                                  401  401  200  200  200  200  200
+    GET    /api/plugins                                       401  401  200  200  200  403  200
+    GET    /api/plugins/{name}                                401  401  200  200  200  403  200
+    POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403
+    GET    /api/resource-types                                401  401  200  200  200  403  200
+    GET    /api/resource-types/{id}                           401  401  200  200  200  403  200
+    GET    /api/resources                                     401  401  200  200  200  403  200
+    POST   /api/resources                                     401  401  201  201  201  403  201
+    GET    /api/resources/{id}                                401  401  200  200  200  403  404
+    DELETE /api/resources/{id}                                401  401  204  204  403  403  404
+    PATCH  /api/resources/{id}                                401  401  200  200  200  403  404
+    PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
+    DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
+    GET    /api/roles                                         401  401  200  200  200  403  200
+    POST   /api/roles                                         401  401  201  201  403  403  201
+    GET    /api/roles/{id}                                    401  401  200  200  200  403  404
+    DELETE /api/roles/{id}                                    401  401  204  204  403  403  404
+    PATCH  /api/roles/{id}                                    401  401  200  200  403  403  404
+    GET    /api/workspaces                                    401  401  200  403  403  403  403
+    POST   /api/workspaces                                    401  401  201  403  403  403  403
+    GET    /api/workspaces/{id}                               401  401  200  403  403  403  403
+    DELETE /api/workspaces/{id}                               401  401  204  403  403  403  403
+    PATCH  /api/workspaces/{id}                               401  401  200  403  403  403  403
+    GET    /docs                                              401  401  303  303  303  303  303
+    GET    /healthz                                           200  200  200  200  200  200  200
+    GET    /metrics                                           401  401  200  200  200  403  200
+    GET    /readyz                                            200  200  200  200  200  200  200
+    "#);
     Ok(())
 }
 
@@ -176,6 +231,21 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
         let (status, _, answer) = send(request).await?;
         answers.add(&format!("{method} {body}"), (status, answer["detail"].clone()));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    POST {"resource_type":"test-echo","name":"new","config":{"region":"us"}}: 403 "the configuration and network of a resource need an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_http":true}}: 403 "the configuration and network of a resource need an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{"allow_addresses":["10.0.0.0/8"]}}: 403 "the configuration and network of a resource need an admin key"
+    POST {"resource_type":"test-echo","name":"new","network":{}}: 201
+    PATCH {"config":null}: 403 "the configuration and network of a resource need an admin key"
+    PATCH {"network":null}: 403 "the configuration and network of a resource need an admin key"
+    PATCH {"name":"renamed","config":{}}: 403 "the configuration and network of a resource need an admin key"
+    PATCH {"name":"renamed"}: 200
+    DELETE null: 403 "an admin key is needed"
+    DELETE null: 204
+    POST {"name":"boxed","use_agent_sandbox":true}: 403 "an admin key is needed"
+    POST {"name":"plain","use_agent_sandbox":false}: 201
+    PATCH {"use_agent_sandbox":true}: 403 "an admin key is needed"
+    PATCH {"use_agent_sandbox":null}: 403 "an admin key is needed"
+    "#);
     Ok(())
 }

@@ -33,7 +33,12 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     for item in list["items"].as_array_mut().into_iter().flatten() {
         answers.add("item", (status, item.take()));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    item: 200 {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":null,"tool":"test_echo_write","operation":null,"plugin":null,"plugin_digest":null,"status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","params":{},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null}
+    item: 200 {"request_id":"[id 3]","bot_id":"[id 2]","task_id":"[id 3]","resource_id":"[id 4]","tool":"test_echo_run","operation":"echo.read","plugin":"test-echo","plugin_digest":"[digest]","status":"error","code":"invalid_params","message":"Invalid parameters: /colour: undeclared parameter","rule":"input","params":{"colour":"red"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null}
+    item: 200 {"request_id":"[id 5]","bot_id":"[id 2]","task_id":"[id 5]","resource_id":"[id 4]","tool":"test_echo_run","operation":"echo.read","plugin":"test-echo","plugin_digest":"[digest]","status":"scope_violation","code":"scope","message":"Scope violation: Repository other/site is not authorized","rule":"scope.repos","params":{"repo":"other/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null}
+    item: 200 {"request_id":"[id 6]","bot_id":"[id 2]","task_id":"t1","resource_id":"[id 4]","tool":"test_echo_run","operation":"echo.read","plugin":"test-echo","plugin_digest":"[digest]","status":"success","code":null,"message":null,"rule":null,"params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null}
+    "#);
     let other = world.api.bot("other").await?;
     let mut answers = Answers::default();
     let everything = format!("?bot_id={}&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z", world.bot);
@@ -57,7 +62,23 @@ async fn one_item_a_call_newest_first() -> Result<()> {
     for query in ["?status=done", "?bot_id=tester", "?since=yesterday", "?until=2026-11-21", "?since=1&until=2&limit=x"] {
         answers.add(query, faults(world.api.get(&format!("/api/audit{query}")).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    200 ["permission_denied","error","scope_violation","success"]
+    ?status=success: 200 ["success"]
+    ?status=permission_denied: 200 ["permission_denied"]
+    ?status=running: 200 []
+    ?tool=test_echo_write: 200 ["permission_denied"]
+    ?tool=test_echo_*: 200 []
+    ?bot_id=OTHER: 200 []
+    ?bot_id=BOT&tool=test_echo_run&status=error&since=2020-01-01T00:00:00Z: 200 ["error"]
+    ?until=2020-01-01T00:00:00.000Z: 200 []
+    ?since=2099-01-01T01:00:00%2B01:00: 200 []
+    ?status=done: 422 [{"path":"status","message":"expected one of success, error, scope_violation, permission_denied, running, interrupted"}]
+    ?bot_id=tester: 422 [{"path":"bot_id","message":"expected an id of a bot"}]
+    ?since=yesterday: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
+    ?until=2026-11-21: 422 [{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
+    ?since=1&until=2&limit=x: 422 [{"path":"since","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"},{"path":"until","message":"expected an RFC 3339 time such as [time] (in a URL, `+` is written %2B)"}]
+    "#);
     Ok(())
 }
 
@@ -74,7 +95,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     }
     let last = format!("/api/audit/{}", text(&items[items.len() - 1]["request_id"]));
     let (status, mut shown) = world.api.get(&last).await?;
-    assert_snapshot!(one((status, shown["events"].take())), @"");
+    assert_snapshot!(one((status, shown["events"].take())), @r#"200 [{"sequence":1,"writer":"[id 1]","kind":"finished","at":"[time]","status":"success","code":null,"flags":null,"key_version":1,"previous_hash":"[hash]","hash":"[hash]"}]"#);
 
     let (status, headers, export) = send(world.api.request(Method::GET, "/api/audit/export")).await?;
     assert_eq!((status, &headers["content-type"]), (200, &"application/jsonl".parse()?));
@@ -88,6 +109,11 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     for path in ["/api/audit/x", "/api/audit/019a0000-0000-7000-8000-000000000001", "/api/audit/export?status=done"] {
         answers.add(path, faults(world.api.get(path).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    verify: 200 {"valid":true,"rows":4,"problems":[]}
+    /api/audit/x: 404 "no such object of that id"
+    /api/audit/019a0000-0000-7000-8000-000000000001: 404 "no such call"
+    /api/audit/export?status=done: 422 [{"path":"status","message":"expected one of success, error, scope_violation, permission_denied, running, interrupted"}]
+    "#);
     Ok(())
 }

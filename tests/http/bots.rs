@@ -37,7 +37,19 @@ async fn a_bot_is_made_shown_changed_and_deleted() -> Result<()> {
     for answer in [api.delete(&bot).await?, api.get(&bot).await?, api.patch(&bot, &json!({})).await?] {
         answers.add("afterwards", answer);
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    create: 201 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"created_at":"[time]","updated_at":"[time]"}
+    create with a name only: 201 {"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"triage","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":1000,"created_at":"[time]","updated_at":"[time]"}
+    replace: 200 {"id":"[id 1]","name":"Ümlaut","description":"sorts issues","system_prompt":"You sort issues.","model":"small","use_agent_sandbox":true,"monthly_token_budget":0,"created_at":"[time]","updated_at":"[time]"}
+    clear: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","name":"Ümlaut","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    delete: 204
+    afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 3]"}
+    afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
+    afterwards: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 5]"}
+    "#);
     Ok(())
 }
 
@@ -67,7 +79,24 @@ async fn faults_of_a_bot_are_named() -> Result<()> {
     }
     answers.add("exactly the longest name", faults(api.patch(&bot, &json!({ "name": "é".repeat(128) })).await?));
     answers.add("one more", faults(api.patch(&bot, &json!({ "name": "é".repeat(129) })).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {"name":5}: 422 [{"path":"/name","message":"invalid type: integer `5`, expected a string at line 1 column 9"}]
+    POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have 256 characters at most"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]
+    POST {"name":"x","monthly_token_budget":1.5}: 422 [{"path":"/monthly_token_budget","message":"invalid type: floating point `1.5`, expected i64 at line 1 column 38"}]
+    POST {"name":"x","use_agent_sandbox":"yes"}: 422 [{"path":"/use_agent_sandbox","message":"invalid type: string \"yes\", expected a boolean at line 1 column 37"}]
+    POST {"name":"x","description":null}: 422 [{"path":"/description","message":"invalid type: null, expected a string at line 1 column 30"}]
+    POST {"name":"x","resources":[]}: 422 [{"path":"/resources","message":"unknown field `resources`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget` at line 1 column 23"}]
+    POST {"name":"taken"}: 409 "the name is taken in this workspace"
+    POST []: 422 [{"path":"","message":"expected a JSON object"}]
+    POST "x": 422 [{"path":"","message":"expected a JSON object"}]
+    PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"created_at":null}: 422 [{"path":"/created_at","message":"unknown field `created_at`, expected one of `name`, `description`, `system_prompt`, `model`, `use_agent_sandbox`, `monthly_token_budget` at line 1 column 13"}]
+    PATCH null: 422 [{"path":"","message":"expected a JSON object"}]
+    exactly the longest name: 200
+    one more: 422 [{"path":"/name","message":"must have 128 characters at most"}]
+    "#);
     Ok(())
 }
 
@@ -94,6 +123,15 @@ async fn a_deleted_bot_takes_its_bindings_and_keys_with_it() -> Result<()> {
     let audit = world.audit_of(&call).await?;
     answers.add("the record", (0, json!({ "bot_id": audit["bot_id"], "status": audit["status"] })));
     answers.add("the name is free", world.api.post("/api/bots", &json!({ "name": "tester" })).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    delete: 204
+    its key: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 1]"}
+    its tools: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 2]"}
+    its bindings: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 3]"}
+    a call: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
+    the resource: 204
+    the record: 0 {"bot_id":"[id 5]","status":"success"}
+    the name is free: 201 {"id":"[id 6]","name":"tester","description":"","system_prompt":"","model":null,"use_agent_sandbox":false,"monthly_token_budget":null,"created_at":"[time]","updated_at":"[time]"}
+    "#);
     Ok(())
 }

@@ -38,7 +38,19 @@ async fn a_credential_is_saved_shown_by_its_metadata_and_deleted() -> Result<()>
     add("delete again", world.api.delete(&credential).await?);
     add("show the resource", world.api.get(&resource).await?);
     add("of no resource", world.api.put(&credential.replace("/credential", "0/credential"), &token).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    none yet: 200
+    save: 200 {"status":"ready","method":"basic","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    save another in its place: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    show the resource: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    another origin than it was given for: 200 {"status":"needs-authorization","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    back again: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    read it: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not answer that method","request_id":"[id 1]"}
+    delete: 204
+    delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 2]"}
+    show the resource: 200
+    of no resource: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 3]"}
+    "#);
     Ok(())
 }
 
@@ -82,7 +94,32 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
         assert!(!format!("{headers:?} {answer}").contains("canar") && !answer.to_string().contains("ghp_"), "{label}: {answer}");
         answers.add(label, faults((status, answer)));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    a text: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 22"}]
+    a list: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 0"}]
+    nothing: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 0"}]
+    nothing in it: 422 [{"path":"/auth_method","message":"required field is missing"},{"path":"/fields","message":"required field is missing"}]
+    no JSON: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 1"}]
+    cut off: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 60"}]
+    not quoted: 422 [{"path":"","message":"expected a JSON object with auth_method and fields, failed at line 1 column 53"}]
+    unknown method: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
+    method of another type: 422 [{"path":"/auth_method","message":"expected a string"}]
+    method that the type lacks: 422 [{"path":"/auth_method","message":"expected one of token, api_key, basic"}]
+    fields of another type: 422 [{"path":"/fields","message":"expected an object"}]
+    no fields: 422 [{"path":"/fields","message":"required field is missing"}]
+    unknown field: 422 [{"path":"/fields","message":"unknown field: this method has access_token"}]
+    field of another method: 422 [{"path":"/fields","message":"unknown field: this method has access_token"}]
+    number: 422 [{"path":"/fields","message":"every field is a string"}]
+    list as secret: 422 [{"path":"/fields","message":"every field is a string"}]
+    object as secret: 422 [{"path":"/fields","message":"every field is a string"}]
+    null as secret: 422 [{"path":"/fields","message":"every field is a string"}]
+    empty: 422 [{"path":"/fields/access_token","message":"required field is missing"}]
+    7 bytes: 422 [{"path":"/fields/access_token","message":"a secret must have at least 8 bytes"}]
+    CR: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
+    LF: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
+    NUL: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
+    field beside: 422 [{"path":"","message":"unknown field: expected auth_method and fields only"}]
+    "#);
     assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);
     assert!(!world.server.output().contains("canary"), "the log: {}", world.server.output());
     Ok(())
@@ -109,6 +146,11 @@ async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()>
     call("none").await?;
     world.api.token(&bound.resource, TOKEN).await?;
     call("the right one again").await?;
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    the right one: 0 {"request_id":"[id 1]","status":"success","data":"acme/site","duration_ms":"[ms]"}
+    a wrong one: 0 {"request_id":"[id 2]","status":"error","code":"plugin","message":"GitHub API error: 401 - {\"message\":\"Bad credentials\",\"documentation_url\":\"https://docs.github.com/rest\"}","duration_ms":"[ms]","data":null}
+    none: 0 {"request_id":"[id 3]","status":"error","code":"unauthenticated","message":"GitHub request error: no credential is stored for this resource","duration_ms":"[ms]","data":null}
+    the right one again: 0 {"request_id":"[id 4]","status":"success","data":"acme/site","duration_ms":"[ms]"}
+    "#);
     Ok(())
 }

@@ -24,6 +24,16 @@ async fn health_is_open_and_a_broken_plugin_does_not_stop_readiness() -> Result<
         }
     }
     answers.add("POST /healthz", nobody.post("/healthz", &serde_json::json!({})).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    /healthz  text/plain; charset=utf-8: 200 "ok"
+    /healthz mk_unknown text/plain; charset=utf-8: 200 "ok"
+    /readyz  text/plain; charset=utf-8: 200 "ok"
+    /readyz mk_unknown text/plain; charset=utf-8: 200 "ok"
+    /healthz/  application/problem+json: 404 "no such route"
+    /healthz/ mk_unknown application/problem+json: 404 "no such route"
+    /readyz?verbose  text/plain; charset=utf-8: 200 "ok"
+    /readyz?verbose mk_unknown text/plain; charset=utf-8: 200 "ok"
+    POST /healthz: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not answer that method","request_id":"[id 1]"}
+    "#);
     Ok(())
 }

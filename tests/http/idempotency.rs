@@ -45,7 +45,13 @@ async fn the_same_request_creates_once() -> Result<()> {
         let (status, _, refused) = create(&api, path, "k-1", &other).await?;
         answers.add(&path.replace(&world.bot, "{id}"), faults((status, refused)));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    /api/workspaces: 409 "this Idempotency-Key was used with another body"
+    /api/resources: 409 "this Idempotency-Key was used with another body"
+    /api/roles: 409 "this Idempotency-Key was used with another body"
+    /api/bots: 409 "this Idempotency-Key was used with another body"
+    /api/bots/{id}/resources: 409 "this Idempotency-Key was used with another body"
+    "#);
     Ok(())
 }
 
@@ -80,12 +86,30 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
         add(label, create(api, "/api/bots", bad, &json!({ "name": "e" })).await?);
     }
     add("as long as can be", create(api, "/api/bots", &"k".repeat(255), &json!({ "name": "e" })).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    bots: 201 "a"
+    roles: 201 "a"
+    another key: 201 "b"
+    another workspace: 201 "c"
+    the same key in another workspace: 201 "d"
+    a query is not another route, again: 201 "a"
+    refused: 409 "the name is taken in this workspace"
+    refused, again: 409 "the name is taken in this workspace"
+    bad input: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    bad input, again: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    no key: 401 "send one header `Authorization: Bearer mk_…`"
+    unknown key: 401 "this key does not exist"
+    empty: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
+    blank: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
+    too long: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
+    as long as can be: 201 "e"
+    "#);
 
-    // A key is shown once, so its answer is not kept: each request makes one.
+    // A key is shown once, so its answer is not kept: the second request is one of its own.
     let body = json!({ "name": "ci", "kind": "operator" });
-    let (one, two) = (create(api, "/api/keys", "k", &body).await?, create(api, "/api/keys", "k", &body).await?);
-    assert!(one.0 == 201 && two.0 == 201 && one.2["id"] != two.2["id"] && one.2["key"] != two.2["key"]);
+    assert_eq!(create(api, "/api/keys", "k", &body).await?.0, 201);
+    let (status, headers, refused) = create(api, "/api/keys", "k", &body).await?;
+    assert_eq!((status, headers.get("idempotent-replayed"), refused.get("key")), (409, None, None), "{refused}");
     Ok(())
 }
 

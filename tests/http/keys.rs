@@ -31,7 +31,18 @@ async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     answers.add("the new text", api.with_key(&second).get("/api/roles").await?);
     answers.add("delete again", api.delete(&path).await?);
     answers.add("rotate", api.post(&format!("{path}/rotate"), &Value::Null).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    create: 201 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
+    create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}],"next_cursor":null}
+    rotate: 200 {"id":"[id 1]","key":"[key]"}
+    the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 5]"}
+    the new text: 200
+    delete: 204
+    the new text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 6]"}
+    delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 7]"}
+    rotate: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such key","request_id":"[id 8]"}
+    "#);
     assert!(first.strip_prefix("mk_").is_some_and(|bits| bits.len() == 43) && first != second, "256 bits each");
     server.stop().await?;
     for key in [first, second] {
@@ -85,7 +96,26 @@ async fn keys_know_their_place() -> Result<()> {
     let (_, list) = root.get("/api/keys?limit=1").await?;
     let last = format!("/api/keys/{}", text(&list["items"][0]["id"]));
     answers.add("the last one stays", faults(root.delete(&last).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
+    POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `bot` at line 1 column 24"}]
+    POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"a bot key needs the bot whose tools it may call"}]
+    POST {"name":"x","kind":"admin","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"only a bot key has a bot"}]
+    POST {"name":"x","kind":"bot","bot_id":"THEIRS"}: 422 [{"path":"/bot_id","message":"no such bot in this workspace"}]
+    POST {"name":"x","kind":"bot","bot_id":"theirs"}: 422 [{"path":"/bot_id","message":"`theirs` is not a valid bot id: expected a UUID in lower case with hyphens at line 1 column 43"}]
+    POST {"name":"x","kind":"admin","key":"mk_chosen"}: 422 [{"path":"/key","message":"unknown field `key`, expected one of `name`, `kind`, `bot_id` at line 1 column 32"}]
+    an admin makes root: 403 "a root key is needed"
+    what root sees: 200 ["admin","a admin key","second root"]
+    what an admin sees: 200 ["a admin key"]
+    what an admin elsewhere sees: 200 ["admin"]
+    an admin deletes root's: 404 "no such key"
+    an admin rotates root's: 404 "no such key"
+    an admin elsewhere deletes root's: 404 "no such key"
+    an admin elsewhere rotates root's: 404 "no such key"
+    one of two root keys goes: 204
+    the last one stays: 409 "this is the last root key; create another one first"
+    "#);
     Ok(())
 }
 
@@ -118,6 +148,18 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
         answers.add(label, faults((status, answer)));
     }
     answers.add("in the query", faults(api.with_key("").get(&format!("/api/roles?key={key}")).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    none: 401 "send one header `Authorization: Bearer mk_…`"
+    bearer in lower case: 200
+    more blanks: 200
+    no scheme: 401 "send `Authorization: Bearer mk_…`"
+    basic: 401 "send `Authorization: Bearer mk_…`"
+    twice: 401 "send one header `Authorization: Bearer mk_…`"
+    cut off: 401 "this key does not exist"
+    in other case: 401 "this key does not exist"
+    empty: 401 "send `Authorization: Bearer mk_…`"
+    its hash: 401 "this key does not exist"
+    in the query: 401 "send one header `Authorization: Bearer mk_…`"
+    "#);
     Ok(())
 }

@@ -59,10 +59,22 @@ async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
         }
         table.push(format!("{path}: {}", row.join(" ")));
     }
-    assert_snapshot!(table.join("\n"), @"");
+    assert_snapshot!(table.join("\n"), @r#"
+    /api/openapi.json: 200 401 200 200
+    /docs: 303 401 303 303
+    /docs/: 200 401 200 200
+    /docs/swagger-ui.css: 200 401 200 200
+    /docs/nothing: 404 401 404 404
+    /metrics: 200 401 200 200
+    /api/roles: 200 401 200 401
+    "#);
     let (_, headers, page) = send(closed.api()?.request(Method::GET, "/docs/")).await?;
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    assert_snapshot!([header("content-type"), header("content-security-policy"), header("x-content-type-options")].join("\n"), @"");
+    assert_snapshot!([header("content-type"), header("content-security-policy"), header("x-content-type-options")].join("\n"), @r#"
+    text/html
+    default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
+    nosniff
+    "#);
     assert!(page.as_str().is_some_and(|page| page.contains("swagger-ui") && !page.contains("http://") && !page.contains("https://")));
     let metrics = closed.api()?.get("/metrics").await?.1;
     assert!(metrics.as_str().is_some_and(|text| text.contains("monstrum_http_request_seconds_bucket")), "{metrics}");

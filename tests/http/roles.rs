@@ -31,7 +31,19 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     answers.add("delete again", api.delete(&role).await?);
     answers.add("show", api.get(&role).await?);
     answers.add("change", api.patch(&role, &json!({ "name": "T" })).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
+    create with a name only: 201 {"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
+    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
+    clear: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    delete: 204
+    delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 3]"}
+    show: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 4]"}
+    change: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 5]"}
+    "#);
     Ok(())
 }
 
@@ -65,7 +77,23 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     ] {
         answers.add(&format!("PATCH {body}"), faults(api.patch(&role, &body).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    POST {"name":" "}: 422 [{"path":"/name","message":"must not be empty"}]
+    POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not hold control characters"}]
+    POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 20"}]
+    POST {"name":"x","allowed_operations":"issue.*"}: 422 [{"path":"/allowed_operations","message":"invalid type: string \"issue.*\", expected a sequence at line 1 column 42"}]
+    POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string at line 1 column 34"}]
+    POST {"name":"x","scope_constraints":{"a/b":["x",null]}}: 422 [{"path":"/scope_constraints/a~1b/1","message":"invalid type: null, expected a string at line 1 column 48"}]
+    POST {"name":"x","scope_constraints":[]}: 422 [{"path":"/scope_constraints","message":"invalid type: sequence, expected a map at line 1 column 32"}]
+    POST {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    PATCH {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
+    PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
+    PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 5"}]
+    PATCH {"scope_constraints":{"repos":null}}: 422 [{"path":"/scope_constraints/repos","message":"invalid type: null, expected a sequence at line 1 column 34"}]
+    "#);
     Ok(())
 }
 
@@ -89,6 +117,11 @@ async fn a_role_in_use_stays_and_its_changes_count_at_once() -> Result<()> {
     answers.add("check", (0, world.check("test_echo_write", &json!({})).await?));
     world.api.delete(&format!("/api/bots/{}/resources/{binding}", world.bot)).await?;
     answers.add("delete", world.api.delete(&role).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    delete: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still bound; delete what uses it first","request_id":"[id 1]"}
+    check: 0 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` matches no entry of allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
+    check: 0 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
+    delete: 204
+    "#);
     Ok(())
 }

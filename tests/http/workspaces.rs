@@ -51,7 +51,28 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     let default = format!("/api/workspaces/{}", text(&list["items"][0]["id"]));
     answers.add("delete the first", faults(api.delete(&default).await?));
     answers.add("rename the first", faults(api.patch(&default, &json!({ "name": "x" })).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    create: 201 {"id":"[id 1]","name":"acme","created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"acme","created_at":"[time]","updated_at":"[time]"}
+    rename: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 2]","name":"default","created_at":"[time]","updated_at":"[time]"},{"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
+    POST {"name":"default"}: 409 "the name is taken in this workspace"
+    POST {"name":"ID"}: 422 [{"path":"/name","message":"must not look like an id"}]
+    POST {"name":"x","owner":"y"}: 422 [{"path":"/owner","message":"unknown field `owner`, expected `name` at line 1 column 19"}]
+    null for a name: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    a bot in it, by name: 200 "inside"
+    a bot in it, by id: 200 "inside"
+    a bot in it, by its old name: 404 "no such workspace"
+    a bot in it, by no name: 404 "no such workspace"
+    delete while it holds a bot: 409 "the workspace is not empty: delete its bots, resources and roles first"
+    delete: 204
+    delete again: 404 "no such workspace"
+    delete the first: 409 "the workspace `default` cannot be deleted"
+    rename the first: 409 "root keys act in the workspace `default`; it keeps its name"
+    "#);
     Ok(())
 }
 
@@ -103,7 +124,36 @@ async fn nothing_is_seen_across_workspaces() -> Result<()> {
     answers.add("an admin names another workspace", faults((status, answer)));
     let request = foreign.request(Method::GET, "/api/bots").header("Monstrum-Workspace", "foreign");
     answers.add("an admin names its own", (send(request).await?.0, Value::Null));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    GET /api/bots/{id}: 404 "no such bot"
+    PATCH /api/bots/{id}: 404 "no such bot"
+    DELETE /api/bots/{id}: 404 "no such bot"
+    GET /api/bots/{id}/resources: 404 "no such bot"
+    POST /api/bots/{id}/resources: 404 "no such bot"
+    PATCH /api/bots/{id}/resources/{id}: 404 "no such binding"
+    DELETE /api/bots/{id}/resources/{id}: 404 "no such binding"
+    GET /api/bots/{id}/tools: 404 "no such bot"
+    POST /api/bots/{id}/tools/test_echo_run/call: 404 "no such bot"
+    POST /api/bots/{id}/tools/test_echo_run/check: 404 "no such bot"
+    GET /api/resources/{id}: 404 "no such resource"
+    PATCH /api/resources/{id}: 404 "no such resource"
+    DELETE /api/resources/{id}: 404 "no such resource"
+    PUT /api/resources/{id}/credential: 404 "no such resource"
+    DELETE /api/resources/{id}/credential: 404 "no such resource"
+    GET /api/roles/{id}: 404 "no such role"
+    PATCH /api/roles/{id}: 404 "no such role"
+    DELETE /api/roles/{id}: 404 "no such role"
+    POST /api/keys/{id}/rotate: 404 "no such key"
+    DELETE /api/keys/{id}: 404 "no such key"
+    GET /api/audit/{id}: 404 "no such call"
+    /api/bots: 200 {"items":[],"next_cursor":null}
+    /api/resources: 200 {"items":[],"next_cursor":null}
+    /api/roles: 200 {"items":[],"next_cursor":null}
+    /api/audit: 200 {"items":[],"next_cursor":null}
+    /api/audit/export: 200
+    an admin names another workspace: 404 "no such workspace"
+    an admin names its own: 200
+    "#);
     for (path, body) in [
         ("/api/bots", json!({ "name": "tester" })),
         ("/api/roles", json!({ "name": "same" })),

@@ -4,6 +4,8 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Args;
+use monstrum_store::StoreError;
+use monstrum_vault::VaultError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -104,8 +106,9 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
                 "the user who runs the server must own {data}, with room on its disk; --data-dir names another folder"
             )
         }
-        BootError::Data(DataError::Store(_)) | BootError::Store(_) => {
-            format!("does another program use the database in {data}? is the disk full?")
+        BootError::Data(DataError::Store(error)) | BootError::Store(error) => database_hint(error, settings),
+        BootError::Data(DataError::Vault(VaultError::Permissions { .. })) => {
+            "whoever has read the file has its secrets; if that may be, give new ones".to_owned()
         }
         BootError::Data(DataError::Vault(_) | DataError::MasterKeyMissing { .. }) => {
             "without its master key a server cannot read its secrets: put back the file of your backup".to_owned()
@@ -119,4 +122,14 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
         }
     };
     Failure::from_error(error, hint)
+}
+
+fn database_hint(error: &StoreError, settings: &Settings) -> String {
+    let data = settings.data_dir.display();
+    match error {
+        StoreError::UnknownScheme { .. } => format!("leave --database-url out for the database in {data}"),
+        StoreError::Corrupt { .. } => "put back the database of your backup, or give another folder with --data-dir".to_owned(),
+        StoreError::Newer { .. } => "run the version that has written it, or a later one".to_owned(),
+        _ => format!("does another program use the database in {data}? is the disk full?"),
+    }
 }

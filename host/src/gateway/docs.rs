@@ -63,8 +63,20 @@ impl Modify for Bearer {
 
 /// The OpenAPI 3.1 description of every route, as JSON.
 pub fn description() -> String {
-    let (_, openapi) = crate::gateway::api().split_for_parts();
+    let (_, mut openapi) = crate::gateway::api().split_for_parts();
+    name_operations(&mut openapi);
     openapi.to_pretty_json().expect("a description is plain JSON")
+}
+
+/// Puts the tag before the name of each handler: handlers of two files may share a name, ids of operations may not.
+fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
+    for item in openapi.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let tag = operation.tags.iter().flatten().next().map(|tag| tag.replace(' ', "_"));
+            operation.operation_id = tag.zip(operation.operation_id.take()).map(|(tag, name)| format!("{tag}_{name}"));
+        }
+    }
 }
 
 fn served() -> Bytes {

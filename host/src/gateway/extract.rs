@@ -1,5 +1,6 @@
 //! What handlers take: the caller, a checked body, a page, an id from the path.
 
+use std::num::IntErrorKind;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -135,10 +136,23 @@ pub fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = json_pointer(error.path());
-        Problem::invalid_at(path, error.into_inner().to_string())
+        misshapen(&path, &error.into_inner().to_string())
     })?;
     deserializer.end().map_err(|error| Problem::invalid_at("", error.to_string()))?;
     Ok(value)
+}
+
+/// A body of another shape. A field that is missing, or there twice, is named by where it belongs, which the reader's
+/// path does not say.
+fn misshapen(path: &str, message: &str) -> Problem {
+    let field = |begin: &str| message.strip_prefix(begin)?.split_once('`').map(|(field, _)| format!("{path}/{field}"));
+    if let Some(field) = field("missing field `") {
+        Problem::invalid_at(field, "required field is missing")
+    } else if let Some(field) = field("duplicate field `") {
+        Problem::invalid_at(field, "the field is there twice")
+    } else {
+        Problem::invalid_at(path, message)
+    }
 }
 
 fn json_pointer(path: &serde_path_to_error::Path) -> String {
@@ -235,6 +249,7 @@ impl PageQuery {
         let limit = match self.limit.as_deref().map(str::parse::<u64>) {
             None => DEFAULT,
             Some(Ok(limit)) if limit >= 1 => limit.min(u64::from(PAGE_ITEMS_MAX)),
+            Some(Err(error)) if *error.kind() == IntErrorKind::PosOverflow => u64::from(PAGE_ITEMS_MAX),
             Some(_) => return Err(Problem::invalid_at("limit", "expected a whole number of at least 1")),
         };
         let cursor = match self.cursor.as_deref() {

@@ -176,6 +176,7 @@ impl From<InvalidId> for Problem {
 /// A unique constraint is named `{table}_{column}_{column}_key`; its last column is what the caller can change.
 fn conflict_text(constraint: &str) -> String {
     match constraint {
+        "workspaces_name_key" => "another workspace has this name".to_owned(),
         name if name.ends_with("_name_key") => "the name is taken in this workspace".to_owned(),
         name if name.ends_with("_resource_id_key") => "this resource is bound to this bot already".to_owned(),
         _ => "it exists already".to_owned(),

@@ -44,7 +44,19 @@ async fn a_binding_is_made_shown_changed_and_deleted() -> Result<()> {
     answers.add("delete again", world.api.delete(&binding).await?);
     answers.add("change", world.api.patch(&binding, &json!({})).await?);
     answers.add("delete a free resource", world.api.delete(&format!("/api/resources/{one}")).await?);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    create: 201 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":"[id 4]","permissions":{"allowed_tools":["test_*"]},"scope_constraints":{"kinds":[],"repos":["acme/*"]},"delegate":{"allowed_tools":["x"],"scope_constraints":{"repos":["y"]}},"allow_calls":["jira_*"],"allow_subscribe":true,"limits":{"fuel":5,"memory_mib":6,"timeout_s":7,"concurrent":8},"calls_per_minute":9,"enabled":false,"expires_at":"[time]","created_at":"[time]","updated_at":"[time]"}
+    create with as little as can be: 201 {"id":"[id 5]","bot_id":"[id 2]","resource_id":"[id 6]","role_id":"[id 4]","permissions":null,"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
+    replace whole fields: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":"[id 4]","permissions":{"allowed_tools":["test_*"]},"scope_constraints":{"labels":["bug"]},"delegate":{"allowed_tools":["x"],"scope_constraints":{"repos":["y"]}},"allow_calls":["jira_*"],"allow_subscribe":true,"limits":{"fuel":1},"calls_per_minute":9,"enabled":true,"expires_at":"[time]","created_at":"[time]","updated_at":"[time]"}
+    clear: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 1]","bot_id":"[id 2]","resource_id":"[id 3]","role_id":null,"permissions":{"allowed_tools":["test_*"]},"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 5]","bot_id":"[id 2]","resource_id":"[id 6]","role_id":"[id 4]","permissions":null,"scope_constraints":{},"delegate":null,"allow_calls":[],"allow_subscribe":false,"limits":null,"calls_per_minute":null,"enabled":true,"expires_at":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    delete a bound resource: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it is still bound; delete what uses it first","request_id":"[id 7]"}
+    delete: 204
+    delete again: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 8]"}
+    change: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such binding","request_id":"[id 9]"}
+    delete a free resource: 204
+    "#);
     Ok(())
 }
 
@@ -98,7 +110,31 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     let elsewhere = binding.replace(&world.bot, &other);
     answers.add("of another bot", faults(world.api.patch(&elsewhere, &json!({ "enabled": false })).await?));
     answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    nothing: 422 [{"path":"","message":"missing field `resource_id` at line 1 column 2"}]
+    neither role nor permissions: 422 [{"path":"","message":"role_id or permissions are required: without either the binding would allow nothing"}]
+    unknown field: 422 [{"path":"/priority","message":"unknown field `priority`, expected one of `resource_id`, `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at` at line 1 column 102"}]
+    no id: 422 [{"path":"/resource_id","message":"`mine` is not a valid resource id: expected a UUID in lower case with hyphens at line 1 column 21"}]
+    resource of another workspace: 422 [{"path":"/resource_id","message":"no such resource in this workspace"}]
+    role of another workspace: 422 [{"path":"/role_id","message":"no such role in this workspace"}]
+    unknown scopes: 422 [{"path":"/scope_constraints/a~1b~0","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"},{"path":"/scope_constraints/orgs","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"}]
+    scopes that are no list: 422 [{"path":"/scope_constraints/repos","message":"invalid type: string \"acme/*\", expected a sequence at line 1 column 129"}]
+    unknown permission: 422 [{"path":"/permissions/allowed_roles","message":"unknown field `allowed_roles`, expected `allowed_operations` or `allowed_tools` at line 1 column 84"}]
+    unknown limit: 422 [{"path":"/limits/cpu","message":"unknown field `cpu`, expected one of `fuel`, `memory_mib`, `timeout_s`, `concurrent` at line 1 column 107"}]
+    limits of nothing: 422 [{"path":"/limits/fuel","message":"must be at least 1"},{"path":"/limits/concurrent","message":"must be at least 1"},{"path":"/calls_per_minute","message":"must be at least 1"}]
+    negative rate: 422 [{"path":"/calls_per_minute","message":"invalid value: integer `-1`, expected u32 at line 1 column 113"}]
+    no time: 422 [{"path":"/expires_at","message":"`tomorrow` is not an RFC 3339 time such as [time] at line 1 column 116"}]
+    unknown part of delegate: 422 [{"path":"/delegate/depth","message":"unknown field `depth`, expected `allowed_tools` or `scope_constraints` at line 1 column 111"}]
+    enabled by a text: 422 [{"path":"/enabled","message":"invalid type: string \"true\", expected a boolean at line 1 column 108"}]
+    bound twice: 409 "this resource is bound to this bot already"
+    PATCH {"permissions":null}: 422 [{"path":"","message":"role_id or permissions are required: without either the binding would allow nothing"}]
+    PATCH {"enabled":null}: 422 [{"path":"/enabled","message":"invalid type: null, expected a boolean at line 1 column 15"}]
+    PATCH {"resource_id":"MINE"}: 422 [{"path":"/resource_id","message":"unknown field `resource_id`, expected one of `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at` at line 1 column 14"}]
+    PATCH {"scope_constraints":{"orgs":[]}}: 422 [{"path":"/scope_constraints/orgs","message":"not a scope dimension of this resource's type, which has: repos, paths, labels, kinds"}]
+    PATCH {"limits":{"timeout_s":0}}: 422 [{"path":"/limits/timeout_s","message":"must be at least 1"}]
+    of another bot: 404 "no such binding"
+    of another bot: 404 "no such binding"
+    "#);
     Ok(())
 }
 
@@ -121,6 +157,15 @@ async fn a_binding_grants_while_it_is_in_force() -> Result<()> {
         world.rebind(&bound, &change).await?;
         seen.push(format!("{change}: {}", world.tools().await?.join(" ").replace("test_echo_", "")));
     }
-    assert_snapshot!(seen.join("\n"), @"");
+    assert_snapshot!(seen.join("\n"), @r#"
+    {}: again fetch flood mismatch open run unhandled write
+    {"enabled":false}: 
+    {"enabled":true,"expires_at":"2020-01-01T00:00:00Z"}: 
+    {"expires_at":null}: again fetch flood mismatch open run unhandled write
+    {"permissions":{"allowed_tools":["test_echo_run","test_echo_w*"],"allowed_operations":["echo.read"]}}: run
+    {"permissions":{"allowed_tools":[]}}: 
+    {"permissions":{}}: again fetch flood mismatch open run unhandled write
+    {"permissions":null,"scope_constraints":{"kinds":[]}}:
+    "#);
     Ok(())
 }

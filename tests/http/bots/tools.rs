@@ -23,7 +23,13 @@ async fn a_bot_sees_what_it_may_call() -> Result<()> {
     let request = world.api.request(Method::GET, &tools).header("Accept-Language", "fr, zh-CN;q=0.8, en;q=0.1");
     let (status, _, body) = send(request).await?;
     answers.add("in Chinese", (status, descriptions(&body)));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    nothing bound: 200 {"items":[]}
+    two operations: 200 {"items":[{"name":"github_add_labels","description":"Add labels to a GitHub issue.","input_schema":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]},"output_schema":null,"operation":"issue.label.write","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null},{"name":"github_get_repo","description":"Get information about a GitHub repository.","input_schema":{"type":"object","properties":{"repo":{"type":"string"}},"required":["repo"]},"output_schema":null,"operation":"repo.read","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null},{"name":"github_remove_labels","description":"Remove labels from a GitHub issue.","input_schema":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]},"output_schema":null,"operation":"issue.label.write","resource_type":"github","resources":[{"id":"[id 1]","name":"github-of-[id 2]"}],"cost":null}]}
+    for a model: 200 {"items":[{"type":"function","function":{"name":"github_add_labels","description":"Add labels to a GitHub issue.","parameters":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]}}},{"type":"function","function":{"name":"github_get_repo","description":"Get information about a GitHub repository.","parameters":{"type":"object","properties":{"repo":{"type":"string"}},"required":["repo"]}}},{"type":"function","function":{"name":"github_remove_labels","description":"Remove labels from a GitHub issue.","parameters":{"type":"object","properties":{"repo":{"type":"string"},"issue_number":{"type":"integer"},"labels":{"type":"array","items":{"type":"string"}}},"required":["repo","issue_number","labels"]}}}]}
+    for nobody: 422 [{"path":"format","message":"expected openai, or no format at all"}]
+    in Chinese: 200 ["为 GitHub Issue 添加标签。","获取 GitHub 仓库的信息。","移除 GitHub Issue 的标签。"]
+    "#);
     Ok(())
 }
 
@@ -63,7 +69,18 @@ async fn a_tool_of_two_resources_is_called_through_the_one_that_is_named() -> Re
         answer["data"] = json!([answer["data"]["params"], answer["data"]["resource_id"]]);
         answers.add(label, (status, answer));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    the list: 200 {"name":"test_echo_again","description":"Returns what it was given; another tool of the same operation.","input_schema":{"type":"object","properties":{"repo":{"type":"string","description":"For the dimension repos"},"owner_repo":{"type":"string","description":"For the dimension repos too"},"file":{"type":"string","description":"For the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"For the dimension paths too"}}},"labels":{"type":"array","items":{"type":"string"},"description":"For the dimension labels, each of them"},"kind":{"type":"string","description":"For the dimension kinds, when writing"},"any":{"description":"Whatever"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]},"output_schema":null,"operation":"echo.read","resource_type":"test-echo","resources":[{"id":"[id 1]","name":"first"},{"id":"[id 2]","name":"second"}],"cost":null}
+    the list?format=openai: 200 {"type":"function","function":{"name":"test_echo_again","description":"Returns what it was given; another tool of the same operation.","parameters":{"type":"object","properties":{"repo":{"type":"string","description":"For the dimension repos"},"owner_repo":{"type":"string","description":"For the dimension repos too"},"file":{"type":"string","description":"For the dimension paths"},"options":{"type":"object","properties":{"dir":{"type":"string","description":"For the dimension paths too"}}},"labels":{"type":"array","items":{"type":"string"},"description":"For the dimension labels, each of them"},"kind":{"type":"string","description":"For the dimension kinds, when writing"},"any":{"description":"Whatever"},"_resource":{"type":"string","enum":["first","second"],"description":"The resource to use"}},"required":["_resource"]}}}
+    none: 200 {"request_id":"[id 3]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; name one of `first`, `second`, or its id as resource_id","duration_ms":"[ms]","data":[null,null]}
+    by name: 200 {"request_id":"[id 4]","status":"success","data":[{"repo":"second/x"},"[id 2]"],"duration_ms":"[ms]"}
+    by id: 200 {"request_id":"[id 5]","status":"success","data":[{"repo":"second/x"},"[id 2]"],"duration_ms":"[ms]"}
+    the one that does not permit it: 200 {"request_id":"[id 6]","status":"scope_violation","code":"scope","message":"Scope violation: Repository second/x is not authorized","duration_ms":"[ms]","data":[null,null]}
+    both, at odds: 200 {"request_id":"[id 7]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: expected one of `second`","duration_ms":"[ms]","data":[null,null]}
+    unknown name: 200 {"request_id":"[id 8]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: expected one of `first`, `second`","duration_ms":"[ms]","data":[null,null]}
+    no name: 200 {"request_id":"[id 9]","status":"error","code":"invalid_params","message":"Invalid parameters: /_resource: expected a string","duration_ms":"[ms]","data":[null,null]}
+    unknown id: 200 {"request_id":"[id 10]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_run' is not available to this bot","duration_ms":"[ms]","data":[null,null]}
+    "#);
     Ok(())
 }
 
@@ -102,7 +119,24 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
         let label = body.to_string().replace(&"t".repeat(257), "t…");
         answers.add(&label, faults(world.api.post(&call("test_echo_run"), &body).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    test_echo_run {"params":{"repo":"acme/site"},"task_id":"t1"}: 200 {"request_id":"[id 1]","status":"success","data":{"repo":"acme/site"},"duration_ms":"[ms]"}
+    test_echo_run {"params":{"repo":"other/site"}}: 200 {"request_id":"[id 2]","status":"scope_violation","code":"scope","message":"Scope violation: Repository other/site is not authorized","duration_ms":"[ms]"}
+    test_echo_run {}: 200 {"request_id":"[id 3]","status":"scope_violation","code":"scope","message":"Scope violation: Repository (missing) is not authorized","duration_ms":"[ms]"}
+    test_echo_run {"params":null}: 200 {"request_id":"[id 4]","status":"error","code":"invalid_params","message":"Invalid parameters: expected an object","duration_ms":"[ms]"}
+    test_echo_run {"params":["repo"]}: 200 {"request_id":"[id 5]","status":"error","code":"invalid_params","message":"Invalid parameters: expected an object","duration_ms":"[ms]"}
+    test_echo_run {"params":{"repo":5,"options":{"dir":[]},"colour":1}}: 200 {"request_id":"[id 6]","status":"error","code":"invalid_params","message":"Invalid parameters: /colour: undeclared parameter; /repo: 5 is not of type \"string\"; /options/dir: the value is not of type \"string\"","duration_ms":"[ms]"}
+    test_echo_write {"params":{}}: 200 {"request_id":"[id 7]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_write' is not available to this bot","duration_ms":"[ms]"}
+    no_such_tool {"params":{}}: 200 {"request_id":"[id 8]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'no_such_tool' is not available to this bot","duration_ms":"[ms]"}
+    ..%2f..%2fx%00 {"params":{}}: 200 {"request_id":"[id 9]","status":"permission_denied","code":"denied","message":"Permission denied: tool '../../x\\0' is not available to this bot","duration_ms":"[ms]"}
+    {"parameters":{}}: 422 [{"path":"/parameters","message":"unknown field `parameters`, expected one of `params`, `task_id`, `resource_id`, `chat` at line 1 column 13"}]
+    {"task_id":""}: 422 [{"path":"/task_id","message":"must not be empty"}]
+    {"task_id":"t…","chat":{"app_id":"","user_id":"u","chat_id":"c"}}: 422 [{"path":"/task_id","message":"must have 256 characters at most"},{"path":"/chat/app_id","message":"must not be empty"}]
+    {"chat":{"app_id":"a","user_id":"u"}}: 422 [{"path":"/chat","message":"missing field `chat_id` at line 1 column 36"}]
+    {"chat":{"app_id":"a","user_id":"u","chat_id":"c","more":1}}: 422 [{"path":"/chat/more","message":"unknown field `more`, expected one of `app_id`, `user_id`, `chat_id` at line 1 column 56"}]
+    {"resource_id":"first"}: 422 [{"path":"/resource_id","message":"`first` is not a valid resource id: expected a UUID in lower case with hyphens at line 1 column 23"}]
+    []: 422 [{"path":"","message":"expected a JSON object"}]
+    "#);
     Ok(())
 }
 
@@ -129,7 +163,21 @@ async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<
         }
     }
     answers.add("unknown field", faults(bot.post(&check("test_echo_run"), &json!({ "task_id": "t" })).await?));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    test_echo_run {"repo":"acme/site"}, operator: 200 {"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}
+    test_echo_run {"repo":"acme/site"}, bot: 200 {"decision":"allow","message":null}
+    test_echo_run {"repo":"other/site"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository other/site is not authorized","rule":"scope.repos","reason":"value `other/site` matches no entry of scope_constraints.repos of the binding","smallest_change":"add `other/site` to scope_constraints.repos of the binding"}
+    test_echo_run {"repo":"other/site"}, bot: 200 {"decision":"deny","message":"Scope violation: Repository other/site is not authorized"}
+    test_echo_run {"repo":5}, operator: 200 {"decision":"deny","message":"Invalid parameters: /repo: 5 is not of type \"string\"","rule":"input","reason":"the parameters do not satisfy the tool's input_schema","smallest_change":null}
+    test_echo_run {"repo":5}, bot: 200 {"decision":"deny","message":"Invalid parameters: /repo: 5 is not of type \"string\""}
+    test_echo_write {"repo":"acme/site"}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot","rule":"role.allowed_operations","reason":"operation `echo.write` matches no entry of allowed_operations of the role","smallest_change":"add `echo.write` to allowed_operations of the role"}
+    test_echo_write {"repo":"acme/site"}, bot: 200 {"decision":"deny","message":"Permission denied: tool 'test_echo_write' is not available to this bot"}
+    test_echo_fetch {"path":"/echo"}, operator: 200 {"decision":"deny","message":"Scope violation: Repository (missing) is not authorized","rule":"scope.repos","reason":"scope_constraints.repos of the binding constrains operation `fetch.run`, but tool `test_echo_fetch` declares none of `repo`, `owner_repo`","smallest_change":"remove `repos` from scope_constraints of the binding"}
+    test_echo_fetch {"path":"/echo"}, bot: 200 {"decision":"deny","message":"Scope violation: Repository (missing) is not authorized"}
+    no_such_tool {}, operator: 200 {"decision":"deny","message":"Permission denied: tool 'no_such_tool' is not available to this bot","rule":"unknown_tool","reason":"no resource that is bound to the bot has a tool `no_such_tool`","smallest_change":"bind a resource whose plugin has this tool to the bot"}
+    no_such_tool {}, bot: 200 {"decision":"deny","message":"Permission denied: tool 'no_such_tool' is not available to this bot"}
+    unknown field: 422 [{"path":"/task_id","message":"unknown field `task_id`, expected `params` or `resource_id` at line 1 column 10"}]
+    "#);
     assert_eq!(world.github.requests().len(), 0, "a check sends nothing");
     let (_, audit) = world.api.get("/api/audit").await?;
     assert_eq!(audit["items"], json!([]), "a check is no call");
@@ -155,7 +203,15 @@ async fn the_key_of_a_bot_reaches_no_other() -> Result<()> {
     }
     let borrowed = key.post(&format!("/api/bots/{other}/tools/test_echo_run/call"), &json!({})).await?;
     answers.add("a tool that another bot has", borrowed);
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    own tools: 200 {"items":[]}
+    tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 1]"}
+    tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 2]"}
+    tools of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such object of that id","request_id":"[id 3]"}
+    call of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 4]"}
+    check of others: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such bot","request_id":"[id 5]"}
+    a tool that another bot has: 200 {"request_id":"[id 6]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'test_echo_run' is not available to this bot","duration_ms":"[ms]"}
+    "#);
     Ok(())
 }
 
@@ -166,6 +222,6 @@ async fn a_call_that_fails_upstream_says_so_without_the_token() -> Result<()> {
     let call = format!("/api/bots/{}/tools/github_get_repo/call", world.bot);
     let answer = world.api.post(&call, &json!({ "params": { "repo": "nobody/nothing" } })).await?;
     assert!(!answer.1.to_string().contains(&TOKEN[..10]));
-    assert_snapshot!(one(answer), @"");
+    assert_snapshot!(one(answer), @r#"200 {"request_id":"[id 1]","status":"error","code":"plugin","message":"GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","duration_ms":"[ms]"}"#);
     Ok(())
 }

@@ -263,7 +263,7 @@ mod tests {
     use super::*;
     use crate::gateway::extract::parse_body;
 
-    fn row(extra: Value) -> BindingRow {
+    fn row(extra: &Value) -> BindingRow {
         let mut body = json!({"resource_id": ResourceId::new(), "permissions": {"allowed_tools": ["*"]}});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         let new: NewBinding = parse_body(body.to_string().as_bytes()).unwrap();
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_stored_is_what_the_guardian_reads() {
-        let row = row(json!({
+        let row = row(&json!({
             "permissions": {"allowed_operations": ["issue.*"], "allowed_tools": []},
             "delegate": {"allowed_tools": ["github_*"], "scope_constraints": {"repos": ["acme/*"]}},
         }));
@@ -296,12 +296,12 @@ mod tests {
 
     #[test]
     fn every_fault_is_named_by_its_path() {
-        assert!(faults(&row(json!({"scope_constraints": {"repos": []}}))).is_empty());
-        assert_eq!(faults(&row(json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))), [
+        assert!(faults(&row(&json!({"scope_constraints": {"repos": []}}))).is_empty());
+        assert_eq!(faults(&row(&json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))), [
             "/scope_constraints/a~1b",
             "/scope_constraints/orgs",
         ]);
-        assert_eq!(faults(&row(json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))), [
+        assert_eq!(faults(&row(&json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))), [
             "/limits/fuel",
             "/calls_per_minute",
         ]);
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_change_is_judged_by_its_result() {
         let change = |text: &str| parse_body::<BindingChange>(text.as_bytes());
-        let cleared = change(r#"{"permissions": null}"#).unwrap().apply(row(json!({})), UtcMillis(1));
+        let cleared = change(r#"{"permissions": null}"#).unwrap().apply(row(&json!({})), UtcMillis(1));
         assert_eq!(faults(&cleared), [""]);
         let moved = change(r#"{"permissions": null, "role_id": "019a0000-0000-7000-8000-000000000001"}"#).unwrap();
         assert!(faults(&moved.apply(cleared, UtcMillis(1))).is_empty());
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn nothing_named_changes_nothing() {
-        let before = row(json!({"limits": {"fuel": 5}, "calls_per_minute": 6, "allow_calls": ["a_*"]}));
+        let before = row(&json!({"limits": {"fuel": 5}, "calls_per_minute": 6, "allow_calls": ["a_*"]}));
         let change: BindingChange = parse_body(b"{}").unwrap();
         let after = change.apply(before.clone(), UtcMillis(9));
         assert_eq!(BindingRow { updated_at: before.updated_at, ..after }, before);
