@@ -74,13 +74,20 @@ async fn the_secret_is_found_nowhere() -> Result<()> {
     read_everything(&mut ear, &bots).await?;
     let Ear { search, mut leaks, answers, .. } = ear;
     assert!(answers > 100, "only {answers} answers were searched");
-    let used = world.github.requests().iter().filter(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}"))).count();
+    let used = world
+        .github
+        .requests()
+        .iter()
+        .filter(|request| request.header("authorization") == Some(&format!("Bearer {TOKEN}")))
+        .count();
     assert!(used > 20, "the secret was sent {used} times only");
 
     world.server.stop().await?;
     let output = world.server.output();
     assert!(output.contains("DEBUG"), "the log was to be searched at its debug level");
-    leaks.extend(output.lines().filter_map(|line| Some(format!("the log: {} in {line}", search.find(line.as_bytes())?))));
+    leaks.extend(
+        output.lines().filter_map(|line| Some(format!("the log: {} in {line}", search.find(line.as_bytes())?))),
+    );
     leaks.extend(search.find(output.as_bytes()).map(|form| format!("the log: {form}")));
     search_files(&search, world.server.home(), &mut leaks)?;
     assert!(leaks.is_empty(), "{}", leaks.join("\n\n"));

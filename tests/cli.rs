@@ -2,6 +2,7 @@
 //! exit code that tells how it went.
 
 mod audit;
+mod help;
 mod key;
 mod plugin;
 mod serve;
@@ -43,6 +44,7 @@ pub(crate) async fn told(server: &Server, arguments: &[&str]) -> Result<String> 
 pub(crate) async fn parsed(server: &Server, arguments: &[&str]) -> Result<(Option<i32>, Value)> {
     let output = run(server, &[arguments, &["--json"]].concat()).await?;
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    let value = serde_json::from_slice(&text).with_context(|| format!("no JSON: {}", String::from_utf8_lossy(&text)))?;
+    let value =
+        serde_json::from_slice(&text).with_context(|| format!("no JSON: {}", String::from_utf8_lossy(&text)))?;
     Ok((output.status.code(), value))
 }

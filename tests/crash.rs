@@ -140,13 +140,19 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
     let recorded = recorded(&api).await?;
     for (marker, answer) in &answered {
         let call = recorded.get(marker).with_context(|| format!("{marker} was answered and is not in the audit"))?;
-        assert_eq!([text(&call["request_id"]), text(&call["status"])], [&answer.request_id, &answer.status], "{marker}");
+        assert_eq!(
+            [text(&call["request_id"]), text(&call["status"])],
+            [&answer.request_id, &answer.status],
+            "{marker}"
+        );
     }
     let mut interrupted = 0;
     for marker in &reached {
-        let call = recorded.get(marker).with_context(|| format!("{marker} reached the upstream and is not in the audit"))?;
+        let call =
+            recorded.get(marker).with_context(|| format!("{marker} reached the upstream and is not in the audit"))?;
         let events = api.audit(text(&call["request_id"])).await?;
-        let kinds: Vec<&str> = events["events"].as_array().into_iter().flatten().map(|event| text(&event["kind"])).collect();
+        let kinds: Vec<&str> =
+            events["events"].as_array().into_iter().flatten().map(|event| text(&event["kind"])).collect();
         match text(&call["status"]) {
             "interrupted" => {
                 interrupted += 1;
@@ -163,16 +169,23 @@ async fn a_power_cut_in_the_middle_of_a_thousand_calls_loses_none_that_counts() 
 }
 
 /// A server with `calls` in flight, which the upstream has and does not answer.
-async fn in_flight(grace_s: &str, calls: usize, then: impl AsyncFnOnce(&mut Server, &FakeGithub) -> Result<()>) -> Result<(World, Vec<Result<Value>>)> {
+async fn in_flight(
+    grace_s: &str,
+    calls: usize,
+    then: impl AsyncFnOnce(&mut Server, &FakeGithub) -> Result<()>,
+) -> Result<(World, Vec<Result<Value>>)> {
     let server = Server::prepare(&["github"])?.argument("--shutdown-grace-s").argument(grace_s);
     let mut world = World::on(server).await?;
     world.grant_all("github").await?;
     world.github.hold();
     let (api, bot) = (world.api.clone(), world.bot.clone());
-    let answers = join_all((0..calls).map(|number| {
-        let (api, bot) = (api.clone(), bot.clone());
-        async move { api.call(&bot, "github_list_issues", &json!({ "repo": "acme/site", "per_page": number + 1 })).await }
-    }));
+    let answers =
+        join_all((0..calls).map(|number| {
+            let (api, bot) = (api.clone(), bot.clone());
+            async move {
+                api.call(&bot, "github_list_issues", &json!({ "repo": "acme/site", "per_page": number + 1 })).await
+            }
+        }));
     let ended = async {
         world.reached(calls).await?;
         then(&mut world.server, &world.github).await
@@ -190,7 +203,9 @@ async fn ends(world: &mut World) -> Result<BTreeMap<String, usize>> {
     let (_, list) = api.get("/api/audit?limit=1000").await?;
     let mut ends = BTreeMap::new();
     for call in list["items"].as_array().context("a list has items")? {
-        *ends.entry(format!("{} {} {}", text(&call["status"]), text(&call["code"]), text(&call["message"]))).or_default() += 1;
+        *ends
+            .entry(format!("{} {} {}", text(&call["status"]), text(&call["code"]), text(&call["message"])))
+            .or_default() += 1;
     }
     Ok(ends)
 }
@@ -229,11 +244,17 @@ async fn calls_that_outlast_the_grace_are_told_and_recorded_as_interrupted() -> 
             Ok(())
         })
         .await?;
-        let told: BTreeSet<String> = answers.into_iter().map(|answer| {
-            let answer = answer?;
-            Ok(json!([answer["status"], answer["code"], answer["message"]]).to_string())
-        }).collect::<Result<_>>()?;
-        assert_eq!(told.into_iter().collect::<Vec<_>>(), [r#"["error","interrupted","the server was shut down before the call was done"]"#]);
+        let told: BTreeSet<String> = answers
+            .into_iter()
+            .map(|answer| {
+                let answer = answer?;
+                Ok(json!([answer["status"], answer["code"], answer["message"]]).to_string())
+            })
+            .collect::<Result<_>>()?;
+        assert_eq!(
+            told.into_iter().collect::<Vec<_>>(),
+            [r#"["error","interrupted","the server was shut down before the call was done"]"#]
+        );
         let ended = ends(&mut world).await?;
         assert_eq!(ended.values().sum::<usize>(), 5, "{ended:?}");
         assert!(ended.keys().all(|end| end.contains(" interrupted ")), "{ended:?}");
@@ -334,6 +355,9 @@ async fn what_a_crash_left_open_is_interrupted_at_the_next_start() -> Result<()>
     .await?;
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
     let ended = ends(&mut world).await?;
-    assert_eq!(ended, BTreeMap::from([("interrupted interrupted the server ended before the call was done".to_owned(), 3)]));
+    assert_eq!(
+        ended,
+        BTreeMap::from([("interrupted interrupted the server ended before the call was done".to_owned(), 3)])
+    );
     Ok(())
 }

@@ -75,8 +75,14 @@ impl Auditor {
         let chain = Chain::resume(&store, writer, keys).await?;
         let healthy = Arc::new(AtomicBool::new(true));
         let (queue, rows) = mpsc::channel(QUEUE_ROWS_MAX);
-        let mut task =
-            Writer { store, chain, heads, clock: Arc::clone(&clock), healthy: Arc::clone(&healthy), backlog: Vec::new() };
+        let mut task = Writer {
+            store,
+            chain,
+            heads,
+            clock: Arc::clone(&clock),
+            healthy: Arc::clone(&healthy),
+            backlog: Vec::new(),
+        };
         task.interrupt_open_calls().await?;
         task.sign_head();
         let closing = CancellationToken::new();
@@ -409,4 +415,3 @@ fn interrupted(start: &AuditRow, now: UtcMillis) -> AuditRow {
         ..start.clone()
     }
 }
-

@@ -29,9 +29,6 @@ pub use data::{ADMIN_KEY_FILE, Data, DataError, MASTER_KEY_FILE};
 const POLICY_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are dropped.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long the answer to an idempotency key is kept (http-api), and how long a request can be under way.
-const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
-const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 /// How long answers that are ready may take to be read at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
@@ -185,9 +182,7 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
 async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        let now = app.clock.now();
-        let purged = app.store.purge_requests(now.plus_ms(-ANSWERS_KEPT_MS), now.plus_ms(-CLAIM_MS_MAX)).await;
-        if let Err(error) = purged {
+        if let Err(error) = gateway::forget_expired(&app).await {
             tracing::warn!(error = %error, "expired idempotency keys were not dropped");
         }
     }

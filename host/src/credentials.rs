@@ -65,8 +65,7 @@ pub fn seal(
     given_for: &GivenFor,
     fields: &BTreeMap<String, Secret>,
 ) -> Result<Sealed, VaultError> {
-    let exposed: BTreeMap<&str, &str> =
-        fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
+    let exposed: BTreeMap<&str, &str> = fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
     let plaintext = zeroize::Zeroizing::new(serde_json::to_vec(&exposed).expect("a map of texts is JSON"));
     vault.seal(&plaintext, associated_data(workspace, resource, id, given_for))
 }

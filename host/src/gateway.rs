@@ -43,6 +43,7 @@ use crate::gateway::problem::Problem;
 
 pub use docs::description;
 pub use health::install_metrics;
+pub use idempotency::forget_expired;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

@@ -265,8 +265,7 @@ pub async fn build(
         let input = InputSchema::compile(&tool.input_schema).map_err(|why| schema("input_schema", why))?;
         let output = tool.output_schema.as_ref().map(OutputSchema::compile).transpose();
         let output = output.map_err(|why| schema("output_schema", why))?;
-        let rules =
-            ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
+        let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
         tools.push(Tool { manifest: tool.clone(), rules, input, output });
     }
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities).await?;

@@ -4,8 +4,8 @@
 //! cannot be renewed after a change, the old one is not trusted any more: no call runs until it is renewed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
@@ -251,7 +251,11 @@ fn key_entry(row: &KeyRow) -> Option<([u8; 32], Key)> {
 }
 
 /// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.
-fn compile_resource(row: ResourceRow, plugin: Arc<Plugin>, credential: Option<Arc<HeldCredential>>) -> Option<Resource> {
+fn compile_resource(
+    row: ResourceRow,
+    plugin: Arc<Plugin>,
+    credential: Option<Arc<HeldCredential>>,
+) -> Option<Resource> {
     let fields: &[Field] = &plugin.manifest.resource_type.config_schema;
     let config = row.config.as_object().cloned().unwrap_or_default();
     let config = match check_fields(fields, config) {

@@ -8,15 +8,14 @@ use crate::config::{LogFormat, Settings};
 
 /// Libraries that write headers, paths or bodies into their own debug lines. Whatever filter is asked for, they stay
 /// above that, because an injected credential would be in there.
-const QUIET: [&str; 6] =
-    ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
+const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
 /// Installs the subscriber of the process; a second call keeps the first.
 pub fn install(settings: &Settings) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&settings.log).map_err(|error| format!("log filter `{}`: {error}", settings.log))?;
-    let filter = QUIET.iter().fold(filter, |filter, quiet| {
-        filter.add_directive(quiet.parse().expect("a constant directive"))
-    });
+    let filter =
+        EnvFilter::try_new(&settings.log).map_err(|error| format!("log filter `{}`: {error}", settings.log))?;
+    let filter =
+        QUIET.iter().fold(filter, |filter, quiet| filter.add_directive(quiet.parse().expect("a constant directive")));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let installed = match settings.log_format {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),

@@ -116,8 +116,7 @@ fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<Reso
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
         quoted.collect::<Vec<_>>().join(", ")
     };
-    let misnamed =
-        |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
+    let misnamed = |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
     match call.params.get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);

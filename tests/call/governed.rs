@@ -15,23 +15,22 @@ async fn triage() -> Result<World> {
     Ok(world)
 }
 
-/// The answer, what the upstream saw, and the row of the audit.
-async fn told(world: &World, tool: &str, params: &Value) -> Result<Value> {
+/// The answer, what the upstream saw, and the row of the audit with the kinds of its events.
+async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
     let answer = world.call(tool, params).await?;
     let seen = lines(&world.github.take_requests(), TOKEN);
     let mut audit = world.audit_of(&answer).await?;
-    audit["events"] = audit["events"].as_array().context("a call has events")?.iter().map(|event| &event["kind"]).cloned().collect();
-    let told = json!({ "answer": answer, "upstream": seen, "audit": audit });
-    for part in ["answer", "audit"] {
-        ensure!(!told[part].to_string().contains("ghp_canary"), "the token is in the {part}: {}", told[part]);
-    }
-    Ok(stable(&told))
+    let events = audit["events"].as_array().context("a call has events")?.iter();
+    audit["events"] = events.map(|event| event["kind"].clone()).collect();
+    let told = stable(&json!({ "answer": answer, "upstream": seen, "audit": audit }));
+    ensure!(!told.to_string().contains("ghp_canary"), "the token is in {told}");
+    Ok(format!("{}\n{}\n{}", told["answer"], told["upstream"], told["audit"]))
 }
 
 #[tokio::test]
 async fn a_permitted_read_goes_out_with_the_token() -> Result<()> {
     let world = triage().await?;
-    assert_json_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "acme/site" })).await?, @"");
+    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "acme/site" })).await?, @"");
     Ok(())
 }
 
@@ -39,21 +38,21 @@ async fn a_permitted_read_goes_out_with_the_token() -> Result<()> {
 async fn a_permitted_write_goes_out_with_the_token() -> Result<()> {
     let world = triage().await?;
     let params = json!({ "repo": "acme/site", "title": "Ümlaute & more", "body": "", "labels": ["bot"] });
-    assert_json_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_role_refuses_before_anything_is_sent() -> Result<()> {
     let world = triage().await?;
-    assert_json_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @"");
+    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @"");
     Ok(())
 }
 
 #[tokio::test]
 async fn a_scope_refuses_before_anything_is_sent() -> Result<()> {
     let world = triage().await?;
-    assert_json_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "other/secret" })).await?, @"");
+    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "other/secret" })).await?, @"");
     Ok(())
 }
 
@@ -61,7 +60,7 @@ async fn a_scope_refuses_before_anything_is_sent() -> Result<()> {
 async fn every_fault_of_bad_input_is_named_by_its_pointer() -> Result<()> {
     let world = triage().await?;
     let params = json!({ "repo": 5, "labels": ["a", 7], "colour": "red", "a/b~c": 1 });
-    assert_json_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
     Ok(())
 }
 
@@ -71,9 +70,9 @@ async fn parameters_that_are_no_object_or_too_large_are_bad_input() -> Result<()
     let mut answers = Vec::new();
     for params in [json!([]), json!("acme/site"), json!(null), json!({ "repo": "x".repeat(1 << 20) })] {
         let answer = world.call("github_list_issues", &params).await?;
-        answers.push([answer["status"].clone(), answer["code"].clone(), answer["message"].clone()]);
+        answers.push(json!([answer["status"], answer["code"], answer["message"]]).to_string());
     }
-    assert_json_snapshot!(answers, @"");
+    assert_snapshot!(answers.join("\n"), @"");
     Ok(())
 }
 
@@ -91,7 +90,10 @@ async fn a_tool_that_is_hidden_and_one_that_is_not_there_get_the_same_answer() -
         told.push(format!("{}\n{check}", stable(&call)).replace(tool, "TOOL"));
     }
     told.dedup();
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    {"request_id":"[id 1]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'TOOL' is not available to this bot","duration_ms":"[ms]"}
+    {"decision":"deny","message":"Permission denied: tool 'TOOL' is not available to this bot"}
+    "#);
     Ok(())
 }
 
@@ -100,12 +102,23 @@ async fn a_binding_that_does_not_count_grants_nothing() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     let bound = world.grant_all("test-echo").await?;
     let mut told = Vec::new();
-    for change in [json!({ "enabled": false }), json!({ "enabled": true }), json!({ "expires_at": "2020-01-01T00:00:00.000Z" })] {
+    for change in
+        [json!({ "enabled": false }), json!({ "enabled": true }), json!({ "expires_at": "2020-01-01T00:00:00.000Z" })]
+    {
         world.rebind(&bound, &change).await?;
         let answer = world.call("test_echo_run", &json!({})).await?;
-        told.push(format!("{change}: {} tools, {} {}", world.tools().await?.len(), answer["status"], answer["message"]));
+        told.push(format!(
+            "{change}: {} tools, {} {}",
+            world.tools().await?.len(),
+            answer["status"],
+            answer["message"]
+        ));
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    {"enabled":false}: 0 tools, "permission_denied" "Permission denied: tool 'test_echo_run' is not available to this bot"
+    {"enabled":true}: 8 tools, "success" null
+    {"expires_at":"2020-01-01T00:00:00.000Z"}: 0 tools, "permission_denied" "Permission denied: tool 'test_echo_run' is not available to this bot"
+    "#);
     Ok(())
 }
 
@@ -123,12 +136,26 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
         json!({ "allowed_tools": ["*"], "allowed_operations": [] }),
     ] {
         world.rebind(&bound, &json!({ "permissions": permissions })).await?;
-        told.push(format!("{permissions}\n    {}", world.tools().await?.join(" ")));
+        told.push(format!("{permissions}: {}", world.tools().await?.join(" ")));
     }
     // Without either list nothing is permitted, whatever the other holder says.
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
-    told.push(format!("neither list\n    {}", world.tools().await?.join(" ")));
-    assert_snapshot!(told.join("\n"), @"");
+    told.push(format!("neither list: {}", world.tools().await?.join(" ")));
+    assert_snapshot!(told.join("\n"), @r#"
+    {"allowed_operations":["issue.*"]}
+        github_add_comment github_add_labels github_create_issue github_list_comments github_list_issues github_remove_labels github_update_issue
+    {"allowed_operations":["issue.read","repo.read"]}
+        github_get_repo github_list_issues
+    {"allowed_tools":["github_*_comment*"]}
+        github_add_comment github_list_comments
+    {"allowed_operations":["issue.*"],"allowed_tools":["github_list_*"]}
+        github_list_comments github_list_issues
+    {"allowed_operations":[]}
+        
+    {"allowed_tools":["*"],"allowed_operations":[]}
+        
+    neither list
+    "#);
     Ok(())
 }
 
@@ -140,13 +167,32 @@ async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
     world.github.add_comments("acme/site", 3, 1_100);
     let mut told = Vec::new();
     for number in [1, 2, 3] {
-        let answer = world.call("github_list_comments", &json!({ "repo": "acme/site", "issue_number": number })).await?;
+        let answer =
+            world.call("github_list_comments", &json!({ "repo": "acme/site", "issue_number": number })).await?;
         let comments = answer["data"].as_array().context("comments are a list")?;
-        let (first, last) = (comments.first().map(|comment| &comment["body"]), comments.last().map(|comment| &comment["body"]));
-        told.push(format!("{} comments, {first:?} to {last:?}", comments.len()));
+        let ends = [comments.first(), comments.last()].map(|end| end.map_or("none", |comment| text(&comment["body"])));
+        told.push(format!("{} comments, from {} to {}", comments.len(), ends[0], ends[1]));
         told.extend(lines(&world.github.take_requests(), TOKEN));
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    250 comments, Some(String("comment 1")) to Some(String("comment 250"))
+    GET /repos/acme/site/issues/1/comments?per_page=100 (Bearer TOKEN)
+    GET /repos/acme/site/issues/1/comments?per_page=100&page=2 (Bearer TOKEN)
+    GET /repos/acme/site/issues/1/comments?per_page=100&page=3 (Bearer TOKEN)
+    0 comments, None to None
+    GET /repos/acme/site/issues/2/comments?per_page=100 (Bearer TOKEN)
+    1000 comments, Some(String("comment 1")) to Some(String("comment 1000"))
+    GET /repos/acme/site/issues/3/comments?per_page=100 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=2 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=3 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=4 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=5 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=6 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=7 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=8 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=9 (Bearer TOKEN)
+    GET /repos/acme/site/issues/3/comments?per_page=100&page=10 (Bearer TOKEN)
+    "#);
     Ok(())
 }
 
@@ -154,7 +200,7 @@ async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
 async fn an_error_of_the_upstream_is_told_in_its_words() -> Result<()> {
     let world = World::with(&["github"]).await?;
     world.grant_all("github").await?;
-    assert_json_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/none" })).await?, @"");
+    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/none" })).await?, @"");
     Ok(())
 }
 
@@ -169,24 +215,55 @@ async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_c
 
     // Nobody listens on a port that was free a moment ago.
     let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let (status, body) = world.api.patch(&resource, &json!({ "config": { "api_base": format!("http://{closed}") } })).await?;
+    let (status, body) =
+        world.api.patch(&resource, &json!({ "config": { "api_base": format!("http://{closed}") } })).await?;
     ensure!(status == 200, "{body}");
     world.api.token(&bound.resource, TOKEN).await?;
     let nobody = told(&world, "github_get_repo", &params).await?;
-    let told = [without, nobody].map(|told| {
-        format!("{} {} {} {}", told["answer"]["code"], told["answer"]["message"], told["upstream"], told["audit"]["code"])
-    });
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!([without, nobody].join("\n\n"), @r#"
+    "unauthenticated" "GitHub request error: no credential is stored for this resource" [] "unauthenticated"
+    "upstream" "GitHub request error: no connection to `127.0.0.1` could be established" [] "upstream"
+    "#);
     Ok(())
 }
 
 #[tokio::test]
-async fn the_plugin_sees_the_call_with_its_defaults_and_nothing_secret() -> Result<()> {
+async fn the_plugin_sees_the_whole_call_and_nothing_secret() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     world.grant("test-echo", &["*"], &json!({ "repos": ["acme/*"] })).await?;
     let answer = world.call("test_echo_run", &json!({ "repo": "acme/site", "any": [1.50, null] })).await?;
-    assert_json_snapshot!(stable(&answer["data"]), @"");
-    world.call("test_echo_fetch", &json!({ "path": "/echo?a=b" })).await?;
+    assert_json_snapshot!(stable(&answer["data"]), @r#"
+    {
+      "request_id": "[id 1]",
+      "bot_id": "[id 2]",
+      "task_id": "[id 1]",
+      "operation": "echo.read",
+      "tool_name": "test_echo_run",
+      "params": {
+        "repo": "acme/site",
+        "any": [
+          1.5,
+          null
+        ]
+      },
+      "scope": [
+        {
+          "repos": [
+            "acme/*"
+          ]
+        }
+      ],
+      "resource_id": "[id 3]",
+      "resource_config": {
+        "api_base": "http://[upstream]",
+        "region": "eu"
+      },
+      "delegate": null,
+      "locale": "en-US",
+      "deadline_ms": 30000,
+      "context": {}
+    }
+    "#);
     Ok(())
 }
 
@@ -196,7 +273,10 @@ async fn defaults_of_the_schema_are_filled_in() -> Result<()> {
     for params in [json!({ "repo": "acme/site" }), json!({ "repo": "acme/site", "state": "all", "per_page": 1 })] {
         world.call("github_list_issues", &params).await?;
     }
-    assert_snapshot!(lines(&world.github.take_requests(), TOKEN).join("\n"), @"");
+    assert_snapshot!(lines(&world.github.take_requests(), TOKEN).join("\n"), @r"
+    GET /repos/acme/site/issues?state=open&per_page=30 (Bearer TOKEN)
+    GET /repos/acme/site/issues?state=all&per_page=1 (Bearer TOKEN)
+    ");
     Ok(())
 }
 
@@ -208,9 +288,12 @@ async fn an_answer_that_breaks_its_promise_is_delivered_and_flagged() -> Result<
     for tool in ["test_echo_run", "test_echo_mismatch"] {
         let answer = world.call(tool, &json!({ "repo": "acme/site" })).await?;
         let flags = &world.audit_of(&answer).await?["events"][0]["flags"];
-        told.push(format!("{tool}: {}, {} with {}, {flags}", answer["status"], answer["data"]["tool_name"], answer["data"]["params"]));
+        told.push(format!("{tool}: {} {} {flags}", answer["status"], answer["data"]["params"]));
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    test_echo_run: "success", "test_echo_run" with {"repo":"acme/site"}, null
+    test_echo_mismatch: "success", "test_echo_mismatch" with {"repo":"acme/site"}, "output_mismatch"
+    "#);
     Ok(())
 }
 
@@ -218,7 +301,7 @@ async fn an_answer_that_breaks_its_promise_is_delivered_and_flagged() -> Result<
 async fn an_operation_without_a_handler_is_an_error_of_the_plugin() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     world.grant_all("test-echo").await?;
-    assert_snapshot!(stable(&world.call("test_echo_unhandled", &json!({})).await?), @"");
+    assert_snapshot!(stable(&world.call("test_echo_unhandled", &json!({})).await?), @r#"{"request_id":"[id 1]","status":"error","code":"plugin","message":"Unknown operation: nothing.run","duration_ms":"[ms]"}"#);
     Ok(())
 }
 
@@ -235,7 +318,10 @@ async fn calls_of_one_task_carry_its_id() -> Result<()> {
         let ids = json!([answer["request_id"], answer["data"]["task_id"], audit["task_id"]]);
         told.push(stable(&ids).to_string());
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    ["[id 1]","task-7","task-7"]
+    ["[id 1]","[id 1]","[id 1]"]
+    "#);
     Ok(())
 }
 
@@ -271,7 +357,8 @@ async fn a_call_says_which_of_two_resources_it_means() -> Result<()> {
     ] {
         let (status, answer) = world.api.post(&path, &body).await?;
         ensure!(status == 200, "{answer}");
-        let base = text(&answer["data"]["resource_config"]["api_base"]).rsplit('/').next().unwrap_or_default().to_owned();
+        let base =
+            text(&answer["data"]["resource_config"]["api_base"]).rsplit('/').next().unwrap_or_default().to_owned();
         let audit = world.audit_of(&answer).await?;
         let at = [(one.as_str(), "one"), (two.as_str(), "two")].into_iter().find(|(id, _)| audit["resource_id"] == *id);
         let body = body.to_string().replace(&one, "ONE").replace(&two, "TWO");
@@ -279,7 +366,28 @@ async fn a_call_says_which_of_two_resources_it_means() -> Result<()> {
         let line: Vec<String> = line.into_iter().filter(|part| !part.is_null()).map(Value::to_string).collect();
         told.push(format!("{body}\n    {} {base} (audit: {})", line.join(" "), at.map_or("none", |(_, name)| name)));
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    {"resource_id":"ONE"}
+        "success" {} one (audit: one)
+    {"resource_id":"TWO"}
+        "success" {} two (audit: two)
+    {"params":{"_resource":"one"}}
+        "success" {} one (audit: one)
+    {"params":{"_resource":"two","repo":"acme/site"}}
+        "success" {"repo":"acme/site"} two (audit: two)
+    {"params":{"_resource":"one"},"resource_id":"ONE"}
+        "success" {} one (audit: one)
+    {"params":{"_resource":"one"},"resource_id":"TWO"}
+        "error" "invalid_params" "Invalid parameters: /_resource: expected one of `two`"  (audit: two)
+    {}
+        "error" "invalid_params" "Invalid parameters: /_resource: `test_echo_run` is available through 2 resources; name one of `one`, `two`, or its id as resource_id"  (audit: none)
+    {"params":{"_resource":"three"}}
+        "error" "invalid_params" "Invalid parameters: /_resource: expected one of `one`, `two`"  (audit: none)
+    {"params":{"_resource":1}}
+        "error" "invalid_params" "Invalid parameters: /_resource: expected a string"  (audit: none)
+    {"resource_id":"019a0000-0000-7000-8000-000000000000"}
+        "permission_denied" "denied" "Permission denied: tool 'test_echo_run' is not available to this bot"  (audit: none)
+    "#);
     Ok(())
 }
 
@@ -291,6 +399,31 @@ async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<
     let tool = tools.iter().find(|tool| tool["name"] == "test_echo_fetch").context("it is listed, once")?;
     let schema = &tool["input_schema"];
     let told = json!([tool["resources"], schema["properties"]["_resource"], schema["required"]]);
-    assert_json_snapshot!(stable(&told), @"");
+    assert_json_snapshot!(stable(&told), @r#"
+    [
+      [
+        {
+          "id": "[id 1]",
+          "name": "one"
+        },
+        {
+          "id": "[id 2]",
+          "name": "two"
+        }
+      ],
+      {
+        "type": "string",
+        "enum": [
+          "one",
+          "two"
+        ],
+        "description": "The resource to use"
+      },
+      [
+        "path",
+        "_resource"
+      ]
+    ]
+    "#);
     Ok(())
 }

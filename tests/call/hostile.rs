@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use insta::{assert_json_snapshot, assert_snapshot};
+use insta::assert_snapshot;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -109,7 +109,7 @@ async fn a_flood_of_lines_is_cut_and_a_flood_of_requests_refused() -> Result<()>
     world.grant_all("test-echo").await?;
     let flood = json!({ "logs": 1_500, "log_bytes": 5_000, "statuses": 2_000, "requests": 60, "path": "/echo" });
     let answer = world.call("test_echo_flood", &flood).await?;
-    assert_snapshot!(answer["data"], @"");
+    assert_snapshot!(answer["data"], @r#"{"statuses":{"ready":2000},"requests":{"200":50,"limit":10}}"#);
     assert_eq!(world.github.requests().len(), 50);
     let output = world.server.output();
     let lines: Vec<&str> = output.lines().filter(|line| line.contains("xxxxxxxx")).collect();
@@ -125,13 +125,15 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;
     world.grant_all("test-echo").await?;
     world.github.answer("/large", Canned::new(200, vec![b'x'; (10 << 20) + 1]));
+    world.github.answer("/taken", Canned::new(201, ""));
     world.github.answer("/just", Canned::new(200, vec![b'x'; 10 << 20]));
-    let many: Value = (0..101).map(|number| (format!("X-{number}"), json!("1"))).collect::<serde_json::Map<_, _>>().into();
+    let many: Value =
+        (0..101).map(|number| (format!("X-{number}"), json!("1"))).collect::<serde_json::Map<_, _>>().into();
     let mut told = Vec::new();
     for (name, params) in [
         ("an answer of 10 MiB", json!({ "path": "/just" })),
         ("an answer of more", json!({ "path": "/large" })),
-        ("a body of 10 MiB", json!({ "path": "/echo", "method": "POST", "body_bytes": 10 << 20 })),
+        ("a body of 10 MiB", json!({ "path": "/taken", "method": "POST", "body_bytes": 10 << 20 })),
         ("a body of more", json!({ "path": "/echo", "method": "POST", "body_bytes": (10 << 20) + 1 })),
         ("100 headers and one", json!({ "path": "/echo", "headers": many })),
         ("33 KiB of headers", json!({ "path": "/echo", "headers": { "X-Large": "x".repeat(33 << 10) } })),
@@ -139,11 +141,20 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     ] {
         let answer = world.call("test_echo_fetch", &params).await?;
         let failure = &answer["data"]["failure"];
-        let end = [&answer["status"], &answer["data"]["status"], &failure["code"], &failure["message"], &failure["sent"]];
+        let end =
+            [&answer["status"], &answer["data"]["status"], &failure["code"], &failure["message"], &failure["sent"]];
         let end: Vec<String> = end.into_iter().filter(|part| !part.is_null()).map(Value::to_string).collect();
         told.push(format!("{name}: {}", end.join(" ")));
     }
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    an answer of 10 MiB: "success" 200
+    an answer of more: "success" "too_large" "the response is larger than 10 MiB" true
+    a body of 10 MiB: "success" "too_large" "the response is larger than 10 MiB" true
+    a body of more: "success" "invalid" "the body is larger than 10 MiB" false
+    100 headers and one: "success" "invalid" "there are more than 100 headers" false
+    33 KiB of headers: "success" "invalid" "the headers are larger than 32 KiB" false
+    a URL of more than 8 KiB: "success" "invalid" "the URL is longer than 8 KiB" false
+    "#);
     Ok(())
 }
 
@@ -152,8 +163,26 @@ async fn components_that_cannot_be_served_are_named_and_the_others_serve() -> Re
     let world = World::with(&["test-import", "test-result", "test-wrong-world"]).await?;
     let (_, list) = world.api.get("/api/plugins").await?;
     let items = list["items"].as_array().context("a list has items")?;
-    let told: Vec<Value> = items.iter().map(|item| json!([item["name"], item["status"], item["error"]])).collect();
-    assert_json_snapshot!(told, @"");
+    let told = items.iter().map(|item| json!([item["name"], item["status"], item["error"]]).to_string());
+    assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
+    [
+      [
+        "test-import",
+        "failed",
+        "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
+      ],
+      [
+        "test-result",
+        "loaded",
+        null
+      ],
+      [
+        "test-wrong-world",
+        "failed",
+        "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world"
+      ]
+    ]
+    "#);
     world.grant_all("test-result").await?;
     assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
     Ok(())
@@ -218,10 +247,18 @@ async fn a_rate_that_is_met_says_when_to_come_back() -> Result<()> {
     let after: u64 = response.headers().get("retry-after").context("it says when")?.to_str()?.parse()?;
     assert!((1..=30).contains(&after), "{after}");
     let problem: Value = response.json().await?;
-    assert_json_snapshot!(stable(&problem), @"");
+    assert_snapshot!(stable(&problem), @r#"
+    {
+      "type": "urn:monstrum:error:rate_limited",
+      "title": "Too many requests",
+      "status": 429,
+      "detail": "this binding allows 2 calls a minute",
+      "request_id": "[id 1]"
+    }
+    "#);
     let (_, list) = world.api.get("/api/audit?limit=1").await?;
     let row = &list["items"][0];
-    assert_snapshot!(json!([row["status"], row["code"], row["message"], row["rule"]]), @"");
+    assert_snapshot!(json!([row["status"], row["code"], row["message"], row["rule"]]), @r#"["error","limit","this binding allows 2 calls a minute","rate"]"#);
     Ok(())
 }
 
@@ -241,7 +278,7 @@ async fn a_caller_that_goes_away_cancels_its_call() -> Result<()> {
         Ok((row["status"] != "running").then(|| row.clone()))
     })
     .await?;
-    assert_snapshot!(json!([row["status"], row["code"], row["message"]]), @"");
+    assert_snapshot!(json!([row["status"], row["code"], row["message"]]), @r#"["error","cancelled","the caller went away before the call was done"]"#);
     let audit = world.api.audit(text(&row["request_id"])).await?;
     let kinds: Vec<&Value> = audit["events"].as_array().context("events")?.iter().map(|event| &event["kind"]).collect();
     assert_eq!(kinds, ["started", "finished"]);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use insta::{assert_json_snapshot, assert_snapshot};
+use insta::assert_snapshot;
 use rstest::rstest;
 use serde_json::{Value, json};
 use support::{FakeGithub, Server, TOKEN};
@@ -79,7 +79,24 @@ async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
         Ok(())
     })
     .await?;
-    assert_snapshot!(told, @"");
+    assert_snapshot!(told, @r"
+    free-field: loaded 
+    missing-field: failed monstrum.yaml:9:3: resource_type.name: required field is missing
+    no-capability: failed monstrum.yaml:37:18: executor.capabilities[0]: expected one of `http`, `sandbox`, `tools`, `events`, found `teleport`
+    no-manifest: failed [home]/plugins/no-manifest/monstrum.yaml does not exist
+    no-schema: failed monstrum.yaml:32:9: resource_type.tools[0].input_schema: at `/type`: parameters are an object, so the type must be `object`
+    no-version: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
+    no-yaml: failed monstrum.yaml:10:7: not valid YAML: did not find expected ',' or ']'
+    other-name: failed monstrum.yaml: name: expected `other-name`, as the folder is called, found `no-name`
+    reserved-tool: failed monstrum.yaml:28:13: resource_type.tools[0].name: names that start with `sandbox_` are reserved for the platform
+    reserved-type: failed monstrum.yaml:9:7: resource_type.id: `ssh` is a built-in type and cannot be replaced
+    test-echo: loaded 
+    too-deep: failed monstrum.yaml:36:72: nested deeper than 64 levels
+    too-large: failed [home]/plugins/too-large/monstrum.yaml has 262944 bytes; at most 262144 are allowed
+    tool-name: failed monstrum.yaml:28:13: resource_type.tools[0].name: `Run-Tool` is not a valid tool name: expected a text that matches ^[a-z][a-z0-9_]{0,63}$
+    unknown-field: failed monstrum.yaml:36:1: colour: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
+    wrong-type: failed monstrum.yaml:2:10: version: expected a semantic version such as 1.0.0, found a list
+    ");
     Ok(())
 }
 
@@ -102,7 +119,17 @@ async fn a_component_that_is_none_is_named() -> Result<()> {
         edit(&server.plugins_dir().join("test-steal"), |text| text + "executor:\n  capabilities: []\n")
     })
     .await?;
-    assert_snapshot!(told, @"");
+    assert_snapshot!(told, @r"
+    broken: failed the component of plugin `broken` is not a WebAssembly component: malformed section id (at offset 0x8)
+    core-module: failed the component of plugin `core-module` is not a WebAssembly component: it is a core module; build it as a component, for example for the target wasm32-wasip2
+    cut: failed the component of plugin `cut` is not a WebAssembly component: unexpected end-of-file (at offset 0x5f57)
+    empty: failed the component of plugin `empty` is not a WebAssembly component: it does not begin as one
+    huge: failed [home]/plugins/huge/plugin.wasm has 33554433 bytes; at most 33554432 are allowed
+    no-component: failed [home]/plugins/no-component/plugin.wasm does not exist
+    test-echo: loaded 
+    test-steal: failed the component of plugin `test-steal` imports `monstrum:plugin/http@0.1.0`, but its manifest does not list `http` under executor.capabilities
+    text: failed the component of plugin `text` is not a WebAssembly component: it does not begin as one
+    ");
     Ok(())
 }
 
@@ -127,7 +154,17 @@ async fn a_folder_that_others_could_change_is_refused() -> Result<()> {
         edit(&upward, |text| text + "executor:\n  component: ../../plugin.wasm\n")
     })
     .await?;
-    assert_snapshot!(told, @"");
+    assert_snapshot!(told, @r"
+    component-of-others: failed [home]/plugins/component-of-others/plugin.wasm may be written by group or others (mode 646); run: chmod go-w [home]/plugins/component-of-others/plugin.wasm
+    group-writes: failed [home]/plugins/group-writes may be written by group or others (mode 775); run: chmod go-w [home]/plugins/group-writes
+    linked: failed [home]/plugins/linked is a symbolic link; put the files themselves there
+    linked-component: failed [home]/plugins/linked-component/plugin.wasm is a symbolic link; put the files themselves there
+    linked-manifest: failed [home]/plugins/linked-manifest/monstrum.yaml is a symbolic link; put the files themselves there
+    manifest-of-group: failed [home]/plugins/manifest-of-group/monstrum.yaml may be written by group or others (mode 664); run: chmod go-w [home]/plugins/manifest-of-group/monstrum.yaml
+    others-write: failed [home]/plugins/others-write may be written by group or others (mode 757); run: chmod go-w [home]/plugins/others-write
+    test-echo: loaded 
+    upward: failed monstrum.yaml:37:14: executor.component: the path must not have empty parts, `.` or `..`
+    ");
     Ok(())
 }
 
@@ -139,7 +176,12 @@ async fn a_name_that_is_taken_stays_with_whoever_has_it() -> Result<()> {
         edit(&another(server, "second-of-the-type")?, |text| text.replace("  id: second-of-the-type", "  id: first"))
     })
     .await?;
-    assert_snapshot!(told, @"");
+    assert_snapshot!(told, @r"
+    first: loaded 
+    second-of-the-tool: failed tool `first_run` exists already, in plugin `first`
+    second-of-the-type: failed resource type `first` exists already, in plugin `first`
+    test-echo: loaded
+    ");
     Ok(())
 }
 
@@ -149,7 +191,11 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
     fs::set_permissions(server.plugins_dir(), Permissions::from_mode(0o777))?;
     let output = server.command(&["serve", "--listen", "127.0.0.1:0"]).await?;
     assert_eq!(output.status.code(), Some(1));
-    assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @"");
+    assert_snapshot!(text(&stable(&json!(String::from_utf8_lossy(&output.stderr)))), @r"
+    error: the plugins folder cannot be used
+      [home]/plugins may be written by group or others (mode 777); run: chmod go-w [home]/plugins
+    hint: --plugins-dir names the folder of the plugins; it is now [home]/plugins
+    ");
     Ok(())
 }
 
@@ -168,19 +214,17 @@ async fn a_new_version_takes_over_and_a_bad_one_does_not() -> Result<()> {
     let mut told = Vec::new();
     for (from, to) in [
         ("version: 1.0.0", "version: 1.1.0"),
-        ("operation: result.run", "operation: result.other"),
+        ("Returns a result of the kind asked for.", "Returns a result."),
         ("version: 1.1.0", "version: none"),
         ("version: none", "version: 2.0.0"),
     ] {
         edit(&folder, |text| text.replace(from, to))?;
         let entry = reloaded(&world, "test-result").await?;
+        let (_, list) = world.api.get(&format!("/api/bots/{}/tools", world.bot)).await?;
         let answer = world.call("test_result_run", &json!({ "mode": "ok" })).await?;
-        let audit = world.audit_of(&answer).await?;
-        told.push(format!("{to}: {entry}, a call: {} {}", answer["status"], audit["operation"]));
+        told.push(format!("{to}: {entry}, {} {}", list["items"][0]["description"], answer["status"]));
     }
     assert_snapshot!(told.join("\n"), @"");
-    let (_, shown) = world.api.get("/api/plugins/test-result").await?;
-    assert_json_snapshot!(stable(&shown), @"");
     Ok(())
 }
 
@@ -253,7 +297,13 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     world.api.token(&bound.resource, TOKEN).await?;
     told.push(after_the_change(&world, &bound.resource).await?);
     told.push(json!(lines(&elsewhere.requests(), TOKEN)));
-    assert_snapshot!(told.iter().map(|line| stable(line).to_string()).collect::<Vec<_>>().join("\n"), @"");
+    assert_snapshot!(told.iter().map(|line| stable(line).to_string()).collect::<Vec<_>>().join("\n"), @r#"
+    ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
+    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
+    ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
+    ["success",null,null,"ready",[]]
+    ["GET /repos/acme/site (Bearer TOKEN)"]
+    "#);
     Ok(())
 }
 
@@ -261,7 +311,9 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
 #[rstest]
 #[case::one_more_origin("audience: [\"https://*.example.com\"]")]
 #[case::another_header("inject: [{ header: X-Token, value: \"{access_token}\" }]")]
-#[case::the_query("inject: [{ header: Authorization, value: \"Bearer {access_token}\" }, { query: t, value: \"{access_token}\" }]")]
+#[case::the_query(
+    "inject: [{ header: Authorization, value: \"Bearer {access_token}\" }, { query: t, value: \"{access_token}\" }]"
+)]
 #[tokio::test]
 async fn a_version_that_asks_for_more_gets_no_credential(#[case] change: &str) -> Result<()> {
     let world = World::with(&["github"]).await?;

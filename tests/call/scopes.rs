@@ -67,7 +67,11 @@ async fn judged_open(binding: Value, params: Value) -> Result<[String; 2]> {
 #[case::an_object(json!(["*"]), json!({"repo": {"a": 1}}), "error by input: Invalid parameters: /repo: the value is not of type \"string\"")]
 #[case::a_parameter_that_is_not_declared(json!(["*"]), json!({"repo": "a", "Repo": "b"}), "error by input: Invalid parameters: /Repo: undeclared parameter")]
 #[tokio::test]
-async fn a_repository_of_a_closed_schema(#[case] patterns: Value, #[case] params: Value, #[case] end: &str) -> Result<()> {
+async fn a_repository_of_a_closed_schema(
+    #[case] patterns: Value,
+    #[case] params: Value,
+    #[case] end: &str,
+) -> Result<()> {
     assert_eq!(judged(&json!({}), &json!({ "repos": patterns }), "test_echo_run", &params).await?, [LISTED, end]);
     Ok(())
 }
@@ -89,7 +93,11 @@ async fn a_repository_of_a_closed_schema(#[case] patterns: Value, #[case] params
 #[case::a_list_in_a_list(json!(["*"]), json!({"owner_repo": [["acme/a"]]}), "scope_violation by scope.repos: Scope violation: Repository [\"acme/a\"] is not authorized")]
 #[case::an_object_in_a_list(json!(["*"]), json!({"owner_repo": [{}]}), "scope_violation by scope.repos: Scope violation: Repository {} is not authorized")]
 #[tokio::test]
-async fn a_repository_of_an_open_schema(#[case] patterns: Value, #[case] params: Value, #[case] end: &str) -> Result<()> {
+async fn a_repository_of_an_open_schema(
+    #[case] patterns: Value,
+    #[case] params: Value,
+    #[case] end: &str,
+) -> Result<()> {
     assert_eq!(judged_open(json!({ "repos": patterns }), params).await?, [LISTED, end]);
     Ok(())
 }
@@ -154,7 +162,12 @@ async fn a_dimension_for_some_operations(#[case] tool: &str, #[case] params: Val
 #[case::an_empty_list_of_another_dimension(json!({"kinds": []}), json!({}), HIDDEN, "scope_violation by scope.kinds: Scope violation: Kind (missing) is not authorized")]
 #[case::a_key_of_the_role_that_the_manifest_lacks(json!({"orgs": ["*"]}), json!({"repos": ["*"]}), HIDDEN, "scope_violation by scope.unknown_key: Scope violation: scope orgs is not one that this tool knows")]
 #[tokio::test]
-async fn sets_of_constraints(#[case] role: Value, #[case] binding: Value, #[case] listed: &str, #[case] end: &str) -> Result<()> {
+async fn sets_of_constraints(
+    #[case] role: Value,
+    #[case] binding: Value,
+    #[case] listed: &str,
+    #[case] end: &str,
+) -> Result<()> {
     assert_eq!(judged(&role, &binding, "test_echo_run", &json!({ "repo": "acme/site" })).await?, [listed, end]);
     Ok(())
 }

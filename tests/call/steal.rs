@@ -1,7 +1,7 @@
 //! A plugin that wants its own credential: every attempt fails, and what it could find is not there.
 
 use anyhow::{Context, Result, ensure};
-use insta::assert_json_snapshot;
+use insta::assert_snapshot;
 use rstest::rstest;
 use serde_json::{Value, json};
 use support::{Canned, FakeGithub, TOKEN};
@@ -10,9 +10,11 @@ use crate::canary::encodings::{Search, encodings};
 use crate::stable::{lines, stable};
 use crate::world::World;
 
-/// `bytes` as the guest takes what it shall search for: in reverse and in hex, so that it has no copy of its own.
+/// `bytes` as the guest takes what it shall search for: in reverse and in hex, so that it has no copy of its own. A zero
+/// at the start is left out: most of a memory is zeros, and looking closer at each would use up the guest's budget.
 pub(crate) fn pattern(bytes: &[u8]) -> String {
-    hex::encode(bytes.iter().rev().copied().collect::<Vec<u8>>())
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    hex::encode(bytes[zeros..].iter().rev().copied().collect::<Vec<u8>>())
 }
 
 #[tokio::test]
@@ -23,13 +25,15 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
     let params = json!({ "target": format!("{}/collect", thief.url()) });
     let mut answer = world.call("test_steal_run", &params).await?;
     ensure!(Search::of(TOKEN).find(answer.to_string().as_bytes()).is_none(), "the token is in {answer}");
-    answer["data"]["memory"] = json!("searched elsewhere");
-    // The time is of the upstream's own.
-    if let Some(headers) = answer["data"]["echo"]["headers"].as_array_mut() {
-        headers.retain(|header| header[0] != "date");
+    let report = answer["data"].as_object_mut().context("it reports")?;
+    // Searched below, and of a size that the compiler decides.
+    report.remove("memory");
+    if let Some(headers) = report["echo"]["headers"].as_array_mut() {
+        headers.retain(|header| header[0] == "x-echo-authorization");
     }
-    assert_json_snapshot!(stable(&answer["data"]), @"");
-    assert_json_snapshot!(lines(&world.github.requests(), TOKEN), @"");
+    let told: Vec<String> = report.iter().map(|(attempt, result)| format!("{attempt}: {}", stable(result))).collect();
+    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(lines(&world.github.requests(), TOKEN).join("\n"), @"");
     assert_eq!(lines(&thief.requests(), TOKEN), [""; 0]);
     Ok(())
 }
@@ -40,8 +44,10 @@ async fn the_memory_of_the_plugin_holds_the_credential_in_no_form() -> Result<()
     world.grant_all("test-steal").await?;
     let known = [&b"/echo-headers"[..], b"[redacted]"];
     let forms = encodings(TOKEN);
-    let patterns: Vec<String> = known.into_iter().chain(forms.iter().map(|(_, bytes)| bytes.as_slice())).map(pattern).collect();
-    let answer = world.call("test_steal_run", &json!({ "target": "http://127.0.0.1:1/", "patterns": patterns })).await?;
+    let patterns: Vec<String> =
+        known.into_iter().chain(forms.iter().map(|(_, bytes)| bytes.as_slice())).map(pattern).collect();
+    let answer =
+        world.call("test_steal_run", &json!({ "target": "http://127.0.0.1:1/", "patterns": patterns })).await?;
     let hits = answer["data"]["memory"]["hits"].as_array().with_context(|| format!("no hits in {answer}"))?;
     let (control, of_forms) = hits.split_at(known.len());
     assert!(control.iter().all(|hits| hits.as_u64() > Some(0)), "the search itself finds nothing: {control:?}");

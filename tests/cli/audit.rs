@@ -27,7 +27,13 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     }
     // The duration is of no fixed width, so this is read by its columns.
     let table = told(server, &["audit", "list"]).await?;
-    let columns = |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty() && cell.parse::<u64>().is_err()).collect::<Vec<_>>().join(" | ");
+    let columns = |line: &str| {
+        line.split("  ")
+            .map(str::trim)
+            .filter(|cell| !cell.is_empty() && cell.parse::<u64>().is_err())
+            .collect::<Vec<_>>()
+            .join(" | ")
+    };
     assert_snapshot!(table.lines().map(columns).collect::<Vec<_>>().join("\n"), @r#"
     STARTED | STATUS | CODE | TOOL | MS | BOT | REQUEST | MESSAGE
     [time] | permission_denied | denied | test_echo_write | [id 1] | [id 2] | Permission denied: tool 'test_echo_write' is not available to this bot
@@ -147,6 +153,13 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     std::fs::write(folder.join("audit-heads.log"), "not a head\n")?;
     let (code, report) = parsed(&world.server, &offline).await?;
     assert_eq!((code, &report["valid"]), (Some(1), &json!(false)), "{report}");
-    assert_snapshot!(told(&world.server, &offline).await?, @"");
+    assert_snapshot!(told(&world.server, &offline).await?, @r#"
+     WRITER  SEQUENCE  PROBLEM
+             1         line 1 of audit-heads.log is not a head
+    [stderr]
+    error: the audit is not as it was written: 1 problems in 3 rows
+    hint: keep a copy of the data folder, and compare it with a backup from before
+    [exit 1]
+    "#);
     Ok(())
 }

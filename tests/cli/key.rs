@@ -43,7 +43,11 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
     let arguments = ["key", "create", "--name", "there", "--kind", "admin", "--workspace", "acme", "--json"];
     let made: serde_json::Value = serde_json::from_slice(&run(&server, &arguments).await?.stdout)?;
     let there = api.with_key(made["key"].as_str().unwrap_or_default());
-    assert_eq!(there.get("/api/keys").await?.1["items"].as_array().map(Vec::len), Some(2), "it is a key of that workspace");
+    assert_eq!(
+        there.get("/api/keys").await?.1["items"].as_array().map(Vec::len),
+        Some(2),
+        "it is a key of that workspace"
+    );
     Ok(())
 }
 

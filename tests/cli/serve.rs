@@ -112,7 +112,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [stderr]
     error: the database cannot be used
       the database holds what it should not: `[home]/damaged/monstrum.db`: the file is not an SQLite database
-    hint: does another program use the database in damaged? is the disk full?
+    hint: put back the database of your backup, or give another folder with --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir open
     [stderr]
@@ -130,7 +130,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [stderr]
     error: the database cannot be used
       cannot use `postgres` as a database: expected a path or sqlite:PATH
-    hint: does another program use the database in [home]/data? is the disk full?
+    hint: leave --database-url out for the database in [home]/data
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
     [stderr]
@@ -237,7 +237,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     [stderr]
     error: the master key cannot be used
       key file `[home]/data/master.key` is open to others (mode 0644): run chmod 600 on it
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    hint: whoever has read the file has its secrets; if that may be, give new ones
     [exit 1]
     "#);
     server.launch().await?;

@@ -75,7 +75,8 @@ impl Fresh {
             }
             other => bail!("tell what `/api/{other}/{{id}}` shall name"),
         };
-        let mut path = ["{id}", "{name}", "{request_id}"].iter().fold(template.to_owned(), |path, name| path.replace(name, &id));
+        let mut path =
+            ["{id}", "{name}", "{request_id}"].iter().fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run");
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
@@ -91,7 +92,10 @@ impl Fresh {
             "POST /api/keys/{id}/rotate" | "POST /api/plugins/{name}/reload" => return Ok(None),
             _ if route.starts_with("GET ") || route.starts_with("DELETE ") => return Ok(None),
             "POST /api/workspaces" | "POST /api/roles" | "POST /api/bots" => json!({ "name": name }),
-            "PATCH /api/workspaces/{id}" | "PATCH /api/roles/{id}" | "PATCH /api/bots/{id}" | "PATCH /api/resources/{id}" => {
+            "PATCH /api/workspaces/{id}"
+            | "PATCH /api/roles/{id}"
+            | "PATCH /api/bots/{id}"
+            | "PATCH /api/resources/{id}" => {
                 json!({ "name": name })
             }
             "POST /api/keys" => json!({ "name": name, "kind": "operator" }),
@@ -246,6 +250,41 @@ async fn an_operator_neither_grants_nor_configures() -> Result<()> {
     POST {"name":"plain","use_agent_sandbox":false}: 201
     PATCH {"use_agent_sandbox":true}: 403 "an admin key is needed"
     PATCH {"use_agent_sandbox":null}: 403 "an admin key is needed"
+    "#);
+    Ok(())
+}
+
+/// What a route does not know it does not guess at: an unknown field may be one that its caller relies on.
+#[tokio::test]
+async fn no_route_takes_an_unknown_field() -> Result<()> {
+    let fresh = Fresh::start().await?;
+    let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
+    let mut answers = Answers::default();
+    for (path, item) in document["paths"].as_object().context("a description has paths")? {
+        for method in item.as_object().context("a path has methods")?.keys() {
+            let request = fresh.request(&method.to_uppercase(), path).await?;
+            let Some(mut body) = request.body else { continue };
+            body["unknown"] = json!(1);
+            let asked = fresh.world.api.request(method.to_uppercase().parse()?, &request.path);
+            let (status, _, answer) = send(asked.json(&body)).await?;
+            answers.add(&format!("{method} {path}"), (status, answer["errors"][0]["path"].clone()));
+        }
+    }
+    assert_snapshot!(answers, @r#"
+    post /api/bots: 422 "/unknown"
+    patch /api/bots/{id}: 422 "/unknown"
+    post /api/bots/{id}/resources: 422 "/unknown"
+    patch /api/bots/{id}/resources/{binding_id}: 422 "/unknown"
+    post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
+    post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
+    post /api/keys: 422 "/unknown"
+    post /api/resources: 422 "/unknown"
+    patch /api/resources/{id}: 422 "/unknown"
+    put /api/resources/{id}/credential: 422 ""
+    post /api/roles: 422 "/unknown"
+    patch /api/roles/{id}: 422 "/unknown"
+    post /api/workspaces: 422 "/unknown"
+    patch /api/workspaces/{id}: 422 "/unknown"
     "#);
     Ok(())
 }

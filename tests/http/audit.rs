@@ -55,11 +55,13 @@ async fn one_item_a_call_newest_first() -> Result<()> {
         "?since=2099-01-01T01:00:00%2B01:00",
     ] {
         let (status, list) = world.api.get(&format!("/api/audit{query}")).await?;
-        let statuses: Value = list["items"].as_array().into_iter().flatten().map(|item| &item["status"]).cloned().collect();
+        let statuses: Value =
+            list["items"].as_array().into_iter().flatten().map(|item| &item["status"]).cloned().collect();
         let label = query.replace(&world.bot, "BOT").replace(&other, "OTHER");
         answers.add(&label, (status, statuses));
     }
-    for query in ["?status=done", "?bot_id=tester", "?since=yesterday", "?until=2026-11-21", "?since=1&until=2&limit=x"] {
+    for query in ["?status=done", "?bot_id=tester", "?since=yesterday", "?until=2026-11-21", "?since=1&until=2&limit=x"]
+    {
         answers.add(query, faults(world.api.get(&format!("/api/audit{query}")).await?));
     }
     assert_snapshot!(answers, @r#"

@@ -80,7 +80,7 @@ async fn faults_of_a_bot_are_named() -> Result<()> {
     answers.add("exactly the longest name", faults(api.patch(&bot, &json!({ "name": "é".repeat(128) })).await?));
     answers.add("one more", faults(api.patch(&bot, &json!({ "name": "é".repeat(129) })).await?));
     assert_snapshot!(answers, @r#"
-    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":5}: 422 [{"path":"/name","message":"invalid type: integer `5`, expected a string at line 1 column 9"}]
     POST {"name":"","monthly_token_budget":-1,"model":"m…"}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/model","message":"must have 256 characters at most"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]
     POST {"name":"x","monthly_token_budget":1.5}: 422 [{"path":"/monthly_token_budget","message":"invalid type: floating point `1.5`, expected i64 at line 1 column 38"}]

@@ -87,11 +87,17 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
         ("CR", token(json!({ "access_token": format!("{CANARY}\r") }))),
         ("LF", token(json!({ "access_token": format!("{CANARY}\nX: y") }))),
         ("NUL", token(json!({ "access_token": format!("{CANARY}\0") }))),
-        ("field beside", json!({ "auth_method": "token", "fields": { "access_token": CANARY }, CANARY: 1 }).to_string()),
+        (
+            "field beside",
+            json!({ "auth_method": "token", "fields": { "access_token": CANARY }, CANARY: 1 }).to_string(),
+        ),
     ] {
         let request = world.api.request(Method::PUT, &credential).header("Content-Type", "application/json").body(body);
         let (status, headers, answer) = send(request).await?;
-        assert!(!format!("{headers:?} {answer}").contains("canar") && !answer.to_string().contains("ghp_"), "{label}: {answer}");
+        assert!(
+            !format!("{headers:?} {answer}").contains("canar") && !answer.to_string().contains("ghp_"),
+            "{label}: {answer}"
+        );
         answers.add(label, faults((status, answer)));
     }
     assert_snapshot!(answers, @r#"

@@ -14,7 +14,10 @@ use crate::world::{World, eventually};
 /// The body of a problem, once it is clear that the answer is one.
 fn problem(status: u16, headers: &HeaderMap, body: Value) -> Value {
     assert_eq!(headers["content-type"], "application/problem+json", "{body}");
-    assert_eq!((&body["status"], &body["request_id"]), (&json!(status), &json!(headers["x-request-id"].to_str().unwrap_or_default())));
+    assert_eq!(
+        (&body["status"], &body["request_id"]),
+        (&json!(status), &json!(headers["x-request-id"].to_str().unwrap_or_default()))
+    );
     assert!(body["type"].as_str().is_some_and(|kind| kind.starts_with("urn:monstrum:error:")), "{body}");
     assert!(body["title"].is_string() && body["detail"].is_string(), "{body}");
     body
@@ -69,7 +72,7 @@ async fn every_refusal_has_the_one_envelope() -> Result<()> {
     no JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"EOF while parsing an object at line 1 column 1","request_id":"[id 14]","errors":[{"path":"","message":"EOF while parsing an object at line 1 column 1"}]}
     more than JSON: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"trailing characters at line 1 column 15","request_id":"[id 15]","errors":[{"path":"","message":"trailing characters at line 1 column 15"}]}
     not UTF-8 in a text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: invalid unicode code point at line 1 column 11","request_id":"[id 16]","errors":[{"path":"/name","message":"invalid unicode code point at line 1 column 11"}]}
-    a field twice: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"duplicate field `name` at line 1 column 20","request_id":"[id 17]","errors":[{"path":"","message":"duplicate field `name` at line 1 column 20"}]}
+    a field twice: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: the field is there twice","request_id":"[id 17]","errors":[{"path":"/name","message":"the field is there twice"}]}
     unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/colour: unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 20","request_id":"[id 18]","errors":[{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 20"}]}
     two faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 2 faults","request_id":"[id 19]","errors":[{"path":"/name","message":"must not be empty"},{"path":"/monthly_token_budget","message":"must be 0 or more"}]}
     very deep: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"expected a JSON object","request_id":"[id 20]","errors":[{"path":"","message":"expected a JSON object"}]}
@@ -77,7 +80,10 @@ async fn every_refusal_has_the_one_envelope() -> Result<()> {
     let (_, headers, _) = send(api.request(Method::PUT, "/api/roles")).await?;
     assert_eq!(headers["allow"], "GET,HEAD,POST");
     let (_, headers, _) = send(api.request(Method::GET, "/api/roles")).await?;
-    assert_eq!((&headers["cache-control"], &headers["x-content-type-options"]), (&"no-store".parse()?, &"nosniff".parse()?));
+    assert_eq!(
+        (&headers["cache-control"], &headers["x-content-type-options"]),
+        (&"no-store".parse()?, &"nosniff".parse()?)
+    );
     Ok(())
 }
 

@@ -63,7 +63,8 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     let foreign = workspace(api, "foreign").await?;
     let mut answers = Answers::default();
     let mut add = |label: &str, (status, headers, body): (u16, HeaderMap, Value)| {
-        let told = if status < 300 { body["name"].clone() } else { body.get("errors").unwrap_or(&body["detail"]).clone() };
+        let told =
+            if status < 300 { body["name"].clone() } else { body.get("errors").unwrap_or(&body["detail"]).clone() };
         let replayed = if headers.contains_key("idempotent-replayed") { ", again" } else { "" };
         answers.add(&format!("{label}{replayed}"), (status, told));
     };
@@ -95,8 +96,8 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     a query is not another route, again: 201 "a"
     refused: 409 "the name is taken in this workspace"
     refused, again: 409 "the name is taken in this workspace"
-    bad input: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
-    bad input, again: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    bad input: 422 [{"path":"/name","message":"required field is missing"}]
+    bad input, again: 422 [{"path":"/name","message":"required field is missing"}]
     no key: 401 "send one header `Authorization: Bearer mk_…`"
     unknown key: 401 "this key does not exist"
     empty: 422 [{"path":"Idempotency-Key","message":"send one, of 1 to 255 visible ASCII characters"}]
@@ -126,7 +127,10 @@ async fn of_many_at_once_one_creates() -> Result<()> {
             let id = body["id"].as_str().context("a role has an id")?.to_owned();
             assert_eq!(*made.get_or_insert_with(|| id.clone()), id);
         } else {
-            assert_eq!((status, &body["detail"]), (409, &json!("a request with this Idempotency-Key is still running")));
+            assert_eq!(
+                (status, &body["detail"]),
+                (409, &json!("a request with this Idempotency-Key is still running"))
+            );
         }
     }
     assert!(made.is_some());

@@ -97,7 +97,7 @@ async fn keys_know_their_place() -> Result<()> {
     let last = format!("/api/keys/{}", text(&list["items"][0]["id"]));
     answers.add("the last one stays", faults(root.delete(&last).await?));
     assert_snapshot!(answers, @r#"
-    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":"","kind":"admin"}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"x","kind":"god"}: 422 [{"path":"/kind","message":"unknown variant `god`, expected one of `root`, `admin`, `operator`, `bot` at line 1 column 24"}]
     POST {"name":"x","kind":"bot"}: 422 [{"path":"/bot_id","message":"a bot key needs the bot whose tools it may call"}]

@@ -32,7 +32,10 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
             let named = path.split('/').filter(|part| part.starts_with('{')).map(|part| part.trim_matches(['{', '}']));
             let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
             for name in named {
-                assert!(parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "path"), "{route}: {name}");
+                assert!(
+                    parameters.iter().any(|parameter| parameter["name"] == name && parameter["in"] == "path"),
+                    "{route}: {name}"
+                );
             }
         }
     }
@@ -50,7 +53,9 @@ async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
     let mut open = Server::prepare(&[])?.argument("--public-docs");
     open.launch().await?;
     let mut table = Vec::new();
-    for path in ["/api/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/nothing", "/metrics", "/api/roles"] {
+    for path in
+        ["/api/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/nothing", "/metrics", "/api/roles"]
+    {
         let mut row = Vec::new();
         for server in [&closed, &open] {
             for api in [server.api()?, Api::new(server.url().context("it runs")?, "")?] {
@@ -75,7 +80,10 @@ async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
     default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'
     nosniff
     "#);
-    assert!(page.as_str().is_some_and(|page| page.contains("swagger-ui") && !page.contains("http://") && !page.contains("https://")));
+    assert!(
+        page.as_str()
+            .is_some_and(|page| page.contains("swagger-ui") && !page.contains("http://") && !page.contains("https://"))
+    );
     let metrics = closed.api()?.get("/metrics").await?.1;
     assert!(metrics.as_str().is_some_and(|text| text.contains("monstrum_http_request_seconds_bucket")), "{metrics}");
     Ok(())

@@ -16,7 +16,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
             made(&world.api, path, &json!({ "name": name })).await?;
         }
-        made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } })).await?;
+        made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
+            .await?;
         let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
         let body = json!({ "resource_id": resource, "permissions": {} });
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
@@ -42,17 +43,33 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
             assert_eq!(world.api.get(&format!("{path}{query}")).await?, (200, whole.clone()), "{path}{query}");
         }
         let mut row = Vec::new();
-        for query in ["?limit=0", "?limit=-1", "?limit=", "?limit=x", "?limit=1.5", "?limit=1&limit=2", "?cursor=x%00"] {
+        for query in ["?limit=0", "?limit=-1", "?limit=", "?limit=x", "?limit=1.5", "?limit=1&limit=2", "?cursor=x%00"]
+        {
             row.push(world.api.get(&format!("{path}{query}")).await?.0.to_string());
         }
         table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
     }
-    assert_snapshot!(table.join("\n"), @"");
+    assert_snapshot!(table.join("\n"), @r#"
+    /api/audit has 4; 422 422 422 422 422 422 422
+    /api/bots has 5; 422 422 422 422 422 422 422
+    /api/bots/{id}/resources has 4; 422 422 422 422 422 422 422
+    /api/keys has 5; 422 422 422 422 422 422 422
+    /api/plugins has 3; 422 422 422 422 422 422 200
+    /api/resource-types has 3; 422 422 422 422 422 422 200
+    /api/resources has 4; 422 422 422 422 422 422 422
+    /api/roles has 4; 422 422 422 422 422 422 422
+    /api/workspaces has 5; 422 422 422 422 422 422 422
+    "#);
     let mut answers = Answers::default();
     for query in ["?limit=0", "?limit=x", "?cursor=x", "?limit=1&limit=2"] {
         answers.add(query, faults(world.api.get(&format!("/api/bots{query}")).await?));
     }
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    ?limit=0: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
+    ?limit=x: 422 [{"path":"limit","message":"expected a whole number of at least 1"}]
+    ?cursor=x: 422 [{"path":"cursor","message":"not a next_cursor that this list gave out"}]
+    ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
+    "#);
     Ok(())
 }
 

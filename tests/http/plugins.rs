@@ -96,7 +96,8 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     answers.add("broken", reload("test-echo").await?);
     let call = world.call("test_echo_run", &json!({})).await?;
     answers.add("a call", (0, call["status"].clone()));
-    let text = text.replace("version: 1.0.0", "version: 1.0.1").replace("name: test_echo_again", "name: test_echo_other");
+    let text =
+        text.replace("version: 1.0.0", "version: 1.0.1").replace("name: test_echo_again", "name: test_echo_other");
     fs::write(&manifest, text)?;
     answers.add("mended", reload("test-echo").await?);
     answers.add("the tools", (0, json!(world.tools().await?)));

@@ -170,7 +170,9 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     "#);
 
     let mut answers = Answers::default();
-    for language in ["zh-CN", "zh", "ZH-cn", "fr, zh-CN;q=0.5", "en-US, zh-CN;q=0.9", "zh-CN;q=0", "de", "*", "\u{e9};;,"] {
+    for language in
+        ["zh-CN", "zh", "ZH-cn", "fr, zh-CN;q=0.5", "en-US, zh-CN;q=0.9", "zh-CN;q=0", "de", "*", "\u{e9};;,"]
+    {
         let request = api.request(Method::GET, "/api/resource-types/github").header("Accept-Language", language);
         let (status, _, body) = send(request).await?;
         answers.add(language, (status, json!([body["description"], body["tools"][0]["description"]])));

@@ -86,7 +86,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     let many = vec!["10.0.0.0/8"; 257];
     answers.add("too many ranges", faults(api.patch(&mine, &json!({ "network": { "allow_addresses": many } })).await?));
     assert_snapshot!(answers, @r#"
-    POST {}: 422 [{"path":"","message":"missing field `resource_type` at line 1 column 2"}]
+    POST {}: 422 [{"path":"/resource_type","message":"required field is missing"}]
     POST {"resource_type":"absent","name":""}: 422 [{"path":"/name","message":"must not be empty"},{"path":"/resource_type","message":"no plugin that is loaded serves this resource type"}]
     POST {"resource_type":"No Type","name":"x"}: 422 [{"path":"/resource_type","message":"`No Type` is not a valid resource type id: expected 1 to 64 lower-case letters, digits, hyphens and underscores, starting with a letter at line 1 column 26"}]
     POST {"resource_type":"test-echo","name":"taken"}: 409 "the name is taken in this workspace"

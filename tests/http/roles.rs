@@ -78,7 +78,7 @@ async fn faults_of_a_role_are_named() -> Result<()> {
         answers.add(&format!("PATCH {body}"), faults(api.patch(&role, &body).await?));
     }
     assert_snapshot!(answers, @r#"
-    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
     POST {"name":" "}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not hold control characters"}]

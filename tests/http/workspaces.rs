@@ -57,9 +57,9 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     rename: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
     name nothing: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
     list: 200 {"items":[{"id":"[id 2]","name":"default","created_at":"[time]","updated_at":"[time]"},{"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
-    POST {}: 422 [{"path":"","message":"missing field `name` at line 1 column 2"}]
+    POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
-    POST {"name":"default"}: 409 "the name is taken in this workspace"
+    POST {"name":"default"}: 409 "another workspace has this name"
     POST {"name":"ID"}: 422 [{"path":"/name","message":"must not look like an id"}]
     POST {"name":"x","owner":"y"}: 422 [{"path":"/owner","message":"unknown field `owner`, expected `name` at line 1 column 19"}]
     null for a name: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]

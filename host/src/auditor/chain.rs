@@ -27,8 +27,7 @@ pub struct Chain {
 impl Chain {
     /// Takes the chain of `writer` up where the database has it.
     pub async fn resume(store: &Store, writer: String, keys: Arc<AuditKeys>) -> Result<Chain, StoreError> {
-        let mut chain =
-            Chain { writer, keys, position: Position { sequence: 0, hash: GENESIS }, head_sequence: None };
+        let mut chain = Chain { writer, keys, position: Position { sequence: 0, hash: GENESIS }, head_sequence: None };
         chain.resync(store).await?;
         Ok(chain)
     }

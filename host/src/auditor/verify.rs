@@ -67,7 +67,13 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     }
     // Counted before the chains are walked: rows that come in the meantime only add to what is found.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
-    let mut writers = store.writers().await?;
+    let mut writers = match store.writers().await {
+        Err(StoreError::Corrupt { what }) => {
+            found.add("", 0, what);
+            Vec::new()
+        }
+        writers => writers?,
+    };
     writers.extend(heads.keys().cloned());
     writers.sort();
     writers.dedup();
@@ -114,6 +120,8 @@ async fn check_chain(
     writer: &str,
     mut heads: BTreeMap<i64, Head>,
 ) -> Result<(), StoreError> {
+    // A host signs a head when it starts, before its first row.
+    let never_signed = heads.is_empty();
     let mut expected = 1;
     let mut previous = Some(GENESIS);
     let mut from = Some(1);
@@ -144,6 +152,9 @@ async fn check_chain(
             previous = Some(row.hash);
         }
         from = page.next;
+    }
+    if never_signed && expected > 1 {
+        found.add(writer, expected - 1, format!("{HEADS_FILE} holds no head of this chain"));
     }
     heads.remove(&0);
     if let Some(last) = heads.keys().next_back() {

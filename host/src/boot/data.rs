@@ -162,11 +162,7 @@ fn node_id(path: &Path) -> Result<String, DataError> {
 
 /// Makes the first root key. The file is written before the row, so a crash in between leaves a file that the next
 /// start replaces, and never a key that nobody knows.
-async fn first_root_key(
-    store: &Store,
-    path: &Path,
-    clock: &dyn Clock,
-) -> Result<Option<Secret>, DataError> {
+async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
     if !store.keys(None, &Page::first(1)).await?.items.is_empty() {
         return Ok(None);
     }

@@ -124,12 +124,7 @@ impl AuditFilter {
     }
 }
 
-fn parsed<T: std::str::FromStr>(
-    faults: &mut Faults,
-    name: &str,
-    text: Option<String>,
-    expected: &str,
-) -> Option<T> {
+fn parsed<T: std::str::FromStr>(faults: &mut Faults, name: &str, text: Option<String>, expected: &str) -> Option<T> {
     let parsed = text?.parse();
     if parsed.is_err() {
         faults.add(name, format!("expected {expected}"));

@@ -207,8 +207,9 @@ where
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let Path(text) =
-            Path::<String>::from_request_parts(parts, app).await.map_err(|_| Problem::not_found("object of that id"))?;
+        let Path(text) = Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| Problem::not_found("object of that id"))?;
         text.parse().map(Id).map_err(|_| Problem::not_found("object of that id"))
     }
 }

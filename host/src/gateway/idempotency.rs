@@ -83,9 +83,10 @@ fn header_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(HEADER).iter();
     let (first, second) = (values.next(), values.next());
     let Some(value) = first else { return Ok(None) };
-    let text = value.to_str().ok().filter(|text| {
-        (1..=KEY_CHARS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
-    });
+    let text = value
+        .to_str()
+        .ok()
+        .filter(|text| (1..=KEY_CHARS_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic()));
     match (text, second) {
         (Some(text), None) => Ok(Some(text.to_owned())),
         _ => {

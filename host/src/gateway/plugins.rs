@@ -91,11 +91,7 @@ pub async fn list(
 /// Shows a plugin
 #[utoipa::path(get, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(name): Id<String>,
-) -> Result<Json<Plugin>, Problem> {
+pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(name): Id<String>) -> Result<Json<Plugin>, Problem> {
     caller.operator()?;
     let entry = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
     Ok(Json(entry.into()))

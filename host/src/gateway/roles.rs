@@ -180,11 +180,7 @@ pub async fn update(
 /// Deletes a role that no binding uses
 #[utoipa::path(delete, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<RoleId>,
-) -> Result<StatusCode, Problem> {
+pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<RoleId>) -> Result<StatusCode, Problem> {
     caller.admin()?;
     if !app.store.delete_role(caller.workspace, id).await? {
         return Err(Problem::not_found("role"));

@@ -142,10 +142,8 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
         }
         let path = path.replace("019a0000-0000-7000-8000-000000000001", &other);
         let answer = server.ask(&key, method.clone(), &path, Some(json!({}))).await;
-        let refused = matches!(
-            answer.status,
-            StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY
-        );
+        let refused =
+            matches!(answer.status, StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::UNPROCESSABLE_ENTITY);
         assert!(refused, "{method} {path}: {answer:?}");
     }
     let tools = server.ask(&key, Method::GET, &format!("/api/bots/{own}/tools"), None).await;
@@ -261,16 +259,12 @@ async fn workspaces_are_walls() {
     assert_eq!(server.post("/api/bots", bot).await.status, StatusCode::CREATED, "names are unique in a workspace");
     let path = format!("/api/bots/{}", theirs.body["id"].as_str().unwrap());
     assert_eq!(server.ask(&server.root, Method::GET, &path, None).await.status, StatusCode::NOT_FOUND);
-    assert_eq!(
-        server.ask_with(&server.root, Method::GET, &path, None, &inside).await.status,
-        StatusCode::OK
-    );
+    assert_eq!(server.ask_with(&server.root, Method::GET, &path, None, &inside).await.status, StatusCode::OK);
     let admin = server.key("admin", None).await;
     let crossing = server.ask_with(&admin, Method::GET, &path, None, &inside).await;
     assert_eq!(crossing.status, StatusCode::NOT_FOUND);
-    let delete = async |id: &str| {
-        server.ask(&server.root, Method::DELETE, &format!("/api/workspaces/{id}"), None).await.status
-    };
+    let delete =
+        async |id: &str| server.ask(&server.root, Method::DELETE, &format!("/api/workspaces/{id}"), None).await.status;
     assert_eq!(delete(&acme).await, StatusCode::CONFLICT, "it is not empty");
     server.ask_with(&server.root, Method::DELETE, &path, None, &inside).await;
     assert_eq!(delete(&acme).await, StatusCode::NO_CONTENT);

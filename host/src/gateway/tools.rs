@@ -178,9 +178,7 @@ pub async fn list(
     let items = items.map(|same| tool(same, &language)).collect();
     match query.format.as_deref() {
         None => Ok(Json(ToolList::Plain { items })),
-        Some("openai") => {
-            Ok(Json(ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() }))
-        }
+        Some("openai") => Ok(Json(ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() })),
         Some(_) => Err(Problem::invalid_at("format", "expected openai, or no format at all")),
     }
 }
@@ -353,9 +351,8 @@ mod tests {
     #[test]
     fn a_schema_asks_for_the_resource_only_where_there_are_several() {
         let schema = json!({"type": "object", "properties": {"repo": {"type": "string"}}, "required": ["repo"]});
-        let with = |schema: &Value, names: &[&str]| {
-            Value::Object(with_resource(schema.as_object().unwrap().clone(), names))
-        };
+        let with =
+            |schema: &Value, names: &[&str]| Value::Object(with_resource(schema.as_object().unwrap().clone(), names));
         assert_eq!(with(&schema, &["a"]), schema);
         let several = with(&schema, &["a", "b"]);
         assert_eq!(several["properties"]["_resource"]["enum"], json!(["a", "b"]));

@@ -29,7 +29,10 @@ async fn a_binding_is_made_shown_changed_and_deleted() -> Result<()> {
     let created = world.api.post(&bindings, &body).await?;
     let binding = format!("{bindings}/{}", text(&created.1["id"]));
     answers.add("create", created);
-    answers.add("create with as little as can be", world.api.post(&bindings, &json!({ "resource_id": two, "role_id": role })).await?);
+    answers.add(
+        "create with as little as can be",
+        world.api.post(&bindings, &json!({ "resource_id": two, "role_id": role })).await?,
+    );
     let body = json!({ "limits": { "fuel": 1 }, "scope_constraints": { "labels": ["bug"] }, "enabled": true });
     answers.add("replace whole fields", world.api.patch(&binding, &body).await?);
     let body = json!({
@@ -111,7 +114,7 @@ async fn faults_of_a_binding_are_named() -> Result<()> {
     answers.add("of another bot", faults(world.api.patch(&elsewhere, &json!({ "enabled": false })).await?));
     answers.add("of another bot", faults(world.api.delete(&elsewhere).await?));
     assert_snapshot!(answers, @r#"
-    nothing: 422 [{"path":"","message":"missing field `resource_id` at line 1 column 2"}]
+    nothing: 422 [{"path":"/resource_id","message":"required field is missing"}]
     neither role nor permissions: 422 [{"path":"","message":"role_id or permissions are required: without either the binding would allow nothing"}]
     unknown field: 422 [{"path":"/priority","message":"unknown field `priority`, expected one of `resource_id`, `role_id`, `permissions`, `scope_constraints`, `delegate`, `allow_calls`, `allow_subscribe`, `limits`, `calls_per_minute`, `enabled`, `expires_at` at line 1 column 102"}]
     no id: 422 [{"path":"/resource_id","message":"`mine` is not a valid resource id: expected a UUID in lower case with hyphens at line 1 column 21"}]

@@ -297,14 +297,14 @@ mod tests {
     #[test]
     fn every_fault_is_named_by_its_path() {
         assert!(faults(&row(&json!({"scope_constraints": {"repos": []}}))).is_empty());
-        assert_eq!(faults(&row(&json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))), [
-            "/scope_constraints/a~1b",
-            "/scope_constraints/orgs",
-        ]);
-        assert_eq!(faults(&row(&json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))), [
-            "/limits/fuel",
-            "/calls_per_minute",
-        ]);
+        assert_eq!(
+            faults(&row(&json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))),
+            ["/scope_constraints/a~1b", "/scope_constraints/orgs",]
+        );
+        assert_eq!(
+            faults(&row(&json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))),
+            ["/limits/fuel", "/calls_per_minute",]
+        );
     }
 
     #[test]

@@ -1,0 +1,63 @@
+//! `--help` and `--version`.
+
+use anyhow::{Context, Result};
+use insta::assert_snapshot;
+use support::Server;
+
+use crate::cli::{run, told};
+
+/// Every command says what it does, with examples.
+#[tokio::test]
+async fn every_command_helps() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    assert_snapshot!(told(&server, &["--help"]).await?, @r#"
+    Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited
+
+    Usage: monstrum [OPTIONS] <COMMAND>
+
+    Commands:
+      serve   Run the server
+      plugin  List, show, reload and check plugins
+      audit   Read and verify the audit
+      key     Make API keys
+
+    Options:
+      -h, --help     Print help
+      -V, --version  Print version
+
+    Global options:
+          --url <URL>         The server [default: http://[upstream]] [env: MONSTRUM_URL=]
+          --key <KEY>         An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key] [env: MONSTRUM_KEY]
+          --workspace <NAME>  The workspace in which a root key acts [env: MONSTRUM_WORKSPACE=]
+          --data-dir <DIR>    The server's data folder, for the key in it [default: ./data] [env: MONSTRUM_DATA_DIR=[home]/data]
+          --json              Print JSON
+
+    Examples:
+      monstrum serve                                  run a server from ./data
+      monstrum plugin validate plugins/github         check a plugin before it is dropped in
+      monstrum plugin list                            what the server has loaded
+      monstrum audit list --status permission_denied  who was refused what
+      monstrum key create --name ci --kind operator   make an API key
+    [exit 0]
+    "#);
+    for command in [
+        &["serve"][..],
+        &["plugin", "list"],
+        &["plugin", "info"],
+        &["plugin", "reload"],
+        &["plugin", "validate"],
+        &["audit", "list"],
+        &["audit", "verify"],
+        &["key", "create"],
+    ] {
+        let output = run(&server, &[command, &["--help"]].concat()).await?;
+        let text = String::from_utf8(output.stdout)?;
+        let example = format!("monstrum {}", command.join(" "));
+        let (_, examples) = text.split_once("Examples:").with_context(|| format!("{example} shows no examples"))?;
+        assert!(output.status.success() && examples.contains(&example) && text.contains("--json"), "{text}");
+    }
+    let version = run(&server, &["--version"]).await?;
+    assert_eq!(String::from_utf8(version.stdout)?, format!("monstrum {}\n", env!("CARGO_PKG_VERSION")));
+    assert!(!server.data_dir().exists(), "help makes nothing");
+    Ok(())
+}

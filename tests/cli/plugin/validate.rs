@@ -1,0 +1,275 @@
+//! `monstrum plugin validate`, which needs no server.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use anyhow::{Context, Result, ensure};
+use insta::{assert_json_snapshot, assert_snapshot};
+use support::Server;
+
+use crate::cli::{parsed, run, told};
+use crate::stable::stable;
+use crate::world::text;
+
+/// A plugins folder with one change to the manifest of the plugin `test-echo`.
+fn changed(from: &str, to: &str) -> Result<Server> {
+    let server = Server::prepare(&["test-echo"])?;
+    let manifest = server.plugins_dir().join("test-echo/monstrum.yaml");
+    let text = fs::read_to_string(&manifest)?;
+    ensure!(text.contains(from), "the manifest has no `{from}`");
+    fs::write(manifest, text.replacen(from, to, 1))?;
+    Ok(server)
+}
+
+const VALIDATE: [&str; 3] = ["plugin", "validate", "plugins/test-echo"];
+
+#[tokio::test]
+async fn a_good_folder_is_valid() -> Result<()> {
+    let server = Server::prepare(&["test-echo", "github"])?;
+    assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
+    test-echo 1.0.0 is valid: 8 tools, component [digest]
+    [stderr]
+    warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `repos`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `paths`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_open` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_mismatch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    warning: scope dimension `labels`: tool `test_echo_flood` declares none of its param_paths, so a binding that constrains the dimension denies the tool
+    [exit 0]
+    "#);
+    assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @r#"
+    github 1.0.0 is valid: 8 tools, component [digest]
+    [exit 0]
+    "#);
+    let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
+    assert_eq!(code, Some(0));
+    assert_json_snapshot!(stable(&report), @r#"
+    {
+      "valid": true,
+      "name": "github",
+      "version": "1.0.0",
+      "digest": "[digest]",
+      "tools": [
+        "github_list_issues",
+        "github_create_issue",
+        "github_update_issue",
+        "github_add_labels",
+        "github_remove_labels",
+        "github_add_comment",
+        "github_list_comments",
+        "github_get_repo"
+      ],
+      "imports": [
+        "monstrum:plugin/types@0.1.0",
+        "monstrum:plugin/http@0.1.0",
+        "monstrum:plugin/log@0.1.0",
+        "wasi:io/poll@0.2.6",
+        "wasi:io/error@0.2.6",
+        "wasi:io/streams@0.2.6",
+        "wasi:cli/environment@0.2.6",
+        "wasi:cli/exit@0.2.6",
+        "wasi:cli/stdin@0.2.6",
+        "wasi:cli/stdout@0.2.6",
+        "wasi:cli/stderr@0.2.6",
+        "wasi:cli/terminal-input@0.2.6",
+        "wasi:cli/terminal-output@0.2.6",
+        "wasi:cli/terminal-stdin@0.2.6",
+        "wasi:cli/terminal-stdout@0.2.6",
+        "wasi:cli/terminal-stderr@0.2.6",
+        "wasi:random/insecure-seed@0.2.6"
+      ],
+      "capabilities": [
+        "http"
+      ],
+      "errors": [],
+      "warnings": []
+    }
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
+    let server = changed("version: 1.0.0", "version: 1.0.0\nlisence: MIT")?;
+    assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
+    [stderr]
+      × lisence: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
+       ╭─[plugins/test-echo/monstrum.yaml:3:1]
+     2 │ version: 1.0.0
+     3 │ lisence: MIT
+       · ────────────
+     4 │ description: A guest that shows what it was given and sends what it is told to
+       ╰────
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    "#);
+    let (code, report) = parsed(&server, &VALIDATE).await?;
+    assert_eq!(code, Some(1));
+    assert_json_snapshot!(report, @r#"
+    {
+      "valid": false,
+      "errors": [
+        {
+          "file": "plugins/test-echo/monstrum.yaml",
+          "line": 3,
+          "column": 1,
+          "field": "lisence",
+          "message": "unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`"
+        }
+      ],
+      "warnings": []
+    }
+    "#);
+    let mut told_of = Vec::new();
+    for (from, to) in [
+        ("name: test-echo", "name: Test Echo"),
+        ("name: test-echo", "name: sandbox"),
+        ("name: test-echo", "name: other"),
+        ("tags: [test]", "tags: test"),
+        ("      type: url", "      type: uri"),
+        ("    - method: token", "    - method: magic"),
+        ("operation: echo.read", "operation: [echo.read]"),
+        ("type: object", "type: objekt"),
+        ("name: test_echo_again", "name: test_echo_run"),
+        ("name: test_echo_again", "name: sandbox_again"),
+        ("match_mode: path", "match_mode: regex"),
+        ("author: Monstrum", "author: Monstrum\n  license: x"),
+        ("version: 1.0.0\n", ""),
+        ("version: 1.0.0", "version: one"),
+        ("author: Monstrum", "author: Monstrum\nauthor: Twice"),
+    ] {
+        let server = changed(from, to)?;
+        let (code, report) = parsed(&server, &VALIDATE).await?;
+        assert_eq!(code, Some(1), "{to}: {report}");
+        for error in report["errors"].as_array().context("a report has errors")? {
+            told_of.push(format!(
+                "{to:?}: {}:{}:{}: {}: {}",
+                text(&error["file"]),
+                error["line"],
+                error["column"],
+                error["field"],
+                error["message"]
+            ));
+        }
+    }
+    assert_snapshot!(told_of.join("\n"), @r#"
+    "name: Test Echo": plugins/test-echo/monstrum.yaml:1:7: "name": "`Test Echo` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter"
+    "name: sandbox": plugins/test-echo/monstrum.yaml:1:7: "name": "`sandbox` is reserved for the platform"
+    "name: other": plugins/test-echo/monstrum.yaml:null:null: "name": "expected `test-echo`, as the folder is called, found `other`"
+    "tags: test": plugins/test-echo/monstrum.yaml:6:7: "tags": "expected a list, found string \"test\""
+    "      type: uri": plugins/test-echo/monstrum.yaml:17:13: "resource_type.config_schema[0].type": "expected one of `string`, `integer`, `secret`, `url`, `enum`, found `uri`"
+    "    - method: magic": plugins/test-echo/monstrum.yaml:37:15: "resource_type.auth_methods[0].method": "expected one of `oauth2_auth_code`, `oauth2_client_creds`, `oauth2_device_code`, `api_key`, `token`, `ssh_key`, `basic`, `none`, found `magic`"
+    "operation: [echo.read]": plugins/test-echo/monstrum.yaml:66:18: "resource_type.tools[0].operation": "expected a string, found a list"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[0].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[1].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[2].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
+    "name: test_echo_run": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "`test_echo_run` is the name of tools[0] already"
+    "name: sandbox_again": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "names that start with `sandbox_` are reserved for the platform"
+    "match_mode: regex": plugins/test-echo/monstrum.yaml:162:19: "resource_type.scope_dimensions[1].match_mode": "expected one of `pattern`, `path`, `exact`, found `regex`"
+    "author: Monstrum\n  license: x": plugins/test-echo/monstrum.yaml:5:10: "": "not valid YAML: mapping values are not allowed in this context"
+    "": plugins/test-echo/monstrum.yaml:1:1: "version": "required field is missing"
+    "version: one": plugins/test-echo/monstrum.yaml:2:10: "version": "expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number"
+    "author: Monstrum\nauthor: Twice": plugins/test-echo/monstrum.yaml:5:1: "author": "the key is there twice"
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
+    let server = Server::prepare(&["test-echo", "test-import", "test-wrong-world"])?;
+    let plugin = server.plugins_dir().join("test-echo");
+    let mut answers = Vec::new();
+    for folder in ["plugins/absent", "plugins", "plugins/test-import", "plugins/test-wrong-world"] {
+        answers.push(told(&server, &["plugin", "validate", folder]).await?);
+    }
+    symlink(&plugin, server.plugins_dir().join("linked"))?;
+    answers.push(told(&server, &["plugin", "validate", "plugins/linked"]).await?);
+    fs::write(plugin.join("plugin.wasm"), "no component")?;
+    answers.push(told(&server, &VALIDATE).await?);
+    fs::set_permissions(plugin.join("plugin.wasm"), fs::Permissions::from_mode(0o666))?;
+    answers.push(told(&server, &VALIDATE).await?);
+    fs::remove_file(plugin.join("plugin.wasm"))?;
+    answers.push(told(&server, &VALIDATE).await?);
+    fs::write(plugin.join("monstrum.yaml"), b"name: \xff\n")?;
+    answers.push(told(&server, &VALIDATE).await?);
+    fs::write(plugin.join("monstrum.yaml"), vec![b'#'; (256 << 10) + 1])?;
+    answers.push(told(&server, &VALIDATE).await?);
+    assert_snapshot!(answers.join("\n"), @r#"
+    [stderr]
+    error: plugins/absent: does not exist
+    error: the plugin in plugins/absent would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/monstrum.yaml: does not exist
+    error: the plugin in plugins would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-import/plugin.wasm: the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know
+    error: the plugin in plugins/test-import would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    error: the plugin in plugins/test-wrong-world would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/linked: is a symbolic link; put the files themselves there
+    error: the plugin in plugins/linked would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not begin as one
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: may be written by group or others (mode 666); run: chmod go-w [home]/plugins/test-echo/plugin.wasm
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/plugin.wasm: does not exist
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/monstrum.yaml: is not UTF-8 text
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    [stderr]
+    error: plugins/test-echo/monstrum.yaml: has 262145 bytes; at most 262144 are allowed
+    error: the plugin in plugins/test-echo would not load: 1 fault
+    hint: correct what is shown above and run this again
+    [exit 1]
+    "#);
+    Ok(())
+}
+
+/// Colours are for terminals, and never where NO_COLOR is set; a plugin's text does not drive the terminal.
+#[tokio::test]
+async fn colours_are_for_terminals_only() -> Result<()> {
+    let faulty = || changed("version: 1.0.0", "version: \"\\e[2J\"\nlisence: MIT");
+    let escapes = async |server: &Server| -> Result<(bool, bool)> {
+        let output = run(server, &VALIDATE).await?;
+        let text = String::from_utf8(output.stderr)?;
+        Ok((text.contains("\u{1b}[3"), text.contains("\u{1b}[2J")))
+    };
+    // A terminal is feigned: the library takes this variable in its place.
+    let terminal = |server: Server| server.variable("IGNORE_IS_TERMINAL", "1").variable("TERM", "xterm-256color");
+    assert_eq!(escapes(&faulty()?).await?, (false, false), "no terminal");
+    assert_eq!(escapes(&terminal(faulty()?)).await?, (true, false), "a terminal");
+    assert_eq!(escapes(&terminal(faulty()?).variable("NO_COLOR", "1")).await?, (false, false), "NO_COLOR");
+    Ok(())
+}
