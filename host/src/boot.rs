@@ -127,6 +127,8 @@ impl Running {
     pub async fn stopped(self) {
         let Running { app, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
+            // A server that was told to stop ends by itself, too.
+            biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
                 tracing::error!(?ended, "the server ended by itself");

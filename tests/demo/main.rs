@@ -32,12 +32,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // Dropping what is left of the demo ends its server, so nothing stays behind whichever way this goes.
-    let result = tokio::select! {
-        result = demo(arguments.keep) => result,
-        result = interrupted() => result.and(Err(anyhow::anyhow!("interrupted"))),
-    };
-    match result {
+    match demo(arguments.keep).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("error: {error:#}");
@@ -53,10 +48,16 @@ async fn demo(keep: bool) -> Result<()> {
     println!("  {}\n  {}", github.url(), thief.url());
     println!("A server on an empty data folder, with the plugins github, test-loop and test-steal:");
     let mut server = Server::prepare(&["github", "test-loop", "test-steal"])?;
-    server.launch().await?;
-    println!("  {}", server.url().context("the server does not run")?);
-
-    let result = show(&server, &github, &thief, keep).await;
+    let played = async {
+        server.launch().await?;
+        println!("  {}", server.url().context("the server does not run")?);
+        show(&server, &github, &thief, keep).await
+    };
+    // A server that is dropped is killed, so nothing stays behind whichever way this goes.
+    let result = tokio::select! {
+        result = played => result,
+        result = interrupted() => result.and(Err(anyhow::anyhow!("interrupted"))),
+    };
     if result.is_err() {
         println!("what the server printed:\n{}", server.output());
     }
@@ -66,8 +67,7 @@ async fn demo(keep: bool) -> Result<()> {
         interrupted().await?;
     }
     server.stop().await?;
-    leaks::check_files(&server)?;
-    Ok(())
+    leaks::check_files(&server)
 }
 
 async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {

@@ -75,6 +75,8 @@ impl Store {
         let opened = async {
             let store = Store { db: open_sqlite(&options).await? };
             store.create_default_workspace(SystemClock.now()).await?;
+            // Reading may work where writing does not: another program's lock is found now, not at the first call.
+            store.db.write().await?.commit().await?;
             Ok(store)
         };
         opened.await.map_err(|error: StoreError| error.at(&place))
