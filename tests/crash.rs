@@ -275,7 +275,10 @@ async fn refused(server: &Server, arguments: &[&str]) -> Result<String> {
 #[tokio::test]
 async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     let world = World::with(&[]).await?;
-    assert_snapshot!(refused(&world.server, &[]).await?, @"");
+    assert_snapshot!(refused(&world.server, &[]).await?, @r#"
+    error: another monstrum uses the data folder [home]/data
+    hint: stop the other server first, or give this one a folder of its own with --data-dir
+    "#);
     // The first is none the worse for it.
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
@@ -293,7 +296,19 @@ async fn a_data_folder_that_cannot_be_used_is_named() -> Result<()> {
         refused(&server, &["--data-dir", &format!("{file}/data")]).await?,
         refused(&server, &["--data-dir", "/proc/monstrum"]).await?,
     ];
-    assert_snapshot!(told.join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    error: cannot use the data folder [home]/a file
+      File exists (os error 17)
+    hint: the user who runs the server must own [home]/a file, with room on its disk; --data-dir names another folder
+
+    error: cannot use the data folder [home]/a file/data
+      Not a directory (os error 20)
+    hint: the user who runs the server must own [home]/a file/data, with room on its disk; --data-dir names another folder
+
+    error: cannot use the data folder /proc/monstrum
+      No such file or directory (os error 2)
+    hint: the user who runs the server must own /proc/monstrum, with room on its disk; --data-dir names another folder
+    "#);
     assert_eq!(std::fs::read_to_string(file)?, "not a folder");
     Ok(())
 }
@@ -305,7 +320,11 @@ async fn a_database_that_is_none_is_left_alone() -> Result<()> {
     let database = server.data_dir().join("monstrum.db");
     let content = "this is somebody's diary\n".repeat(100);
     std::fs::write(&database, &content)?;
-    assert_snapshot!(refused(&server, &[]).await?, @"");
+    assert_snapshot!(refused(&server, &[]).await?, @r#"
+    error: the database cannot be used
+      the database holds what it should not: `[home]/data/monstrum.db`: the file is not an SQLite database
+    hint: put back the database of your backup, or give another folder with --data-dir
+    "#);
     assert_eq!(std::fs::read_to_string(&database)?, content);
     Ok(())
 }
@@ -334,12 +353,19 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     let key = world.server.data_dir().join("master.key");
     let kept = std::fs::read(&key)?;
     std::fs::remove_file(&key)?;
-    assert_snapshot!(refused(&world.server, &[]).await?, @"");
+    assert_snapshot!(refused(&world.server, &[]).await?, @r#"
+    error: [home]/data/master.key is missing, but the database holds what it has sealed; put the file back (from a backup) to go on
+    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    "#);
     assert!(!key.exists(), "a new key was made in place of the one that is lost");
     // Another key is as good as none.
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
-    assert_snapshot!(refused(&world.server, &[]).await?, @"");
+    assert_snapshot!(refused(&world.server, &[]).await?, @r#"
+    error: the master key cannot be used
+      the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
+    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    "#);
     std::fs::write(&key, kept)?;
     world.server.launch().await?;
     assert_eq!(world.server.api()?.get("/api/bots").await?.1["items"][0]["name"], "tester");

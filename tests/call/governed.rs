@@ -30,7 +30,11 @@ async fn told(world: &World, tool: &str, params: &Value) -> Result<String> {
 #[tokio::test]
 async fn a_permitted_read_goes_out_with_the_token() -> Result<()> {
     let world = triage().await?;
-    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "acme/site" })).await?, @"");
+    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "acme/site" })).await?, @r#"
+    {"request_id":"[id 1]","status":"success","data":[{"number":1,"title":"The home page is slow","state":"open","labels":[{"name":"bug"}],"body":null,"assignees":[],"user":{"login":"octocat"},"comments":0},{"number":3,"title":"Dark mode","state":"open","labels":[{"name":"feature"},{"name":"good first issue"}],"body":null,"assignees":[],"user":{"login":"octocat"},"comments":0}],"duration_ms":"[ms]"}
+    ["GET /repos/acme/site/issues?state=open&per_page=30 (Bearer TOKEN)"]
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_list_issues","operation":"issue.read","plugin":"github","plugin_digest":"[digest]","status":"success","code":null,"message":null,"rule":null,"params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["started","finished"]}
+    "#);
     Ok(())
 }
 
@@ -38,21 +42,33 @@ async fn a_permitted_read_goes_out_with_the_token() -> Result<()> {
 async fn a_permitted_write_goes_out_with_the_token() -> Result<()> {
     let world = triage().await?;
     let params = json!({ "repo": "acme/site", "title": "Ümlaute & more", "body": "", "labels": ["bot"] });
-    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @r#"
+    {"request_id":"[id 1]","status":"success","data":{"number":4,"title":"Ümlaute & more","state":"open","labels":[{"name":"bot"}],"body":null,"assignees":[],"user":{"login":"octocat"},"comments":0},"duration_ms":"[ms]"}
+    ["POST /repos/acme/site/issues (Bearer TOKEN) {\"title\":\"Ümlaute & more\",\"labels\":[\"bot\"]}"]
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_create_issue","operation":"issue.write","plugin":"github","plugin_digest":"[digest]","status":"success","code":null,"message":null,"rule":null,"params":{"repo":"acme/site","title":"Ümlaute & more","body":"","labels":["bot"]},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["started","finished"]}
+    "#);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_role_refuses_before_anything_is_sent() -> Result<()> {
     let world = triage().await?;
-    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @"");
+    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @r#"
+    {"request_id":"[id 1]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'github_get_repo' is not available to this bot","duration_ms":"[ms]"}
+    []
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":null,"tool":"github_get_repo","operation":null,"plugin":null,"plugin_digest":null,"status":"permission_denied","code":"denied","message":"Permission denied: tool 'github_get_repo' is not available to this bot","rule":"role.allowed_operations","params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
+    "#);
     Ok(())
 }
 
 #[tokio::test]
 async fn a_scope_refuses_before_anything_is_sent() -> Result<()> {
     let world = triage().await?;
-    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "other/secret" })).await?, @"");
+    assert_snapshot!(told(&world, "github_list_issues", &json!({ "repo": "other/secret" })).await?, @r#"
+    {"request_id":"[id 1]","status":"scope_violation","code":"scope","message":"Scope violation: Repository other/secret is not authorized","duration_ms":"[ms]"}
+    []
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_list_issues","operation":"issue.read","plugin":"github","plugin_digest":"[digest]","status":"scope_violation","code":"scope","message":"Scope violation: Repository other/secret is not authorized","rule":"scope.repos","params":{"repo":"other/secret"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
+    "#);
     Ok(())
 }
 
@@ -60,7 +76,11 @@ async fn a_scope_refuses_before_anything_is_sent() -> Result<()> {
 async fn every_fault_of_bad_input_is_named_by_its_pointer() -> Result<()> {
     let world = triage().await?;
     let params = json!({ "repo": 5, "labels": ["a", 7], "colour": "red", "a/b~c": 1 });
-    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @"");
+    assert_snapshot!(told(&world, "github_create_issue", &params).await?, @r#"
+    {"request_id":"[id 1]","status":"error","code":"invalid_params","message":"Invalid parameters: /colour: undeclared parameter; /a~1b~0c: undeclared parameter; /title: required parameter is missing; /repo: 5 is not of type \"string\"; /labels/1: 7 is not of type \"string\"","duration_ms":"[ms]"}
+    []
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_create_issue","operation":"issue.write","plugin":"github","plugin_digest":"[digest]","status":"error","code":"invalid_params","message":"Invalid parameters: /colour: undeclared parameter; /a~1b~0c: undeclared parameter; /title: required parameter is missing; /repo: 5 is not of type \"string\"; /labels/1: 7 is not of type \"string\"","rule":"input","params":{"repo":5,"labels":["a",7],"colour":"red","a/b~c":1},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
+    "#);
     Ok(())
 }
 
@@ -72,7 +92,12 @@ async fn parameters_that_are_no_object_or_too_large_are_bad_input() -> Result<()
         let answer = world.call("github_list_issues", &params).await?;
         answers.push(json!([answer["status"], answer["code"], answer["message"]]).to_string());
     }
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    ["error","invalid_params","Invalid parameters: expected an object"]
+    ["error","invalid_params","Invalid parameters: expected an object"]
+    ["error","invalid_params","Invalid parameters: expected an object"]
+    ["error","invalid_params","Invalid parameters: the parameters have 1048587 bytes; at most 1048576 are allowed"]
+    "#);
     Ok(())
 }
 
@@ -200,7 +225,11 @@ async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
 async fn an_error_of_the_upstream_is_told_in_its_words() -> Result<()> {
     let world = World::with(&["github"]).await?;
     world.grant_all("github").await?;
-    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/none" })).await?, @"");
+    assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/none" })).await?, @r#"
+    {"request_id":"[id 1]","status":"error","code":"plugin","message":"GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","duration_ms":"[ms]"}
+    ["GET /repos/acme/none (Bearer TOKEN)"]
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_get_repo","operation":"repo.read","plugin":"github","plugin_digest":"[digest]","status":"error","code":"plugin","message":"GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","rule":null,"params":{"repo":"acme/none"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["started","finished"]}
+    "#);
     Ok(())
 }
 

@@ -32,8 +32,20 @@ async fn every_attempt_to_get_the_credential_fails() -> Result<()> {
         headers.retain(|header| header[0] == "x-echo-authorization");
     }
     let told: Vec<String> = report.iter().map(|(attempt, result)| format!("{attempt}: {}", stable(result))).collect();
-    assert_snapshot!(told.join("\n"), @"");
-    assert_snapshot!(lines(&world.github.requests(), TOKEN).join("\n"), @"");
+    assert_snapshot!(told.join("\n"), @r#"
+    environment: []
+    arguments: []
+    files: [["/proc/self/environ",{"error":"No such file or directory (os error 44)"}],["/proc/self/maps",{"error":"No such file or directory (os error 44)"}],["/etc/passwd",{"error":"No such file or directory (os error 44)"}],["/var/run/secrets",{"error":"No such file or directory (os error 44)"}],["monstrum.yaml",{"error":"No such file or directory (os error 44)"}],[".env",{"error":"No such file or directory (os error 44)"}]]
+    folders: [["/",{"error":"No such file or directory (os error 44)"}],[".",{"error":"No such file or directory (os error 44)"}],["/proc/self/fd",{"error":"No such file or directory (os error 44)"}]]
+    socket: {"error":"Permission denied (os error 2)"}
+    credential_status: "ready"
+    elsewhere: {"failure":{"code":"denied","message":"`http://[upstream]` is not among the origins that this resource may reach","sent":false}}
+    echo: {"status":200,"headers":[["x-echo-authorization","[redacted]"]],"body":"{\"method\":\"GET\",\"path\":\"/echo-headers\",\"query\":\"\",\"headers\":{\"user-agent\":\"monstrum/0.1.0\",\"accept-encoding\":\"gzip\",\"authorization\":\"[redacted]\",\"accept\":\"*/*\",\"host\":\"[upstream]\"},\"body\":\"\"}"}
+    forged: {"failure":{"code":"denied","message":"the header `authorization` is the host's to write","sent":false}}
+    smuggled: {"failure":{"code":"invalid","message":"the value of the header `x-smuggled` is malformed","sent":false}}
+    given: [{"api_base":"http://[upstream]"},{}]
+    "#);
+    assert_snapshot!(lines(&world.github.requests(), TOKEN).join("\n"), @r#"GET /echo-headers (Bearer TOKEN)"#);
     assert_eq!(lines(&thief.requests(), TOKEN), [""; 0]);
     Ok(())
 }
