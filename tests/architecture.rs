@@ -70,7 +70,7 @@ fn sources(folder: &str) -> Vec<Source> {
     let mut folders = vec![root.join(folder)];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
-            let path = entry.unwrap().path();
+            let path = entry.expect("a folder entry can be read").path();
             if path.is_dir() {
                 if path.file_name().is_none_or(|name| name != "target") {
                     folders.push(path);
@@ -78,8 +78,9 @@ fn sources(folder: &str) -> Vec<Source> {
             } else if path.ends_with("src/bindings.rs") && path.starts_with(root.join("plugins-wasm")) {
                 // Made by cargo-component, and kept by nobody.
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(&path).unwrap();
-                let path = path.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+                let text = std::fs::read_to_string(&path).expect("a source file is text");
+                let path =
+                    path.strip_prefix(&root).expect("it was found under the root").to_string_lossy().into_owned();
                 found.push(Source { path, text });
             }
         }
@@ -151,7 +152,7 @@ fn crates_use_only_what_lies_below_them() {
         for line in source.code() {
             for (name, other) in &layer_of {
                 let used = *name != own && names_crate(line, &format!("monstrum_{name}"));
-                if used && *other >= layer && !(own == "host") {
+                if used && *other >= layer && own != "host" {
                     faults.push(format!("{}: `{own}` must not use `{name}`: {line}", source.path));
                 }
             }

@@ -226,7 +226,7 @@ async fn what_is_removed_moved_or_added_is_found(#[case] statements: &[&str], #[
 #[case::emptied(|_: Vec<String>| Some(vec![]))]
 #[case::a_line_that_is_no_head(|mut lines: Vec<String>| { lines.insert(1, "forged".to_owned()); Some(lines) })]
 #[case::another_sequence(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"sequence\":", "\"sequence\":1"); Some(lines) })]
-#[case::another_hash(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"hash\":\"", "\"hash\":\"00").replacen("\",\"at\"", "\",\"at\"", 1); Some(lines) })]
+#[case::another_hash(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"hash\":\"", "\"hash\":\"00"); Some(lines) })]
 #[case::another_time(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"at\":1", "\"at\":2").replace("\"at\":\"2", "\"at\":\"3"); Some(lines) })]
 #[case::another_key(|mut lines: Vec<String>| { lines[1] = lines[1].replace("\"key_version\":1", "\"key_version\":2"); Some(lines) })]
 #[case::no_signature(|mut lines: Vec<String>| { let cut = lines[1].find(",\"signature\"").map(|at| lines[1][..at].to_owned() + "}"); cut.map(|cut| { lines[1] = cut; lines }) })]

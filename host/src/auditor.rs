@@ -219,6 +219,7 @@ impl Entry {
             Some(redactor) => redactor.redact_text(text),
             None => text,
         };
+        row.task_id = row.task_id.map(redact);
         row.params = row.params.map(redact).map(shorten);
         row.kind = kind;
         row.at = self.clock.now();

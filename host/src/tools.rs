@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question, Subject, decide};
 use monstrum_types::{CallOutcome, Code, Fault, Status};
 use serde_json::{Map, Value};
@@ -159,14 +160,14 @@ pub fn check(session: &Session, call: &IncomingCall) -> Verdict {
         Err(Unresolved::Denied(denial)) => return Verdict::denied(*denial),
         Err(Unresolved::Input(outcome)) => return Verdict::unfit(*outcome),
     };
-    let params = match resolved.checked_params(call) {
-        Ok(params) => params,
-        Err(outcome) => return Verdict::unfit(*outcome),
+    let verdict = match resolved.checked_params(call) {
+        Err(outcome) => Verdict::unfit(*outcome),
+        Ok(params) => match resolved.decide(Question::Call(&params)) {
+            Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
+            Decision::Deny(denial) => Verdict::denied(denial),
+        },
     };
-    match resolved.decide(Question::Call(&params)) {
-        Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
-        Decision::Deny(denial) => Verdict::denied(denial),
-    }
+    verdict.redacted(resolved.binding.resource.credential_source().redactor())
 }
 
 impl Verdict {
@@ -177,6 +178,17 @@ impl Verdict {
             rule: Some(denial.rule),
             reason: Some(denial.reason),
             smallest_change: Some(denial.smallest_change),
+        }
+    }
+
+    /// The same without the secrets of the resource, which a caller may have put into the parameters.
+    fn redacted(self, redactor: &Redactor) -> Verdict {
+        let redact = |text: Option<String>| text.map(|text| redactor.redact_text(text));
+        Verdict {
+            message: redact(self.message),
+            reason: redact(self.reason),
+            smallest_change: redact(self.smallest_change),
+            ..self
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use monstrum_host::app::App;
+use monstrum_host::auditor::Queued;
 use monstrum_host::authorize;
 use monstrum_host::boot::{self, Running};
 use monstrum_host::call::IncomingCall;
@@ -24,6 +25,7 @@ use crate::sample::{Rounds, Sample};
 use crate::scene::{self, PLUGIN, TOOL};
 
 const ROUNDS: usize = 41;
+const STAGE_ROUNDS: usize = 10;
 /// Fewer than the audit's queue takes, so that no call waits for the disk.
 const CALLS_A_ROUND: usize = 500;
 
@@ -195,16 +197,22 @@ const STAGES: [&str; 8] = [
 
 /// The median time of each step. The steps are those of `Calls::govern`, with a clock read in between.
 pub async fn stages(host: &Host) -> Result<Vec<Stage>> {
-    const CALLS: usize = 3000;
     let params = scene::params();
     let mut times: [Vec<Duration>; STAGES.len()] = Default::default();
-    for number in 0..CALLS {
-        let laps = one_by_one(host, &params).await?;
-        // The first ones warm caches.
-        if number >= CALLS / 10 {
-            for (times, lap) in times.iter_mut().zip(laps) {
-                times.push(lap);
+    for round in 0..=STAGE_ROUNDS {
+        let mut rows = Vec::with_capacity(CALLS_A_ROUND);
+        for _ in 0..CALLS_A_ROUND {
+            let (laps, row) = one_by_one(host, &params).await?;
+            rows.push(row);
+            // The first round warms caches.
+            if round > 0 {
+                for (times, lap) in times.iter_mut().zip(laps) {
+                    times.push(lap);
+                }
             }
+        }
+        for row in rows {
+            row.committed().await?;
         }
     }
     let median = |times: &mut Vec<Duration>| {
@@ -214,7 +222,7 @@ pub async fn stages(host: &Host) -> Result<Vec<Stage>> {
     Ok(STAGES.into_iter().zip(&mut times).map(|(name, times)| Stage { name, median_us: median(times) }).collect())
 }
 
-async fn one_by_one(host: &Host, params: &Value) -> Result<[Duration; STAGES.len()]> {
+async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.len()], Queued)> {
     let app = host.app();
     let call = host.call(params);
     let mut laps = [Duration::ZERO; STAGES.len()];
@@ -242,9 +250,8 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<[Duration; STAGES.len
     lap(5);
     let outcome = entry.redacted(ended.outcome);
     lap(6);
-    let queued = entry.close(&outcome).await?;
+    let row = entry.close(&outcome).await?;
     lap(7);
     check(&outcome)?;
-    queued.committed().await?;
-    Ok(laps)
+    Ok((laps, row))
 }

@@ -167,19 +167,13 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
     told.push(format!("neither list: {}", world.tools().await?.join(" ")));
     assert_snapshot!(told.join("\n"), @r#"
-    {"allowed_operations":["issue.*"]}
-        github_add_comment github_add_labels github_create_issue github_list_comments github_list_issues github_remove_labels github_update_issue
-    {"allowed_operations":["issue.read","repo.read"]}
-        github_get_repo github_list_issues
-    {"allowed_tools":["github_*_comment*"]}
-        github_add_comment github_list_comments
-    {"allowed_operations":["issue.*"],"allowed_tools":["github_list_*"]}
-        github_list_comments github_list_issues
-    {"allowed_operations":[]}
-        
-    {"allowed_tools":["*"],"allowed_operations":[]}
-        
-    neither list
+    {"allowed_operations":["issue.*"]}: github_add_comment github_add_labels github_create_issue github_list_comments github_list_issues github_remove_labels github_update_issue
+    {"allowed_operations":["issue.read","repo.read"]}: github_get_repo github_list_issues
+    {"allowed_tools":["github_*_comment*"]}: github_add_comment github_list_comments
+    {"allowed_operations":["issue.*"],"allowed_tools":["github_list_*"]}: github_list_comments github_list_issues
+    {"allowed_operations":[]}: 
+    {"allowed_tools":["*"],"allowed_operations":[]}: 
+    neither list:
     "#);
     Ok(())
 }
@@ -199,14 +193,14 @@ async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
         told.push(format!("{} comments, from {} to {}", comments.len(), ends[0], ends[1]));
         told.extend(lines(&world.github.take_requests(), TOKEN));
     }
-    assert_snapshot!(told.join("\n"), @r#"
-    250 comments, Some(String("comment 1")) to Some(String("comment 250"))
+    assert_snapshot!(told.join("\n"), @r"
+    250 comments, from comment 1 to comment 250
     GET /repos/acme/site/issues/1/comments?per_page=100 (Bearer TOKEN)
     GET /repos/acme/site/issues/1/comments?per_page=100&page=2 (Bearer TOKEN)
     GET /repos/acme/site/issues/1/comments?per_page=100&page=3 (Bearer TOKEN)
-    0 comments, None to None
+    0 comments, from none to none
     GET /repos/acme/site/issues/2/comments?per_page=100 (Bearer TOKEN)
-    1000 comments, Some(String("comment 1")) to Some(String("comment 1000"))
+    1000 comments, from comment 1 to comment 1000
     GET /repos/acme/site/issues/3/comments?per_page=100 (Bearer TOKEN)
     GET /repos/acme/site/issues/3/comments?per_page=100&page=2 (Bearer TOKEN)
     GET /repos/acme/site/issues/3/comments?per_page=100&page=3 (Bearer TOKEN)
@@ -217,7 +211,7 @@ async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
     GET /repos/acme/site/issues/3/comments?per_page=100&page=8 (Bearer TOKEN)
     GET /repos/acme/site/issues/3/comments?per_page=100&page=9 (Bearer TOKEN)
     GET /repos/acme/site/issues/3/comments?per_page=100&page=10 (Bearer TOKEN)
-    "#);
+    ");
     Ok(())
 }
 
@@ -250,8 +244,13 @@ async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_c
     world.api.token(&bound.resource, TOKEN).await?;
     let nobody = told(&world, "github_get_repo", &params).await?;
     assert_snapshot!([without, nobody].join("\n\n"), @r#"
-    "unauthenticated" "GitHub request error: no credential is stored for this resource" [] "unauthenticated"
-    "upstream" "GitHub request error: no connection to `127.0.0.1` could be established" [] "upstream"
+    {"request_id":"[id 1]","status":"error","code":"unauthenticated","message":"GitHub request error: no credential is stored for this resource","duration_ms":"[ms]"}
+    []
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_get_repo","operation":"repo.read","plugin":"github","plugin_digest":"[digest]","status":"error","code":"unauthenticated","message":"GitHub request error: no credential is stored for this resource","rule":null,"params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
+
+    {"request_id":"[id 1]","status":"error","code":"upstream","message":"GitHub request error: no connection to `127.0.0.1` could be established","duration_ms":"[ms]"}
+    []
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_get_repo","operation":"repo.read","plugin":"github","plugin_digest":"[digest]","status":"error","code":"upstream","message":"GitHub request error: no connection to `127.0.0.1` could be established","rule":null,"params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["started","finished"]}
     "#);
     Ok(())
 }
@@ -320,8 +319,8 @@ async fn an_answer_that_breaks_its_promise_is_delivered_and_flagged() -> Result<
         told.push(format!("{tool}: {} {} {flags}", answer["status"], answer["data"]["params"]));
     }
     assert_snapshot!(told.join("\n"), @r#"
-    test_echo_run: "success", "test_echo_run" with {"repo":"acme/site"}, null
-    test_echo_mismatch: "success", "test_echo_mismatch" with {"repo":"acme/site"}, "output_mismatch"
+    test_echo_run: "success" {"repo":"acme/site"} null
+    test_echo_mismatch: "success" {"repo":"acme/site"} "output_mismatch"
     "#);
     Ok(())
 }

@@ -17,13 +17,16 @@ use crate::world::{World, text};
 const MANIFEST: &str = "monstrum.yaml";
 const COMPONENT: &str = "plugin.wasm";
 
+/// What an author does to a manifest.
+type Edit = fn(String) -> String;
+
 /// The folder of another plugin that is just like `test-result`, but for its name and those of its type and tool.
 fn another(server: &Server, name: &str) -> Result<PathBuf> {
     server.install("test-result")?;
     let folder = server.plugins_dir().join(name);
     fs::rename(server.plugins_dir().join("test-result"), &folder)?;
     let named = |text: String| text.replace("test-result", name).replace("test_result", &name.replace('-', "_"));
-    edit(&folder, |manifest| named(manifest))?;
+    edit(&folder, named)?;
     Ok(folder)
 }
 
@@ -56,7 +59,7 @@ async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> 
 #[tokio::test]
 async fn every_fault_of_a_manifest_is_named_by_line_and_field() -> Result<()> {
     let told = scanned(|server| {
-        let faults: [(&str, fn(String) -> String); 14] = [
+        let faults: [(&str, Edit); 14] = [
             ("unknown-field", |text| text + "colour: red\n"),
             ("free-field", |text| text + "x-colour: red\n"),
             ("wrong-type", |text| text.replace("version: 1.0.0", "version: [1]")),

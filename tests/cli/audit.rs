@@ -154,10 +154,11 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     let (code, report) = parsed(&world.server, &offline).await?;
     assert_eq!((code, &report["valid"]), (Some(1), &json!(false)), "{report}");
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
-     WRITER  SEQUENCE  PROBLEM
-             1         line 1 of audit-heads.log is not a head
+     WRITER                                SEQUENCE  PROBLEM
+                                           1         line 1 of audit-heads.log is not a head
+     [id 1]  3         audit-heads.log holds no head of this chain
     [stderr]
-    error: the audit is not as it was written: 1 problems in 3 rows
+    error: the audit is not as it was written: 2 problems in 3 rows
     hint: keep a copy of the data folder, and compare it with a backup from before
     [exit 1]
     "#);
