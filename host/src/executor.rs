@@ -63,7 +63,8 @@ impl Executor {
             scope: scope(binding),
             binding: Arc::clone(binding),
             entry: Arc::clone(entry),
-            until: Instant::now() + limits.timeout,
+            // Later than the call's own end, so that an upstream that never answers is the call's time-out.
+            until: Instant::now() + limits.timeout + Duration::from_secs(1),
             redactor: RedactorCell::new(Arc::clone(binding.resource.credential_source().redactor())),
             failures: Mutex::default(),
         });
