@@ -25,9 +25,10 @@ use crate::sample::{Rounds, Sample};
 use crate::scene::{self, PLUGIN, TOOL};
 
 const ROUNDS: usize = 41;
-const STAGE_ROUNDS: usize = 10;
-/// Fewer than the audit's queue takes, so that no call waits for the disk.
-const CALLS_A_ROUND: usize = 500;
+const STAGE_GROUPS: usize = 150;
+const CALLS_A_ROUND: usize = 480;
+/// So many calls queue their rows before all of them are waited for, which is in no time that is measured.
+const CALLS_IN_FLIGHT: usize = 32;
 
 /// The host in this process, with its folders.
 pub struct Host {
@@ -91,8 +92,12 @@ impl Host {
     }
 }
 
-/// The row of the governed call.
-pub async fn measure(host: &Host) -> Result<Row> {
+/// The governed call, and its steps.
+pub async fn measure(host: Arc<Host>) -> Result<(Row, Vec<Stage>)> {
+    Ok((beside_floor(&host).await?, stages(&host).await?))
+}
+
+async fn beside_floor(host: &Host) -> Result<Row> {
     let bare = host.bare()?;
     let params = scene::params();
     let request = same_request(host, &params).await?;
@@ -117,20 +122,21 @@ pub async fn measure(host: &Host) -> Result<Row> {
 
 async fn governed_round(host: &Host, params: &Value) -> Result<Sample> {
     let mut times = Vec::with_capacity(CALLS_A_ROUND);
-    let mut endings = Vec::with_capacity(CALLS_A_ROUND);
     let began = Instant::now();
-    for _ in 0..CALLS_A_ROUND {
-        let call = host.call(params);
-        let started = Instant::now();
-        let ending = host.app().calls.govern(call, CancellationToken::new()).await?;
-        times.push(started.elapsed());
-        endings.push(ending);
+    while times.len() < CALLS_A_ROUND {
+        let mut endings = Vec::with_capacity(CALLS_IN_FLIGHT);
+        for _ in 0..CALLS_IN_FLIGHT {
+            let call = host.call(params);
+            let started = Instant::now();
+            let ending = host.app().calls.govern(call, CancellationToken::new()).await?;
+            times.push(started.elapsed());
+            endings.push(ending);
+        }
+        for ending in endings {
+            check(&ending.committed().await?.outcome)?;
+        }
     }
-    let sample = Sample::new(times, began.elapsed());
-    for ending in endings {
-        check(&ending.committed().await?.outcome)?;
-    }
-    Ok(sample)
+    Ok(Sample::new(times, began.elapsed()))
 }
 
 async fn floor_round(bare: &Bare, request: &ExecuteRequest) -> Result<Sample> {
@@ -196,16 +202,16 @@ const STAGES: [&str; 8] = [
 ];
 
 /// The median time of each step. The steps are those of `Calls::govern`, with a clock read in between.
-pub async fn stages(host: &Host) -> Result<Vec<Stage>> {
+async fn stages(host: &Host) -> Result<Vec<Stage>> {
     let params = scene::params();
     let mut times: [Vec<Duration>; STAGES.len()] = Default::default();
-    for round in 0..=STAGE_ROUNDS {
-        let mut rows = Vec::with_capacity(CALLS_A_ROUND);
-        for _ in 0..CALLS_A_ROUND {
+    for group in 0..STAGE_GROUPS {
+        let mut rows = Vec::with_capacity(CALLS_IN_FLIGHT);
+        for _ in 0..CALLS_IN_FLIGHT {
             let (laps, row) = one_by_one(host, &params).await?;
             rows.push(row);
-            // The first round warms caches.
-            if round > 0 {
+            // The first ones warm caches.
+            if group >= STAGE_GROUPS / 10 {
                 for (times, lap) in times.iter_mut().zip(laps) {
                     times.push(lap);
                 }

@@ -1,5 +1,6 @@
 //! Parts without a guest: the Guardian's decision, redaction, and verifying the audit.
 
+use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -125,16 +126,22 @@ fn answer_of_an_upstream(bytes: usize) -> String {
 pub async fn audit(host: &Host) -> Result<Row> {
     let app = host.app();
     let rows = canonical_rows(host).await?;
+    let count = u32::try_from(rows.len()).context("fewer rows than that")?;
+    let a_row = |began: Instant| {
+        let each = began.elapsed() / count;
+        Sample::new(vec![each], each)
+    };
     let mut rounds = Rounds::default();
     for _ in 0..5 {
-        let floor = Sample::of(1, 1, &mut || rows.iter().fold(0, |sum, row| sum ^ Sha256::digest(row)[0]));
+        let began = Instant::now();
+        black_box(rows.iter().fold(0, |sum, row| sum ^ Sha256::digest(row)[0]));
+        let floor = a_row(began);
         let began = Instant::now();
         let report = verify(&app.store, &app.audit_keys, &app.settings.data_dir).await?;
+        rounds.add(a_row(began), floor);
         ensure!(report.valid, "the audit does not verify: {:?}", report.problems);
-        let elapsed = began.elapsed();
-        rounds.add(Sample::new(vec![elapsed], elapsed), floor);
     }
-    let name = format!("audit verify, {} rows", rows.len());
+    let name = format!("audit verify, {count} rows");
     Ok(Row::new((&name, "sha256 of the same rows"), Measure::Rate, &rounds, ">= 0.3", |ratio, _| ratio >= 0.3))
 }
 
