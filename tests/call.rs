@@ -1,6 +1,7 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
 mod governed;
+mod growth;
 mod hostile;
 mod plugins;
 mod scopes;
