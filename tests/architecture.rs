@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["api_key", "config", "plugin_folder", "lanes"], false),
-    (&["telemetry"], false),
+    (&["api_key", "config", "plugin_folder", "language"], false),
+    (&["telemetry", "lanes"], false),
     (&["session", "tools", "authorize", "executor", "auditor", "policy", "plugins", "credentials", "call"], true),
     (&["app"], false),
     (&["gateway"], false),

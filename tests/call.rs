@@ -1,5 +1,6 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
+mod ceilings;
 mod governed;
 mod growth;
 mod hostile;

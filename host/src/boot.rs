@@ -20,6 +20,7 @@ use crate::call::Calls;
 use crate::config::Settings;
 use crate::executor::Executor;
 use crate::gateway;
+use crate::lanes::Lanes;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
 
@@ -86,8 +87,9 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let keys = data.newest_audit_keys();
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let egress = Egress::new(EgressOptions::default());
-    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), Executor::new(egress), Arc::clone(&clock));
+    let executor =
+        Executor::new(Egress::new(EgressOptions::default()), Lanes::new(settings.calls_at_once), settings.ceilings);
+    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let base_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let app = Arc::new(App {

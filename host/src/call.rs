@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
 use crate::executor::{Executor, PermittedCall};
+use crate::language::Language;
 use crate::policy::Policy;
 use crate::session::Session;
 use crate::tools::{self, ResolvedCall};
@@ -36,8 +37,8 @@ pub struct IncomingCall {
     pub task_id: Option<String>,
     /// Which resource, where the bot has several of one type.
     pub resource: Option<ResourceId>,
-    /// BCP 47 tag of the caller's language.
-    pub locale: String,
+    /// In which the caller would like to read.
+    pub language: Language,
     /// What the plugin is told besides: a JSON object, such as the conversation of the call.
     pub context: Value,
 }
@@ -109,7 +110,7 @@ impl Calls {
         let resolved = tools::resolve(&session, call)?;
         entry.resolved(&resolved);
         let params = resolved.checked_params(call)?;
-        let permit = authorize::permit(call.request_id, &session, &resolved, params)?;
+        let permit = authorize::permit(call, &session, &resolved, params)?;
         Ok((resolved, permit))
     }
 

@@ -20,28 +20,28 @@ use tokio::time::Instant;
 
 use crate::auditor::Entry;
 use crate::call::{Ended, IncomingCall};
-use crate::lanes::{Busy, Lanes};
+use crate::config::Ceilings;
+use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::plugins::Plugin;
 use crate::policy::Binding;
 use crate::tools::ResolvedCall;
 
-/// The operator's ceilings, which are also what a plugin gets when it asks for nothing (plugin-contract).
-pub const FUEL_MAX: u64 = 1_000_000_000;
-pub const MEMORY_MIB_MAX: u32 = 64;
-pub const TIMEOUT_S_MAX: u32 = 30;
+/// When a caller that found the host full may try again.
+const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs permitted calls.
 pub struct Executor {
     egress: Egress,
     lanes: Lanes,
+    ceilings: Ceilings,
     /// One limiter for each rate that some binding sets.
     rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
 }
 
 impl Executor {
     /// An executor whose calls go out through `egress`.
-    pub fn new(egress: Egress) -> Executor {
-        Executor { egress, lanes: Lanes::default(), rates: Mutex::default() }
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings) -> Executor {
+        Executor { egress, lanes, ceilings, rates: Mutex::default() }
     }
 
     /// Runs the call that `permit` permits.
@@ -50,14 +50,21 @@ impl Executor {
         if let Some(ended) = self.over_rate(binding) {
             return ended;
         }
-        let concurrent = limit_u32(&binding.row.limits, "concurrent");
-        let bot = binding.row.bot_id;
-        let place = self.lanes.enter(bot, binding.row.id, concurrent, &call.resolved.plugin.name).await;
-        let _place = match place {
-            Ok(place) => place,
-            Err(Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
+        let asking = Asking {
+            bot: binding.row.bot_id,
+            binding: binding.row.id,
+            binding_max: limit_u32(&binding.row.limits, "concurrent"),
+            plugin: &call.resolved.plugin.name,
         };
-        let limits = limits(&call.resolved.plugin, binding);
+        let _place = match self.lanes.enter(&asking).await {
+            Ok(place) => place,
+            Err(NoRoom::Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
+            Err(NoRoom::Full) => {
+                let outcome = CallOutcome::error(Code::Busy, "the server is busy");
+                return Ended { outcome, retry_after: Some(FULL_RETRY_AFTER) };
+            }
+        };
+        let limits = limits(self.ceilings, &call.resolved.plugin, binding);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
             scope: scope(binding),
@@ -100,12 +107,14 @@ pub struct PermittedCall<'a> {
 }
 
 /// The least of what the operator, the manifest and the binding allow.
-fn limits(plugin: &Plugin, binding: &Binding) -> CallLimits {
-    let asked = plugin.manifest.executor.limits;
+fn limits(ceilings: Ceilings, plugin: &Plugin, binding: &Binding) -> CallLimits {
+    let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
     let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
-    let fuel = asked.fuel.unwrap_or(FUEL_MAX).min(FUEL_MAX).min(bound("fuel"));
-    let memory_mib = u64::from(asked.memory_mib.unwrap_or(MEMORY_MIB_MAX).min(MEMORY_MIB_MAX)).min(bound("memory_mib"));
-    let timeout_s = u64::from(asked.timeout_s.unwrap_or(TIMEOUT_S_MAX).min(TIMEOUT_S_MAX)).min(bound("timeout_s"));
+    let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
+    let memory_mib = asked.memory_mib.unwrap_or(default.memory_mib).min(ceilings.memory_mib);
+    let memory_mib = u64::from(memory_mib).min(bound("memory_mib"));
+    let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
+    let timeout_s = u64::from(timeout_s).min(bound("timeout_s"));
     CallLimits { fuel, memory_bytes: memory_mib << 20, timeout: Duration::from_secs(timeout_s) }
 }
 
@@ -144,7 +153,7 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         resource_id: Some(permit.resource().to_string()),
         resource_config: serde_json::to_string(&resource.config).expect("a JSON object has a text"),
         delegate: None,
-        locale: call.call.locale.clone(),
+        locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.call.context.to_string(),
     }
