@@ -27,7 +27,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("wasmtime", &["host/crates/runtime"]),
     ("wasmtime_wasi", &["host/crates/runtime"]),
     ("clap", &["host/src/cli", "host/src/config.rs", "host/src/main.rs", "host/crates/xtask"]),
-    ("reqwest", &["host/crates/egress", "host/src/cli"]),
+    ("reqwest", &["host/crates/egress", "host/src/cli", "host/src/telemetry/otel.rs"]),
 ];
 
 struct Source {

@@ -12,4 +12,5 @@ mod http;
 mod locked;
 mod stable;
 mod tamper;
+mod telemetry;
 mod world;

@@ -26,6 +26,7 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use crate::call::IncomingCall;
+use crate::telemetry::meters;
 use crate::tools::ResolvedCall;
 
 /// Parameters over this size are kept as digest and first KiB (architecture).
@@ -98,6 +99,11 @@ impl Auditor {
     /// Whether rows can be written.
     pub fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Acquire)
+    }
+
+    /// Rows that wait to be written.
+    pub fn rows_waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
     }
 
     /// Opens the entry of a call.
@@ -320,7 +326,7 @@ impl Writer {
         let (rows, waiting): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|pending| (pending.row, pending.committed)).unzip();
         let committed = if self.is_healthy() { self.append(&rows).await } else { Err(AuditUnavailable) };
-        metrics::histogram!("monstrum_audit_commit_seconds").record(began.elapsed().as_secs_f64());
+        meters::commit(rows.len(), began.elapsed());
         if committed.is_err() {
             self.keep(rows);
         }

@@ -5,7 +5,7 @@ mod data;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
@@ -23,6 +23,7 @@ use crate::gateway;
 use crate::lanes::Lanes;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::telemetry::meters;
 
 pub use data::{ADMIN_KEY_FILE, Data, DataError, MASTER_KEY_FILE};
 
@@ -104,7 +105,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
-    gateway::install_metrics();
+    meters::install();
     let stop = CancellationToken::new();
     let router = gateway::router(Arc::clone(&app));
     let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
@@ -177,7 +178,10 @@ async fn scan(app: Arc<App>) {
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(POLICY_POLL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        if let Err(error) = app.policy.renew_if_behind().await {
+        let began = Instant::now();
+        let renewed = app.policy.renew_if_behind().await;
+        meters::database(renewed.is_ok(), began.elapsed());
+        if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
         }
     }

@@ -73,6 +73,10 @@ pub struct ServeFlags {
     /// What is logged, as in RUST_LOG [default: info]
     #[arg(long, env = "MONSTRUM_LOG", value_name = "FILTER")]
     pub log: Option<String>,
+
+    /// Where spans go, by OpenTelemetry's OTLP over HTTP, such as http://127.0.0.1:4318; needs the feature otel
+    #[arg(long, env = "MONSTRUM_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
 }
 
 /// What one call may use at most, whatever its plugin and its binding ask for.
@@ -146,6 +150,7 @@ pub struct Settings {
     pub public_docs: bool,
     pub log_format: LogFormat,
     pub log: String,
+    pub otlp_endpoint: Option<String>,
 }
 
 /// A setting that cannot be used.
@@ -194,6 +199,7 @@ impl Settings {
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log: flags.log.or(file.log).unwrap_or_else(|| "info".to_owned()),
+            otlp_endpoint: flags.otlp_endpoint.or(file.otlp_endpoint),
         })
     }
 }

@@ -17,6 +17,7 @@ use monstrum_manifest::AuthMethod;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
 use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, Status};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::auditor::Entry;
 use crate::call::{Ended, IncomingCall};
@@ -24,6 +25,7 @@ use crate::config::Ceilings;
 use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::plugins::Plugin;
 use crate::policy::Binding;
+use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::ResolvedCall;
 
 /// When a caller that found the host full may try again.
@@ -44,12 +46,18 @@ impl Executor {
         Executor { egress, lanes, ceilings, rates: Mutex::default() }
     }
 
+    /// Who runs and who waits.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
     /// Runs the call that `permit` permits.
     pub async fn execute(&self, call: &PermittedCall<'_>, permit: Permit, entry: &Arc<Entry>) -> Ended {
         let binding = &call.resolved.binding;
         if let Some(ended) = self.over_rate(binding) {
             return ended;
         }
+        let mut laps = Laps::start();
         let asking = Asking {
             bot: binding.row.bot_id,
             binding: binding.row.id,
@@ -64,6 +72,7 @@ impl Executor {
                 return Ended { outcome, retry_after: Some(FULL_RETRY_AFTER) };
             }
         };
+        laps.end(Stage::Queue);
         let limits = limits(self.ceilings, &call.resolved.plugin, binding);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
@@ -77,11 +86,13 @@ impl Executor {
         });
         let request = request(call, &permit, limits);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
-        let end = call.resolved.plugin.component.call(&permit, request, limits, host).await;
+        let run = call.resolved.plugin.component.call(&permit, request, limits, host);
+        let end = run.instrument(tracing::debug_span!("execute")).await;
         let redactor = door.redactor.current();
         entry.redact_with(Arc::clone(&redactor));
         write_log(&permit, &end, &redactor);
-        metrics::histogram!("monstrum_call_fuel").record(end.fuel_used as f64);
+        meters::fuel(end.fuel_used);
+        laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
     }
 
@@ -220,15 +231,32 @@ impl Door {
     }
 }
 
+/// The class of an answer's status, or what went wrong.
+fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
+    match sent {
+        Ok(response) => match response.status / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            5 => "5xx",
+            _ => "other",
+        },
+        Err(failure) => failure.code.as_str(),
+    }
+}
+
 impl HostCalls for Door {
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
         async move {
             let credential = self.binding.resource.credential_source();
+            let began = Instant::now();
             let before_sending = || self.record_start().boxed();
             let sent = self
                 .egress
                 .send(&self.scope, credential.as_ref(), &self.redactor, request, self.until, &before_sending)
+                .instrument(tracing::debug_span!("egress"))
                 .await;
+            meters::egress(egress_outcome(&sent), began.elapsed());
             if let Err(failure) = &sent {
                 let mut failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 failures.push(failure.code);

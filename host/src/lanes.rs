@@ -82,6 +82,16 @@ impl Lanes {
     pub fn running(&self) -> u32 {
         self.room.in_all.saturating_sub(self.all.lock().free)
     }
+
+    /// Calls that may run at once.
+    pub fn room(&self) -> u32 {
+        self.room.in_all
+    }
+
+    /// Calls that wait for room in any lane.
+    pub fn waiting(&self) -> usize {
+        self.all.lock().calls_waiting + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
+    }
 }
 
 /// One lane a key. Lanes that nobody uses are dropped when there are many.
@@ -106,6 +116,11 @@ impl<K: Clone + Eq + Hash> Keyed<K> {
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         }
         Arc::clone(lanes.entry(key.clone()).or_insert_with(|| Lane::new(room)))
+    }
+
+    fn waiting(&self) -> usize {
+        let lanes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lanes.values().map(|lane| lane.lock().calls_waiting).sum()
     }
 }
 

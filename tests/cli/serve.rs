@@ -134,7 +134,8 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
     [stderr]
-    error: log filter `loud==`: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+    error: log filter `loud==`
+      error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
     hint: give --log like info or monstrum_host=debug,info
     [exit 1]
     $ --lisen 127.0.0.1:0
@@ -157,7 +158,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [exit 2]
     $ unknown setting
     [stderr]
-    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `data_dir`, `plugins_dir`, `database_url`, `public_url`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`
+    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `data_dir`, `plugins_dir`, `database_url`, `public_url`, `max_fuel`, `max_memory_mib`, `max_timeout_s`, `max_calls`, `max_calls_per_plugin`, `max_calls_per_bot`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`, `otlp_endpoint`
       TOML parse error at line 2, column 1
         |
       2 | lisen = 1
