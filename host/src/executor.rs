@@ -11,9 +11,8 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell, Scope};
+use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell};
 use monstrum_guardian::Permit;
-use monstrum_manifest::AuthMethod;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
 use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, Status};
 use tokio::time::Instant;
@@ -76,7 +75,6 @@ impl Executor {
         let limits = limits(self.ceilings, &call.resolved.plugin, binding);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
-            scope: scope(binding),
             binding: Arc::clone(binding),
             entry: Arc::clone(entry),
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
@@ -137,20 +135,6 @@ fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
     limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 
-/// What the call may reach.
-fn scope(binding: &Binding) -> Scope {
-    let resource = &binding.resource;
-    let (executor, resource_type) = (&resource.plugin.manifest.executor, &resource.plugin.manifest.resource_type);
-    let api_base = resource.config.get("api_base").and_then(serde_json::Value::as_str);
-    Scope {
-        api_base: api_base.and_then(|text| text.parse().ok()),
-        egress: executor.egress.clone(),
-        inject: resource_type.auth_methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        follow_redirects: executor.follow_redirects,
-        network: resource.network.clone(),
-    }
-}
-
 fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> ExecuteRequest {
     let resource = &call.resolved.binding.resource;
     ExecuteRequest {
@@ -162,7 +146,7 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
         scope: Some(permit.scope_json()),
         resource_id: Some(permit.resource().to_string()),
-        resource_config: serde_json::to_string(&resource.config).expect("a JSON object has a text"),
+        resource_config: resource.config_text.clone(),
         delegate: None,
         locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
@@ -204,7 +188,6 @@ fn write_log(permit: &Permit, end: &CallEnd, redactor: &Redactor) {
 /// What the component may ask of the host during one call.
 struct Door {
     egress: Egress,
-    scope: Scope,
     binding: Arc<Binding>,
     entry: Arc<Entry>,
     until: Instant,
@@ -253,7 +236,14 @@ impl HostCalls for Door {
             let before_sending = || self.record_start().boxed();
             let sent = self
                 .egress
-                .send(&self.scope, credential.as_ref(), &self.redactor, request, self.until, &before_sending)
+                .send(
+                    &self.binding.resource.scope,
+                    credential.as_ref(),
+                    &self.redactor,
+                    request,
+                    self.until,
+                    &before_sending,
+                )
                 .instrument(tracing::debug_span!("egress"))
                 .await;
             meters::egress(egress_outcome(&sent), began.elapsed());
