@@ -2,10 +2,11 @@
 //!
 //! Percent and JSON escapes may be mixed at will, so they are not searched for as patterns: the text is searched as it
 //! is and as its decoded views (`views`), and what is found there is traced back to the text. Base64, base64url, hex
-//! and UTF-16 are patterns (`patterns`), found in one pass (`search`). What an upstream transforms in any other way is
-//! beyond this.
+//! and UTF-16 are patterns (`patterns`), found in one pass (`search`); what is encoded once more within base64 or hex
+//! is found by reading their digits (`runs`). What an upstream transforms in any other way is beyond this.
 
 mod patterns;
+mod runs;
 mod search;
 mod views;
 
@@ -15,6 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use monstrum_types::{Failure, Secret};
 use serde_json::{Map, Value};
 
+use runs::Digits;
 use search::Search;
 use views::View;
 
@@ -35,6 +37,8 @@ pub struct Redactor {
     search: Option<Search>,
     /// The views in which these values show.
     views: &'static [View],
+    /// Whether these values are printable ASCII throughout.
+    printable: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -134,6 +138,7 @@ impl Redactor {
         let patterns: Vec<_> = self.values.iter().flat_map(|value| patterns::of(value.expose())).collect();
         let has_marks = self.values.iter().any(|value| value.expose().contains(['%', '\\']));
         self.views = if has_marks { View::ONE_BY_ONE } else { View::TOGETHER };
+        self.printable = self.values.iter().all(|value| value.expose().bytes().all(|byte| matches!(byte, b' '..=b'~')));
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
@@ -148,11 +153,23 @@ impl Redactor {
         if depth < VIEW_DEPTH_MAX {
             for view in self.views {
                 let mut askew = Vec::new();
-                let within = |place| search.find_at(text, place, *view, ignore_case, &mut askew);
+                let readings = view.readings(VIEW_DEPTH_MAX - depth);
+                let within = |place| {
+                    for reading in readings {
+                        search.find_at(text, place, *reading, ignore_case, &mut askew);
+                    }
+                };
                 if let Some(decoded) = view.decode(text, within) {
                     let inner = self.find_in_views(search, &decoded, case, depth + 1);
                     found.extend(view.trace_back(text, &inner));
                     found.append(&mut askew);
+                }
+            }
+            for digits in Digits::ALL {
+                // In another case base64 stands for something else.
+                if !ignore_case || digits == Digits::Hex {
+                    let within = |bytes: &[u8]| self.find_in_views(search, bytes, case, depth + 1);
+                    found.extend(digits.find(text, self.printable, within));
                 }
             }
         }

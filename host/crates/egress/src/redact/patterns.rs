@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
 
-use super::views::View;
+use super::views::Reading;
 
 /// One text to look for.
 pub(super) struct Pattern {
@@ -26,11 +26,17 @@ impl Pattern {
         self.is(there, &self.bytes, ignore_case).then_some(range)
     }
 
-    /// The same, where the text is read as `view` reads it.
-    pub(super) fn at_in_view(&self, text: &[u8], start: usize, view: View, ignore_case: bool) -> Option<Range<usize>> {
+    /// The same, where the text is read on from `start` in views.
+    pub(super) fn at_read(
+        &self,
+        text: &[u8],
+        start: usize,
+        reading: Reading,
+        ignore_case: bool,
+    ) -> Option<Range<usize>> {
         let (mut at, mut rest) = (start, self.bytes.as_slice());
         while !rest.is_empty() {
-            let unit = view.unit(&text[at..])?;
+            let unit = reading.unit(&text[at..])?;
             let (next, after) = rest.split_at_checked(unit.decoded().len())?;
             if !self.is(unit.decoded(), next, ignore_case) {
                 return None;
@@ -57,9 +63,17 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns.push(Pattern { bytes: Zeroizing::new(hex::encode(bytes).into_bytes()), any_case: true });
     patterns.extend(base64_of(bytes));
     if !secret.is_ascii() {
-        // ASCII in UTF-16 is found by a view, together with its encodings.
-        patterns.push(Pattern::exact(utf16(secret, u16::to_le_bytes)));
-        patterns.push(Pattern::exact(utf16(secret, u16::to_be_bytes)));
+        // ASCII in UTF-16 is found by a view, together with its encodings. Escapes of JSON leave other characters as
+        // they are, so that no view shows them in UTF-16.
+        let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
+        let json = &quoted[1..quoted.len() - 1];
+        let mut texts = vec![Zeroizing::new(secret.to_owned()), Zeroizing::new(json.to_owned())];
+        texts.push(Zeroizing::new(json.replace('/', "\\/")));
+        texts.dedup();
+        for text in texts {
+            patterns.push(Pattern::exact(utf16(&text, u16::to_le_bytes)));
+            patterns.push(Pattern::exact(utf16(&text, u16::to_be_bytes)));
+        }
     }
     patterns
 }

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
+mod chains;
 mod credentials;
+mod encodings;
 mod network;
 mod order;
 mod redaction;

@@ -302,3 +302,8 @@ impl Call {
         self.source.refreshed = Ok(Arc::new(fresh));
     }
 }
+
+/// The lines of a corpus: cases that were thought of or found before, which run ahead of random ones.
+pub(crate) fn corpus<T: serde::de::DeserializeOwned>(lines: &str) -> Vec<T> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
+}
