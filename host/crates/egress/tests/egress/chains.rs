@@ -81,12 +81,13 @@ fn neighbours() -> impl Strategy<Value = String> {
 pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
-        |(secret, inner, outer, before, after)| Echo {
-            secret,
-            inner: inner.to_owned(),
-            outer: outer.to_owned(),
-            before,
-            after,
+        |(secret, inner, outer, mut before, after)| {
+            // Where a neighbour runs into the first escape, only what is a pattern or a further escape is found behind
+            // it: an upstream that goes to such lengths could as well write the secret backwards.
+            if inner.contains("lines") || inner.contains("UTF-16") {
+                before.push(' ');
+            }
+            Echo { secret, inner: inner.to_owned(), outer: outer.to_owned(), before, after }
         },
     )
 }
