@@ -11,7 +11,7 @@ mod search;
 mod views;
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use monstrum_types::{Failure, Secret};
 use serde_json::{Map, Value};
@@ -35,6 +35,8 @@ pub struct Redactor {
     values: Vec<Secret>,
     /// None where there is nothing to search for.
     search: Option<Search>,
+    /// What else is looked for in the names of headers; made when the first one is.
+    names: OnceLock<Search>,
     /// The views in which these values show.
     views: &'static [View],
     /// Whether these values are printable ASCII throughout.
@@ -76,13 +78,18 @@ impl Redactor {
     /// `text` without secrets.
     #[must_use]
     pub fn redact_text(&self, text: String) -> String {
-        self.redact_string(text, Case::AsWritten)
+        let found = self.find(text.as_bytes(), Case::AsWritten);
+        replace_in(text, &found)
     }
 
     /// The name of a header without secrets, whatever became of their case.
     #[must_use]
     pub fn redact_name(&self, name: String) -> String {
-        self.redact_string(name, Case::Ignored)
+        let Some(search) = &self.search else { return name };
+        let nested = || Search::new(self.values.iter().flat_map(|value| patterns::in_base64(value.expose())).collect());
+        let mut found = self.find_in_views(search, name.as_bytes(), Case::Ignored, 0);
+        found.extend(self.names.get_or_init(nested).find(name.as_bytes(), true));
+        replace_in(name, &merge(found))
     }
 
     /// `value` without secrets in its keys, strings and numbers.
@@ -108,15 +115,6 @@ impl Redactor {
 
     fn redact_members(&self, members: Map<String, Value>) -> Map<String, Value> {
         members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_value(value))).collect()
-    }
-
-    fn redact_string(&self, text: String, case: Case) -> String {
-        let found = self.find(text.as_bytes(), case);
-        if found.is_empty() {
-            return text;
-        }
-        // A secret is whole characters, but a pattern in UTF-16 may end within one.
-        String::from_utf8_lossy(&replace(text.as_bytes(), &found)).into_owned()
     }
 
     fn keep(&mut self, value: Secret) {
@@ -200,6 +198,14 @@ fn replace(bytes: &[u8], ranges: &[Range<usize>]) -> Vec<u8> {
     }
     out.extend_from_slice(&bytes[from..]);
     out
+}
+
+fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
+    if ranges.is_empty() {
+        return text;
+    }
+    // A secret is whole characters, but a pattern in UTF-16 may end within one.
+    String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
 /// The redactor of a call. It only ever learns: a token that was replaced during the call is still looked for at its

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use percent_encoding::utf8_percent_encode;
 use zeroize::Zeroizing;
 
 use super::views::Reading;
+use crate::url::RESERVED;
 
 /// One text to look for.
 pub(super) struct Pattern {
@@ -78,6 +80,34 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns
 }
 
+/// What base64 makes of the other encodings of a secret. Digits that have lost their case, as in the name of a header,
+/// can no longer be read, so that these must be looked for as they are.
+pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
+    let bytes = secret.as_bytes();
+    let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
+    let json = &json[1..json.len() - 1];
+    let units = |escape: &dyn Fn(u16) -> String| secret.encode_utf16().map(escape).collect::<String>();
+    let percent = |escape: &dyn Fn(&u8) -> String| bytes.iter().map(escape).collect::<String>();
+    let reserved = utf8_percent_encode(secret, RESERVED).to_string();
+    let texts = [
+        percent_lower(&reserved),
+        reserved,
+        percent(&|byte| format!("%{byte:02X}")),
+        percent(&|byte| format!("%{byte:02x}")),
+        json.to_owned(),
+        json.replace('/', "\\/"),
+        json.encode_utf16().map(ascii_or_escape).collect(),
+        units(&|unit| format!("\\u{unit:04x}")),
+        units(&|unit| format!("\\u{unit:04X}")),
+        hex::encode(bytes),
+        hex::encode_upper(bytes),
+    ];
+    let encoded = texts.into_iter().map(String::into_bytes);
+    let base64 = base64_of(bytes).into_iter().map(|pattern| pattern.bytes.to_vec());
+    let wide = [utf16(secret, u16::to_le_bytes), utf16(secret, u16::to_be_bytes)];
+    encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
+}
+
 /// The secret alone with and without padding, and inside other data: at each of the three alignments the characters
 /// that it determines on its own. For 8 bytes these are at least 10 characters, 60 bits: no chance hit.
 fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
@@ -95,6 +125,24 @@ fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     texts.sort_unstable();
     texts.dedup();
     texts.into_iter().map(Pattern::exact).collect()
+}
+
+/// As JSON writes it that is to be in ASCII.
+fn ascii_or_escape(unit: u16) -> String {
+    match u8::try_from(unit) {
+        Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),
+        _ => format!("\\u{unit:04x}"),
+    }
+}
+
+/// Percent-encoded text with its hex digits in lower case.
+fn percent_lower(text: &str) -> String {
+    let mut escape = 0;
+    let lower = |character: char| {
+        escape = if character == '%' { 2 } else { i32::max(escape - 1, -1) };
+        if escape >= 0 { character.to_ascii_lowercase() } else { character }
+    };
+    text.chars().map(lower).collect()
 }
 
 fn utf16(secret: &str, order: fn(u16) -> [u8; 2]) -> Vec<u8> {

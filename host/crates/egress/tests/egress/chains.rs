@@ -29,6 +29,10 @@ impl Echo {
         [self.before.as_bytes(), encoded, self.after.as_bytes()].concat()
     }
 
+    pub(crate) fn has_lines(&self) -> bool {
+        [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
+    }
+
     /// Asserts that neither the echo nor any single encoding of the secret lies in `bytes`.
     pub(crate) fn assert_gone(&self, bytes: &[u8], encoded: &[u8]) {
         let shown = String::from_utf8_lossy(bytes);

@@ -5,6 +5,7 @@
 mod benign;
 mod chains;
 mod credentials;
+mod echoes;
 mod encodings;
 mod network;
 mod order;
