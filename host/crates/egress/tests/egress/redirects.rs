@@ -45,6 +45,7 @@ async fn another_origin_gets_no_credential_and_neither_does_the_way_back() {
     call.scope.egress = vec![away.url().parse().unwrap(), home.url().parse().unwrap()];
     // All three are in the audience: it is the redirect that takes the credential away.
     call.credential.audience.extend(call.scope.egress.clone());
+    call.scope.audience = call.credential.audience.clone();
     call.scope.follow_redirects = 5;
     assert_eq!(call.send().await.unwrap().body, b"end");
     assert!(home_again.seen()[0].header("authorization").is_some());

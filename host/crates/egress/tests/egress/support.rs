@@ -227,6 +227,7 @@ impl Call {
             scope: Scope {
                 api_base: Some(base.parse().unwrap()),
                 inject: vec![rule],
+                audience: vec![base.parse().unwrap()],
                 network: Network { allow_addresses: vec!["127.0.0.0/8".parse().unwrap()], allow_http: true },
                 ..Scope::default()
             },
