@@ -126,7 +126,11 @@ fn scope(binding: &Binding) -> Scope {
         api_base: api_base.and_then(|text| text.parse().ok()),
         egress: executor.egress.clone(),
         inject: resource_type.auth_methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        audience: resource_type.auth_methods.iter().flat_map(|method| method.audience(&resource.config, executor)).collect(),
+        audience: resource_type
+            .auth_methods
+            .iter()
+            .flat_map(|method| method.audience(&resource.config, executor))
+            .collect(),
         follow_redirects: executor.follow_redirects,
         network: resource.network.clone(),
     }

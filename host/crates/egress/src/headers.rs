@@ -48,11 +48,7 @@ pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
 }
 
 /// The plugin's headers, if it may write all of them; `authenticated` says whether a credential goes with them.
-pub(crate) fn build(
-    request: &HttpRequest,
-    authenticated: bool,
-    inject: &[InjectRule],
-) -> Result<HeaderMap, Failure> {
+pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
     if request.headers.len() > REQUEST_HEADERS_MAX {
         return Err(invalid("there are more than 100 headers"));
     }

@@ -155,11 +155,9 @@ fn several_rules_are_applied_together_or_not_at_all() {
     assert_eq!(sent.headers["x-key"], "k=s3cr3t/t0ken");
     assert_eq!(sent.headers[AUTHORIZATION], "Basic bWU6czNjcjN0L3Qwa2Vu");
     assert_eq!(sent.body.unwrap(), br#"{"t":"s3cr3t/t0ken"}"#);
-    for (url, text) in [
-        ("https://a.example/x", "{}"),
-        ("https://a.example/{token}?q=1", "{}"),
-        ("https://a.example/{token}", "[]"),
-    ] {
+    for (url, text) in
+        [("https://a.example/x", "{}"), ("https://a.example/{token}?q=1", "{}"), ("https://a.example/{token}", "[]")]
+    {
         assert!(inject(outgoing(url, Some(text)), &credential(all.clone())).is_err(), "{url} {text}");
     }
     // Two headers of one name: the second would be a second credential.

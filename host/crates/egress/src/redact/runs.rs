@@ -141,12 +141,7 @@ impl Digits {
 
 /// Calls `take` with what the digits stand for, read from each of the four digits on that make a difference. Where all
 /// that matters is `printable`, only those parts are read that can hold enough ASCII.
-fn each_base64(
-    values: &[u8],
-    printable: bool,
-    decoded: &mut Vec<u8>,
-    take: &mut impl FnMut(Range<usize>, &[u8]),
-) {
+fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
     if !printable {
         for start in 0..4 {
             read_base64(values, start..values.len(), decoded, take);
@@ -185,12 +180,7 @@ fn may_hold_ascii(values: &[u8]) -> bool {
     })
 }
 
-fn read_base64(
-    values: &[u8],
-    digits: Range<usize>,
-    decoded: &mut Vec<u8>,
-    take: &mut impl FnMut(Range<usize>, &[u8]),
-) {
+fn read_base64(values: &[u8], digits: Range<usize>, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
     let (groups, _) = values[digits.clone()].as_chunks::<4>();
     decoded.clear();
     decoded.extend(groups.iter().flat_map(|[a, b, c, d]| [a << 2 | b >> 4, b << 4 | c >> 2, c << 6 | d]));

@@ -110,8 +110,14 @@ fn every_pair_of_encodings_is_seen_through() {
             for (outer, _) in ENCODINGS {
                 let name = |name: &str| name.to_owned();
                 let quotes = || "\"".to_owned();
-                Echo { secret: name(secret), inner: name(inner), outer: name(outer), before: quotes(), after: quotes() }
-                    .check();
+                Echo {
+                    secret: name(secret),
+                    inner: name(inner),
+                    outer: name(outer),
+                    before: quotes(),
+                    after: quotes(),
+                }
+                .check();
             }
         }
     }

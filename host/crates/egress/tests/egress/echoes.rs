@@ -19,7 +19,10 @@ use crate::support::{Call, Server};
 #[derive(Clone, Debug)]
 enum Place {
     /// In chunks of these lengths, the last of which is used over and over.
-    Body { gzip: bool, chunks: Vec<usize> },
+    Body {
+        gzip: bool,
+        chunks: Vec<usize>,
+    },
     HeaderValue,
     HeaderName,
 }

@@ -145,7 +145,5 @@ fn matches_around_stars(head: &[Glob], middle: &[ComponentSearch], tail: &[Glob]
     }
     let (start, rest) = components.split_at(head.len());
     let (rest, end) = rest.split_at(rest.len() - tail.len());
-    all_match(head, start)
-        && all_match(tail, end)
-        && middle.iter().try_fold(rest, |rest, run| run.find(rest)).is_some()
+    all_match(head, start) && all_match(tail, end) && middle.iter().try_fold(rest, |rest, run| run.find(rest)).is_some()
 }
