@@ -12,5 +12,6 @@ mod network;
 mod order;
 mod redaction;
 mod redirects;
+mod requests;
 mod responses;
 mod support;
