@@ -282,11 +282,13 @@ fn compile_resource(
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {
     let api_base = config.get("api_base").and_then(Value::as_str);
+    let (executor, methods) = (&manifest.executor, &manifest.resource_type.auth_methods);
     Scope {
         api_base: api_base.and_then(|text| text.parse().ok()),
-        egress: manifest.executor.egress.clone(),
-        inject: manifest.resource_type.auth_methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        follow_redirects: manifest.executor.follow_redirects,
+        egress: executor.egress.clone(),
+        inject: methods.iter().flat_map(AuthMethod::inject_rules).collect(),
+        audience: methods.iter().flat_map(|method| method.audience(config, executor)).collect(),
+        follow_redirects: executor.follow_redirects,
         network,
     }
 }
