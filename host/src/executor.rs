@@ -104,9 +104,14 @@ fn limits(plugin: &Plugin, binding: &Binding) -> CallLimits {
     let asked = plugin.manifest.executor.limits;
     let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
     let fuel = asked.fuel.unwrap_or(FUEL_MAX).min(FUEL_MAX).min(bound("fuel"));
-    let memory_mib = u64::from(asked.memory_mib.unwrap_or(MEMORY_MIB_MAX).min(MEMORY_MIB_MAX)).min(bound("memory_mib"));
+    let memory_bytes = memory_bytes(&plugin.manifest.executor).min(bound("memory_mib").saturating_mul(1 << 20));
     let timeout_s = u64::from(asked.timeout_s.unwrap_or(TIMEOUT_S_MAX).min(TIMEOUT_S_MAX)).min(bound("timeout_s"));
-    CallLimits { fuel, memory_bytes: memory_mib << 20, timeout: Duration::from_secs(timeout_s) }
+    CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
+}
+
+/// The memory of a plugin's calls, before a binding narrows it; its component is tried out with the same.
+pub fn memory_bytes(asked: &monstrum_manifest::Executor) -> u64 {
+    u64::from(asked.limits.memory_mib.unwrap_or(MEMORY_MIB_MAX).min(MEMORY_MIB_MAX)) << 20
 }
 
 fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {

@@ -268,7 +268,8 @@ pub async fn build(
         let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
         tools.push(Tool { manifest: tool.clone(), rules, input, output });
     }
-    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities).await?;
+    let memory_bytes = crate::executor::memory_bytes(&manifest.executor);
+    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {
         name: manifest.name.clone(),
         digest: component.digest().clone(),

@@ -158,13 +158,16 @@ impl Bench {
     }
 
     async fn try_load(&self, wasm: Vec<u8>) -> Result<Component, LoadError> {
-        self.runtime.load(&plugin(), wasm, &[Capability::Http]).await
+        self.runtime.load(&plugin(), wasm, &[Capability::Http], MEMORY_BYTES).await
     }
 }
 
 fn runtime(cache: &TempDir, cache_mac_key: [u8; 32]) -> Runtime {
     Runtime::new(RuntimeOptions { cache_dir: cache.path().join("components"), cache_mac_key }).unwrap()
 }
+
+/// What a plugin has that asks for nothing.
+const MEMORY_BYTES: u64 = 64 << 20;
 
 fn plugin() -> PluginName {
     "probe".parse().unwrap()
