@@ -151,9 +151,11 @@ async fn a_component_that_compiles_too_long_is_named_and_holds_nobody_up() {
 
 #[tokio::test]
 async fn a_component_is_tried_out_with_the_memory_of_its_calls() {
-    let bench = Bench::new();
-    let wasm = || guest(&format!("(memory $more 100) {ECHO}"));
-    let load = |pages: u64| bench.runtime.load(&plugin(), wasm(), &[Capability::Http], pages << 16);
+    let (bench, plugin) = (Bench::new(), plugin());
+    let load = |pages: u64| {
+        let wasm = guest(&format!("(memory $more 100) {ECHO}"));
+        bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
+    };
     // 100 pages, and the 2 that every guest has.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
