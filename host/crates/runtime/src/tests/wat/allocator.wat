@@ -1,5 +1,5 @@
 ;; Gives out memory once, growing it where need be.
-    (local $place i32)
+    (local $place i32) (; first ;)
     (local.set $place (global.get $next))
     (global.set $next (i32.and (i32.add (i32.add (local.get $place) (local.get $size)) (i32.const 7)) (i32.const -8)))
     (block $fits (loop $more

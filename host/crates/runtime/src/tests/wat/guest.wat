@@ -17,23 +17,23 @@
     (core func $status (canon lower (func $credentials "status") (memory $memory) (realloc $realloc)))
     (core func $exit (canon lower (func $exit "exit")))
     (core module $plugin
-    (import "host" "log" (func $log (param i32 i32 i32 i32 i32)))
-    (import "host" "send" (func $send (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
-    (import "host" "status" (func $status (param i32)))
-    (import "host" "exit" (func $exit (param i32)))
-    (import "host" "memory" (memory 2))
-    (import "host" "cabi_realloc" (func $allocate (param i32 i32 i32 i32) (result i32)))
-    ;; Hands back a result of the kind (0 success, 1 error, 2 scope violation) with a text.
-    (func $answer (param $kind i32) (param $text i32) (param $length i32) (result i32)
-        (i32.store (i32.const 16) (local.get $kind))
-        (i32.store (i32.const 20) (local.get $text))
-        (i32.store (i32.const 24) (local.get $length))
-        (i32.const 16))
-    ;; GET / without anything.
-    (func $get
-        (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
-            (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 1)
-            (i32.const 0) (i32.const 0) (i32.const 128)))
+        (import "host" "log" (func $log (param i32 i32 i32 i32 i32)))
+        (import "host" "send" (func $send (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
+        (import "host" "status" (func $status (param i32)))
+        (import "host" "exit" (func $exit (param i32)))
+        (import "host" "memory" (memory 2))
+        (import "host" "cabi_realloc" (func $allocate (param i32 i32 i32 i32) (result i32)))
+        ;; Hands back a result of the kind (0 success, 1 error, 2 scope violation) with a text.
+        (func $answer (param $kind i32) (param $text i32) (param $length i32) (result i32)
+            (i32.store (i32.const 16) (local.get $kind))
+            (i32.store (i32.const 20) (local.get $text))
+            (i32.store (i32.const 24) (local.get $length))
+            (i32.const 16))
+        ;; GET / without anything.
+        (func $get
+            (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
+                (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 1)
+                (i32.const 0) (i32.const 0) (i32.const 128)))
         (; functions ;))
     (core instance $plugin (instantiate $plugin (with "host" (instance
         (export "log" (func $log)) (export "send" (func $send)) (export "status" (func $status))

@@ -1,0 +1,1 @@
+//! Requests that overstep, by both ways out.
