@@ -1,7 +1,6 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
 mod governed;
-mod hostile;
 mod plugins;
 mod scopes;
 mod steal;

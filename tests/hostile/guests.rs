@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use support::Server;
 
 const TYPES: &str = include_str!("../../host/crates/runtime/src/tests/wat/types.wat");
-const ALLOCATOR: &str = include_str!("../../host/crates/runtime/src/tests/wat/allocator.wat");
+pub(crate) const ALLOCATOR: &str = include_str!("../../host/crates/runtime/src/tests/wat/allocator.wat");
 const GUEST: &str = include_str!("../../host/crates/runtime/src/tests/wat/guest.wat");
 
 /// A plugin whose component is written by hand.
