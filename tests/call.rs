@@ -3,7 +3,6 @@
 mod ceilings;
 mod governed;
 mod growth;
-mod hostile;
 mod plugins;
 mod scopes;
 mod steal;

@@ -8,6 +8,7 @@ mod call;
 mod canary;
 mod cli;
 mod crash;
+mod hostile;
 mod http;
 mod locked;
 mod stable;

@@ -80,7 +80,8 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         cache_dir: data.path.join("cache"),
         cache_mac_key: *data.vault.derive("precompiled cache"),
     })?;
-    let plugins = Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock))?;
+    let plugins =
+        Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
     let plugins = Arc::new(plugins);
     let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), Arc::clone(&plugins)).await?;
     let policy = Arc::new(policy);

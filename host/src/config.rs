@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use monstrum_manifest::Limits;
 use serde::Deserialize;
 
 /// The flags of `monstrum serve`.
@@ -91,6 +92,14 @@ impl Default for Ceilings {
     /// What a call gets where nobody asks for anything (plugin-contract).
     fn default() -> Self {
         Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
+    }
+}
+
+impl Ceilings {
+    /// The memory of a plugin's calls, before a binding narrows it.
+    pub fn memory_bytes(self, asked: &Limits) -> u64 {
+        let default = Ceilings::default().memory_mib;
+        u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20
     }
 }
 

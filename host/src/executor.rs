@@ -120,11 +120,10 @@ fn limits(ceilings: Ceilings, plugin: &Plugin, binding: &Binding) -> CallLimits 
     let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
     let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
     let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
-    let memory_mib = asked.memory_mib.unwrap_or(default.memory_mib).min(ceilings.memory_mib);
-    let memory_mib = u64::from(memory_mib).min(bound("memory_mib"));
+    let memory_bytes = ceilings.memory_bytes(&asked).min(bound("memory_mib").saturating_mul(1 << 20));
     let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
     let timeout_s = u64::from(timeout_s).min(bound("timeout_s"));
-    CallLimits { fuel, memory_bytes: memory_mib << 20, timeout: Duration::from_secs(timeout_s) }
+    CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
 }
 
 fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {

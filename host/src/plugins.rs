@@ -21,6 +21,7 @@ use utoipa::ToSchema;
 
 pub use version::{LoadError, Plugin, Tool, build};
 
+use crate::config::Ceilings;
 use crate::plugin_folder::{
     COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir,
 };
@@ -95,6 +96,7 @@ pub struct Plugins {
     runtime: Runtime,
     store: Store,
     clock: Arc<dyn Clock>,
+    ceilings: Ceilings,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// One load at a time, so that two plugins cannot both take one tool name.
     loading: tokio::sync::Mutex<()>,
@@ -102,10 +104,17 @@ pub struct Plugins {
 
 impl Plugins {
     /// Nothing is loaded yet. `dir` must exist.
-    pub fn new(dir: &Path, runtime: Runtime, store: Store, clock: Arc<dyn Clock>) -> Result<Plugins, FolderError> {
+    pub fn new(
+        dir: &Path,
+        runtime: Runtime,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        ceilings: Ceilings,
+    ) -> Result<Plugins, FolderError> {
         check_plugins_dir(dir)?;
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
-        Ok(Plugins { dir, runtime, store, clock, entries: RwLock::default(), loading: tokio::sync::Mutex::default() })
+        let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
+        Ok(Plugins { dir, runtime, store, clock, ceilings, entries, loading })
     }
 
     /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other.
@@ -207,7 +216,7 @@ impl Plugins {
         let locale_files = folder.locales(&manifest.locales_dir)?;
         let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
         let locales = serde_json::json!(locale_files);
-        let plugin = build(&self.runtime, manifest, locale_files, component.clone()).await?;
+        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
         let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
@@ -280,7 +289,7 @@ impl Plugins {
         }
         let manifest = monstrum_manifest::parse(MANIFEST, &stored.manifest)?;
         let locales = serde_json::from_value(stored.locales).map_err(|error| LoadError::Locales(error.to_string()))?;
-        let plugin = build(&self.runtime, manifest, locales, stored.component).await?;
+        let plugin = build(&self.runtime, self.ceilings, manifest, locales, stored.component).await?;
         self.check_unique(&plugin)?;
         Ok(Some(Arc::new(plugin)))
     }

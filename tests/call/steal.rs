@@ -2,9 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
-use rstest::rstest;
-use serde_json::{Value, json};
-use support::{Canned, FakeGithub, TOKEN};
+use serde_json::json;
+use support::{FakeGithub, TOKEN};
 
 use crate::canary::encodings::{Search, encodings};
 use crate::stable::{lines, stable};
@@ -67,69 +66,5 @@ async fn the_memory_of_the_plugin_holds_the_credential_in_no_form() -> Result<()
         assert_eq!(hits, 0, "{name} of the token is in the guest's memory");
     }
     assert_eq!(of_forms.len(), forms.len());
-    Ok(())
-}
-
-/// An upstream that hands the token out in any of the encodings; the plugin gets none of them.
-#[tokio::test]
-async fn what_an_upstream_echoes_is_redacted_in_every_encoding() -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
-    world.grant_all("test-echo").await?;
-    let search = Search::of(TOKEN);
-    for (name, form) in encodings(TOKEN) {
-        let body = [b"before ", form.as_slice(), b" after"].concat();
-        world.github.answer("/leak", Canned::new(200, body).header("X-Kept", "kept"));
-        let answer = world.call("test_echo_fetch", &json!({ "path": "/leak" })).await?;
-        let got = answer["data"]["body"].as_str().with_context(|| format!("{name}: no body in {answer}"))?;
-        assert!(got.contains("[redacted]") && search.find(got.as_bytes()).is_none(), "{name}: {got}");
-        assert_eq!(answer["data"]["status"], 200, "{name}");
-    }
-    Ok(())
-}
-
-/// The plugin cannot write what the host writes, nor send what it must not have.
-#[rstest]
-#[case::the_header_of_the_credential(json!({ "headers": { "Authorization": "Bearer forged" } }), "denied")]
-#[case::in_other_case(json!({ "headers": { "aUTHORIZATION": "Bearer forged" } }), "denied")]
-#[case::without_asking_for_the_credential(json!({ "headers": { "Authorization": "Bearer forged" }, "authenticate": false }), "denied")]
-#[case::the_host(json!({ "headers": { "Host": "other.example" } }), "denied")]
-#[case::a_proxy(json!({ "headers": { "Proxy-Authorization": "x" } }), "denied")]
-#[case::a_cookie_beside_the_credential(json!({ "headers": { "Cookie": "a=b" } }), "denied")]
-#[case::a_second_header_in_one(json!({ "headers": { "X-A": "a\r\nAuthorization: Bearer forged" } }), "invalid")]
-#[case::the_secret_in_a_header(json!({ "headers": { "X-A": TOKEN } }), "denied")]
-#[case::the_secret_in_the_query(json!({ "query": { "a": TOKEN } }), "denied")]
-#[case::the_secret_in_the_body(json!({ "method": "POST", "body": format!("{{\"a\":{}}}", json!(TOKEN)) }), "denied")]
-#[case::another_host(json!({ "path": "http://127.0.0.2:1/" }), "denied")]
-#[case::another_port(json!({ "path": "http://127.0.0.1:1/" }), "denied")]
-#[case::the_metadata_service(json!({ "path": "http://169.254.169.254/latest" }), "denied")]
-#[case::another_scheme(json!({ "path": "file:///etc/passwd" }), "invalid")]
-#[case::a_user_in_the_url(json!({ "path": "http://a:b@127.0.0.1/" }), "invalid")]
-#[tokio::test]
-async fn a_request_that_oversteps_does_not_leave(#[case] request: Value, #[case] code: &str) -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
-    world.grant_all("test-echo").await?;
-    let mut params = json!({ "path": "/echo" });
-    params.as_object_mut().context("an object")?.extend(request.as_object().context("an object")?.clone());
-    let answer = world.call("test_echo_fetch", &params).await?;
-    let failure = &answer["data"]["failure"];
-    assert_eq!((&failure["code"], &failure["sent"]), (&json!(code), &json!(false)), "{answer}");
-    assert_eq!(lines(&world.github.requests(), TOKEN), [""; 0]);
-    // What is refused before a byte leaves is one row.
-    let events = world.audit_of(&answer).await?["events"].as_array().map(Vec::len);
-    assert_eq!(events, Some(1));
-    Ok(())
-}
-
-/// Redirects are the plugin's to see, and a credential's never to follow.
-#[tokio::test]
-async fn a_redirect_is_not_followed_unasked() -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
-    world.grant_all("test-echo").await?;
-    let thief = FakeGithub::start_with_token("none").await?;
-    let to = format!("{}/collect?token={}", thief.url(), "leak");
-    world.github.answer("/away", Canned::new(302, "").header("Location", &to));
-    let answer = world.call("test_echo_fetch", &json!({ "path": "/away" })).await?;
-    assert_eq!(answer["data"]["status"], 302);
-    assert_eq!(lines(&thief.requests(), TOKEN), [""; 0]);
     Ok(())
 }

@@ -9,6 +9,7 @@ use monstrum_store::StoreError;
 use monstrum_types::{Digest, PluginName, ToolName};
 use sha2::Digest as _;
 
+use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, MANIFEST};
 
 /// One version of a plugin, ready to serve.
@@ -76,6 +77,7 @@ pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
 /// Compiles a manifest and its component into something that can serve. `monstrum plugin validate` uses it as well.
 pub async fn build(
     runtime: &Runtime,
+    ceilings: Ceilings,
     manifest: Manifest,
     locale_files: BTreeMap<String, String>,
     component: Vec<u8>,
@@ -91,7 +93,9 @@ pub async fn build(
         let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
         tools.push(Tool { manifest: tool.clone(), rules, input, output });
     }
-    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities).await?;
+    // Its start is tried out with the memory that its calls will have.
+    let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
+    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {
         name: manifest.name.clone(),
         digest: component.digest().clone(),

@@ -1,4 +1,4 @@
-//! Takes memory, and writes to it, until there is none.
+//! Takes memory, and writes to it, until there is none; in chunks of nothing it does not begin.
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,9 @@ monstrum_sdk::export!(Greedy);
 
 fn run(request: &Request) -> Result<Value, Error> {
     let chunk_bytes = request.optional_param::<usize>("chunk_kib")?.unwrap_or(CHUNK_KIB) * 1024;
+    if chunk_bytes == 0 {
+        return Ok(Value::Null);
+    }
     let mut chunks = Vec::new();
     loop {
         chunks.push(black_box(vec![1_u8; chunk_bytes]));

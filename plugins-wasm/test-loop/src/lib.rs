@@ -1,4 +1,4 @@
-//! Never returns: it computes without end, or sleeps.
+//! Never returns: it computes without end, or sleeps; by mode `none` it does neither.
 
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,11 @@ impl Executor for Endless {
 monstrum_sdk::export!(Endless);
 
 fn run(request: &Request) -> Result<Value, Error> {
-    let is_asleep = request.optional_param::<String>("mode")?.as_deref() == Some("sleep");
+    let mode = request.optional_param::<String>("mode")?;
+    if mode.as_deref() == Some("none") {
+        return Ok(Value::Null);
+    }
+    let is_asleep = mode.as_deref() == Some("sleep");
     let mut turns = 0_u64;
     loop {
         if is_asleep {

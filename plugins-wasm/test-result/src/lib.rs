@@ -12,7 +12,10 @@ use wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult, Gu
 
 /// A host hands on at most 1 MiB, and at most 64 levels.
 const BIG_BYTES: usize = 1_100_000;
-const DEEP_LEVELS: usize = 200;
+const DEEP_LEVELS: usize = 200_000;
+/// More than a guest has, and a little less.
+const HUGE_BYTES: usize = 100_000_000;
+const LARGE_BYTES: usize = 50_000_000;
 
 struct Results;
 
@@ -21,6 +24,8 @@ impl Guest for Results {
         // The parameters are valid against a schema with one member, so its value is the fourth part between quotes.
         match request.params.split('"').nth(3).unwrap_or_default() {
             "big" => ExecuteResult::Success(format!("\"{}\"", "x".repeat(BIG_BYTES))),
+            "large" => ExecuteResult::Success("x".repeat(LARGE_BYTES)),
+            "huge" => ExecuteResult::Success("x".repeat(HUGE_BYTES)),
             "deep" => ExecuteResult::Success("[".repeat(DEEP_LEVELS) + &"]".repeat(DEEP_LEVELS)),
             "invalid" => ExecuteResult::Success("{\"half\":".to_owned()),
             "empty" => ExecuteResult::Success(String::new()),

@@ -2,17 +2,7 @@
 
 use std::time::Duration;
 
-/// What a plugin may send in one request: room for any JSON and for small files; larger ones need another way.
-pub const REQUEST_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
-
-/// Headers of the plugin's own: what common servers accept in all.
-pub const REQUEST_HEADERS_MAX: usize = 100;
-
-/// Names and values of the plugin's headers together: what common servers accept in all.
-pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
-
-/// The URL with its query, before a credential is added: what common servers accept.
-pub const URL_BYTES_MAX: usize = 8 * 1024;
+pub use monstrum_types::{REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX, URL_BYTES_MAX};
 
 /// A decoded response body: as much as a plugin may send, and a sixth of its default memory.
 pub const RESPONSE_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;

@@ -154,6 +154,7 @@ impl Attempt {
                 return Ended { answer: Err(internal(Broken::Start(StartError::Instance(error)))), fuel_used: 0 };
             }
         };
+        let requests = store.data().outgoing.tasks();
         let ended = timeout(limits.timeout, async {
             place = Some(component.engine().calls.acquire().await.expect("nobody closes this semaphore"));
             let guest = component.start(&mut store).await.map_err(Broken::Start)?;
@@ -167,6 +168,9 @@ impl Attempt {
             Err(_) => Err(Stopped { stop: Stop::Timeout { timeout: limits.timeout }, cause: None }),
         };
         drop(store);
+        // Dropping the store has aborted them. Nothing may leave after the end of the call.
+        requests.close();
+        requests.wait().await;
         drop(place);
         Ended { answer, fuel_used }
     }

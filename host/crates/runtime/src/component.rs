@@ -13,11 +13,12 @@ use wasmtime::component::InstancePre;
 use crate::bindings::{Guest, GuestIndices};
 use crate::cache::Cache;
 use crate::call;
-use crate::engine::Engine;
+use crate::compile::NotCompiled;
+use crate::engine::{Engine, Runtime};
 use crate::error::{Cause, LoadError};
 use crate::host::HostCalls;
 use crate::imports::{self, EXECUTOR};
-use crate::limits::{CallLimits, MEMORY_BYTES_MAX};
+use crate::limits::CallLimits;
 use crate::store::State;
 
 /// How long a component may take to start at load. An interpreter takes milliseconds.
@@ -73,37 +74,40 @@ pub(crate) enum StartError {
     Exports(wasmtime::Error),
 }
 
-/// [`crate::Runtime::load`].
+/// [`Runtime::load`].
 pub(crate) async fn load(
-    engine: &Arc<Engine>,
-    cache: &Arc<Cache>,
+    runtime: &Runtime,
     plugin: &PluginName,
     wasm: Vec<u8>,
     capabilities: &[Capability],
+    memory_bytes: u64,
 ) -> Result<Component, LoadError> {
-    let work = Work {
-        engine: Arc::clone(engine),
-        cache: Arc::clone(cache),
+    let work = Arc::new(Work {
+        engine: Arc::clone(&runtime.engine),
+        cache: Arc::clone(&runtime.cache),
         plugin: plugin.clone(),
         capabilities: capabilities.to_vec(),
+        wasm,
+    });
+    let unforeseen = || {
+        // A panic of a parser or the compiler is the component's fault as far as anybody can tell.
+        tracing::error!(plugin.name = %plugin, "compiling a component failed in an unforeseen way");
+        LoadError::NotAComponent { plugin: plugin.clone(), reason: "it cannot be compiled".to_owned() }
     };
-    let place = Arc::clone(&engine.compilations).acquire_owned().await.expect("nobody closes this semaphore");
-    let prepared = tokio::task::spawn_blocking(move || {
-        // The place is the work's, which goes on when the one who asked for it goes away.
-        let _place = place;
-        work.prepare(&wasm)
-    })
-    .await;
-    let component = match prepared {
-        Ok(component) => component?,
-        // A panic of the compiler is the component's fault as far as anybody can tell.
-        Err(error) => {
-            tracing::error!(plugin.name = %plugin, %error, "compiling a component failed in an unforeseen way");
-            let reason = "it cannot be compiled".to_owned();
-            return Err(LoadError::NotAComponent { plugin: plugin.clone(), reason });
+    let here = Arc::clone(&work);
+    let checked = tokio::task::spawn_blocking(move || here.checked()).await.map_err(|_| unforeseen())??;
+    let component = match checked {
+        Checked::Known(component) => component,
+        Checked::New { imports, digest } => {
+            let limit = runtime.compile_timeout;
+            let compiled = runtime.engine.compiler.run(limit, move || work.compiled(imports, digest)).await;
+            compiled.map_err(|not_compiled| match not_compiled {
+                NotCompiled::TimedOut => LoadError::CompileTimeout { plugin: plugin.clone(), limit },
+                NotCompiled::Lost => unforeseen(),
+            })??
         }
     };
-    component.try_out(plugin).await?;
+    component.try_out(plugin, memory_bytes).await?;
     Ok(component)
 }
 
@@ -113,13 +117,46 @@ struct Work {
     cache: Arc<Cache>,
     plugin: PluginName,
     capabilities: Vec<Capability>,
+    wasm: Vec<u8>,
+}
+
+/// What the outside of a component has shown.
+enum Checked {
+    /// Its compiled form was in the cache.
+    Known(Component),
+    New {
+        imports: Vec<String>,
+        digest: Digest,
+    },
 }
 
 impl Work {
-    fn prepare(&self, wasm: &[u8]) -> Result<Component, LoadError> {
-        let imports = imports::check(&self.plugin, wasm, &self.capabilities)?;
-        let digest = digest_of(wasm);
-        let compiled = self.compiled(wasm, &digest)?;
+    fn checked(&self) -> Result<Checked, LoadError> {
+        let imports = imports::check(&self.plugin, &self.wasm, &self.capabilities)?;
+        let digest = digest_of(&self.wasm);
+        match self.cache.load(&self.engine.wasmtime, &digest) {
+            Some(compiled) => self.linked(&compiled, imports, digest).map(Checked::Known),
+            None => Ok(Checked::New { imports, digest }),
+        }
+    }
+
+    fn compiled(&self, imports: Vec<String>, digest: Digest) -> Result<Component, LoadError> {
+        let compiled = wasmtime::component::Component::from_binary(&self.engine.wasmtime, &self.wasm);
+        let compiled = compiled.map_err(|source| LoadError::Compile {
+            plugin: self.plugin.clone(),
+            digest: digest.clone(),
+            source: Cause::from(source),
+        })?;
+        self.cache.store(&digest, &compiled);
+        self.linked(&compiled, imports, digest)
+    }
+
+    fn linked(
+        &self,
+        compiled: &wasmtime::component::Component,
+        imports: Vec<String>,
+        digest: Digest,
+    ) -> Result<Component, LoadError> {
         // What the compiler took for imports must be what was checked: two parsers can differ.
         for (name, _) in compiled.component_type().imports(&self.engine.wasmtime) {
             imports::check_import(&self.plugin, name, &self.capabilities)?;
@@ -132,21 +169,10 @@ impl Work {
         let instance = self
             .engine
             .linker
-            .instantiate_pre(&compiled)
+            .instantiate_pre(compiled)
             .map_err(|source| wrong_types(named_in(&source, &imports), source))?;
         let exports = GuestIndices::new(&instance).map_err(|source| wrong_types(EXECUTOR, source))?;
         Ok(Component(Arc::new(Loaded { engine: Arc::clone(&self.engine), digest, imports, instance, exports })))
-    }
-
-    fn compiled(&self, wasm: &[u8], digest: &Digest) -> Result<wasmtime::component::Component, LoadError> {
-        if let Some(compiled) = self.cache.load(&self.engine.wasmtime, digest) {
-            return Ok(compiled);
-        }
-        let compiled = wasmtime::component::Component::from_binary(&self.engine.wasmtime, wasm).map_err(|source| {
-            LoadError::Compile { plugin: self.plugin.clone(), digest: digest.clone(), source: Cause::from(source) }
-        })?;
-        self.cache.store(digest, &compiled);
-        Ok(compiled)
     }
 }
 
@@ -163,9 +189,8 @@ fn digest_of(wasm: &[u8]) -> Digest {
 
 impl Component {
     /// Starts the component once: the types of its exports show only then, and so does a start that never ends.
-    async fn try_out(&self, plugin: &PluginName) -> Result<(), LoadError> {
-        // The limits of its calls are the operator's to say and not known here, so memory has only the ceiling of all.
-        let limits = CallLimits { memory_bytes: MEMORY_BYTES_MAX, timeout: TRIAL_TIMEOUT, ..CallLimits::default() };
+    async fn try_out(&self, plugin: &PluginName, memory_bytes: u64) -> Result<(), LoadError> {
+        let limits = CallLimits { memory_bytes, timeout: TRIAL_TIMEOUT, ..CallLimits::default() };
         match call::trial(self, limits).await {
             Ok(()) => Ok(()),
             Err(call::TrialError::WrongTypes(source)) => Err(LoadError::WrongTypes {

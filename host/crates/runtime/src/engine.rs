@@ -18,6 +18,7 @@ use wasmtime::{
 };
 
 use crate::cache::Cache;
+use crate::compile::{COMPILE_TIMEOUT, Compiler};
 use crate::component::{self, Component};
 use crate::error::{LoadError, RuntimeError};
 use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
@@ -26,9 +27,6 @@ use crate::store::{self, State};
 /// Calls that run or wait in a host call at the same time; more wait for a place, within their own time limit. At the
 /// full 64 MiB each they would fill the memory of a large server.
 const CALLS_MAX: u32 = 1024;
-
-/// Components that are compiled at the same time. One compilation keeps all cores busy by itself; a second fills the gaps.
-const COMPILATIONS_MAX: usize = 2;
 
 /// How long a guest computes before it lets others on its thread go on.
 const TICK: Duration = Duration::from_millis(10);
@@ -59,8 +57,9 @@ pub struct RuntimeOptions {
 /// Loads components. Cheap to clone.
 #[derive(Clone)]
 pub struct Runtime {
-    engine: Arc<Engine>,
-    cache: Arc<Cache>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) compile_timeout: Duration,
 }
 
 impl Runtime {
@@ -69,18 +68,19 @@ impl Runtime {
         let RuntimeOptions { cache_dir, cache_mac_key } = options;
         let engine = Engine::shared()?;
         let cache = Arc::new(Cache::open(cache_dir, &cache_mac_key, &engine.wasmtime)?);
-        Ok(Runtime { engine, cache })
+        Ok(Runtime { engine, cache, compile_timeout: COMPILE_TIMEOUT })
     }
 
     /// Checks, compiles or takes from the cache, and tries out a component. Nothing of it runs but its start, once,
-    /// under limits and without a host that answers.
+    /// with the memory of its calls, under limits and without a host that answers.
     pub async fn load(
         &self,
         plugin: &PluginName,
         component: Vec<u8>,
         capabilities: &[Capability],
+        memory_bytes: u64,
     ) -> Result<Component, LoadError> {
-        component::load(&self.engine, &self.cache, plugin, component, capabilities).await
+        component::load(self, plugin, component, capabilities, memory_bytes).await
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Engine {
     pub(crate) wasmtime: wasmtime::Engine,
     pub(crate) linker: Linker<State>,
     pub(crate) calls: Semaphore,
-    pub(crate) compilations: Arc<Semaphore>,
+    pub(crate) compiler: Compiler,
     _ticker: Ticker,
 }
 
@@ -115,7 +115,7 @@ impl Engine {
             wasmtime,
             linker,
             calls: Semaphore::new(CALLS_MAX as usize),
-            compilations: Arc::new(Semaphore::new(COMPILATIONS_MAX)),
+            compiler: Compiler::new()?,
             _ticker: ticker,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use monstrum_types::{Digest, PluginName};
 
@@ -24,6 +25,13 @@ pub enum RuntimeError {
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// The threads that compile cannot be started.
+    #[error("failed to start the threads that compile components")]
+    Threads {
+        /// Why.
+        #[source]
+        source: Cause,
     },
     /// The folder of compiled components cannot be had.
     #[error("failed to prepare the component cache `{}`", path.display())]
@@ -121,6 +129,14 @@ pub enum LoadError {
         /// Why.
         #[source]
         source: Cause,
+    },
+    /// It takes longer than anybody should wait.
+    #[error("compiling the component of plugin `{plugin}` took longer than {} s", limit.as_secs_f64())]
+    CompileTimeout {
+        /// Whose component.
+        plugin: PluginName,
+        /// What it had.
+        limit: Duration,
     },
     /// It compiles, but does not start.
     #[error("the component of plugin `{plugin}` does not start: {reason}")]

@@ -32,7 +32,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    fn count_http(&mut self) -> Result<(), Failure> {
+    pub(crate) fn count_http(&mut self) -> Result<(), Failure> {
         self.count_host_call()?;
         if self.http_calls >= HTTP_CALLS_MAX {
             return Err(limit(format!("the call has made {HTTP_CALLS_MAX} HTTP requests, which is the limit")));
@@ -58,17 +58,17 @@ impl types::Host for State {}
 
 impl http::Host for State {
     async fn send(&mut self, request: http::Request) -> wasmtime::Result<Result<http::Response, WitFailure>> {
-        if let Err(failure) = self.counters.count_http() {
+        if let Err(failure) = self.outgoing.counters.count_http() {
             return Ok(Err(failure.into()));
         }
-        let answer = self.host.http_send(request.into()).await;
+        let answer = self.outgoing.host.http_send(request.into()).await;
         Ok(answer.map(Into::into).map_err(Into::into))
     }
 }
 
 impl credentials::Host for State {
     async fn status(&mut self) -> wasmtime::Result<String> {
-        Ok(self.host.credential_status())
+        Ok(self.outgoing.host.credential_status())
     }
 }
 

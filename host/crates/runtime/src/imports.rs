@@ -50,6 +50,9 @@ const INERT_WASI: &[&str] = &[
     "wasi:sockets/udp-create-socket",
 ];
 
+/// HTTP as WASI 0.2 has it, which leads to the same door as the contract's own. Serving requests is no plugin's.
+const HTTP_WASI: &[&str] = &["wasi:http/outgoing-handler", "wasi:http/types"];
+
 /// What stands behind the name of an import.
 enum Import {
     /// Always there.
@@ -67,17 +70,19 @@ fn classify(name: &str) -> Import {
             Import::Always
         }
         "monstrum:plugin/http@0.1.0" => Import::With(Capability::Http),
+        _ if is_wasi(name, HTTP_WASI) => Import::With(Capability::Http),
         "monstrum:plugin/sandbox@0.1.0" => Import::NotYet(Capability::Sandbox),
         "monstrum:plugin/tools@0.1.0" => Import::NotYet(Capability::Tools),
         "monstrum:plugin/events@0.1.0" => Import::NotYet(Capability::Events),
-        _ if is_inert_wasi(name) => Import::Always,
+        _ if is_wasi(name, INERT_WASI) => Import::Always,
         _ => Import::Unknown,
     }
 }
 
-fn is_inert_wasi(name: &str) -> bool {
+/// Whether `name` is one of `interfaces` in some version 0.2.
+fn is_wasi(name: &str, interfaces: &[&str]) -> bool {
     name.split_once("@0.2.").is_some_and(|(interface, patch)| {
-        !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && INERT_WASI.contains(&interface)
+        !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && interfaces.contains(&interface)
     })
 }
 
@@ -202,8 +207,9 @@ mod tests {
 
     #[test]
     fn imports_are_accepted_by_name_and_capability() {
-        let imports = check_wat(&importing("monstrum:plugin/http@0.1.0"), &[Capability::Http]).unwrap();
-        assert_eq!(imports, ["monstrum:plugin/http@0.1.0"]);
+        for http in ["monstrum:plugin/http@0.1.0", "wasi:http/outgoing-handler@0.2.0", "wasi:http/types@0.2.6"] {
+            assert_eq!(check_wat(&importing(http), &[Capability::Http]).unwrap(), [http]);
+        }
         for always in [
             "monstrum:plugin/types@0.1.0",
             "monstrum:plugin/log@0.1.0",
@@ -218,11 +224,16 @@ mod tests {
 
     #[test]
     fn an_import_without_its_capability_is_named() {
-        let cases = [("http", "http"), ("sandbox", "sandbox"), ("tools", "tools"), ("events", "events")];
-        for (interface, capability) in cases {
-            let import = format!("monstrum:plugin/{interface}@0.1.0");
+        for (import, capability) in [
+            ("monstrum:plugin/http@0.1.0", "http"),
+            ("wasi:http/types@0.2.0", "http"),
+            ("wasi:http/outgoing-handler@0.2.6", "http"),
+            ("monstrum:plugin/sandbox@0.1.0", "sandbox"),
+            ("monstrum:plugin/tools@0.1.0", "tools"),
+            ("monstrum:plugin/events@0.1.0", "events"),
+        ] {
             assert_eq!(
-                check_wat(&importing(&import), &[]).unwrap_err(),
+                check_wat(&importing(import), &[]).unwrap_err(),
                 format!(
                     "the component of plugin `probe` imports `{import}`, but its manifest does not list \
                      `{capability}` under executor.capabilities"
@@ -250,8 +261,9 @@ mod tests {
     fn any_other_import_is_unknown() {
         let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
         for import in [
-            "wasi:http/outgoing-handler@0.2.6",
-            "wasi:http/types@0.2.6",
+            "wasi:http/incoming-handler@0.2.6",
+            "wasi:http/outgoing-handler@0.3.0",
+            "wasi:http/outgoing-handler",
             "wasi:keyvalue/store@0.2.0",
             "wasi:io/streams@0.3.0",
             "wasi:io/streams@0.2.0-rc",

@@ -10,6 +10,7 @@
 mod bindings;
 mod cache;
 mod call;
+mod compile;
 mod component;
 mod engine;
 mod error;
@@ -21,6 +22,7 @@ mod result;
 mod store;
 #[cfg(test)]
 mod tests;
+mod wasi_http;
 
 pub use bindings::{DelegateConstraints, ExecuteRequest};
 pub use call::CallEnd;

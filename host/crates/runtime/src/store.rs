@@ -5,11 +5,13 @@ use std::sync::Arc;
 use wasmtime::Store;
 use wasmtime::component::{HasSelf, Linker, ResourceTable};
 use wasmtime_wasi::{WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView};
+use wasmtime_wasi_http::WasiHttpCtx;
 
 use crate::bindings::{credentials, http, log, types};
-use crate::host::{Counters, HostCalls};
+use crate::host::HostCalls;
 use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
+use crate::wasi_http::{self, Outgoing};
 
 /// How often a guest that makes no calls at all reports what it has burnt. A guest that is cut off by the clock has burnt up
 /// to this much more than is known of it: 0.5 % of the default budget.
@@ -17,12 +19,12 @@ const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 
 /// The host's side of one call.
 pub(crate) struct State {
-    pub(crate) host: Arc<dyn HostCalls>,
-    pub(crate) counters: Counters,
+    pub(crate) outgoing: Outgoing,
     pub(crate) log: SharedLog,
     pub(crate) limiter: MemoryLimiter,
+    pub(crate) wasi_http: WasiHttpCtx,
+    pub(crate) handles: ResourceTable,
     wasi: WasiCtx,
-    handles: ResourceTable,
 }
 
 impl WasiView for State {
@@ -41,8 +43,8 @@ pub(crate) fn new(
     let mut handles = ResourceTable::new();
     handles.set_max_capacity(HANDLES_MAX);
     let state = State {
-        host,
-        counters: Counters::default(),
+        outgoing: Outgoing::new(host),
+        wasi_http: wasi_http::context(),
         wasi: inert_wasi(&log),
         log,
         limiter: MemoryLimiter::new(limits),
@@ -77,6 +79,7 @@ fn inert_wasi(log: &SharedLog) -> WasiCtx {
 pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
     types::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     http::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;
     credentials::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)?;

@@ -3,6 +3,18 @@
 use crate::call::words;
 use serde::{Deserialize, Serialize};
 
+/// What a plugin may send in one request: room for any JSON and for small files; larger ones need another way.
+pub const REQUEST_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
+
+/// Headers of the plugin's own: what common servers accept in all.
+pub const REQUEST_HEADERS_MAX: usize = 100;
+
+/// Names and values of the plugin's headers together: what common servers accept in all.
+pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
+
+/// The URL with its query, before a credential is added: what common servers accept.
+pub const URL_BYTES_MAX: usize = 8 * 1024;
+
 /// What a plugin wants sent. Nothing in it has been checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpRequest {

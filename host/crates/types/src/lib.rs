@@ -13,7 +13,10 @@ mod secret;
 
 pub use call::{CallOutcome, Code, Fault, Status};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
-pub use http::{Failure, FailureCode, HttpRequest, HttpResponse};
+pub use http::{
+    Failure, FailureCode, HttpRequest, HttpResponse, REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX,
+    REQUEST_HEADERS_MAX, URL_BYTES_MAX,
+};
 pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
     RoleId, ToolName, WorkspaceId,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::{Bench, ECHO, Host, guest, guest_doing, plugin, request, runtime, success};
+use super::{Bench, ECHO, Host, MEMORY_BYTES, guest, guest_doing, plugin, request, runtime, success};
 use crate::{CallLimits, Component, RuntimeError, RuntimeOptions};
 
 fn entries(cache: &TempDir) -> Vec<PathBuf> {
@@ -31,7 +31,7 @@ async fn a_component_is_compiled_once() {
     let written = fs::metadata(entry).unwrap();
     assert_eq!(written.permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::metadata(entry.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
-    let again = runtime(&bench.cache, [7; 32]).load(&plugin(), guest(ECHO), &CAPABILITIES).await.unwrap();
+    let again = runtime(&bench.cache, [7; 32]).load(&plugin(), guest(ECHO), &CAPABILITIES, MEMORY_BYTES).await.unwrap();
     assert_eq!(fs::metadata(entry).unwrap().modified().unwrap(), written.modified().unwrap());
     answers(&again).await;
 }
@@ -73,7 +73,8 @@ async fn entries_of_another_key_are_not_loaded() {
     bench.load(guest(ECHO)).await;
     let [entry] = &entries(&bench.cache)[..] else { panic!("one entry") };
     let theirs = fs::read(entry).unwrap();
-    let component = runtime(&bench.cache, [8; 32]).load(&plugin(), guest(ECHO), &CAPABILITIES).await.unwrap();
+    let component =
+        runtime(&bench.cache, [8; 32]).load(&plugin(), guest(ECHO), &CAPABILITIES, MEMORY_BYTES).await.unwrap();
     answers(&component).await;
     let ours = fs::read(entry).unwrap();
     assert_ne!(theirs[..32], ours[..32]);

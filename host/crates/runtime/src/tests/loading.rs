@@ -1,9 +1,11 @@
 //! Components that are refused, each with the plugin and the thing named.
 
+use std::time::Duration;
+
 use monstrum_manifest::Capability;
 
-use super::{Bench, ECHO, TYPES, guest, plugin};
-use crate::LoadError;
+use super::{Bench, ECHO, MEMORY_BYTES, TYPES, guest, plugin};
+use crate::{LoadError, Runtime};
 
 async fn refusal(wasm: Vec<u8>) -> LoadError {
     Bench::new().try_load(wasm).await.unwrap_err()
@@ -31,7 +33,7 @@ async fn http_needs_its_capability_even_when_the_component_is_in_the_cache() {
     let bench = Bench::new();
     bench.load(guest(ECHO)).await;
     for capabilities in [&[][..], &[Capability::Sandbox, Capability::Tools, Capability::Events]] {
-        let refused = bench.runtime.load(&plugin(), guest(ECHO), capabilities).await.unwrap_err();
+        let refused = bench.runtime.load(&plugin(), guest(ECHO), capabilities, MEMORY_BYTES).await.unwrap_err();
         assert_eq!(
             refused.to_string(),
             "the component of plugin `probe` imports `monstrum:plugin/http@0.1.0`, but its manifest does not list \
@@ -132,6 +134,30 @@ async fn a_start_that_fails_or_never_ends_is_found_at_load() {
     );
     // A start may call the host, which does nothing for it.
     Bench::new().load(starting("(call $get)")).await;
-    let too_big = reason(refusal(guest(&format!("(memory $big 16000) (memory $bigger 16000) {ECHO}"))).await);
+    let too_big = reason(refusal(guest(&format!("(memory $big 600) (memory $bigger 600) {ECHO}"))).await);
     assert!(too_big.starts_with("the plugin ran out of memory"), "{too_big}");
+}
+
+#[tokio::test]
+async fn a_component_that_compiles_too_long_is_named_and_holds_nobody_up() {
+    let bench = Bench::new();
+    let hasty = Runtime { compile_timeout: Duration::ZERO, ..bench.runtime.clone() };
+    let refused = hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap_err();
+    assert_eq!(refused.to_string(), "compiling the component of plugin `probe` took longer than 0 s");
+    // The same component has its time elsewhere, and what is in the cache needs none.
+    bench.load(guest(ECHO)).await;
+    hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_component_is_tried_out_with_the_memory_of_its_calls() {
+    let (bench, plugin) = (Bench::new(), plugin());
+    let load = |pages: u64| {
+        let wasm = guest(&format!("(memory $more 100) {ECHO}"));
+        bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
+    };
+    // 100 pages, and the 2 that every guest has.
+    load(102).await.unwrap();
+    let refused = load(101).await.unwrap_err();
+    assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));
 }

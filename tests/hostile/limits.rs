@@ -1,4 +1,4 @@
-//! Plugins that loop, hoard, crash, lie and flood: each is stopped with the right words, and touches nobody else.
+//! Limits of a call, and what a binding makes of them; what is told of a call that meets one.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use support::{Canned, Server};
+use support::Server;
 
 use crate::stable::stable;
 use crate::world::{World, eventually, text};
@@ -20,15 +20,6 @@ async fn end(world: &World, tool: &str, params: &Value) -> Result<[String; 3]> {
         ensure!(audit[field] == answer[field], "the answer was {answer}, the audit has {audit}");
     }
     Ok([&answer["status"], &answer["code"], &answer["message"]].map(|part| text(part).to_owned()))
-}
-
-#[tokio::test]
-async fn a_loop_uses_its_budget_up() -> Result<()> {
-    let world = World::with(&["test-loop"]).await?;
-    world.grant_all("test-loop").await?;
-    let told = end(&world, "test_loop_run", &json!({})).await?;
-    assert_eq!(told, ["error", "fuel", "the plugin used up its computing budget"]);
-    Ok(())
 }
 
 #[tokio::test]
@@ -75,19 +66,6 @@ async fn a_plugin_that_hoards_runs_out_of_memory(#[case] params: Value) -> Resul
 }
 
 #[rstest]
-#[case::a_panic("panic")]
-#[case::an_abort("abort")]
-#[case::an_exit("exit")]
-#[tokio::test]
-async fn a_crash_ends_one_call_and_not_the_next(#[case] mode: &str) -> Result<()> {
-    let world = World::with(&["test-trap"]).await?;
-    world.grant_all("test-trap").await?;
-    assert_eq!(end(&world, "test_trap_run", &json!({ "mode": mode })).await?, ["error", "trap", "the plugin crashed"]);
-    assert_eq!(end(&world, "test_trap_run", &json!({ "mode": "none" })).await?, ["success", "", ""]);
-    Ok(())
-}
-
-#[rstest]
 #[case::more_than_a_mebibyte("big", ["error", "result_too_large", "the plugin returned more than 1 MiB"])]
 #[case::too_deep("deep", ["error", "bad_result", "the plugin returned invalid JSON"])]
 #[case::half_of_it("invalid", ["error", "bad_result", "the plugin returned invalid JSON"])]
@@ -116,61 +94,6 @@ async fn a_flood_of_lines_is_cut_and_a_flood_of_requests_refused() -> Result<()>
     let longest = lines.iter().map(|line| line.matches('x').count()).max();
     assert!(lines.len() == 1_000 && longest.is_some_and(|bytes| bytes <= 4 << 10), "{} of {longest:?}", lines.len());
     assert!(output.contains("log lines were dropped") && output.contains("lines=500"), "{output}");
-    Ok(())
-}
-
-/// Requests and answers that are over a limit, each with what the plugin gets.
-#[tokio::test]
-async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
-    let world = World::with(&["test-echo"]).await?;
-    world.grant_all("test-echo").await?;
-    world.github.answer("/large", Canned::new(200, vec![b'x'; (10 << 20) + 1]));
-    world.github.answer("/taken", Canned::new(201, ""));
-    world.github.answer("/just", Canned::new(200, vec![b'x'; 10 << 20]));
-    let many: Value =
-        (0..101).map(|number| (format!("X-{number}"), json!("1"))).collect::<serde_json::Map<_, _>>().into();
-    let mut told = Vec::new();
-    for (name, params) in [
-        ("an answer of 10 MiB", json!({ "path": "/just" })),
-        ("an answer of more", json!({ "path": "/large" })),
-        ("a body of 10 MiB", json!({ "path": "/taken", "method": "POST", "body_bytes": 10 << 20 })),
-        ("a body of more", json!({ "path": "/echo", "method": "POST", "body_bytes": (10 << 20) + 1 })),
-        ("100 headers and one", json!({ "path": "/echo", "headers": many })),
-        ("33 KiB of headers", json!({ "path": "/echo", "headers": { "X-Large": "x".repeat(33 << 10) } })),
-        ("a URL of more than 8 KiB", json!({ "path": format!("/{}", "x".repeat(8 << 10)) })),
-    ] {
-        let answer = world.call("test_echo_fetch", &params).await?;
-        let failure = &answer["data"]["failure"];
-        let end =
-            [&answer["status"], &answer["data"]["status"], &failure["code"], &failure["message"], &failure["sent"]];
-        let end: Vec<String> = end.into_iter().filter(|part| !part.is_null()).map(Value::to_string).collect();
-        told.push(format!("{name}: {}", end.join(" ")));
-    }
-    assert_snapshot!(told.join("\n"), @r#"
-    an answer of 10 MiB: "success" 200
-    an answer of more: "success" "too_large" "the response is larger than 10 MiB" true
-    a body of 10 MiB: "success" 201
-    a body of more: "success" "invalid" "the body is larger than 10 MiB" false
-    100 headers and one: "success" "invalid" "there are more than 100 headers" false
-    33 KiB of headers: "success" "invalid" "the headers are larger than 32 KiB" false
-    a URL of more than 8 KiB: "success" "invalid" "the URL is longer than 8 KiB" false
-    "#);
-    Ok(())
-}
-
-#[tokio::test]
-async fn components_that_cannot_be_served_are_named_and_the_others_serve() -> Result<()> {
-    let world = World::with(&["test-import", "test-result", "test-wrong-world"]).await?;
-    let (_, list) = world.api.get("/api/plugins").await?;
-    let items = list["items"].as_array().context("a list has items")?;
-    let told = items.iter().map(|item| json!([item["name"], item["status"], item["error"]]).to_string());
-    assert_snapshot!(told.collect::<Vec<_>>().join("\n"), @r#"
-    ["test-import","failed","the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"]
-    ["test-result","loaded",null]
-    ["test-wrong-world","failed","the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world"]
-    "#);
-    world.grant_all("test-result").await?;
-    assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
     Ok(())
 }
 
