@@ -5,8 +5,10 @@
 
 mod api;
 mod github;
+mod postgres;
 mod server;
 
 pub use api::{Api, Bound};
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use postgres::Postgres;
 pub use server::{Server, install_tls};
