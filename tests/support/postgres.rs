@@ -17,8 +17,8 @@ use tempfile::TempDir;
 /// Recovery after a crash included, on a machine that may be busy.
 const START_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
-/// Names the socket, which lies in a folder of its own.
-const PORT: &str = "5432";
+/// Names a socket, which lies in a folder of its own.
+const SOCKET_PORT: u16 = 5432;
 const USER: &str = "postgres";
 /// Of the user, for those who come over TCP. Every character that has a meaning in a URL.
 const PASSWORD: &str = "pass/wo:rd@?#%";
@@ -40,6 +40,7 @@ pub struct Postgres {
     folder: PathBuf,
     programs: PathBuf,
     settings: Vec<String>,
+    port: u16,
     removed_by_keeper: bool,
     /// Last, so that it is removed when the server has ended.
     _home: Option<TempDir>,
@@ -51,6 +52,17 @@ impl Postgres {
         let home = home()?;
         let mut server = Postgres::create(home.path(), settings)?;
         server._home = Some(home);
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// A new server that can be reached over TCP besides, with a password.
+    pub fn on_tcp(settings: &[&str]) -> Result<Postgres> {
+        let home = home()?;
+        let mut server = Postgres::create(home.path(), settings)?;
+        server._home = Some(home);
+        server.port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        server.settings.push("listen_addresses=127.0.0.1".to_owned());
         server.launch()?;
         Ok(server)
     }
@@ -70,6 +82,7 @@ impl Postgres {
             folder: home.join("data"),
             programs: programs()?,
             settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            port: SOCKET_PORT,
             removed_by_keeper: false,
             _home: None,
         };
@@ -115,7 +128,8 @@ impl Postgres {
         keeper.args(["-c", KEEPER, "keeper"]).arg(self.programs.join("postgres")).arg(&self.folder);
         keeper.arg(if self.removed_by_keeper { self.home() } else { Path::new("") });
         let socket = format!("unix_socket_directories={}", self.home().display());
-        for setting in ["listen_addresses=", &socket].into_iter().chain(self.settings.iter().map(String::as_str)) {
+        let port = format!("port={}", self.port);
+        for setting in ["listen_addresses=", &socket, &port].into_iter().chain(self.settings.iter().map(String::as_str)) {
             keeper.args(["-c", setting]);
         }
         // Ctrl-C on the terminal is for us; our end is the keeper's.
@@ -173,14 +187,26 @@ impl Postgres {
     /// The address of a database, by the socket.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
-        format!("postgres:///{database}?host={}&port={PORT}&user={USER}", self.home().display())
+        format!("postgres:///{database}?host={}&port={}&user={USER}", self.home().display(), self.port)
     }
 
-    /// The address of a database over TCP, with the password, for a server that listens on this port.
+    /// The address of a database over TCP, with the password.
     #[must_use]
-    pub fn tcp_url(&self, port: u16, database: &str) -> String {
+    pub fn tcp_url(&self, database: &str) -> String {
         let password = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
-        format!("postgres://{USER}:{password}@127.0.0.1:{port}/{database}")
+        format!("postgres://{USER}:{password}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.home().join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    /// The port of the server, on 127.0.0.1 if it is there at all.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// What must be seen nowhere.
@@ -198,7 +224,8 @@ impl Postgres {
 
     fn psql(&self, database: &str, sql: &str) -> Result<std::process::Output> {
         let mut psql = self.program("psql")?;
-        psql.arg("--host").arg(self.home()).args(["--port", PORT, "--username", USER, "--dbname", database]);
+        psql.arg("--host").arg(self.home()).arg("--port").arg(self.port.to_string());
+        psql.args(["--username", USER, "--dbname", database]);
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command", sql]);
         psql.output().context("cannot run psql")
     }

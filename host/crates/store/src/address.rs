@@ -34,7 +34,7 @@ impl std::fmt::Debug for PostgresAddress {
     }
 }
 
-const ENCODED: &str = "it is not a URL; is every special character of the password percent-encoded?";
+const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
 
 impl PostgresAddress {
     /// Reads an address. What it leaves out is taken from the variables that PostgreSQL's own programs know, such as

@@ -11,10 +11,8 @@ mod isolation;
 mod policy;
 mod postgres;
 mod rows;
-/// The server is that of the integration tests.
-#[path = "../../../../../tests/support/postgres.rs"]
-mod server;
 mod sqlite;
+mod support;
 
 macro_rules! cases {
     ($($group:ident { $($case:ident),+ $(,)? })+) => {
