@@ -10,6 +10,7 @@ mod cli;
 mod crash;
 mod http;
 mod locked;
+mod postgres;
 mod stable;
 mod tamper;
 mod world;
