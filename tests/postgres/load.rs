@@ -95,7 +95,8 @@ async fn call(api: &Api, bot: &str, marker: String, is_change: bool) -> Result<C
         false => ("github_list_issues", json!({ "repo": "acme/site", "since": marker })),
     };
     let began = Instant::now();
-    let (status, answer) = api.post(&format!("/api/bots/{bot}/tools/{tool}/call"), &json!({ "params": params })).await?;
+    let (status, answer) =
+        api.post(&format!("/api/bots/{bot}/tools/{tool}/call"), &json!({ "params": params })).await?;
     ensure!(began.elapsed() < CALL_MAX, "{marker} took {:?}", began.elapsed());
     let request_id = match (status, text(&answer["status"]), text(&answer["code"]), text(&answer["type"])) {
         (200, "success", _, _) => Some(text(&answer["request_id"]).to_owned()),
@@ -127,15 +128,14 @@ pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
     }
     for call in calls.iter().filter(|call| call.request_id.is_some()) {
         let found = recorded.get(&call.marker).with_context(|| format!("{} was served and is lost", call.marker))?;
-        assert_eq!([text(&found["status"]), text(&found["request_id"])], [
-            "success",
-            call.request_id.as_deref().unwrap_or_default()
-        ]);
+        assert_eq!(
+            [text(&found["status"]), text(&found["request_id"])],
+            ["success", call.request_id.as_deref().unwrap_or_default()]
+        );
     }
     let asked = world.github.requests();
-    let reached = asked.iter().filter_map(|asked| {
-        marker(&asked.query).or_else(|| marker(&String::from_utf8_lossy(&asked.body)))
-    });
+    let reached =
+        asked.iter().filter_map(|asked| marker(&asked.query).or_else(|| marker(&String::from_utf8_lossy(&asked.body))));
     for marker in reached.collect::<BTreeSet<_>>() {
         ensure!(recorded.contains_key(&marker), "{marker} reached the upstream and is not in the audit");
     }

@@ -129,7 +129,8 @@ impl Postgres {
         keeper.arg(if self.removed_by_keeper { self.home() } else { Path::new("") });
         let socket = format!("unix_socket_directories={}", self.home().display());
         let port = format!("port={}", self.port);
-        for setting in ["listen_addresses=", &socket, &port].into_iter().chain(self.settings.iter().map(String::as_str)) {
+        for setting in ["listen_addresses=", &socket, &port].into_iter().chain(self.settings.iter().map(String::as_str))
+        {
             keeper.args(["-c", setting]);
         }
         // Ctrl-C on the terminal is for us; our end is the keeper's.

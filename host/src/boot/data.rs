@@ -75,7 +75,11 @@ impl Data {
     }
 
     /// Opens a folder that must be there.
-    pub async fn open_existing(path: &Path, database_url: Option<&DatabaseUrl>, clock: &dyn Clock) -> Result<Data, DataError> {
+    pub async fn open_existing(
+        path: &Path,
+        database_url: Option<&DatabaseUrl>,
+        clock: &dyn Clock,
+    ) -> Result<Data, DataError> {
         let folder = |source| DataError::Folder { path: path.to_owned(), source };
         let path = path.canonicalize().map_err(folder)?;
         let lock = take_lock(&path)?;

@@ -46,7 +46,8 @@ impl PostgresAddress {
         if url.fragment().is_some() || database.contains(['/', '@', ':']) {
             return Err(fault(ENCODED));
         }
-        let mut options = PgConnectOptions::new_without_pgpass().application_name("monstrum").disable_statement_logging();
+        let mut options =
+            PgConnectOptions::new_without_pgpass().application_name("monstrum").disable_statement_logging();
         match decode(url.host_str().unwrap_or_default())? {
             host if host.starts_with('/') => options = options.socket(host),
             host if !host.is_empty() => options = options.host(host.trim_start_matches('[').trim_end_matches(']')),

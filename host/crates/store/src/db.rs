@@ -28,7 +28,10 @@ const ATTEMPTS_MAX: u32 = 5;
 #[derive(Clone)]
 pub(crate) enum Db {
     /// One connection that writes, so that writers queue here and not at the file's lock, and a few that read.
-    Sqlite { writer: SqlitePool, readers: SqlitePool },
+    Sqlite {
+        writer: SqlitePool,
+        readers: SqlitePool,
+    },
     Postgres(Postgres),
 }
 

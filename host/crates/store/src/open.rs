@@ -38,7 +38,7 @@ pub struct StoreOptions {
 #[derive(Clone, Debug)]
 enum Place {
     Sqlite(PathBuf),
-    Postgres(PostgresAddress),
+    Postgres(Box<PostgresAddress>),
 }
 
 impl StoreOptions {
@@ -66,7 +66,7 @@ impl StoreOptions {
         match url.split_once(':') {
             Some(("sqlite", path)) => Ok(StoreOptions::sqlite(path.strip_prefix("//").unwrap_or(path))),
             Some(("postgres" | "postgresql", _)) => {
-                PostgresAddress::parse(url).map(Place::Postgres).map(StoreOptions::new)
+                PostgresAddress::parse(url).map(Box::new).map(Place::Postgres).map(StoreOptions::new)
             }
             Some((scheme, _)) => Err(StoreError::UnknownScheme { scheme: scheme.to_owned() }),
             None => Ok(StoreOptions::sqlite(url)),

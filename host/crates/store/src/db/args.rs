@@ -176,4 +176,3 @@ macro_rules! names {
     )+ };
 }
 names!(PluginName, ResourceTypeId, Digest);
-

@@ -1,7 +1,8 @@
 //! Rows of the instance, and answers that are kept.
 
 use monstrum_store::{
-    AuditKind, Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError, StoredAnswer,
+    AuditKind, Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError,
+    StoredAnswer,
 };
 use monstrum_types::{Digest, KeyId, RequestId};
 use serde_json::json;

@@ -91,7 +91,8 @@ async fn transactions_that_wait_for_each_other_both_succeed() {
     });
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                    and wait_event_type = 'Lock'";
-    let name = sqlx::query_scalar::<_, String>("select current_database()::text").fetch_one(&mut intruder).await.unwrap();
+    let name =
+        sqlx::query_scalar::<_, String>("select current_database()::text").fetch_one(&mut intruder).await.unwrap();
     while server().sql(&name, waiting).unwrap() == "0" {
         tokio::task::yield_now().await;
     }

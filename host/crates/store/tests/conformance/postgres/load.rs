@@ -1,7 +1,7 @@
 //! Ends of a server under load: what was answered is there, nothing is half there, and all goes on by itself.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Instant;
 
 use monstrum_store::{AuditKind, Store, StoreError, StoreOptions};
