@@ -11,6 +11,7 @@ mod crash;
 mod hostile;
 mod http;
 mod locked;
+mod postgres;
 mod stable;
 mod tamper;
 mod telemetry;

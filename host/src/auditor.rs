@@ -9,6 +9,7 @@ mod chain;
 mod heads;
 mod verify;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -363,13 +364,16 @@ impl Writer {
     }
 
     /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
-    /// was kept.
+    /// was kept and is not there yet. A commit that is still under way in a server takes the same places in the chain as
+    /// this one: whichever comes second is refused, so that the chain never forks, and the next attempt finds out.
     async fn retry(&mut self) {
         if self.is_healthy() {
             return;
         }
         let resumed = async {
-            self.chain.resync(&self.store).await?;
+            let written = self.chain.catch_up(&self.store).await?;
+            let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
+            self.backlog.retain(|row| !written.contains(&(row.request_id, row.kind)));
             while !self.backlog.is_empty() {
                 let batch = self.backlog.len().min(BATCH_ROWS_MAX);
                 let (chained, next) = self.chain.extend(&self.backlog[..batch]);

@@ -70,7 +70,7 @@ pub struct Running {
 /// Starts a server. It answers when this returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let data = Data::open(&settings.data_dir, settings.database_url.as_deref(), clock.as_ref()).await?;
+    let data = Data::open(&settings.data_dir, settings.database_url.as_ref(), clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;

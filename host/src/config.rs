@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use monstrum_manifest::Limits;
+use monstrum_types::Secret;
 use serde::Deserialize;
 
 /// The flags of `monstrum serve`.
@@ -27,9 +28,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
 
-    /// Database, as sqlite:PATH [default: DATA/monstrum.db]
+    /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; with a password better given as
+    /// MONSTRUM_DATABASE_URL than as an argument [default: DATA/monstrum.db]
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
-    pub database_url: Option<String>,
+    pub database_url: Option<DatabaseUrl>,
 
     /// The URL under which others reach this server
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
@@ -145,13 +147,37 @@ pub enum LogFormat {
     Json,
 }
 
+/// The address of a database, which may hold a password.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(Secret);
+
+impl DatabaseUrl {
+    /// The whole address.
+    pub fn expose(&self) -> &str {
+        self.0.expose()
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(url: String) -> Self {
+        DatabaseUrl(Secret::new(url))
+    }
+}
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("DatabaseUrl")
+    }
+}
+
 /// Every setting, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub data_dir: PathBuf,
     pub plugins_dir: PathBuf,
-    pub database_url: Option<String>,
+    pub database_url: Option<DatabaseUrl>,
     pub public_url: Option<String>,
     pub ceilings: Ceilings,
     pub calls_at_once: CallsAtOnce,
@@ -262,6 +288,15 @@ mod tests {
         assert!(resolve("max_fuel = 0").unwrap_err().contains("nonzero"));
         assert_eq!(memory_mib("0"), Err("expected a number from 1 to 1024".to_owned()));
         assert_eq!(calls("7").map(NonZeroU32::get), Ok(7));
+    }
+
+    #[test]
+    fn the_address_of_the_database_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "database_url = \"postgres://user:secret@host/db\"\n").unwrap();
+        let settings = Settings::resolve(ServeFlags::default(), folder.path()).unwrap();
+        assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+        assert_eq!(settings.database_url.unwrap().expose(), "postgres://user:secret@host/db");
     }
 
     #[test]

@@ -69,7 +69,9 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
         &["--listen", "127.0.0.1:0", "--data-dir", "damaged"],
         &["--listen", "127.0.0.1:0", "--plugins-dir", "open"],
         &["--listen", "127.0.0.1:0", "--plugins-dir", "file"],
-        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:secret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "mysql://me:secret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:sec/ret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:secret@127.0.0.1:1/monstrum"],
         &["--listen", "127.0.0.1:0", "--log", "loud=="],
         &["--lisen", "127.0.0.1:0"],
         &["extra"],
@@ -126,11 +128,24 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
       File exists (os error 17)
     hint: --plugins-dir names the folder of the plugins; it is now file
     [exit 1]
-    $ --listen 127.0.0.1:0 --database-url postgres://me:secret@db.example/monstrum
+    $ --listen 127.0.0.1:0 --database-url mysql://me:secret@db.example/monstrum
     [stderr]
     error: the database cannot be used
-      cannot use `postgres` as a database: expected a path or sqlite:PATH
+      cannot use `mysql` as a database: expected postgres://…, sqlite:PATH or a path
     hint: leave --database-url out for the database in [home]/data
+    [exit 1]
+    $ --listen 127.0.0.1:0 --database-url postgres://me:sec/ret@db.example/monstrum
+    [stderr]
+    error: the database cannot be used
+      cannot use the address of the database: it is not a URL (special characters of the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
+    hint: leave --database-url out for the database in [home]/data
+    [exit 1]
+    $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
+    [stderr]
+    error: the database cannot be used
+      database `postgres://me@127.0.0.1:1/monstrum`: the database cannot be reached
+      Connection refused (os error 111)
+    hint: is the database of --database-url running and within reach? may its user log in?
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
     [stderr]

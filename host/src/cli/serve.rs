@@ -138,11 +138,14 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
 fn database_hint(error: &StoreError, settings: &Settings) -> String {
     let data = settings.data_dir.display();
     match error {
-        StoreError::UnknownScheme { .. } => format!("leave --database-url out for the database in {data}"),
+        StoreError::UnknownScheme { .. } | StoreError::Address { .. } => {
+            format!("leave --database-url out for the database in {data}")
+        }
         StoreError::Corrupt { .. } => {
             "put back the database of your backup, or give another folder with --data-dir".to_owned()
         }
         StoreError::Newer { .. } => "run the version that has written it, or a later one".to_owned(),
+        _ if settings.database_url.is_some() => super::DATABASE_HINT.to_owned(),
         _ => format!("does another program use the database in {data}? is the disk full?"),
     }
 }
