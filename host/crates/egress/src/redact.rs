@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use monstrum_types::{Failure, Secret};
 use serde_json::{Map, Value};
+use zeroize::Zeroizing;
 
 use runs::Digits;
 use search::Search;
@@ -98,9 +99,16 @@ impl Redactor {
         if self.search.is_none() {
             return value;
         }
+        // Values rarely hold a secret, and one search over all their texts is far quicker than one for each.
+        let mut texts = Zeroizing::new(Vec::new());
+        gather(&value, &mut texts);
+        if self.contains(&texts) { self.redact_each(value) } else { value }
+    }
+
+    fn redact_each(&self, value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(self.redact_text(text)),
-            Value::Array(items) => items.into_iter().map(|item| self.redact_value(item)).collect(),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_each(item)).collect(),
             Value::Object(members) => Value::Object(self.redact_members(members)),
             Value::Number(number) if self.contains(number.to_string().as_bytes()) => Value::from(REDACTED),
             other => other,
@@ -114,7 +122,7 @@ impl Redactor {
     }
 
     fn redact_members(&self, members: Map<String, Value>) -> Map<String, Value> {
-        members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_value(value))).collect()
+        members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_each(value))).collect()
     }
 
     fn keep(&mut self, value: Secret) {
@@ -173,6 +181,26 @@ impl Redactor {
         }
         merge(found)
     }
+}
+
+/// Every key, string and number of `value`. In between is a byte that no text holds and no encoding uses, so that nothing
+/// is found that is in none of them, and whatever is in one of them is found.
+fn gather(value: &Value, texts: &mut Vec<u8>) {
+    const BETWEEN: u8 = 0xff;
+    match value {
+        Value::String(text) => texts.extend_from_slice(text.as_bytes()),
+        Value::Number(number) => texts.extend_from_slice(number.to_string().as_bytes()),
+        Value::Array(items) => items.iter().for_each(|item| gather(item, texts)),
+        Value::Object(members) => {
+            for (key, value) in members {
+                texts.extend_from_slice(key.as_bytes());
+                texts.push(BETWEEN);
+                gather(value, texts);
+            }
+        }
+        Value::Null | Value::Bool(_) => return,
+    }
+    texts.push(BETWEEN);
 }
 
 /// Sorted, and where two ranges overlap, one.

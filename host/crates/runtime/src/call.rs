@@ -1,15 +1,15 @@
 //! One call in an instance of its own, and its end.
 //!
-//! A call runs as a task: a panic behind one of its imports ends the task and not the caller, and a caller that goes away
-//! takes its guest along. Time runs from before the instance is made; fuel, memory and the epoch are the store's.
+//! A panic behind one of its imports ends the call and not the caller, and a caller that goes away takes its guest along.
+//! Time runs from before the instance is made; fuel, memory and the epoch are the store's.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use monstrum_guardian::Permit;
 use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument;
 use wasmtime::{Store, Trap};
 
 use crate::bindings::{ExecuteRequest, Guest};
@@ -132,10 +132,10 @@ impl Attempt {
         W: for<'store> FnOnce(Guest, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
         W: Send + 'static,
     {
-        let task = tokio::spawn(self.run_here(work).in_current_span());
-        AbortOnDropHandle::new(task).await.unwrap_or_else(|error| {
+        // Nothing that a panic leaves half done outlives it: store, log and host belong to this call alone.
+        AssertUnwindSafe(self.run_here(work)).catch_unwind().await.unwrap_or_else(|_| {
             // Not the panic's own words: nobody knows what a host call had in hand.
-            tracing::error!(panicked = error.is_panic(), "a host call has panicked, or the host is shutting down");
+            tracing::error!("a host call has panicked");
             Ended { answer: Err(Stopped { stop: Stop::Internal, cause: None }), fuel_used: 0 }
         })
     }

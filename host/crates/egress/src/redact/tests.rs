@@ -216,3 +216,23 @@ proptest! {
         prop_assert_eq!(redactor.contains(&bytes), redactor.redact_bytes(bytes.clone()) != bytes);
     }
 }
+
+/// All texts of a value are searched at once, so each encoding must be found in each place of it, and what lies in two
+/// texts is no secret.
+#[test]
+fn a_value_is_searched_in_all_of_its_texts_and_in_each_alone() {
+    let secret = "s3cret-token/0001";
+    let redactor = redactor(&[secret]);
+    let halves = json!({"s3cret-": "token/0001", "a": ["s3cret-token", "/0001", 0, 1]});
+    assert_eq!(redactor.redact_value(halves.clone()), halves);
+    for (name, written) in encodings(secret) {
+        let Ok(text) = String::from_utf8(written) else { continue };
+        for value in
+            [json!({"a": ["", text]}), json!({text.clone(): {"b": null}}), json!([["ab", text, "cd"], "%", "\\"])]
+        {
+            let redacted = redactor.redact_value(value.clone());
+            assert_ne!(redacted, value, "{name}");
+            assert_eq!(redacted, redactor.redact_each(value), "{name}");
+        }
+    }
+}
