@@ -46,7 +46,8 @@ fn naively(value: &str, pattern: &str) -> bool {
     // A `[` that is not closed and a set of one character are no wildcards.
     let is_plain = |component: &&str| {
         let only = component.replace("[*]", "x").replace("[a]", "x");
-        !only.contains(['*', '?']) && !(only.contains('[') && only.contains(']'))
+        let has_set = only.contains('[') && only.contains(']');
+        !has_set && !only.contains(['*', '?'])
     };
     if pattern.iter().all(is_plain) {
         return pattern.len() <= value.len() && matches_from(&pattern, &value[..pattern.len()]);
