@@ -175,6 +175,9 @@ impl Sending<'_, '_> {
         let url = url::build(self.scope.api_base.as_ref(), &request.url, &request.query)?;
         request.authenticate &= self.scope.may_authenticate(&url);
         let mut headers = headers::build(request, request.authenticate, &self.scope.inject)?;
+        if !headers::is_injected(USER_AGENT.as_str(), &self.scope.inject) {
+            headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        }
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
@@ -235,11 +238,10 @@ impl Sending<'_, '_> {
     ) -> Result<reqwest::Response, Failure> {
         let host = outgoing.url.host_str().unwrap_or_default();
         let client = self.egress.clients.client(&outgoing.url, addresses, &self.scope.network)?;
-        let mut outgoing = match credential {
+        let outgoing = match credential {
             Some(credential) => inject(outgoing.clone(), credential)?,
             None => outgoing.clone(),
         };
-        outgoing.headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         if !self.announced.swap(true, Ordering::SeqCst) {
             (self.before_sending)().await?;
         }

@@ -59,10 +59,17 @@ impl Fault {
             file: file.to_owned(),
             line: self.position.map(|(line, _)| line),
             column: self.position.map(|(_, column)| column),
-            field: cut(&self.field.to_string(), MESSAGE_CHARS_MAX),
-            message: cut(&self.message, MESSAGE_CHARS_MAX),
+            field: shown(&self.field.to_string()),
+            message: shown(&self.message),
         }
     }
+}
+
+/// One line that a terminal shows as it is: what it quotes of the manifest may hold anything.
+fn shown(text: &str) -> String {
+    let escaped: String =
+        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    cut(&escaped, MESSAGE_CHARS_MAX)
 }
 
 /// From text to shapes.

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use monstrum_egress::{CredentialState, RedactorCell};
+use monstrum_manifest::{BodyRule, InjectRule, PathRule};
 use monstrum_types::{FailureCode, Secret};
 
 use crate::support::{Call, NOW, Server, TOKEN, answer, basic, header, ok, query};
@@ -31,6 +34,42 @@ async fn queries_and_basic_are_added_too() {
     let seen = &server.seen()[0];
     assert_eq!(seen.line, "GET /x?a=b&key=ghp_S3cr3t%2FT0ken%2Bvalue%3D HTTP/1.1");
     assert_eq!(seen.header("authorization"), Some("Basic bWVAZXhhbXBsZS5jb206Z2hwX1MzY3IzdC9UMGtlbit2YWx1ZT0="));
+}
+
+#[tokio::test]
+async fn every_rule_is_applied_to_one_request_and_to_its_repetition() {
+    let server = Server::start(|seen| match seen.header("x-key") {
+        Some("key fresh-token") => ok(""),
+        _ => answer("401 Unauthorized", &[], b""),
+    })
+    .await;
+    let mut call = Call::new(&format!("{}/bot{{access_token}}", server.url()), "/send?a=b");
+    call.credential.inject = vec![
+        header("X-Key", "key {access_token}"),
+        header("User-Agent", "agent {access_token}"),
+        query("key", "{access_token}"),
+        basic("robot", "{access_token}"),
+        InjectRule::Body(BodyRule { body: "/auth/key".into(), value: "{access_token}".into() }),
+        InjectRule::Path(PathRule { path: "{access_token}".into(), value: "{access_token}".into() }),
+    ];
+    call.scope.inject = call.credential.inject.clone();
+    call.scope.audience = vec![server.url().parse().unwrap()];
+    call.credential.audience = call.scope.audience.clone();
+    call.request.method = "POST".into();
+    call.request.body = Some(br#"{"auth":{"user":"me"},"n":1}"#.to_vec());
+    call.refresh_into("fresh-token");
+    assert_eq!(call.send().await.unwrap().status, 200);
+    let seen = server.seen();
+    let escaped = TOKEN.replace('/', "%2F").replace('+', "%2B").replace('=', "%3D");
+    for (seen, token, escaped) in [(&seen[0], TOKEN, escaped.as_str()), (&seen[1], "fresh-token", "fresh-token")] {
+        assert_eq!(seen.line, format!("POST /bot{escaped}/send?a=b&key={escaped} HTTP/1.1"));
+        assert_eq!(seen.header("x-key"), Some(format!("key {token}").as_str()));
+        assert_eq!(seen.header("user-agent"), Some(format!("agent {token}").as_str()));
+        let pair = STANDARD.encode(format!("robot:{token}"));
+        assert_eq!(seen.header("authorization"), Some(format!("Basic {pair}").as_str()));
+        assert_eq!(seen.body, format!(r#"{{"auth":{{"user":"me","key":"{token}"}},"n":1}}"#).as_bytes());
+    }
+    assert_eq!(seen.len(), 2);
 }
 
 #[tokio::test]

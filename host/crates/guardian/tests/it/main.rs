@@ -5,6 +5,7 @@
 mod delegation;
 mod fnmatch;
 mod hostile;
+mod path_properties;
 mod paths;
 mod permits;
 mod properties;

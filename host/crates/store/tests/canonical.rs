@@ -1,0 +1,187 @@
+//! The hashed form of an audit row: whatever the columns hold, the row can be read back from it, so that no two rows
+//! share one form, and it is the form that RFC 8785 gives the same object.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeMap;
+
+use monstrum_store::{AuditKind, AuditRow};
+use monstrum_types::{RequestId, UtcMillis};
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::Value;
+
+/// Texts that could be taken for a part of the form, thought of or found before.
+const TEXTS: &str = include_str!("corpus/texts.jsonl");
+
+fn known_texts() -> Vec<String> {
+    TEXTS.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    prop_oneof![2 => any::<String>(), 1 => "[\"\\\\{},:a\u{0}-\u{1f}]{0,12}", 1 => select(known_texts())]
+}
+
+fn id(number: u128) -> RequestId {
+    let hex = format!("{number:032x}");
+    let version_7 = format!("{}-{}-7{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..]);
+    version_7.parse().unwrap()
+}
+
+const NO_TEXTS: [Option<String>; 12] = [const { None }; 12];
+
+/// A row of the optional texts, numbers and ids that are given.
+fn row(
+    writer: String,
+    texts: [Option<String>; 12],
+    numbers: [i64; 5],
+    ids: [Option<u128>; 5],
+    kind: AuditKind,
+) -> AuditRow {
+    let [task_id, tool, operation, plugin, plugin_digest, status, code, message, rule, params, delegation, flags] =
+        texts;
+    let [sequence, duration_ms, started_at, at, key_version] = numbers;
+    let text = |at: usize| ids[at].map(|number| id(number).to_string());
+    AuditRow {
+        writer,
+        sequence,
+        kind,
+        request_id: id(ids[0].unwrap_or_default()),
+        workspace_id: text(1).map(|id| id.parse().unwrap()),
+        bot_id: text(2).map(|id| id.parse().unwrap()),
+        resource_id: text(3).map(|id| id.parse().unwrap()),
+        parent_request_id: ids[4].map(id),
+        duration_ms: Some(duration_ms).filter(|ms| *ms != -1),
+        started_at: UtcMillis(started_at),
+        at: UtcMillis(at),
+        key_version,
+        previous_hash: [0; 32],
+        hash: [0; 32],
+        task_id,
+        tool,
+        operation,
+        plugin,
+        plugin_digest,
+        status,
+        code,
+        message,
+        rule,
+        params,
+        delegation,
+        flags,
+    }
+}
+
+fn rows() -> impl Strategy<Value = AuditRow> {
+    let numbers =
+        prop_oneof![any::<i64>(), -9_i64..9, select(vec![i64::MIN, i64::MAX, 1 << 53, (1 << 53) - 1, -(1 << 53)])];
+    let kinds = select(vec![AuditKind::Started, AuditKind::Finished, AuditKind::Interrupted]);
+    (
+        texts(),
+        prop::collection::vec(prop::option::of(texts()), 12),
+        prop::collection::vec(numbers, 5),
+        prop::collection::vec(prop::option::of(any::<u128>()), 5),
+        kinds,
+    )
+        .prop_map(|(writer, texts, numbers, ids, kind)| {
+            row(writer, texts.try_into().unwrap(), numbers.try_into().unwrap(), ids.try_into().unwrap(), kind)
+        })
+}
+
+/// The row that `form` was made of, but for its hashes. Nothing of it may be left over.
+fn read(form: &[u8]) -> AuditRow {
+    let mut columns: BTreeMap<String, Value> = serde_json::from_slice(form).unwrap();
+    assert_eq!(columns.remove("v"), Some(Value::from(1)));
+    let mut text = |name: &str| columns.remove(name).map(|value| value.as_str().unwrap().to_owned());
+    let texts = [
+        "task_id",
+        "tool",
+        "operation",
+        "plugin",
+        "plugin_digest",
+        "status",
+        "code",
+        "message",
+        "rule",
+        "params",
+        "delegation",
+        "flags",
+    ]
+    .map(&mut text);
+    let writer = text("writer").unwrap();
+    let ids = ["request_id", "workspace_id", "bot_id", "resource_id", "parent_request_id"].map(&mut text);
+    let kind = match text("kind").unwrap().as_str() {
+        "started" => AuditKind::Started,
+        "finished" => AuditKind::Finished,
+        "interrupted" => AuditKind::Interrupted,
+        other => panic!("{other} is no kind"),
+    };
+    let mut number = |name: &str| match columns.remove(name)? {
+        Value::String(text) => Some(text.parse::<i64>().unwrap()),
+        number => Some(number.as_i64().unwrap()),
+    };
+    let duration_ms = number("duration_ms");
+    let numbers = ["sequence", "started_at", "at", "key_version"].map(|name| number(name).unwrap());
+    assert!(columns.is_empty(), "{columns:?}");
+    let [sequence, started_at, at, key_version] = numbers;
+    let mut read = row(writer, texts, [sequence, 0, started_at, at, key_version], [None; 5], kind);
+    read.duration_ms = duration_ms;
+    let [request_id, workspace_id, bot_id, resource_id, parent_request_id] = ids;
+    read.request_id = request_id.unwrap().parse().unwrap();
+    read.workspace_id = workspace_id.map(|id| id.parse().unwrap());
+    read.bot_id = bot_id.map(|id| id.parse().unwrap());
+    read.resource_id = resource_id.map(|id| id.parse().unwrap());
+    read.parent_request_id = parent_request_id.map(|id| id.parse().unwrap());
+    read
+}
+
+fn check(row: &AuditRow) {
+    let form = row.canonical();
+    assert_eq!(read(&form), *row, "{}", String::from_utf8_lossy(&form));
+    assert_eq!(row.clone().canonical(), form);
+    // Sorted keys, no spaces, the shortest escapes: what the other JSON writer makes of it, byte for byte.
+    let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
+    assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);
+}
+
+#[test]
+fn the_corpus_of_texts_is_read_back_from_every_column() {
+    for text in known_texts() {
+        check(&row(text.clone(), NO_TEXTS, [0; 5], [None; 5], AuditKind::Started));
+        for column in 0..NO_TEXTS.len() {
+            let mut texts = NO_TEXTS;
+            texts[column] = Some(text.clone());
+            check(&row("node".to_owned(), texts, [-1; 5], [None; 5], AuditKind::Finished));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_row_can_be_read_back_from_its_form(row in rows()) {
+        check(&row);
+    }
+
+    #[test]
+    fn rows_have_the_same_form_exactly_if_they_are_the_same(one in rows(), other in rows(), share in any::<u16>()) {
+        // Mostly alike, so that the difference is small.
+        let mut mixed = one.clone();
+        let swaps: [(&mut Option<String>, &Option<String>); 6] = [
+            (&mut mixed.tool, &other.tool),
+            (&mut mixed.operation, &other.operation),
+            (&mut mixed.code, &other.code),
+            (&mut mixed.message, &other.message),
+            (&mut mixed.rule, &other.rule),
+            (&mut mixed.params, &other.params),
+        ];
+        for (bit, (to, from)) in swaps.into_iter().enumerate() {
+            if share >> bit & 1 == 1 {
+                *to = from.clone();
+            }
+        }
+        prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
+        // A text that moves to its neighbour is another row.
+        std::mem::swap(&mut mixed.tool, &mut mixed.operation);
+        prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
+    }
+}
