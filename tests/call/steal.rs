@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
-use serde_json::{Value, json};
+use serde_json::json;
 use support::{FakeGithub, TOKEN};
 
 use crate::canary::encodings::{Search, encodings};
