@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["api_key", "config", "plugin_folder", "lanes"], false),
-    (&["telemetry"], false),
+    (&["api_key", "config", "plugin_folder", "language"], false),
+    (&["telemetry", "lanes"], false),
     (&["session", "tools", "authorize", "executor", "auditor", "policy", "plugins", "credentials", "call"], true),
     (&["app"], false),
     (&["gateway"], false),
@@ -27,7 +27,7 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("wasmtime", &["host/crates/runtime"]),
     ("wasmtime_wasi", &["host/crates/runtime"]),
     ("clap", &["host/src/cli", "host/src/config.rs", "host/src/main.rs", "host/crates/xtask"]),
-    ("reqwest", &["host/crates/egress", "host/src/cli"]),
+    ("reqwest", &["host/crates/egress", "host/src/cli", "host/src/telemetry/otel.rs"]),
 ];
 
 struct Source {

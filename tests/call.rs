@@ -1,6 +1,8 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
+mod ceilings;
 mod governed;
+mod growth;
 mod plugins;
 mod scopes;
 mod steal;

@@ -11,6 +11,8 @@ mod crash;
 mod hostile;
 mod http;
 mod locked;
+mod postgres;
 mod stable;
 mod tamper;
+mod telemetry;
 mod world;

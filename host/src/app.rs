@@ -11,6 +11,7 @@ use crate::call::Calls;
 use crate::config::Settings;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::telemetry::meters;
 
 /// One running host.
 pub struct App {
@@ -31,6 +32,13 @@ impl App {
     /// Puts a change of the database or of the plugins in force. Until this has succeeded no call runs.
     pub async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await
+    }
+
+    /// Brings the gauges of `/metrics` up to date.
+    pub fn measure(&self) {
+        let lanes = self.calls.executor.lanes();
+        meters::pool(lanes.running(), lanes.room());
+        meters::queues(lanes.waiting(), self.auditor.rows_waiting());
     }
 
     /// Whether calls can be served: the database is usable and the start-up scan is over.

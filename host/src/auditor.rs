@@ -9,6 +9,7 @@ mod chain;
 mod heads;
 mod verify;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use crate::call::IncomingCall;
+use crate::telemetry::meters;
 use crate::tools::ResolvedCall;
 
 /// Parameters over this size are kept as digest and first KiB (architecture).
@@ -98,6 +100,11 @@ impl Auditor {
     /// Whether rows can be written.
     pub fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Acquire)
+    }
+
+    /// Rows that wait to be written.
+    pub fn rows_waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
     }
 
     /// Opens the entry of a call.
@@ -320,7 +327,7 @@ impl Writer {
         let (rows, waiting): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|pending| (pending.row, pending.committed)).unzip();
         let committed = if self.is_healthy() { self.append(&rows).await } else { Err(AuditUnavailable) };
-        metrics::histogram!("monstrum_audit_commit_seconds").record(began.elapsed().as_secs_f64());
+        meters::commit(rows.len(), began.elapsed());
         if committed.is_err() {
             self.keep(rows);
         }
@@ -357,13 +364,16 @@ impl Writer {
     }
 
     /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
-    /// was kept.
+    /// was kept and is not there yet. A commit that is still under way in a server takes the same places in the chain as
+    /// this one: whichever comes second is refused, so that the chain never forks, and the next attempt finds out.
     async fn retry(&mut self) {
         if self.is_healthy() {
             return;
         }
         let resumed = async {
-            self.chain.resync(&self.store).await?;
+            let written = self.chain.catch_up(&self.store).await?;
+            let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
+            self.backlog.retain(|row| !written.contains(&(row.request_id, row.kind)));
             while !self.backlog.is_empty() {
                 let batch = self.backlog.len().min(BATCH_ROWS_MAX);
                 let (chained, next) = self.chain.extend(&self.backlog[..batch]);

@@ -1,22 +1,22 @@
 //! Third stage: asks the Guardian for a permit.
 
 use monstrum_guardian::{CallFacts, Denial, Permit, authorize};
-use monstrum_types::{CallOutcome, RequestId};
+use monstrum_types::CallOutcome;
 use serde_json::{Map, Value};
 
-use crate::call::Refusal;
+use crate::call::{IncomingCall, Refusal};
 use crate::session::Session;
 use crate::tools::ResolvedCall;
 
 /// A permit for exactly this call with exactly these parameters, or the refusal.
 pub fn permit(
-    request_id: RequestId,
+    call: &IncomingCall,
     session: &Session,
     resolved: &ResolvedCall,
     params: Map<String, Value>,
 ) -> Result<Permit, Refusal> {
     let facts = CallFacts {
-        request_id,
+        request_id: call.request_id,
         workspace: session.bot.row.workspace_id,
         bot: session.bot.row.id,
         binding: resolved.binding.row.id,
@@ -25,7 +25,8 @@ pub fn permit(
         plugin_digest: resolved.plugin.digest.clone(),
         params,
     };
-    resolved.with_subject(|subject| authorize(subject, facts)).map_err(refuse)
+    let permitted = resolved.with_subject(|subject| authorize(subject, facts));
+    permitted.map_err(|denial| refuse(call.language.of_denial(denial, &resolved.plugin.locales)))
 }
 
 /// A denial as the end of a call.

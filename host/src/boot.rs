@@ -5,7 +5,7 @@ mod data;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
@@ -20,8 +20,10 @@ use crate::call::Calls;
 use crate::config::Settings;
 use crate::executor::Executor;
 use crate::gateway;
+use crate::lanes::Lanes;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::telemetry::meters;
 
 pub use data::{ADMIN_KEY_FILE, Data, DataError, MASTER_KEY_FILE};
 
@@ -68,7 +70,7 @@ pub struct Running {
 /// Starts a server. It answers when this returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let data = Data::open(&settings.data_dir, settings.database_url.as_deref(), clock.as_ref()).await?;
+    let data = Data::open(&settings.data_dir, settings.database_url.as_ref(), clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;
@@ -78,7 +80,8 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         cache_dir: data.path.join("cache"),
         cache_mac_key: *data.vault.derive("precompiled cache"),
     })?;
-    let plugins = Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock))?;
+    let plugins =
+        Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
     let plugins = Arc::new(plugins);
     let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), Arc::clone(&plugins)).await?;
     let policy = Arc::new(policy);
@@ -86,8 +89,9 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let keys = data.newest_audit_keys();
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let egress = Egress::new(EgressOptions::default());
-    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), Executor::new(egress), Arc::clone(&clock));
+    let executor =
+        Executor::new(Egress::new(EgressOptions::default()), Lanes::new(settings.calls_at_once), settings.ceilings);
+    let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let base_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let app = Arc::new(App {
@@ -102,7 +106,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
-    gateway::install_metrics();
+    meters::install();
     let stop = CancellationToken::new();
     let router = gateway::router(Arc::clone(&app));
     let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
@@ -175,7 +179,10 @@ async fn scan(app: Arc<App>) {
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(POLICY_POLL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
-        if let Err(error) = app.policy.renew_if_behind().await {
+        let began = Instant::now();
+        let renewed = app.policy.renew_if_behind().await;
+        meters::database(renewed.is_ok(), began.elapsed());
+        if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
         }
     }

@@ -11,17 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::Permit;
-use monstrum_types::{BotId, CallOutcome, Clock, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BotId, CallOutcome, Clock, Code, RequestId, ResourceId, WorkspaceId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument as _, Span};
 
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
 use crate::executor::{Executor, PermittedCall};
+use crate::language::Language;
 use crate::policy::Policy;
 use crate::session::Session;
+use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::{self, ResolvedCall};
+
+/// The longest name of a tool, in bytes.
+const TOOL_NAME_BYTES_MAX: usize = 64;
 
 /// A call as it comes in at a door. The door has checked who is asking.
 #[derive(Clone, Debug)]
@@ -36,8 +42,8 @@ pub struct IncomingCall {
     pub task_id: Option<String>,
     /// Which resource, where the bot has several of one type.
     pub resource: Option<ResourceId>,
-    /// BCP 47 tag of the caller's language.
-    pub locale: String,
+    /// In which the caller would like to read.
+    pub language: Language,
     /// What the plugin is told besides: a JSON object, such as the conversation of the call.
     pub context: Value,
 }
@@ -74,7 +80,9 @@ impl Calls {
         let cancelled = CancellationToken::new();
         let _cancel_when_dropped = cancelled.clone().drop_guard();
         let calls = Arc::clone(self);
-        let task = self.running.spawn(async move { calls.govern(call, cancelled).await?.committed().await });
+        let span = span(&call);
+        let govern = async move { calls.govern(call, cancelled).await?.committed().await };
+        let task = self.running.spawn(govern.instrument(span));
         // The task may only fail by a panic of ours; its entry is closed by its drop.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
@@ -87,17 +95,24 @@ impl Calls {
             () = cancelled.cancelled() => Ended::cancelled(),
             () = self.stop.cancelled() => Ended::interrupted(),
         };
+        let mut laps = Laps::start();
         let outcome = entry.redacted(outcome);
+        laps.end(Stage::Redact);
         let row = entry.close(&outcome).await?;
         Ok(Ending { request_id: call.request_id, outcome, retry_after, row })
     }
 
     /// The stages, each taking what the one before returned; the first refusal ends the call.
     async fn stages(&self, call: &IncomingCall, entry: &Arc<Entry>) -> Ended {
+        let span = Span::current();
         let (resolved, permit) = match self.judge(call, entry) {
             Ok(permitted) => permitted,
-            Err(refusal) => return Ended::from(*refusal),
+            Err(refusal) => {
+                span.record("decision", "deny");
+                return Ended::from(*refusal);
+            }
         };
+        span.record("decision", "allow").record("plugin.name", permit.plugin().as_str());
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
         let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call };
         self.executor.execute(&permitted, permit, entry).await
@@ -105,11 +120,15 @@ impl Calls {
 
     /// Everything before the plugin: pure, and over the same snapshot.
     fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<(ResolvedCall, Permit), Refusal> {
+        let mut laps = Laps::start();
         let session = Session::open(&self.policy, self.clock.now(), call)?;
         let resolved = tools::resolve(&session, call)?;
         entry.resolved(&resolved);
+        laps.end(Stage::Resolve);
         let params = resolved.checked_params(call)?;
-        let permit = authorize::permit(call.request_id, &session, &resolved, params)?;
+        laps.end(Stage::Params);
+        let permit = authorize::permit(call, &session, &resolved, params)?;
+        laps.end(Stage::Guardian);
         Ok((resolved, permit))
     }
 
@@ -122,6 +141,22 @@ impl Calls {
             self.running.wait().await;
         }
     }
+}
+
+/// The span of a call, in the words of all log lines. What the Guardian decided and how long it took are added later.
+fn span(call: &IncomingCall) -> Span {
+    let (call_id, bot) = (call.request_id, call.bot);
+    // A name as it was given: it need not be that of a tool, and is as long as the caller likes.
+    let tool = &call.tool[..call.tool.floor_char_boundary(TOOL_NAME_BYTES_MAX)];
+    tracing::info_span!(
+        "call",
+        call.id = %call_id,
+        bot.id = %bot,
+        tool.name = tool,
+        plugin.name = tracing::field::Empty,
+        decision = tracing::field::Empty,
+        duration_ms = tracing::field::Empty,
+    )
 }
 
 /// A refusal by a stage. Boxed, because it is rare and large.
@@ -140,7 +175,13 @@ impl Ending {
     /// Waits for the row, then gives the answer.
     pub async fn committed(self) -> Result<CallAnswer, AuditUnavailable> {
         let Ending { request_id, outcome, retry_after, row } = self;
+        let mut laps = Laps::start();
         let duration_ms = row.committed().await?;
+        laps.end(Stage::Audit);
+        let (status, code) = (outcome.status.as_str(), outcome.code.map_or("", Code::as_str));
+        meters::call(status, code);
+        Span::current().record("duration_ms", duration_ms);
+        tracing::debug!(status, code, duration_ms, "call ended");
         Ok(CallAnswer { request_id, outcome, duration_ms, retry_after })
     }
 }
@@ -154,12 +195,10 @@ pub struct Ended {
 
 impl Ended {
     fn cancelled() -> Self {
-        use monstrum_types::Code;
         Ended::from(CallOutcome::error(Code::Cancelled, "the caller went away before the call was done"))
     }
 
     fn interrupted() -> Self {
-        use monstrum_types::Code;
         Ended::from(CallOutcome::error(Code::Interrupted, "the server was shut down before the call was done"))
     }
 }

@@ -19,13 +19,16 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use monstrum_types::Secret;
 
-use crate::config::{ServeFlags, Settings};
+use crate::config::{DatabaseUrl, ServeFlags, Settings};
 use crate::gateway;
 
 use failure::Failure;
 
 /// Work that no command waits for any more may keep the process this long.
 const LEFTOVERS_MAX: Duration = Duration::from_secs(1);
+
+/// What to do about a database server that cannot be used.
+const DATABASE_HINT: &str = "is the database of --database-url running and within reach? may its user log in?";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,7 +128,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
 
 impl Options {
     /// The settings of the server that these options speak of.
-    fn settings(&self, database_url: Option<String>) -> Result<Settings, Failure> {
+    fn settings(&self, database_url: Option<DatabaseUrl>) -> Result<Settings, Failure> {
         let flags = ServeFlags { data_dir: self.data_dir.clone(), database_url, ..ServeFlags::default() };
         resolve(flags)
     }

@@ -3,10 +3,13 @@
 //! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
 
 use std::net::SocketAddr;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use monstrum_manifest::Limits;
+use monstrum_types::Secret;
 use serde::Deserialize;
 
 /// The flags of `monstrum serve`.
@@ -25,13 +28,38 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
 
-    /// Database, as sqlite:PATH [default: DATA/monstrum.db]
+    /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; with a password better given as
+    /// MONSTRUM_DATABASE_URL than as an argument [default: DATA/monstrum.db]
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
-    pub database_url: Option<String>,
+    pub database_url: Option<DatabaseUrl>,
 
     /// The URL under which others reach this server
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
+
+    /// Most units of computing (wasm instructions) of one call [default: 1000000000]
+    #[arg(long, env = "MONSTRUM_MAX_FUEL", value_name = "UNITS")]
+    pub max_fuel: Option<NonZeroU64>,
+
+    /// Most memory of one call, over all memories and tables, up to 1024 [default: 64]
+    #[arg(long, env = "MONSTRUM_MAX_MEMORY_MIB", value_name = "MIB", value_parser = memory_mib)]
+    pub max_memory_mib: Option<NonZeroU32>,
+
+    /// Most seconds of one call, waiting included [default: 30]
+    #[arg(long, env = "MONSTRUM_MAX_TIMEOUT_S", value_name = "SECONDS")]
+    pub max_timeout_s: Option<NonZeroU32>,
+
+    /// Most calls at once, up to 1000 [default: 1000]
+    #[arg(long, env = "MONSTRUM_MAX_CALLS", value_name = "CALLS", value_parser = calls)]
+    pub max_calls: Option<NonZeroU32>,
+
+    /// Most calls of one plugin at once [default: 64]
+    #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_PLUGIN", value_name = "CALLS")]
+    pub max_calls_per_plugin: Option<NonZeroU32>,
+
+    /// Most calls of one bot at once [default: 32]
+    #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_BOT", value_name = "CALLS")]
+    pub max_calls_per_bot: Option<NonZeroU32>,
 
     /// Seconds that calls in flight may take to finish at shutdown [default: 30]
     #[arg(long, env = "MONSTRUM_SHUTDOWN_GRACE_S", value_name = "SECONDS")]
@@ -48,6 +76,66 @@ pub struct ServeFlags {
     /// What is logged, as in RUST_LOG [default: info]
     #[arg(long, env = "MONSTRUM_LOG", value_name = "FILTER")]
     pub log: Option<String>,
+
+    /// Where spans go, by OpenTelemetry's OTLP over HTTP, such as http://127.0.0.1:4318; needs the feature otel
+    #[arg(long, env = "MONSTRUM_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+}
+
+/// What one call may use at most, whatever its plugin and its binding ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ceilings {
+    pub fuel: u64,
+    pub memory_mib: u32,
+    pub timeout_s: u32,
+}
+
+impl Default for Ceilings {
+    /// What a call gets where nobody asks for anything (plugin-contract).
+    fn default() -> Self {
+        Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
+    }
+}
+
+impl Ceilings {
+    /// The memory of a plugin's calls, before a binding narrows it.
+    pub fn memory_bytes(self, asked: &Limits) -> u64 {
+        let default = Ceilings::default().memory_mib;
+        u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20
+    }
+}
+
+/// How many calls run at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallsAtOnce {
+    pub in_all: u32,
+    pub per_plugin: u32,
+    pub per_bot: u32,
+}
+
+impl Default for CallsAtOnce {
+    /// Of one plugin: enough to hide a slow upstream, few enough to leave the pool to others (plugin-contract).
+    fn default() -> Self {
+        CallsAtOnce { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
+    }
+}
+
+/// The slots of the engine's pool have this size.
+const MEMORY_MIB_MAX: u32 = 1024;
+/// The engine's pool has room for so many, and for plugins that are being loaded.
+const CALLS_MAX: u32 = 1000;
+
+fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
+    up_to(text, MEMORY_MIB_MAX)
+}
+
+fn calls(text: &str) -> Result<NonZeroU32, String> {
+    up_to(text, CALLS_MAX)
+}
+
+fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
+    let number = text.parse::<NonZeroU32>().ok().filter(|number| number.get() <= max);
+    number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
 /// The shape of log lines.
@@ -59,18 +147,45 @@ pub enum LogFormat {
     Json,
 }
 
+/// The address of a database, which may hold a password.
+#[derive(Clone, Deserialize)]
+#[serde(transparent)]
+pub struct DatabaseUrl(Secret);
+
+impl DatabaseUrl {
+    /// The whole address.
+    pub fn expose(&self) -> &str {
+        self.0.expose()
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(url: String) -> Self {
+        DatabaseUrl(Secret::new(url))
+    }
+}
+
+impl std::fmt::Debug for DatabaseUrl {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("DatabaseUrl")
+    }
+}
+
 /// Every setting, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub data_dir: PathBuf,
     pub plugins_dir: PathBuf,
-    pub database_url: Option<String>,
+    pub database_url: Option<DatabaseUrl>,
     pub public_url: Option<String>,
+    pub ceilings: Ceilings,
+    pub calls_at_once: CallsAtOnce,
     pub shutdown_grace: Duration,
     pub public_docs: bool,
     pub log_format: LogFormat,
     pub log: String,
+    pub otlp_endpoint: Option<String>,
 }
 
 /// A setting that cannot be used.
@@ -78,6 +193,8 @@ pub struct Settings {
 pub enum SettingsError {
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("{}: {setting}: expected a number from 1 to {max}", path.display())]
+    TooLarge { path: PathBuf, setting: &'static str, max: u32 },
     #[error("{}: {}", path.display(), source.message())]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
@@ -91,6 +208,19 @@ impl Settings {
         let file = read_file(&directory.join(FILE))?;
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
+        let ceilings = Ceilings::default();
+        let ceilings = Ceilings {
+            fuel: flags.max_fuel.or(file.max_fuel).map_or(ceilings.fuel, NonZeroU64::get),
+            memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, NonZeroU32::get),
+            timeout_s: flags.max_timeout_s.or(file.max_timeout_s).map_or(ceilings.timeout_s, NonZeroU32::get),
+        };
+        let at_once = CallsAtOnce::default();
+        let per_plugin = flags.max_calls_per_plugin.or(file.max_calls_per_plugin);
+        let calls_at_once = CallsAtOnce {
+            in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, NonZeroU32::get),
+            per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
+            per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
+        };
         let shutdown_grace_s = flags.shutdown_grace_s.or(file.shutdown_grace_s).unwrap_or(30);
         Ok(Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
@@ -98,10 +228,13 @@ impl Settings {
             plugins_dir,
             database_url: flags.database_url.or(file.database_url),
             public_url: flags.public_url.or(file.public_url),
+            ceilings,
+            calls_at_once,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
             log: flags.log.or(file.log).unwrap_or_else(|| "info".to_owned()),
+            otlp_endpoint: flags.otlp_endpoint.or(file.otlp_endpoint),
         })
     }
 }
@@ -112,7 +245,15 @@ fn read_file(path: &Path) -> Result<ServeFlags, SettingsError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(ServeFlags::default()),
         Err(source) => return Err(SettingsError::Read { path: path.to_owned(), source }),
     };
-    toml::from_str(&text).map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
+    let parse = |source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) };
+    let file: ServeFlags = toml::from_str(&text).map_err(parse)?;
+    let bounded = [("max_memory_mib", file.max_memory_mib, MEMORY_MIB_MAX), ("max_calls", file.max_calls, CALLS_MAX)];
+    for (setting, value, max) in bounded {
+        if value.is_some_and(|value| value.get() > max) {
+            return Err(SettingsError::TooLarge { path: path.to_owned(), setting, max });
+        }
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -129,6 +270,33 @@ mod tests {
         assert_eq!(settings.data_dir, Path::new("/srv/m"));
         assert_eq!(settings.plugins_dir, Path::new("/srv/m/plugins"));
         assert_eq!(settings.shutdown_grace, Duration::from_secs(30));
+    }
+
+    #[test]
+    fn ceilings_have_ceilings() {
+        let folder = tempfile::tempdir().unwrap();
+        let resolve = |text: &str| {
+            std::fs::write(folder.path().join(FILE), text).unwrap();
+            Settings::resolve(ServeFlags::default(), folder.path()).map_err(|error| error.to_string())
+        };
+        assert_eq!(resolve("").unwrap().ceilings, Ceilings::default());
+        assert_eq!(resolve("max_memory_mib = 1024").unwrap().ceilings.memory_mib, 1024);
+        assert!(
+            resolve("max_memory_mib = 1025").unwrap_err().ends_with("max_memory_mib: expected a number from 1 to 1024")
+        );
+        assert!(resolve("max_calls = 1001").unwrap_err().ends_with("max_calls: expected a number from 1 to 1000"));
+        assert!(resolve("max_fuel = 0").unwrap_err().contains("nonzero"));
+        assert_eq!(memory_mib("0"), Err("expected a number from 1 to 1024".to_owned()));
+        assert_eq!(calls("7").map(NonZeroU32::get), Ok(7));
+    }
+
+    #[test]
+    fn the_address_of_the_database_is_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(FILE), "database_url = \"postgres://user:secret@host/db\"\n").unwrap();
+        let settings = Settings::resolve(ServeFlags::default(), folder.path()).unwrap();
+        assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
+        assert_eq!(settings.database_url.unwrap().expose(), "postgres://user:secret@host/db");
     }
 
     #[test]

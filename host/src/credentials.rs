@@ -28,6 +28,9 @@ pub struct GivenFor {
     pub audience: Vec<OriginPattern>,
     /// How it is added to a request.
     pub inject: Vec<InjectRule>,
+    /// The fields that were not secret: only these may ever be shown.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub plain_fields: BTreeSet<String>,
 }
 
 impl GivenFor {
@@ -43,7 +46,16 @@ impl GivenFor {
             auth_method: method.method,
             audience: method.audience(config, executor),
             inject: method.inject_rules(),
+            plain_fields: plain_fields(resource_type, method),
         }
+    }
+
+    /// What the contract and configuration of `resource` say now about the method of this credential.
+    fn wanted_by(&self, resource: &Resource) -> Option<GivenFor> {
+        let manifest = &resource.plugin.manifest;
+        let methods = &manifest.resource_type.auth_methods;
+        let method = methods.iter().find(|method| method.method == self.auth_method)?;
+        Some(GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor))
     }
 
     /// The audience that both this, the sealed one, and `now` allow; `None` where `now` asks for more than was given.
@@ -126,11 +138,54 @@ impl HeldCredential {
     }
 }
 
+/// Why a credential cannot be given for what is asked now.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfirmError {
+    #[error("the stored credential cannot be opened; save it anew")]
+    Unreadable,
+    #[error("the type of this resource has no auth method `{method}` any more; save the credential anew")]
+    MethodGone { method: AuthKind },
+    #[error("the stored credential lacks what the type asks for ({what}); save it anew")]
+    Incomplete { what: String },
+    #[error("the credential could not be sealed")]
+    Vault(#[from] VaultError),
+}
+
+impl HeldCredential {
+    /// Its row, sealed for what the contract and configuration of `resource` ask for now.
+    pub fn confirmed(&self, resource: &Resource) -> Result<CredentialRow, ConfirmError> {
+        let opened = self.opened().ok_or(ConfirmError::Unreadable)?;
+        let gone = || ConfirmError::MethodGone { method: opened.given_for.auth_method };
+        let given_for = opened.given_for.wanted_by(resource).ok_or_else(gone)?;
+        let missing: BTreeSet<&str> = given_for
+            .inject
+            .iter()
+            .flat_map(InjectRule::templates)
+            .flat_map(monstrum_manifest::placeholders)
+            .filter(|field| !opened.fields.contains_key(*field))
+            .collect();
+        if !missing.is_empty() {
+            let what = missing.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(ConfirmError::Incomplete { what });
+        }
+        let row = &self.row;
+        let sealed = seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &opened.fields)?;
+        Ok(CredentialRow {
+            key_version: i64::from(sealed.key_version()),
+            sealed: sealed.to_string(),
+            given_for: serde_json::to_value(&given_for).expect("plain names and lists are JSON"),
+            status: "ready".to_owned(),
+            ..row.clone()
+        })
+    }
+}
+
 /// The credential of one resource, as egress takes it.
 pub struct ResourceCredential {
     state: CredentialState,
     credential: Option<Arc<Credential>>,
     redactor: Arc<Redactor>,
+    requested_audience: Option<Vec<OriginPattern>>,
 }
 
 impl ResourceCredential {
@@ -139,31 +194,42 @@ impl ResourceCredential {
         let methods = &resource.plugin.manifest.resource_type.auth_methods;
         let needed = methods.iter().any(|method| method.method != AuthKind::None);
         let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
-        let without = |state, redactor| ResourceCredential { state, credential: None, redactor };
+        let without =
+            |state, redactor| ResourceCredential { state, credential: None, redactor, requested_audience: None };
         let Some(held) = &resource.credential else {
             return without(absent, Arc::default());
         };
         let Some(opened) = held.opened() else {
             return without(CredentialState::NeedsAuthorization, Arc::default());
         };
+        let given_for = &opened.given_for;
+        let wanted = given_for.wanted_by(resource);
+        // A field that is not plain by both contracts stays secret, so that a changed contract uncovers nothing.
+        let plain_fields = match &wanted {
+            Some(wanted) => given_for.plain_fields.intersection(&wanted.plain_fields).cloned().collect(),
+            None => BTreeSet::new(),
+        };
         let mut credential = Credential {
             fields: opened.fields.clone(),
-            plain_fields: plain_fields(resource, &opened.given_for),
-            inject: opened.given_for.inject.clone(),
+            plain_fields,
+            inject: given_for.inject.clone(),
             audience: Vec::new(),
             refreshable: false,
             expires_at: held.row.expires_at,
         };
         let redactor = Arc::new(Redactor::new(credential.secret_values()));
-        let wanted = methods.iter().find(|method| method.method == opened.given_for.auth_method).map(|method| {
-            let manifest = &resource.plugin.manifest;
-            GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor)
-        });
-        let Some(audience) = wanted.and_then(|wanted| opened.given_for.narrowed_to(&wanted)) else {
-            return without(CredentialState::NeedsAuthorization, redactor);
+        let Some(audience) = wanted.as_ref().and_then(|wanted| given_for.narrowed_to(wanted)) else {
+            let requested_audience = wanted.map(|wanted| wanted.audience);
+            return ResourceCredential { requested_audience, ..without(CredentialState::NeedsAuthorization, redactor) };
         };
         credential.audience = audience;
-        ResourceCredential { state: CredentialState::Ready, credential: Some(Arc::new(credential)), redactor }
+        let credential = Some(Arc::new(credential));
+        ResourceCredential { state: CredentialState::Ready, credential, redactor, requested_audience: None }
+    }
+
+    /// Who would get the credential if it was confirmed, while it needs authorization.
+    pub fn requested_audience(&self) -> Option<&[OriginPattern]> {
+        self.requested_audience.as_deref()
     }
 
     /// Takes every secret of the resource out of what passes through it.
@@ -172,13 +238,10 @@ impl ResourceCredential {
     }
 }
 
-/// The fields that the contract calls something other than secret. A field that it does not name stays secret, so that a
-/// changed contract uncovers nothing.
-fn plain_fields(resource: &Resource, given_for: &GivenFor) -> BTreeSet<String> {
-    let resource_type = &resource.plugin.manifest.resource_type;
-    let method = resource_type.auth_methods.iter().find(|method| method.method == given_for.auth_method);
-    let declared = method.map(|method| method.credential_fields(resource_type)).unwrap_or_default();
-    declared.iter().filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
+/// The fields that the contract calls something other than secret.
+fn plain_fields(resource_type: &ResourceType, method: &AuthMethod) -> BTreeSet<String> {
+    let declared = method.credential_fields(resource_type).iter();
+    declared.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
 }
 
 impl CredentialSource for ResourceCredential {

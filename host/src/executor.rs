@@ -11,37 +11,43 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell, Scope};
+use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell};
 use monstrum_guardian::Permit;
-use monstrum_manifest::AuthMethod;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
 use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, Status};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::auditor::Entry;
 use crate::call::{Ended, IncomingCall};
-use crate::lanes::{Busy, Lanes};
+use crate::config::Ceilings;
+use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::plugins::Plugin;
 use crate::policy::Binding;
+use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::ResolvedCall;
 
-/// The operator's ceilings, which are also what a plugin gets when it asks for nothing (plugin-contract).
-pub const FUEL_MAX: u64 = 1_000_000_000;
-pub const MEMORY_MIB_MAX: u32 = 64;
-pub const TIMEOUT_S_MAX: u32 = 30;
+/// When a caller that found the host full may try again.
+const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Runs permitted calls.
 pub struct Executor {
     egress: Egress,
     lanes: Lanes,
+    ceilings: Ceilings,
     /// One limiter for each rate that some binding sets.
     rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
 }
 
 impl Executor {
     /// An executor whose calls go out through `egress`.
-    pub fn new(egress: Egress) -> Executor {
-        Executor { egress, lanes: Lanes::default(), rates: Mutex::default() }
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings) -> Executor {
+        Executor { egress, lanes, ceilings, rates: Mutex::default() }
+    }
+
+    /// Who runs and who waits.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
     }
 
     /// Runs the call that `permit` permits.
@@ -50,17 +56,25 @@ impl Executor {
         if let Some(ended) = self.over_rate(binding) {
             return ended;
         }
-        let concurrent = limit_u32(&binding.row.limits, "concurrent");
-        let bot = binding.row.bot_id;
-        let place = self.lanes.enter(bot, binding.row.id, concurrent, &call.resolved.plugin.name).await;
-        let _place = match place {
-            Ok(place) => place,
-            Err(Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
+        let mut laps = Laps::start();
+        let asking = Asking {
+            bot: binding.row.bot_id,
+            binding: binding.row.id,
+            binding_max: limit_u32(&binding.row.limits, "concurrent"),
+            plugin: &call.resolved.plugin.name,
         };
-        let limits = limits(&call.resolved.plugin, binding);
+        let _place = match self.lanes.enter(&asking).await {
+            Ok(place) => place,
+            Err(NoRoom::Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
+            Err(NoRoom::Full) => {
+                let outcome = CallOutcome::error(Code::Busy, "the server is busy");
+                return Ended { outcome, retry_after: Some(FULL_RETRY_AFTER) };
+            }
+        };
+        laps.end(Stage::Queue);
+        let limits = limits(self.ceilings, &call.resolved.plugin, binding);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
-            scope: scope(binding),
             binding: Arc::clone(binding),
             entry: Arc::clone(entry),
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
@@ -70,11 +84,13 @@ impl Executor {
         });
         let request = request(call, &permit, limits);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
-        let end = call.resolved.plugin.component.call(&permit, request, limits, host).await;
+        let run = call.resolved.plugin.component.call(&permit, request, limits, host);
+        let end = run.instrument(tracing::debug_span!("execute")).await;
         let redactor = door.redactor.current();
         entry.redact_with(Arc::clone(&redactor));
         write_log(&permit, &end, &redactor);
-        metrics::histogram!("monstrum_call_fuel").record(end.fuel_used as f64);
+        meters::fuel(end.fuel_used);
+        laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
     }
 
@@ -100,18 +116,14 @@ pub struct PermittedCall<'a> {
 }
 
 /// The least of what the operator, the manifest and the binding allow.
-fn limits(plugin: &Plugin, binding: &Binding) -> CallLimits {
-    let asked = plugin.manifest.executor.limits;
+fn limits(ceilings: Ceilings, plugin: &Plugin, binding: &Binding) -> CallLimits {
+    let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
     let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
-    let fuel = asked.fuel.unwrap_or(FUEL_MAX).min(FUEL_MAX).min(bound("fuel"));
-    let memory_bytes = memory_bytes(&plugin.manifest.executor).min(bound("memory_mib").saturating_mul(1 << 20));
-    let timeout_s = u64::from(asked.timeout_s.unwrap_or(TIMEOUT_S_MAX).min(TIMEOUT_S_MAX)).min(bound("timeout_s"));
+    let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
+    let memory_bytes = ceilings.memory_bytes(&asked).min(bound("memory_mib").saturating_mul(1 << 20));
+    let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
+    let timeout_s = u64::from(timeout_s).min(bound("timeout_s"));
     CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
-}
-
-/// The memory of a plugin's calls, before a binding narrows it; its component is tried out with the same.
-pub fn memory_bytes(asked: &monstrum_manifest::Executor) -> u64 {
-    u64::from(asked.limits.memory_mib.unwrap_or(MEMORY_MIB_MAX).min(MEMORY_MIB_MAX)) << 20
 }
 
 fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {
@@ -120,20 +132,6 @@ fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {
 
 fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
     limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
-}
-
-/// What the call may reach.
-fn scope(binding: &Binding) -> Scope {
-    let resource = &binding.resource;
-    let (executor, resource_type) = (&resource.plugin.manifest.executor, &resource.plugin.manifest.resource_type);
-    let api_base = resource.config.get("api_base").and_then(serde_json::Value::as_str);
-    Scope {
-        api_base: api_base.and_then(|text| text.parse().ok()),
-        egress: executor.egress.clone(),
-        inject: resource_type.auth_methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        follow_redirects: executor.follow_redirects,
-        network: resource.network.clone(),
-    }
 }
 
 fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> ExecuteRequest {
@@ -147,9 +145,9 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
         scope: Some(permit.scope_json()),
         resource_id: Some(permit.resource().to_string()),
-        resource_config: serde_json::to_string(&resource.config).expect("a JSON object has a text"),
+        resource_config: resource.config_text.clone(),
         delegate: None,
-        locale: call.call.locale.clone(),
+        locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.call.context.to_string(),
     }
@@ -189,7 +187,6 @@ fn write_log(permit: &Permit, end: &CallEnd, redactor: &Redactor) {
 /// What the component may ask of the host during one call.
 struct Door {
     egress: Egress,
-    scope: Scope,
     binding: Arc<Binding>,
     entry: Arc<Entry>,
     until: Instant,
@@ -216,15 +213,39 @@ impl Door {
     }
 }
 
+/// The class of an answer's status, or what went wrong.
+fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
+    match sent {
+        Ok(response) => match response.status / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            5 => "5xx",
+            _ => "other",
+        },
+        Err(failure) => failure.code.as_str(),
+    }
+}
+
 impl HostCalls for Door {
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
         async move {
             let credential = self.binding.resource.credential_source();
+            let began = Instant::now();
             let before_sending = || self.record_start().boxed();
             let sent = self
                 .egress
-                .send(&self.scope, credential.as_ref(), &self.redactor, request, self.until, &before_sending)
+                .send(
+                    &self.binding.resource.scope,
+                    credential.as_ref(),
+                    &self.redactor,
+                    request,
+                    self.until,
+                    &before_sending,
+                )
+                .instrument(tracing::debug_span!("egress"))
                 .await;
+            meters::egress(egress_outcome(&sent), began.elapsed());
             if let Err(failure) = &sent {
                 let mut failures = self.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 failures.push(failure.code);

@@ -40,9 +40,9 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::gateway::problem::Problem;
+use crate::telemetry::meters;
 
 pub use docs::description;
-pub use health::install_metrics;
 pub use idempotency::forget_expired;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -75,11 +75,13 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(plugins::list))
         .routes(routes!(plugins::show))
         .routes(routes!(plugins::reload))
+        .routes(routes!(plugins::approve))
         .routes(routes!(resource_types::list))
         .routes(routes!(resource_types::show))
         .routes(routes!(resources::list))
         .routes(routes!(resources::show, resources::update, resources::delete))
         .routes(routes!(credentials::save, credentials::delete))
+        .routes(routes!(credentials::confirm))
         .routes(routes!(roles::list))
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))
@@ -151,11 +153,9 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).expect("a UUID is a header value"));
     headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-    let seconds = began.elapsed().as_secs_f64();
-    let labels = [("route", route), ("method", label(&method)), ("status", status.as_u16().to_string())];
-    metrics::histogram!("monstrum_http_request_seconds", &labels).record(seconds);
-    health::count_request();
-    tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = seconds * 1000.0, "answered");
+    let took = began.elapsed();
+    tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = took.as_secs_f64() * 1000.0, "answered");
+    meters::request(route, label(&method), status.as_u16(), took);
     response
 }
 

@@ -1,69 +1,101 @@
-//! How many calls run at once: 64 a plugin, 32 a bot, and what a binding says. A call that finds no room waits up to
-//! 5 s in the order of arrival, then the plugin is busy.
+//! How many calls run at once: on this host, of one plugin, of one bot, of one binding. A call that finds no room waits
+//! up to 5 s. Room that becomes free goes to the waiting bots in turn, so that a bot with many calls delays its own and
+//! nobody else's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use monstrum_types::{BindingId, BotId, PluginName};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// Calls of one plugin: enough to hide a slow upstream, few enough to leave the pool to others (plugin-contract).
-pub const PLUGIN_CALLS_MAX: usize = 64;
-/// Calls of one bot.
-pub const BOT_CALLS_MAX: usize = 32;
-/// How long a call waits for room.
+use crate::config::CallsAtOnce;
+
+/// How long a call waits for room (plugin-contract).
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Calls that wait in one lane. Each holds its parameters, 1 MiB at most, so this bounds memory; with calls of 30 s,
+/// whoever stands further behind would not get room within [`WAIT_MAX`] anyway.
+const WAITING_MAX: usize = 1024;
 
 /// Room for one call; dropping it makes room for the next.
 pub struct Place {
-    _permits: Vec<OwnedSemaphorePermit>,
+    _tickets: Vec<Ticket>,
 }
 
 /// No room within [`WAIT_MAX`].
-#[derive(Debug, PartialEq, Eq)]
-pub struct Busy;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoRoom {
+    /// Among the calls of the plugin, the bot or the binding.
+    Busy,
+    /// On the whole host.
+    Full,
+}
+
+/// Who asks for room.
+pub struct Asking<'a> {
+    pub bot: BotId,
+    pub binding: BindingId,
+    /// Calls that the binding allows at once.
+    pub binding_max: Option<u32>,
+    pub plugin: &'a PluginName,
+}
 
 /// The lanes of all plugins, bots and bindings.
-#[derive(Default)]
 pub struct Lanes {
+    room: CallsAtOnce,
+    all: Arc<Lane>,
     bots: Keyed<BotId>,
     plugins: Keyed<PluginName>,
     bindings: Keyed<(BindingId, u32)>,
 }
 
 impl Lanes {
-    /// Waits for room: first among the bot's own calls, so that a busy bot queues behind itself and not in the plugin's
-    /// lane.
-    pub async fn enter(
-        &self,
-        bot: BotId,
-        binding: BindingId,
-        binding_max: Option<u32>,
-        plugin: &PluginName,
-    ) -> Result<Place, Busy> {
-        let mut lanes = vec![self.bots.lane(bot, BOT_CALLS_MAX)];
-        if let Some(max) = binding_max {
-            lanes.push(self.bindings.lane((binding, max), usize::try_from(max).unwrap_or(usize::MAX)));
+    /// Lanes in which nothing runs.
+    pub fn new(room: CallsAtOnce) -> Lanes {
+        Lanes {
+            room,
+            all: Lane::new(room.in_all),
+            bots: Keyed::default(),
+            plugins: Keyed::default(),
+            bindings: Keyed::default(),
         }
-        lanes.push(self.plugins.lane(plugin.clone(), PLUGIN_CALLS_MAX));
+    }
 
+    /// Waits for room: first among the bot's own calls, so that a busy bot queues behind itself, last on the whole host.
+    pub async fn enter(&self, asking: &Asking<'_>) -> Result<Place, NoRoom> {
+        let Asking { bot, binding, binding_max, plugin } = *asking;
         let until = Instant::now() + WAIT_MAX;
-        let mut permits = Vec::with_capacity(lanes.len());
-        for lane in lanes {
-            match tokio::time::timeout_at(until, lane.acquire_owned()).await {
-                Ok(permit) => permits.push(permit.expect("a lane is never closed")),
-                Err(_) => return Err(Busy),
-            }
+        let mut tickets = Vec::with_capacity(4);
+        tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        if let Some(max) = binding_max {
+            tickets.push(self.bindings.lane(&(binding, max), max).enter(bot, until).await.ok_or(NoRoom::Busy)?);
         }
-        Ok(Place { _permits: permits })
+        let of_plugin = self.plugins.lane(plugin, self.room.per_plugin);
+        tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        tickets.push(self.all.clone().enter(bot, until).await.ok_or(NoRoom::Full)?);
+        Ok(Place { _tickets: tickets })
+    }
+
+    /// Calls that run.
+    pub fn running(&self) -> u32 {
+        self.room.in_all.saturating_sub(self.all.lock().free)
+    }
+
+    /// Calls that may run at once.
+    pub fn room(&self) -> u32 {
+        self.room.in_all
+    }
+
+    /// Calls that wait for room in any lane.
+    pub fn waiting(&self) -> usize {
+        self.all.lock().calls_waiting + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
     }
 }
 
-/// One semaphore a key. Lanes that nobody uses are dropped when there are many.
-struct Keyed<K>(Mutex<HashMap<K, Arc<Semaphore>>>);
+/// One lane a key. Lanes that nobody uses are dropped when there are many.
+struct Keyed<K>(Mutex<HashMap<K, Arc<Lane>>>);
 
 impl<K> Default for Keyed<K> {
     fn default() -> Self {
@@ -71,47 +103,238 @@ impl<K> Default for Keyed<K> {
     }
 }
 
-impl<K: Eq + Hash> Keyed<K> {
+impl<K: Clone + Eq + Hash> Keyed<K> {
     /// Idle lanes are swept when this many are held.
     const SWEEP_AT: usize = 4096;
 
-    fn lane(&self, key: K, room: usize) -> Arc<Semaphore> {
+    fn lane(&self, key: &K, room: u32) -> Arc<Lane> {
         let mut lanes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(lane) = lanes.get(key) {
+            return Arc::clone(lane);
+        }
         if lanes.len() >= Self::SWEEP_AT {
             lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
         }
-        Arc::clone(lanes.entry(key).or_insert_with(|| Arc::new(Semaphore::new(room.clamp(1, Semaphore::MAX_PERMITS)))))
+        Arc::clone(lanes.entry(key.clone()).or_insert_with(|| Lane::new(room)))
+    }
+
+    fn waiting(&self) -> usize {
+        let lanes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        lanes.values().map(|lane| lane.lock().calls_waiting).sum()
+    }
+}
+
+/// Room for some calls, and the bots that wait for it.
+struct Lane(Mutex<Turns>);
+
+struct Turns {
+    free: u32,
+    /// The bots that wait, whose turn is next first, each with its calls in the order of their arrival.
+    waiting: VecDeque<(BotId, VecDeque<oneshot::Sender<Ticket>>)>,
+    calls_waiting: usize,
+}
+
+/// Room in one lane.
+struct Ticket(Option<Arc<Lane>>);
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.take() {
+            lane.leave();
+        }
+    }
+}
+
+impl Lane {
+    fn new(room: u32) -> Arc<Lane> {
+        Arc::new(Lane(Mutex::new(Turns { free: room.max(1), waiting: VecDeque::new(), calls_waiting: 0 })))
+    }
+
+    /// `None`: no room until then.
+    async fn enter(self: Arc<Self>, bot: BotId, until: Instant) -> Option<Ticket> {
+        let turn = {
+            let mut turns = self.lock();
+            if turns.free > 0 {
+                turns.free -= 1;
+                drop(turns);
+                return Some(Ticket(Some(self)));
+            }
+            turns.wait(bot)?
+        };
+        // A ticket that comes too late is dropped with the channel, and goes to the next.
+        tokio::time::timeout_at(until, turn).await.ok()?.ok()
+    }
+
+    /// Gives the room to whoever is next.
+    fn leave(self: Arc<Self>) {
+        loop {
+            let next = {
+                let mut turns = self.lock();
+                let next = turns.next();
+                if next.is_none() {
+                    turns.free += 1;
+                }
+                next
+            };
+            let Some(next) = next else { return };
+            match next.send(Ticket(Some(Arc::clone(&self)))) {
+                Ok(()) => return,
+                // It has given up waiting. Its ticket must not give the room away once more.
+                Err(mut unwanted) => drop(unwanted.0.take()),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    /// A place at the end of the bot's own queue; `None` where too many wait.
+    fn wait(&mut self, bot: BotId) -> Option<oneshot::Receiver<Ticket>> {
+        if self.calls_waiting >= WAITING_MAX {
+            self.forget_those_who_left();
+            if self.calls_waiting >= WAITING_MAX {
+                return None;
+            }
+        }
+        let (sender, turn) = oneshot::channel();
+        match self.waiting.iter_mut().find(|(waiting, _)| *waiting == bot) {
+            Some((_, calls)) => calls.push_back(sender),
+            None => self.waiting.push_back((bot, VecDeque::from([sender]))),
+        }
+        self.calls_waiting += 1;
+        Some(turn)
+    }
+
+    /// The oldest call of the bot whose turn it is; that bot is last from now on.
+    fn next(&mut self) -> Option<oneshot::Sender<Ticket>> {
+        let (bot, mut calls) = self.waiting.pop_front()?;
+        let call = calls.pop_front();
+        if !calls.is_empty() {
+            self.waiting.push_back((bot, calls));
+        }
+        self.calls_waiting -= usize::from(call.is_some());
+        call
+    }
+
+    fn forget_those_who_left(&mut self) {
+        for (_, calls) in &mut self.waiting {
+            calls.retain(|call| !call.is_closed());
+        }
+        self.waiting.retain(|(_, calls)| !calls.is_empty());
+        self.calls_waiting = self.waiting.iter().map(|(_, calls)| calls.len()).sum();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures::FutureExt;
+
+    fn plugin() -> PluginName {
+        "github".parse().unwrap()
+    }
+
+    async fn enter(lanes: &Lanes, bot: BotId, binding_max: Option<u32>) -> Result<Place, NoRoom> {
+        let binding = BindingId::new();
+        lanes.enter(&Asking { bot, binding, binding_max, plugin: &plugin() }).await
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_lane_is_busy_after_five_seconds_and_free_again_after_that() {
-        let lanes = Lanes::default();
+        let lanes = Lanes::new(CallsAtOnce::default());
         let bot = BotId::new();
-        let plugin: PluginName = "github".parse().unwrap();
         let mut places = Vec::new();
-        for _ in 0..BOT_CALLS_MAX {
-            places.push(lanes.enter(bot, BindingId::new(), None, &plugin).await.unwrap_or_else(|_| panic!("room")));
+        for _ in 0..32 {
+            places.push(enter(&lanes, bot, None).await.unwrap_or_else(|_| panic!("room")));
         }
         let asked_at = Instant::now();
-        assert!(lanes.enter(bot, BindingId::new(), None, &plugin).await.is_err());
+        assert_eq!(enter(&lanes, bot, None).await.err(), Some(NoRoom::Busy));
         assert_eq!(asked_at.elapsed().as_secs(), WAIT_MAX.as_secs());
-        assert!(lanes.enter(BotId::new(), BindingId::new(), None, &plugin).await.is_ok());
+        assert!(enter(&lanes, BotId::new(), None).await.is_ok());
         places.pop();
-        assert!(lanes.enter(bot, BindingId::new(), None, &plugin).await.is_ok());
+        assert!(enter(&lanes, bot, None).await.is_ok());
+        drop(places);
+        assert_eq!(lanes.running(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_binding_may_allow_fewer() {
-        let lanes = Lanes::default();
-        let (bot, binding) = (BotId::new(), BindingId::new());
-        let plugin: PluginName = "github".parse().unwrap();
-        let first = lanes.enter(bot, binding, Some(1), &plugin).await;
+        let lanes = Lanes::new(CallsAtOnce::default());
+        let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
+        let asking = Asking { bot, binding, binding_max: Some(1), plugin: &plugin };
+        let first = lanes.enter(&asking).await;
         assert!(first.is_ok());
-        assert!(lanes.enter(bot, binding, Some(1), &plugin).await.is_err());
+        assert_eq!(lanes.enter(&asking).await.err(), Some(NoRoom::Busy));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_host_is_told_from_a_busy_plugin() {
+        let lanes = Lanes::new(CallsAtOnce { in_all: 2, ..CallsAtOnce::default() });
+        let (first, second) = (enter(&lanes, BotId::new(), None).await, enter(&lanes, BotId::new(), None).await);
+        assert!(first.is_ok() && second.is_ok());
+        assert_eq!(enter(&lanes, BotId::new(), None).await.err(), Some(NoRoom::Full));
+        drop(first);
+        assert!(enter(&lanes, BotId::new(), None).await.is_ok());
+    }
+
+    /// Two bots with many calls each and one with a single call, which came last: it is the third to be served.
+    #[tokio::test(start_paused = true)]
+    async fn bots_take_turns() {
+        let lanes = Arc::new(Lanes::new(CallsAtOnce { per_plugin: 1, ..CallsAtOnce::default() }));
+        let place = enter(&lanes, BotId::new(), None).await;
+        let (greedy, busy, modest) = (BotId::new(), BotId::new(), BotId::new());
+        let asked = [greedy, greedy, greedy, busy, busy, greedy, modest];
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        for bot in asked {
+            let (lanes, served) = (Arc::clone(&lanes), served.clone());
+            tokio::spawn(async move {
+                let place = enter(&lanes, bot, None).await;
+                assert!(place.is_ok());
+                served.send(bot).unwrap();
+            });
+            tokio::task::yield_now().await;
+        }
+        drop(place);
+        drop(served);
+        let mut turns = Vec::new();
+        while let Some(bot) = order.recv().await {
+            turns.push(bot);
+        }
+        assert_eq!(turns, [greedy, busy, modest, greedy, busy, greedy, greedy]);
+    }
+
+    /// Whoever leaves the queue, or is served too late to notice, keeps no room.
+    #[tokio::test(start_paused = true)]
+    async fn room_is_never_lost() {
+        let lane = Lane::new(1);
+        let until = Instant::now() + WAIT_MAX;
+        let held = Arc::clone(&lane).enter(BotId::new(), until).await;
+        let mut gone = Box::pin(Arc::clone(&lane).enter(BotId::new(), until));
+        let mut late = Box::pin(Arc::clone(&lane).enter(BotId::new(), until));
+        assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
+        drop(gone);
+        drop(held);
+        // The ticket is in the channel of `late`, which is dropped without looking.
+        drop(late);
+        assert!(lane.clone().enter(BotId::new(), until).await.is_some());
+        assert_eq!((lane.lock().free, lane.lock().calls_waiting), (1, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_is_bounded() {
+        let lane = Lane::new(1);
+        let until = Instant::now() + WAIT_MAX;
+        let _held = Arc::clone(&lane).enter(BotId::new(), until).await;
+        let mut waiting: Vec<_> =
+            (0..WAITING_MAX).map(|_| Box::pin(Arc::clone(&lane).enter(BotId::new(), until))).collect();
+        for call in &mut waiting {
+            assert!(call.as_mut().now_or_never().is_none());
+        }
+        assert!(matches!(Arc::clone(&lane).enter(BotId::new(), until).now_or_never(), Some(None)));
+        waiting.pop();
+        assert!(Arc::clone(&lane).enter(BotId::new(), until).now_or_never().is_none());
     }
 }

@@ -14,6 +14,7 @@ pub mod credentials;
 pub mod executor;
 pub mod gateway;
 pub mod lanes;
+pub mod language;
 pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;

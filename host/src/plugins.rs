@@ -1,44 +1,32 @@
 //! The plugins that serve: scanning the folder, loading, replacing one version by the next.
 //!
 //! A version is whole or not there: manifest, policy rules, schemas and component are checked before it serves. One that
-//! fails leaves the version before it serving, and its error is kept for the API, the CLI and the log.
+//! fails leaves the version before it serving, and its error is kept for the API, the CLI and the log. One that asks for
+//! more than the version before it waits until a root key approves it; every version is stored, so that the old one
+//! serves on even after a start.
+
+mod growth;
+mod version;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-use monstrum_guardian::ToolRules;
-use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, Tool as ToolManifest};
-use monstrum_runtime::{Component, Runtime};
+use monstrum_manifest::Manifest;
+use monstrum_runtime::Runtime;
 use monstrum_store::{PluginRow, PluginVersionRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
-use sha2::Digest as _;
 use utoipa::ToSchema;
 
+pub use version::{LoadError, Plugin, Tool, build};
+
+use crate::config::Ceilings;
 use crate::plugin_folder::{
     COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir,
 };
-
-/// One version of a plugin, ready to serve.
-pub struct Plugin {
-    pub name: PluginName,
-    pub manifest: Manifest,
-    /// SHA-256 of the component.
-    pub digest: Digest,
-    pub component: Component,
-    pub tools: Vec<Tool>,
-    pub locales: Locales,
-    pub warnings: Vec<String>,
-}
-
-/// A tool with everything about it compiled.
-pub struct Tool {
-    pub manifest: ToolManifest,
-    pub rules: ToolRules,
-    pub input: InputSchema,
-    pub output: Option<OutputSchema>,
-}
+use crate::plugins::growth::growth;
+use crate::plugins::version::{sha256, with_causes};
 
 /// Whether a plugin serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -48,6 +36,8 @@ pub enum PluginStatus {
     Loaded,
     /// The version in the folder could not be loaded; the one before it, if any, serves on.
     Failed,
+    /// The version in the folder asks for more than the one before it, which serves on.
+    NeedsApproval,
 }
 
 /// What is known of one plugin.
@@ -58,46 +48,46 @@ pub struct Entry {
     pub error: Option<String>,
     /// The version that serves.
     pub serving: Option<Arc<Plugin>>,
+    /// The version that waits for a root key.
+    pub pending: Option<Pending>,
 }
 
-/// Why a version cannot serve.
+/// A version that grew.
+#[derive(Clone)]
+pub struct Pending {
+    pub plugin: Arc<Plugin>,
+    /// What it asks for beyond the version that serves, a sentence each.
+    pub grows: Vec<String>,
+    row: PluginRow,
+}
+
+/// Why a version was not approved.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    #[error("{}", with_causes(.0))]
-    Folder(#[from] FolderError),
-    #[error("{0}")]
-    Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("{MANIFEST}: name: expected `{folder}`, as the folder is called, found `{name}`")]
-    Name { folder: String, name: PluginName },
-    #[error("locales: {0}")]
-    Locales(String),
-    #[error("{MANIFEST}: resource_type.tools[{index}].{field}: {why}")]
-    Schema { index: usize, field: &'static str, why: String },
-    #[error("{}", with_causes(.0))]
-    Component(#[from] monstrum_runtime::LoadError),
-    #[error("tool `{tool}` exists already, in plugin `{owner}`")]
-    ToolTaken { tool: ToolName, owner: PluginName },
-    #[error("resource type `{id}` exists already, in plugin `{owner}`")]
-    TypeTaken { id: String, owner: PluginName },
-    #[error("the version could not be stored: {}", with_causes(.0))]
-    Store(#[from] StoreError),
+pub enum ApproveError {
+    #[error("no version of this plugin waits for approval")]
+    NothingPending,
+    #[error("the version that waits for approval has digest `{found}`")]
+    OtherDigest { found: Digest },
+    #[error(transparent)]
+    Load(#[from] LoadError),
 }
 
-fn sha256(bytes: &[u8]) -> Digest {
-    let hash = sha2::Sha256::digest(bytes);
-    format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
+/// A version as it was read from its folder.
+struct Candidate {
+    plugin: Arc<Plugin>,
+    stored: PluginVersionRow,
 }
 
-/// An error and its causes in one line.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
-        cause = next.source();
+impl Candidate {
+    fn row(&self) -> PluginRow {
+        PluginRow {
+            name: self.stored.plugin.clone(),
+            version: self.stored.version.clone(),
+            manifest_digest: self.stored.manifest_digest.clone(),
+            component_digest: self.stored.component_digest.clone(),
+            updated_at: self.stored.created_at,
+        }
     }
-    text
 }
 
 /// Every plugin of this host.
@@ -106,6 +96,7 @@ pub struct Plugins {
     runtime: Runtime,
     store: Store,
     clock: Arc<dyn Clock>,
+    ceilings: Ceilings,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// One load at a time, so that two plugins cannot both take one tool name.
     loading: tokio::sync::Mutex<()>,
@@ -113,10 +104,17 @@ pub struct Plugins {
 
 impl Plugins {
     /// Nothing is loaded yet. `dir` must exist.
-    pub fn new(dir: &Path, runtime: Runtime, store: Store, clock: Arc<dyn Clock>) -> Result<Plugins, FolderError> {
+    pub fn new(
+        dir: &Path,
+        runtime: Runtime,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        ceilings: Ceilings,
+    ) -> Result<Plugins, FolderError> {
         check_plugins_dir(dir)?;
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
-        Ok(Plugins { dir, runtime, store, clock, entries: RwLock::default(), loading: tokio::sync::Mutex::default() })
+        let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
+        Ok(Plugins { dir, runtime, store, clock, ceilings, entries, loading })
     }
 
     /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other.
@@ -147,23 +145,34 @@ impl Plugins {
             self.write().remove(name);
             return None;
         }
-        let before = self.entry(name).and_then(|entry| entry.serving);
-        let entry = match self.read(name, &path).await {
-            Ok(plugin) => {
-                tracing::info!(plugin.name = name, plugin.version = %plugin.manifest.version, "plugin loaded");
-                for warning in &plugin.warnings {
-                    tracing::warn!(plugin.name = name, %warning, "plugin");
-                }
-                Entry { name: name.to_owned(), status: PluginStatus::Loaded, error: None, serving: Some(plugin) }
-            }
+        let entry = match self.turn(name, &path).await {
+            Ok(entry) => entry,
             Err(error) => {
                 tracing::error!(plugin.name = name, error = %with_causes(&error), "plugin not loaded");
-                let error = Some(error.to_string());
-                Entry { name: name.to_owned(), status: PluginStatus::Failed, error, serving: before }
+                let (status, error) = (PluginStatus::Failed, Some(error.to_string()));
+                Entry { name: name.to_owned(), status, error, serving: self.before(name).await, pending: None }
             }
         };
         self.write().insert(name.to_owned(), entry.clone());
         Some(entry)
+    }
+
+    /// Puts the version that waits in force: the one that was read and shown, whatever the folder holds by now.
+    pub async fn approve(&self, name: &str, digest: Option<&Digest>) -> Result<Entry, ApproveError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let Some(Pending { plugin, grows, row }) = self.entry(name).and_then(|entry| entry.pending) else {
+            return Err(ApproveError::NothingPending);
+        };
+        if digest.is_some_and(|digest| *digest != plugin.digest) {
+            return Err(ApproveError::OtherDigest { found: plugin.digest.clone() });
+        }
+        self.check_unique(&plugin)?;
+        let row = PluginRow { updated_at: self.clock.now(), ..row };
+        self.store.put_plugin(&row).await.map_err(LoadError::from)?;
+        tracing::info!(plugin.name = name, plugin.version = row.version, ?grows, "plugin approved");
+        let entry = loaded(plugin);
+        self.write().insert(name.to_owned(), entry.clone());
+        Ok(entry)
     }
 
     /// Every plugin by name.
@@ -176,7 +185,28 @@ impl Plugins {
         self.read_entries().get(name).cloned()
     }
 
-    async fn read(&self, name: &str, path: &Path) -> Result<Arc<Plugin>, LoadError> {
+    /// Reads the folder and judges what it holds by the version that serves.
+    async fn turn(&self, name: &str, path: &Path) -> Result<Entry, LoadError> {
+        let candidate = self.read(name, path).await?;
+        self.check_unique(&candidate.plugin)?;
+        let (plugin, row) = (Arc::clone(&candidate.plugin), candidate.row());
+        let grows = self.growth(&candidate).await?;
+        self.store.insert_plugin_version(&candidate.stored).await?;
+        if grows.is_empty() {
+            self.store.put_plugin(&row).await?;
+            tracing::info!(plugin.name = name, plugin.version = row.version, "plugin loaded");
+            for warning in &plugin.warnings {
+                tracing::warn!(plugin.name = name, %warning, "plugin");
+            }
+            return Ok(loaded(plugin));
+        }
+        tracing::warn!(plugin.name = name, plugin.version = row.version, ?grows, "plugin needs approval");
+        let pending = Some(Pending { plugin, grows, row });
+        let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
+        Ok(Entry { name: name.to_owned(), status, error: None, serving, pending })
+    }
+
+    async fn read(&self, name: &str, path: &Path) -> Result<Candidate, LoadError> {
         let folder = PluginFolder::open(path)?;
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
@@ -184,41 +214,84 @@ impl Plugins {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
         let locale_files = folder.locales(&manifest.locales_dir)?;
-        let bytes = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
-        let plugin = build(&self.runtime, manifest, locale_files.clone(), bytes.clone()).await?;
-        self.check_unique(&plugin)?;
-        self.record(&plugin, text, bytes, &locale_files).await?;
-        Ok(Arc::new(plugin))
-    }
-
-    /// Stores the version, so that what once served can be looked at, and served again, when the folder has changed.
-    async fn record(
-        &self,
-        plugin: &Plugin,
-        manifest: String,
-        component: Vec<u8>,
-        locale_files: &BTreeMap<String, String>,
-    ) -> Result<(), StoreError> {
-        let now = self.clock.now();
-        let version = PluginVersionRow {
+        let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
+        let locales = serde_json::json!(locale_files);
+        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
-            manifest_digest: sha256(manifest.as_bytes()),
+            manifest_digest: sha256(text.as_bytes()),
             component_digest: plugin.digest.clone(),
-            manifest,
+            manifest: text,
             component,
-            locales: serde_json::json!(locale_files),
-            created_at: now,
+            locales,
+            created_at: self.clock.now(),
         };
-        let serving = PluginRow {
-            name: plugin.name.clone(),
-            version: version.version.clone(),
-            manifest_digest: version.manifest_digest.clone(),
-            component_digest: version.component_digest.clone(),
-            updated_at: now,
+        Ok(Candidate { plugin: Arc::new(plugin), stored })
+    }
+
+    /// What the candidate asks for beyond the version that is on record as serving. The first version of a plugin is the
+    /// operator's own doing: there is nothing that it could exceed.
+    async fn growth(&self, candidate: &Candidate) -> Result<Vec<String>, LoadError> {
+        let Some(row) = self.store.plugin(&candidate.plugin.name).await? else { return Ok(Vec::new()) };
+        let new = &candidate.stored;
+        if row.manifest_digest == new.manifest_digest && row.component_digest == new.component_digest {
+            return Ok(Vec::new());
+        }
+        let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
+        let Some(serving) = serving.and_then(|stored| monstrum_manifest::parse(MANIFEST, &stored.manifest).ok()) else {
+            return Ok(vec!["the version that served cannot be read any more, so nothing can be compared".to_owned()]);
         };
-        self.store.insert_plugin_version(&version).await?;
-        self.store.put_plugin(&serving).await
+        let retired = self.retired_tools(&row.name, &serving).await?;
+        Ok(growth(&serving, &candidate.plugin.manifest, &retired))
+    }
+
+    /// The tools that stored versions had and `serving` has no more, with the operation of the newest that had it.
+    async fn retired_tools(
+        &self,
+        name: &PluginName,
+        serving: &Manifest,
+    ) -> Result<BTreeMap<ToolName, String>, StoreError> {
+        let mut retired = BTreeMap::new();
+        for text in self.store.plugin_manifests(name).await? {
+            let Ok(manifest) = monstrum_manifest::parse(MANIFEST, &text) else { continue };
+            let tools = manifest.resource_type.tools.into_iter();
+            retired.extend(tools.map(|tool| (tool.name, tool.operation)));
+        }
+        retired.retain(|name, _| !serving.resource_type.tools.iter().any(|tool| tool.name == *name));
+        Ok(retired)
+    }
+
+    /// What serves on while the folder's version does not: the version that serves now or, after a start, the one on
+    /// record.
+    async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
+        if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
+            return Some(serving);
+        }
+        match self.restore(name).await {
+            Ok(plugin) => plugin,
+            Err(error) => {
+                tracing::error!(plugin.name = name, error = %with_causes(&error), "the stored version cannot serve");
+                None
+            }
+        }
+    }
+
+    async fn restore(&self, name: &str) -> Result<Option<Arc<Plugin>>, LoadError> {
+        let Ok(name) = name.parse::<PluginName>() else { return Ok(None) };
+        let Some(row) = self.store.plugin(&name).await? else { return Ok(None) };
+        let stored = self.store.plugin_version(&name, &row.manifest_digest, &row.component_digest).await?;
+        let Some(stored) = stored else { return Ok(None) };
+        let is_whole = sha256(stored.manifest.as_bytes()) == row.manifest_digest
+            && sha256(&stored.component) == row.component_digest;
+        if !is_whole {
+            return Err(LoadError::Altered { plugin: name });
+        }
+        let manifest = monstrum_manifest::parse(MANIFEST, &stored.manifest)?;
+        let locales = serde_json::from_value(stored.locales).map_err(|error| LoadError::Locales(error.to_string()))?;
+        let plugin = build(&self.runtime, self.ceilings, manifest, locales, stored.component).await?;
+        self.check_unique(&plugin)?;
+        Ok(Some(Arc::new(plugin)))
     }
 
     /// The name of a tool or type belongs to whoever has it first.
@@ -250,33 +323,7 @@ impl Plugins {
     }
 }
 
-/// Compiles a manifest and its component into something that can serve. `monstrum plugin validate` uses it as well.
-pub async fn build(
-    runtime: &Runtime,
-    manifest: Manifest,
-    locale_files: BTreeMap<String, String>,
-    component: Vec<u8>,
-) -> Result<Plugin, LoadError> {
-    let locales = Locales::load(locale_files).map_err(|error| LoadError::Locales(error.to_string()))?;
-    let dimensions = &manifest.resource_type.scope_dimensions;
-    let mut tools = Vec::with_capacity(manifest.resource_type.tools.len());
-    for (index, tool) in manifest.resource_type.tools.iter().enumerate() {
-        let schema = |field, why| LoadError::Schema { index, field, why };
-        let input = InputSchema::compile(&tool.input_schema).map_err(|why| schema("input_schema", why))?;
-        let output = tool.output_schema.as_ref().map(OutputSchema::compile).transpose();
-        let output = output.map_err(|why| schema("output_schema", why))?;
-        let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
-        tools.push(Tool { manifest: tool.clone(), rules, input, output });
-    }
-    let memory_bytes = crate::executor::memory_bytes(&manifest.executor);
-    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
-    Ok(Plugin {
-        name: manifest.name.clone(),
-        digest: component.digest().clone(),
-        warnings: monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob),
-        manifest,
-        component,
-        tools,
-        locales,
-    })
+fn loaded(plugin: Arc<Plugin>) -> Entry {
+    let name = plugin.name.to_string();
+    Entry { name, status: PluginStatus::Loaded, error: None, serving: Some(plugin), pending: None }
 }

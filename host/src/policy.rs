@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
-use monstrum_egress::Network;
+use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
-use monstrum_manifest::{Field, check_fields};
+use monstrum_manifest::{AuthMethod, Field, Manifest, check_fields};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
 use monstrum_vault::Vault;
@@ -58,7 +58,10 @@ pub struct Resource {
     pub plugin: Arc<Plugin>,
     /// With the manifest's defaults filled in.
     pub config: Map<String, Value>,
-    pub network: Network,
+    /// The same as JSON, as plugins get it.
+    pub config_text: String,
+    /// What its calls may reach.
+    pub scope: Scope,
     pub credential: Option<Arc<HeldCredential>>,
     door: OnceLock<Arc<ResourceCredential>>,
 }
@@ -272,7 +275,22 @@ fn compile_resource(
             return None;
         }
     };
-    Some(Resource { row, plugin, config, network, credential, door: OnceLock::new() })
+    let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
+    let scope = scope(&plugin.manifest, &config, network);
+    Some(Resource { row, plugin, config, config_text, scope, credential, door: OnceLock::new() })
+}
+
+fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {
+    let api_base = config.get("api_base").and_then(Value::as_str);
+    let (executor, methods) = (&manifest.executor, &manifest.resource_type.auth_methods);
+    Scope {
+        api_base: api_base.and_then(|text| text.parse().ok()),
+        egress: executor.egress.clone(),
+        inject: methods.iter().flat_map(AuthMethod::inject_rules).collect(),
+        audience: methods.iter().flat_map(|method| method.audience(config, executor)).collect(),
+        follow_redirects: executor.follow_redirects,
+        network,
+    }
 }
 
 fn compile_binding(row: BindingRow, roles: &HashMap<RoleId, RoleRow>, resource: &Arc<Resource>) -> Option<Binding> {

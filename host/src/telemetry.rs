@@ -1,8 +1,15 @@
-//! Where log lines go: standard error, as text or as JSON.
+//! What the server tells about itself while it runs: log lines on standard error, spans for OpenTelemetry, and in
+//! [`meters`] what Prometheus reads. None of it ever holds parameters, results, headers or secrets.
+
+pub mod meters;
+#[cfg(feature = "otel")]
+mod otel;
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
@@ -10,19 +17,66 @@ use crate::config::{LogFormat, Settings};
 /// above that, because an injected credential would be in there.
 const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
-/// Installs the subscriber of the process; a second call keeps the first.
-pub fn install(settings: &Settings) -> Result<(), String> {
-    let filter =
-        EnvFilter::try_new(&settings.log).map_err(|error| format!("log filter `{}`: {error}", settings.log))?;
+type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Lines and spans cannot be written as the settings have it.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    #[error("log filter `{filter}`")]
+    Filter { filter: String, source: tracing_subscriber::filter::ParseError },
+    #[cfg(not(feature = "otel"))]
+    #[error("spans cannot be exported: this program was built without the feature `otel`")]
+    NotBuilt,
+    #[cfg(feature = "otel")]
+    #[error("spans cannot be exported to {endpoint}")]
+    Export { endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
+}
+
+/// What is installed; spans that wait are sent by [`Telemetry::flush`].
+#[derive(Default)]
+pub struct Telemetry {
+    #[cfg(feature = "otel")]
+    exporter: Option<otel::Exporter>,
+}
+
+/// Installs the subscriber of the process; a second call keeps the first. Call it within the runtime.
+pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
+    let filter = EnvFilter::try_new(&settings.log)
+        .map_err(|source| TelemetryError::Filter { filter: settings.log.clone(), source })?;
     let filter =
         QUIET.iter().fold(filter, |filter, quiet| filter.add_directive(quiet.parse().expect("a constant directive")));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let installed = match settings.log_format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines: BoxedLayer = match settings.log_format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).with_filter(filter).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
     };
-    if installed.is_err() {
+    let (telemetry, spans) = export(settings)?;
+    let layers: Vec<BoxedLayer> = std::iter::once(lines).chain(spans).collect();
+    if tracing_subscriber::registry().with(layers).try_init().is_err() {
         tracing::debug!("a log subscriber is installed already");
     }
-    Ok(())
+    Ok(telemetry)
+}
+
+#[cfg(feature = "otel")]
+fn export(settings: &Settings) -> Result<(Telemetry, Option<BoxedLayer>), TelemetryError> {
+    let Some(endpoint) = &settings.otlp_endpoint else { return Ok((Telemetry::default(), None)) };
+    let failed = |source| TelemetryError::Export { endpoint: endpoint.clone(), source };
+    let (exporter, layer) = otel::exporter(endpoint).map_err(failed)?;
+    Ok((Telemetry { exporter: Some(exporter) }, Some(layer)))
+}
+
+#[cfg(not(feature = "otel"))]
+fn export(settings: &Settings) -> Result<(Telemetry, Option<BoxedLayer>), TelemetryError> {
+    if settings.otlp_endpoint.is_some() { Err(TelemetryError::NotBuilt) } else { Ok((Telemetry::default(), None)) }
+}
+
+impl Telemetry {
+    /// Sends the spans that wait.
+    pub async fn flush(self) {
+        #[cfg(feature = "otel")]
+        if let Some(exporter) = self.exporter {
+            exporter.flush().await;
+        }
+    }
 }

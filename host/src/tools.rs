@@ -164,7 +164,7 @@ pub fn check(session: &Session, call: &IncomingCall) -> Verdict {
         Err(outcome) => Verdict::unfit(*outcome),
         Ok(params) => match resolved.decide(Question::Call(&params)) {
             Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
-            Decision::Deny(denial) => Verdict::denied(denial),
+            Decision::Deny(denial) => Verdict::denied(call.language.of_denial(denial, &resolved.plugin.locales)),
         },
     };
     verdict.redacted(resolved.binding.resource.credential_source().redactor())

@@ -10,8 +10,9 @@ use monstrum_host::auditor::Queued;
 use monstrum_host::authorize;
 use monstrum_host::boot::{self, Running};
 use monstrum_host::call::IncomingCall;
-use monstrum_host::config::{LogFormat, Settings};
+use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_host::executor::PermittedCall;
+use monstrum_host::language::Language;
 use monstrum_host::session::Session;
 use monstrum_host::tools;
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
@@ -42,17 +43,13 @@ impl Host {
     /// Starts the host on fresh folders and makes a bot.
     pub async fn start() -> Result<Host> {
         let folders = Server::prepare(&[PLUGIN])?;
-        let settings = Settings {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            data_dir: folders.data_dir(),
-            plugins_dir: folders.plugins_dir(),
-            database_url: None,
-            public_url: None,
-            shutdown_grace: Duration::from_secs(5),
-            public_docs: false,
-            log_format: LogFormat::Text,
-            log: "info".to_owned(),
+        let flags = ServeFlags {
+            listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+            data_dir: Some(folders.data_dir()),
+            plugins_dir: Some(folders.plugins_dir()),
+            ..ServeFlags::default()
         };
+        let settings = Settings::resolve(flags, folders.home())?;
         let running = boot::start(settings).await.context("the host does not start")?;
         let key = running.admin_key.as_ref().context("a fresh folder gives a root key")?;
         let api = Api::new(&running.base_url, key.expose())?;
@@ -86,7 +83,7 @@ impl Host {
             params: params.clone(),
             task_id: None,
             resource: None,
-            locale: "en".to_owned(),
+            language: Language::default(),
             context: json!({}),
         }
     }
@@ -248,7 +245,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     lap(2);
     let params = resolved.checked_params(&call).map_err(refused)?;
     lap(3);
-    let permit = authorize::permit(call.request_id, &session, &resolved, params).map_err(refused)?;
+    let permit = authorize::permit(&call, &session, &resolved, params).map_err(refused)?;
     lap(4);
     let task_id = call.request_id.to_string();
     let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call: &call };

@@ -1,5 +1,5 @@
 //! Plugins come and go as folders: what is wrong with one is named and stops no other, a new version takes over or leaves
-//! the old one serving, and a version that asks for more gets no credential.
+//! the old one serving.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
-use rstest::rstest;
 use serde_json::{Value, json};
-use support::{FakeGithub, Server, TOKEN};
+use support::Server;
 
-use crate::stable::{lines, stable};
+use crate::stable::stable;
 use crate::world::{World, text};
 
 const MANIFEST: &str = "monstrum.yaml";
@@ -31,7 +30,7 @@ fn another(server: &Server, name: &str) -> Result<PathBuf> {
 }
 
 /// Changes the manifest in a folder.
-fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Result<()> {
+pub(super) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Result<()> {
     let path = folder.join(MANIFEST);
     let before = fs::read_to_string(&path)?;
     let after = change(before.clone());
@@ -203,7 +202,7 @@ async fn a_plugins_folder_that_others_could_change_is_no_place_to_start_from() -
 }
 
 /// Loads a plugin anew and gives what is told of it.
-async fn reloaded(world: &World, plugin: &str) -> Result<Value> {
+pub(super) async fn reloaded(world: &World, plugin: &str) -> Result<Value> {
     let (status, entry) = world.api.post(&format!("/api/plugins/{plugin}/reload"), &Value::Null).await?;
     ensure!(status == 200, "{status} {entry}");
     Ok(json!([entry["version"], entry["status"], stable(&entry["error"])]))
@@ -275,62 +274,5 @@ async fn a_call_under_way_ends_on_the_version_that_it_began_with() -> Result<()>
     assert_eq!(answer?["data"]["status"], 200);
     assert_eq!(world.call("test_echo_fetch", &params).await?["status"], "permission_denied");
     assert_eq!(world.call("test_echo_get", &params).await?["data"]["status"], 200);
-    Ok(())
-}
-
-/// What a call gets once its resource has been changed, and what is told of the credential.
-async fn after_the_change(world: &World, resource: &str) -> Result<Value> {
-    let answer = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
-    let (_, shown) = world.api.get(&format!("/api/resources/{resource}")).await?;
-    let credential = &shown["credential"];
-    let sent = lines(&world.github.take_requests(), TOKEN);
-    Ok(json!([answer["status"], answer["code"], answer["message"], credential["status"], sent]))
-}
-
-#[tokio::test]
-async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<()> {
-    let world = World::with(&["github"]).await?;
-    let elsewhere = FakeGithub::start().await?;
-    let bound = world.grant_all("github").await?;
-    let path = format!("/api/resources/{}", bound.resource);
-    let mut told = vec![after_the_change(&world, &bound.resource).await?];
-    for url in [elsewhere.url(), format!("{}/v3", world.github.url())] {
-        let (status, body) = world.api.patch(&path, &json!({ "config": { "api_base": url } })).await?;
-        ensure!(status == 200, "{body}");
-        told.push(after_the_change(&world, &bound.resource).await?);
-    }
-    // Given anew, it is given for where the resource is now.
-    ensure!(world.api.patch(&path, &json!({ "config": { "api_base": elsewhere.url() } })).await?.0 == 200);
-    assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
-    world.api.token(&bound.resource, TOKEN).await?;
-    told.push(after_the_change(&world, &bound.resource).await?);
-    told.push(json!(lines(&elsewhere.requests(), TOKEN)));
-    assert_snapshot!(told.iter().map(|line| stable(line).to_string()).collect::<Vec<_>>().join("\n"), @r#"
-    ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
-    ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
-    ["success",null,null,"ready",[]]
-    ["GET /repos/acme/site (Bearer TOKEN)"]
-    "#);
-    Ok(())
-}
-
-/// A version that would send the credential to more places, or in another way, does not get it.
-#[rstest]
-#[case::one_more_origin("audience: [\"https://*.example.com\"]")]
-#[case::another_header("inject: [{ header: X-Token, value: \"{access_token}\" }]")]
-#[case::the_query(
-    "inject: [{ header: Authorization, value: \"Bearer {access_token}\" }, { query: t, value: \"{access_token}\" }]"
-)]
-#[tokio::test]
-async fn a_version_that_asks_for_more_gets_no_credential(#[case] change: &str) -> Result<()> {
-    let world = World::with(&["github"]).await?;
-    let bound = world.grant_all("github").await?;
-    let folder = world.server.plugins_dir().join("github");
-    edit(&folder, |text| text.replace("    - method: token\n", &format!("    - method: token\n      {change}\n")))?;
-    reloaded(&world, "github").await?;
-    let told = after_the_change(&world, &bound.resource).await?;
-    assert_eq!(told[1], "unauthenticated", "{told}");
-    assert_eq!((&told[3], &told[4]), (&json!("needs-authorization"), &json!([])), "{told}");
     Ok(())
 }

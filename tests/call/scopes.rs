@@ -2,9 +2,10 @@
 //! tool is listed, how the call ends, and the rule that refused it. The check must foretell the call in every case.
 
 use anyhow::{Result, ensure};
+use insta::assert_snapshot;
 use rstest::rstest;
 use serde_json::{Value, json};
-use support::TOKEN;
+use support::{Server, TOKEN};
 
 use crate::stable::lines;
 use crate::world::{World, text};
@@ -223,5 +224,34 @@ async fn egress_is_not_led_elsewhere(#[case] path: &str) -> Result<()> {
     let answer = world.call("test_echo_fetch", &json!({ "path": path })).await?;
     assert_eq!(answer["data"]["failure"]["code"], "invalid", "{answer}");
     assert_eq!(lines(&world.github.requests(), TOKEN), [""; 0]);
+    Ok(())
+}
+
+/// The LLM reads the template of the caller's language; what a language lacks comes from the manifest, key by key.
+#[tokio::test]
+async fn a_violation_is_told_in_the_callers_language() -> Result<()> {
+    let server = Server::prepare(&["github"])?;
+    std::fs::write(server.plugins_dir().join("github/locales/de.json"), r#"{"description": "GitHub"}"#)?;
+    let world = World::on(server).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let mut told = Vec::new();
+    for accept in ["", "zh", "en-GB, zh;q=0.9", "fr, zh-TW;q=0.5, en;q=0.4", "de, zh;q=0.5", "zh;q=0, en"] {
+        let mut messages = vec![json!(accept)];
+        for route in ["call", "check"] {
+            let path = format!("/api/bots/{}/tools/github_get_repo/{route}", world.bot);
+            let request = world.api.request(reqwest::Method::POST, &path).header("Accept-Language", accept);
+            let (_, _, body) = crate::http::send(request.json(&json!({ "params": { "repo": "other/x" } }))).await?;
+            messages.push(body["message"].clone());
+        }
+        told.push(json!(messages).to_string());
+    }
+    assert_snapshot!(told.join("\n"), @r#"
+    ["","Scope violation: Repository other/x is not authorized","Scope violation: Repository other/x is not authorized"]
+    ["zh","Scope violation: 仓库 other/x 不在授权范围内","Scope violation: 仓库 other/x 不在授权范围内"]
+    ["en-GB, zh;q=0.9","Scope violation: Repository other/x is not authorized","Scope violation: Repository other/x is not authorized"]
+    ["fr, zh-TW;q=0.5, en;q=0.4","Scope violation: 仓库 other/x 不在授权范围内","Scope violation: 仓库 other/x 不在授权范围内"]
+    ["de, zh;q=0.5","Scope violation: Repository other/x is not authorized","Scope violation: Repository other/x is not authorized"]
+    ["zh;q=0, en","Scope violation: Repository other/x is not authorized","Scope violation: Repository other/x is not authorized"]
+    "#);
     Ok(())
 }

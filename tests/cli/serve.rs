@@ -69,7 +69,9 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
         &["--listen", "127.0.0.1:0", "--data-dir", "damaged"],
         &["--listen", "127.0.0.1:0", "--plugins-dir", "open"],
         &["--listen", "127.0.0.1:0", "--plugins-dir", "file"],
-        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:secret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "mysql://me:secret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:sec/ret@db.example/monstrum"],
+        &["--listen", "127.0.0.1:0", "--database-url", "postgres://me:secret@127.0.0.1:1/monstrum"],
         &["--listen", "127.0.0.1:0", "--log", "loud=="],
         &["--lisen", "127.0.0.1:0"],
         &["extra"],
@@ -126,15 +128,29 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
       File exists (os error 17)
     hint: --plugins-dir names the folder of the plugins; it is now file
     [exit 1]
-    $ --listen 127.0.0.1:0 --database-url postgres://me:secret@db.example/monstrum
+    $ --listen 127.0.0.1:0 --database-url mysql://me:secret@db.example/monstrum
     [stderr]
     error: the database cannot be used
-      cannot use `postgres` as a database: expected a path or sqlite:PATH
+      cannot use `mysql` as a database: expected postgres://…, sqlite:PATH or a path
     hint: leave --database-url out for the database in [home]/data
+    [exit 1]
+    $ --listen 127.0.0.1:0 --database-url postgres://me:sec/ret@db.example/monstrum
+    [stderr]
+    error: the database cannot be used
+      cannot use the address of the database: it is not a URL (special characters of the password must be percent-encoded); expected postgres://USER:PASSWORD@HOST:PORT/DATABASE
+    hint: leave --database-url out for the database in [home]/data
+    [exit 1]
+    $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
+    [stderr]
+    error: the database cannot be used
+      database `postgres://me@127.0.0.1:1/monstrum`: the database cannot be reached
+      Connection refused (os error 111)
+    hint: is the database of --database-url running and within reach? may its user log in?
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
     [stderr]
-    error: log filter `loud==`: error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
+    error: log filter `loud==`
+      error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
     hint: give --log like info or monstrum_host=debug,info
     [exit 1]
     $ --lisen 127.0.0.1:0
@@ -157,7 +173,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [exit 2]
     $ unknown setting
     [stderr]
-    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `data_dir`, `plugins_dir`, `database_url`, `public_url`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`
+    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `data_dir`, `plugins_dir`, `database_url`, `public_url`, `max_fuel`, `max_memory_mib`, `max_timeout_s`, `max_calls`, `max_calls_per_plugin`, `max_calls_per_bot`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`, `otlp_endpoint`
       TOML parse error at line 2, column 1
         |
       2 | lisen = 1

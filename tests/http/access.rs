@@ -89,7 +89,10 @@ impl Fresh {
     async fn body(&self, route: &str) -> Result<Option<Value>> {
         let name = self.name();
         Ok(Some(match route {
-            "POST /api/keys/{id}/rotate" | "POST /api/plugins/{name}/reload" => return Ok(None),
+            "POST /api/keys/{id}/rotate"
+            | "POST /api/plugins/{name}/reload"
+            | "POST /api/resources/{id}/credential/confirm" => return Ok(None),
+            "POST /api/plugins/{name}/approve" => json!({}),
             _ if route.starts_with("GET ") || route.starts_with("DELETE ") => return Ok(None),
             "POST /api/workspaces" | "POST /api/roles" | "POST /api/bots" => json!({ "name": name }),
             "PATCH /api/workspaces/{id}"
@@ -174,6 +177,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
     GET    /api/plugins                                       401  401  200  200  200  403  200
     GET    /api/plugins/{name}                                401  401  200  200  200  403  200
+    POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403
     POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403
     GET    /api/resource-types                                401  401  200  200  200  403  200
     GET    /api/resource-types/{id}                           401  401  200  200  200  403  200
@@ -184,6 +188,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PATCH  /api/resources/{id}                                401  401  200  200  200  403  404
     PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
     DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
+    POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
     GET    /api/roles                                         401  401  200  200  200  403  200
     POST   /api/roles                                         401  401  201  201  403  403  201
     GET    /api/roles/{id}                                    401  401  200  200  200  403  404
@@ -278,6 +283,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
     post /api/keys: 422 "/unknown"
+    post /api/plugins/{name}/approve: 422 "/unknown"
     post /api/resources: 422 "/unknown"
     patch /api/resources/{id}: 422 "/unknown"
     put /api/resources/{id}/credential: 422 ""

@@ -43,7 +43,7 @@ async fn a_credential_is_saved_shown_by_its_metadata_and_deleted() -> Result<()>
     save: 200 {"status":"ready","method":"basic","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
     save another in its place: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
     show the resource: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
-    another origin than it was given for: 200 {"status":"needs-authorization","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
+    another origin than it was given for: 200 {"status":"needs-authorization","method":"token","audience":["https://api.example.com"],"requested_audience":["https://evil.example.com"],"expires_at":null,"updated_at":"[time]"}
     back again: 200 {"status":"ready","method":"token","audience":["https://api.example.com"],"expires_at":null,"updated_at":"[time]"}
     read it: 405 {"type":"urn:monstrum:error:method_not_allowed","title":"Method not allowed","status":405,"detail":"this route does not answer that method","request_id":"[id 1]"}
     delete: 204

@@ -4,9 +4,15 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod disk;
 mod github;
+mod postgres;
+mod proxy;
 mod server;
 
 pub use api::{Api, Bound};
+pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use postgres::Postgres;
+pub use proxy::{Proxy, Way};
 pub use server::{Server, install_tls};

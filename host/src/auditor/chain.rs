@@ -8,6 +8,9 @@ use monstrum_vault::AuditKeys;
 /// What the first row of a chain has as the hash before it.
 pub const GENESIS: [u8; 32] = [0; 32];
 
+/// Rows read at a time.
+const SCAN_ROWS: u32 = 1000;
+
 /// Where a chain stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
@@ -27,18 +30,28 @@ pub struct Chain {
 impl Chain {
     /// Takes the chain of `writer` up where the database has it.
     pub async fn resume(store: &Store, writer: String, keys: Arc<AuditKeys>) -> Result<Chain, StoreError> {
-        let mut chain = Chain { writer, keys, position: Position { sequence: 0, hash: GENESIS }, head_sequence: None };
-        chain.resync(store).await?;
-        Ok(chain)
+        let position = position(store, &writer).await?;
+        Ok(Chain { writer, keys, position, head_sequence: None })
     }
 
-    /// Looks again where the database stands: a commit that failed may have happened all the same.
-    pub async fn resync(&mut self, store: &Store) -> Result<(), StoreError> {
-        self.position = match store.last(&self.writer).await? {
-            Some(last) => Position { sequence: last.sequence, hash: last.hash },
-            None => Position { sequence: 0, hash: GENESIS },
-        };
-        Ok(())
+    /// Looks again where the database stands, since a commit that failed may have happened all the same; the rows that it
+    /// has and that were not known to be committed.
+    pub async fn catch_up(&mut self, store: &Store) -> Result<Vec<AuditRow>, StoreError> {
+        let found = position(store, &self.writer).await?;
+        let known = self.position.sequence;
+        if found.sequence < known {
+            tracing::error!(known, found = found.sequence, "the database has lost rows of the audit that it had taken");
+        }
+        let mut written = Vec::new();
+        let mut next = Some(known + 1).filter(|first| *first <= found.sequence);
+        while let Some(first) = next {
+            let page = store.scan(&self.writer, first, SCAN_ROWS).await?;
+            // What cannot be read is not a row of ours.
+            written.extend(page.rows.into_iter().flatten());
+            next = page.next;
+        }
+        self.position = found;
+        Ok(written)
     }
 
     /// Whose chain it is.
@@ -91,4 +104,12 @@ impl Chain {
     pub fn head_signed(&mut self) {
         self.head_sequence = Some(self.position.sequence);
     }
+}
+
+/// Where the database has the chain of `writer`.
+async fn position(store: &Store, writer: &str) -> Result<Position, StoreError> {
+    Ok(match store.last(writer).await? {
+        Some(last) => Position { sequence: last.sequence, hash: last.hash },
+        None => Position { sequence: 0, hash: GENESIS },
+    })
 }

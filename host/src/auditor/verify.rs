@@ -74,12 +74,19 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
         }
         writers => writers?,
     };
+    // Hosts that share a database keep the heads of their own chains; a file without any is nobody's.
+    let may_lack_heads = store.is_shared() && !heads.is_empty();
     writers.extend(heads.keys().cloned());
     writers.sort();
     writers.dedup();
     for writer in writers {
-        let heads = heads.remove(&writer).unwrap_or_default();
-        check_chain(&mut found, store, keys, &writer, heads).await?;
+        let of_writer = heads.remove(&writer);
+        let lacks_heads = of_writer.is_none() && !may_lack_heads;
+        let last = check_chain(&mut found, store, keys, &writer, of_writer.unwrap_or_default()).await?;
+        // A host signs a head when it starts, before its first row.
+        if lacks_heads && last > 0 {
+            found.add(&writer, last, format!("{HEADS_FILE} holds no head of this chain"));
+        }
     }
     if found.rows < stored {
         found.add("", 0, format!("{} rows belong to no chain", stored - found.rows));
@@ -113,15 +120,14 @@ fn check_signature(
     }
 }
 
+/// Checks a chain; the sequence of its last row.
 async fn check_chain(
     found: &mut Findings,
     store: &Store,
     keys: &KeyRing,
     writer: &str,
     mut heads: BTreeMap<i64, Head>,
-) -> Result<(), StoreError> {
-    // A host signs a head when it starts, before its first row.
-    let never_signed = heads.is_empty();
+) -> Result<i64, StoreError> {
     let mut expected = 1;
     let mut previous = Some(GENESIS);
     let mut from = Some(1);
@@ -153,14 +159,11 @@ async fn check_chain(
         }
         from = page.next;
     }
-    if never_signed && expected > 1 {
-        found.add(writer, expected - 1, format!("{HEADS_FILE} holds no head of this chain"));
-    }
     heads.remove(&0);
     if let Some(last) = heads.keys().next_back() {
         found.add(writer, *last, format!("rows up to {last} were signed as written and are missing"));
     }
-    Ok(())
+    Ok(expected - 1)
 }
 
 fn gap(expected: i64, sequence: i64) -> String {

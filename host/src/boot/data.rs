@@ -13,6 +13,7 @@ use rustix::fs::FlockOperation;
 
 use crate::api_key;
 use crate::auditor::KeyRing;
+use crate::config::DatabaseUrl;
 
 /// The file of the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
@@ -67,20 +68,24 @@ pub struct Data {
 
 impl Data {
     /// Opens the folder, making what is missing, and takes its lock.
-    pub async fn open(path: &Path, database_url: Option<&str>, clock: &dyn Clock) -> Result<Data, DataError> {
+    pub async fn open(path: &Path, database_url: Option<&DatabaseUrl>, clock: &dyn Clock) -> Result<Data, DataError> {
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
         Data::open_existing(path, database_url, clock).await
     }
 
     /// Opens a folder that must be there.
-    pub async fn open_existing(path: &Path, database_url: Option<&str>, clock: &dyn Clock) -> Result<Data, DataError> {
+    pub async fn open_existing(
+        path: &Path,
+        database_url: Option<&DatabaseUrl>,
+        clock: &dyn Clock,
+    ) -> Result<Data, DataError> {
         let folder = |source| DataError::Folder { path: path.to_owned(), source };
         let path = path.canonicalize().map_err(folder)?;
         let lock = take_lock(&path)?;
         let database = path.join(DATABASE_FILE);
         let options = match database_url {
-            Some(url) => StoreOptions::from_url(url)?,
+            Some(url) => StoreOptions::from_url(url.expose())?,
             None => StoreOptions::sqlite(&database),
         };
         let store = Store::open(options).await?;
@@ -123,23 +128,29 @@ async fn open_audit_keys(
     sealed: Vec<InstanceKeyRow>,
     clock: &dyn Clock,
 ) -> Result<KeyRing, DataError> {
+    if !sealed.is_empty() {
+        return unseal(vault, sealed);
+    }
+    let keys = AuditKeys::generate(1)?;
+    let row = InstanceKeyRow {
+        name: AUDIT_KEYS.to_owned(),
+        version: 1,
+        sealed: keys.to_sealed(vault)?.to_string(),
+        created_at: clock.now(),
+    };
+    if store.insert_instance_key(&row).await? {
+        return Ok(KeyRing::from([(1, Arc::new(keys))]));
+    }
+    // Another host on the same database was faster, and its keys count.
+    unseal(vault, store.instance_keys(AUDIT_KEYS).await?)
+}
+
+fn unseal(vault: &Vault, sealed: Vec<InstanceKeyRow>) -> Result<KeyRing, DataError> {
     let mut ring = KeyRing::new();
     for row in sealed {
         let version = u32::try_from(row.version).unwrap_or(u32::MAX);
         let opened = row.sealed.parse().and_then(|sealed| AuditKeys::from_sealed(vault, &sealed, version));
         ring.insert(version, Arc::new(opened?));
-    }
-    if ring.is_empty() {
-        let keys = AuditKeys::generate(1)?;
-        let sealed = keys.to_sealed(vault)?;
-        let row = InstanceKeyRow {
-            name: AUDIT_KEYS.to_owned(),
-            version: 1,
-            sealed: sealed.to_string(),
-            created_at: clock.now(),
-        };
-        store.insert_instance_key(&row).await?;
-        ring.insert(1, Arc::new(keys));
     }
     Ok(ring)
 }
@@ -178,8 +189,15 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
         hash: hex::encode(key.hash),
         created_at: clock.now(),
     };
-    store.insert_key(&row).await?;
-    Ok(Some(key.text))
+    match store.insert_key(&row).await {
+        Ok(()) => Ok(Some(key.text)),
+        // Another host on the same database was faster; the key in our file opens nothing.
+        Err(StoreError::Conflict { .. }) => {
+            std::fs::remove_file(path).map_err(|source| DataError::Write { path: path.to_owned(), source })?;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Writes a file that only its owner can read, whole or not at all.

@@ -12,6 +12,7 @@ use super::failure::Failure;
 use super::{Options, output};
 use crate::auditor;
 use crate::boot::{Data, DataError, MASTER_KEY_FILE};
+use crate::config::DatabaseUrl;
 
 /// The most that the API gives at a time.
 const PAGE_ROWS_MAX: usize = 1000;
@@ -40,7 +41,7 @@ pub(super) enum Audit {
     Verify {
         /// The database of the folder, if it is not in it
         #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
-        database_url: Option<String>,
+        database_url: Option<DatabaseUrl>,
     },
 }
 
@@ -73,7 +74,7 @@ impl Audit {
             Audit::Verify { database_url } => {
                 let report = if is_offline {
                     let settings = options.settings(database_url)?;
-                    verify_folder(&settings.data_dir, settings.database_url.as_deref()).await?
+                    verify_folder(&settings.data_dir, settings.database_url.as_ref()).await?
                 } else {
                     Client::new(options)?.get(&["api", "audit", "verify"], &[]).await?
                 };
@@ -145,7 +146,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 }
 
 /// Verifies the folder of a server that does not run; the folder's lock sees to that.
-async fn verify_folder(data_dir: &Path, database_url: Option<&str>) -> Result<Value, Failure> {
+async fn verify_folder(data_dir: &Path, database_url: Option<&DatabaseUrl>) -> Result<Value, Failure> {
     // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
     if !data_dir.join(MASTER_KEY_FILE).is_file() {
         let message =
@@ -155,6 +156,7 @@ async fn verify_folder(data_dir: &Path, database_url: Option<&str>) -> Result<Va
     let data = Data::open_existing(data_dir, database_url, &SystemClock).await.map_err(|error| {
         let hint = match &error {
             DataError::InUse { .. } => "a server is running there: leave --data-dir out to ask it, or stop it first",
+            DataError::Store(_) if database_url.is_some() => super::DATABASE_HINT,
             _ => "run it as the user who runs the server",
         };
         Failure::from_error(&error, hint)

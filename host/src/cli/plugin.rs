@@ -29,6 +29,14 @@ Examples:
 Calls in flight end on the version on which they began. A version that does not load leaves the one before it serving,
 and this command ends with 1.";
 
+const APPROVE_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin info github
+  monstrum plugin approve github --digest sha256:0123…
+
+A version that asks for more than the one before it waits: `plugin info` shows what it asks for under `pending`. With
+--digest, nothing is approved if another version waits by now.";
+
 const VALIDATE_EXAMPLES: &str = "\
 Examples:
   monstrum plugin validate plugins/github
@@ -49,6 +57,14 @@ pub(super) enum Plugin {
     /// Load a plugin anew from its folder
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload { name: String },
+    /// Put a version that needs approval in force
+    #[command(after_help = APPROVE_EXAMPLES)]
+    Approve {
+        name: String,
+        /// The digest of the version that is meant
+        #[arg(long)]
+        digest: Option<String>,
+    },
     /// Check a plugin's folder
     #[command(after_help = VALIDATE_EXAMPLES)]
     Validate {
@@ -73,6 +89,15 @@ impl Plugin {
                     let hint = "`monstrum plugin validate DIR` on the server's machine shows every fault with its line";
                     return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
                 }
+                if entry["status"] == "needs_approval" {
+                    output::note(&format!("it asks for more than before; to let it: monstrum plugin approve {name}"));
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            Plugin::Approve { name, digest } => {
+                let body = digest.map_or_else(|| serde_json::json!({}), |digest| serde_json::json!({"digest": digest}));
+                let entry = Client::new(options)?.post(&["api", "plugins", &name, "approve"], Some(&body)).await?;
+                show(&entry, options.json)?;
                 Ok(ExitCode::SUCCESS)
             }
             Plugin::Validate { dir } => validate::run(&dir, options.json).await,

@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::{Options, output, resolve};
 use crate::boot::{self, ADMIN_KEY_FILE, BootError, DataError};
 use crate::config::{LogFormat, ServeFlags, Settings};
-use crate::telemetry;
+use crate::telemetry::{self, TelemetryError};
 
 /// What a process ends with that was interrupted, as shells have it: 128 and the number of SIGINT.
 const INTERRUPTED: i32 = 130;
@@ -43,8 +43,8 @@ impl Serve {
             flags.log_format = flags.log_format.or(Some(LogFormat::Json));
         }
         let settings = resolve(flags)?;
-        telemetry::install(&settings)
-            .map_err(|error| Failure::new(error, "give --log like info or monstrum_host=debug,info"))?;
+        let telemetry =
+            telemetry::install(&settings).map_err(|error| Failure::from_error(&error, telemetry_hint(&error)))?;
         let signals = Signals::new()?;
         let running = boot::start(settings.clone()).await.map_err(|error| failure(&error, &settings))?;
         if let Some(key) = &running.admin_key {
@@ -57,8 +57,19 @@ impl Serve {
         output::line(format!("listening on http://{}", running.address))?;
         let obey = tokio::spawn(signals.obey(running.stop_handle()));
         running.stopped().await;
+        telemetry.flush().await;
         obey.abort();
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn telemetry_hint(error: &TelemetryError) -> &'static str {
+    match error {
+        TelemetryError::Filter { .. } => "give --log like info or monstrum_host=debug,info",
+        #[cfg(not(feature = "otel"))]
+        TelemetryError::NotBuilt => "build it with `--features otel`, or leave --otlp-endpoint out",
+        #[cfg(feature = "otel")]
+        TelemetryError::Export { .. } => "give --otlp-endpoint like http://127.0.0.1:4318",
     }
 }
 
@@ -127,11 +138,14 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
 fn database_hint(error: &StoreError, settings: &Settings) -> String {
     let data = settings.data_dir.display();
     match error {
-        StoreError::UnknownScheme { .. } => format!("leave --database-url out for the database in {data}"),
+        StoreError::UnknownScheme { .. } | StoreError::Address { .. } => {
+            format!("leave --database-url out for the database in {data}")
+        }
         StoreError::Corrupt { .. } => {
             "put back the database of your backup, or give another folder with --data-dir".to_owned()
         }
         StoreError::Newer { .. } => "run the version that has written it, or a later one".to_owned(),
+        _ if settings.database_url.is_some() => super::DATABASE_HINT.to_owned(),
         _ => format!("does another program use the database in {data}? is the disk full?"),
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::credentials::{GivenFor, seal};
+use crate::credentials::{ConfirmError, GivenFor, HeldCredential, seal};
 use crate::gateway::extract::{Caller, Faults, Id, whole_body};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
@@ -30,6 +30,10 @@ pub struct CredentialMetadata {
     /// The origins that may get it.
     #[schema(value_type = Vec<String>)]
     pub audience: Vec<OriginPattern>,
+    /// The origins that ask for it while it needs authorization.
+    #[schema(value_type = Option<Vec<String>>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requested_audience: Option<Vec<OriginPattern>>,
     pub expires_at: Option<UtcMillis>,
     pub updated_at: UtcMillis,
 }
@@ -184,6 +188,39 @@ pub async fn save(
     metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
 }
 
+/// Gives the stored credential for what manifest and configuration ask for now
+///
+/// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
+/// rules than it was given for. `requested_audience` says who would get it.
+#[utoipa::path(post, path = "/api/resources/{id}/credential/confirm", tag = "credentials",
+    params(("id" = ResourceId, Path)),
+    responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
+pub async fn confirm(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<ResourceId>,
+) -> Result<Json<CredentialMetadata>, Problem> {
+    caller.admin()?;
+    let row = resource(&app, &caller, id).await?;
+    let snapshot = app.policy.load();
+    let Some(serving) = snapshot.resource(caller.workspace, id) else {
+        let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
+        return Err(Problem::conflict(detail));
+    };
+    let held = serving.credential.as_ref().ok_or_else(|| Problem::not_found("credential"))?;
+    let confirmed = held.confirmed(serving).map_err(|error| match error {
+        ConfirmError::Vault(error) => Problem::internal(&error),
+        refused => Problem::conflict(refused.to_string()),
+    })?;
+    let confirmed = CredentialRow { updated_at: app.clock.now(), ..confirmed };
+    if !app.store.update_credential(&confirmed).await? {
+        return Err(Problem::conflict("the credential was saved anew or deleted in the meantime"));
+    }
+    app.changed().await?;
+    let metadata = credential_of(&app, &row).await?;
+    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
+}
+
 /// Deletes the credential of a resource
 #[utoipa::path(delete, path = "/api/resources/{id}/credential", tag = "credentials",
     params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
@@ -206,8 +243,12 @@ pub async fn delete(
 pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, Problem> {
     let snapshot = app.policy.load();
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
-        let status = resource.credential_source().status();
-        return Ok(resource.credential.as_ref().map(|held| metadata(&held.row, status.as_str())));
+        let source = resource.credential_source();
+        let of = |held: &Arc<HeldCredential>| CredentialMetadata {
+            requested_audience: source.requested_audience().map(<[_]>::to_vec),
+            ..metadata(&held.row, source.status().as_str())
+        };
+        return Ok(resource.credential.as_ref().map(of));
     }
     let stored = app.store.credential(row.workspace_id, row.id).await?;
     Ok(stored.map(|stored| metadata(&stored, &stored.status)))
@@ -220,6 +261,7 @@ fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
         status: status.to_owned(),
         method: row.auth_method.clone(),
         audience: given_for.map(|given_for| given_for.audience).unwrap_or_default(),
+        requested_audience: None,
         expires_at: row.expires_at,
         updated_at: row.updated_at,
     }

@@ -118,6 +118,22 @@ impl<T: DeserializeOwned> FromRequest<Arc<App>> for Input<T> {
     }
 }
 
+/// The same, of a body that may be left out or be `null`.
+pub struct OptionalInput<T>(pub T);
+
+impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for OptionalInput<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+        let bytes = whole_body(request.into_body()).await?;
+        if matches!(bytes.trim_ascii(), b"" | b"null") {
+            Ok(OptionalInput(T::default()))
+        } else {
+            parse_body(&bytes).map(OptionalInput)
+        }
+    }
+}
+
 /// The bytes of a body that is within the limit.
 pub async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
     match Limited::new(body, BODY_BYTES_MAX).collect().await {

@@ -6,13 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use monstrum_manifest::Capability;
 use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::extract::{Caller, Id, PageQuery, Params, page_by_name};
+use crate::gateway::extract::{Caller, Id, OptionalInput, PageQuery, Params, page_by_name};
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::plugins::{Entry, PluginStatus};
+use crate::plugins::{ApproveError, Entry, LoadError, PluginStatus};
 
 /// A plugin of the folder. `version`, `digest` and all that follows are those of the version that serves.
 #[derive(Serialize, ToSchema)]
@@ -34,6 +34,29 @@ pub struct Plugin {
     pub tools: Vec<ToolName>,
     /// What its author should know.
     pub warnings: Vec<String>,
+    /// The version that waits for approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pending: Option<Pending>,
+}
+
+/// A version that asks for more than the one that serves.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PendingVersion)]
+pub struct Pending {
+    pub version: String,
+    /// SHA-256 of the component.
+    pub digest: Digest,
+    /// What it asks for beyond the version that serves, a sentence each.
+    pub grows: Vec<String>,
+}
+
+/// Which version is approved.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Approval {
+    /// The digest that `pending` shows; where another version waits by now, nothing is approved.
+    #[serde(default)]
+    pub digest: Option<Digest>,
 }
 
 /// A page of plugins.
@@ -45,7 +68,12 @@ pub struct PluginList {
 
 impl From<Entry> for Plugin {
     fn from(entry: Entry) -> Self {
-        let Entry { name, status, error, serving } = entry;
+        let Entry { name, status, error, serving, pending } = entry;
+        let pending = pending.map(|pending| Pending {
+            version: pending.plugin.manifest.version.to_string(),
+            digest: pending.plugin.digest.clone(),
+            grows: pending.grows,
+        });
         let Some(plugin) = serving else {
             return Plugin {
                 name,
@@ -58,6 +86,7 @@ impl From<Entry> for Plugin {
                 resource_type: None,
                 tools: Vec::new(),
                 warnings: Vec::new(),
+                pending,
             };
         };
         Plugin {
@@ -71,6 +100,7 @@ impl From<Entry> for Plugin {
             resource_type: Some(plugin.manifest.resource_type.id.clone()),
             tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
             warnings: plugin.warnings.clone(),
+            pending,
         }
     }
 }
@@ -113,5 +143,28 @@ pub async fn reload(
     let entry = app.plugins.load(&name).await;
     app.changed().await?;
     let entry = entry.ok_or_else(|| Problem::not_found("plugin"))?;
+    Ok(Json(entry.into()))
+}
+
+/// Puts the version that waits for approval in force
+#[utoipa::path(post, path = "/api/plugins/{name}/approve", tag = "plugins", params(("name" = String, Path)),
+    request_body(content = Approval, description = "May be left out"),
+    responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
+pub async fn approve(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(name): Id<String>,
+    OptionalInput(approval): OptionalInput<Approval>,
+) -> Result<Json<Plugin>, Problem> {
+    caller.root()?;
+    if app.plugins.entry(&name).is_none() {
+        return Err(Problem::not_found("plugin"));
+    }
+    let approved = app.plugins.approve(&name, approval.digest.as_ref()).await;
+    let entry = approved.map_err(|error| match error {
+        ApproveError::Load(LoadError::Store(error)) => Problem::from(error),
+        refused => Problem::conflict(refused.to_string()),
+    })?;
+    app.changed().await?;
     Ok(Json(entry.into()))
 }

@@ -158,6 +158,7 @@ impl From<StoreError> for Problem {
             StoreError::Conflict { constraint } => Problem::conflict(conflict_text(&constraint)),
             StoreError::InUse => Problem::conflict("it is still bound; delete what uses it first"),
             StoreError::UnknownReference => Problem::conflict("what it refers to was deleted in the meantime"),
+            StoreError::Nul => Problem::invalid_at("", error.to_string()),
             StoreError::Unavailable { .. } => {
                 tracing::error!(%error, "the database is not available");
                 Problem::unavailable("the database is not available")

@@ -200,7 +200,7 @@ pub async fn call(
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
     call.task_id = input.task_id;
     call.resource = input.resource_id;
-    call.locale = language.tag();
+    call.language = language;
     if let Some(chat) = input.chat {
         call.context = json!({ "chat": chat });
     }
@@ -229,12 +229,14 @@ pub async fn call(
 pub async fn check(
     State(app): State<Arc<App>>,
     caller: Caller,
+    language: Language,
     ThisRequest(request_id): ThisRequest,
     Ids(bot, tool): Ids<BotId, String>,
     Input(input): Input<CheckInput>,
 ) -> Result<Json<CheckResult>, Problem> {
     let mut call = incoming(&app, &caller, bot, request_id, tool, input.params)?;
     call.resource = input.resource_id;
+    call.language = language;
     let session = session(&app, &call)?;
     Ok(Json(check_result(tools::check(&session, &call), caller.kind)))
 }
@@ -260,7 +262,7 @@ fn incoming(
         params,
         task_id: None,
         resource: None,
-        locale: String::new(),
+        language: Language::default(),
         context: no_params(),
     })
 }

@@ -47,8 +47,8 @@ pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
     }
 }
 
-/// The plugin's headers, if it may write all of them.
-pub(crate) fn build(request: &HttpRequest, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
+/// The plugin's headers, if it may write all of them; `authenticated` says whether a credential goes with them.
+pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
     if request.headers.len() > REQUEST_HEADERS_MAX {
         return Err(invalid("there are more than 100 headers"));
     }
@@ -58,7 +58,7 @@ pub(crate) fn build(request: &HttpRequest, inject: &[InjectRule]) -> Result<Head
     let mut headers = HeaderMap::with_capacity(request.headers.len() + 4);
     for (name, value) in &request.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("the name of a header is malformed"))?;
-        if is_owned(name.as_str(), request.authenticate) || is_injected(name.as_str(), inject) {
+        if is_owned(name.as_str(), authenticated) || is_injected(name.as_str(), inject) {
             return Err(Failure::unsent(FailureCode::Denied, format!("the header `{name}` is the host's to write")));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
@@ -73,11 +73,11 @@ pub(crate) fn is_injected(name: &str, inject: &[InjectRule]) -> bool {
     inject.iter().filter_map(InjectRule::header_name).any(|injected| plain(injected) == plain(name))
 }
 
-fn is_owned(name: &str, authenticate: bool) -> bool {
+fn is_owned(name: &str, authenticated: bool) -> bool {
     let name = plain(name);
     OWNED.contains(&name.as_str())
         || OWNED_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        || (authenticate && OWNED_WITH_CREDENTIAL.contains(&name.as_str()))
+        || (authenticated && OWNED_WITH_CREDENTIAL.contains(&name.as_str()))
 }
 
 /// As servers see it that hand headers on as variables, where `-` and `_` are the same.
@@ -95,11 +95,10 @@ mod tests {
 
     use super::*;
 
-    fn code(headers: &[(&str, &str)], authenticate: bool, inject: &[InjectRule]) -> Option<FailureCode> {
+    fn code(headers: &[(&str, &str)], authenticated: bool, inject: &[InjectRule]) -> Option<FailureCode> {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        build(&HttpRequest { headers, authenticate, ..HttpRequest::default() }, inject)
-            .err()
-            .map(|failure| failure.code)
+        let request = HttpRequest { headers, ..HttpRequest::default() };
+        build(&request, authenticated, inject).err().map(|failure| failure.code)
     }
 
     #[test]
@@ -133,9 +132,9 @@ mod tests {
         let header = InjectRule::Header(HeaderRule { header: "X-API-Key".into(), value: "{api_key}".into() });
         let pair = BasicPair { username: "{u}".into(), password: "{p}".into() };
         let rules = [header, InjectRule::Basic(BasicRule { basic: pair })];
-        for authenticate in [true, false] {
+        for authenticated in [true, false] {
             for name in ["x-api-key", "X-Api_Key", "Authorization", "AUTHORIZATION"] {
-                assert_eq!(code(&[(name, "x")], authenticate, &rules), Some(FailureCode::Denied), "{name}");
+                assert_eq!(code(&[(name, "x")], authenticated, &rules), Some(FailureCode::Denied), "{name}");
             }
         }
         assert_eq!(code(&[("Authorization", "x")], false, &[]), None);

@@ -1,12 +1,14 @@
 //! Step 5, first half: the credential is added to the request, by the rules that were sealed with it.
 
+use std::ops::Range;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use monstrum_manifest::{BasicPair, BodyRule, HeaderRule, InjectRule, PathRule, QueryRule};
 use monstrum_types::{Failure, FailureCode, Secret};
-use percent_encoding::{percent_decode_str, utf8_percent_encode};
+use percent_encoding::{percent_decode, utf8_percent_encode};
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -86,19 +88,34 @@ fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -
     let mut steps = rule.body.strip_prefix('/').ok_or_else(unusable)?.split('/').map(unescape_pointer).peekable();
     let mut place = &mut body;
     while let Some(step) = steps.next() {
-        let members = place.as_object_mut().ok_or_else(|| invalid("the body has no place for the credential"))?;
-        if steps.peek().is_none() {
-            if members.contains_key(&step) {
-                return Err(taken(&format!("`{}` in the body", rule.body)));
+        let is_leaf = steps.peek().is_none();
+        place = match place {
+            Value::Object(members) if is_leaf => {
+                if members.contains_key(&step) {
+                    return Err(taken(&format!("`{}` in the body", rule.body)));
+                }
+                members.insert(step, Value::String(value.expose().to_owned()));
+                break;
             }
-            members.insert(step, Value::String(value.expose().to_owned()));
-            break;
-        }
-        place = members.entry(step).or_insert_with(|| Value::Object(Map::new()));
+            Value::Object(members) => members.entry(step).or_insert_with(|| Value::Object(Map::new())),
+            // What a list lacks is no leaf that could be filled in.
+            Value::Array(items) if !is_leaf => index(&step).and_then(|at| items.get_mut(at)).ok_or_else(no_place)?,
+            _ => return Err(no_place()),
+        };
     }
     outgoing.body = Some(body.to_string().into_bytes());
     outgoing.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
     Ok(())
+}
+
+fn no_place() -> Failure {
+    invalid("the body has no place for the credential")
+}
+
+/// The index of an item as RFC 6901 writes it: without a sign and without leading zeros.
+fn index(step: &str) -> Option<usize> {
+    let is_index = step == "0" || (step.bytes().all(|byte| byte.is_ascii_digit()) && !step.starts_with('0'));
+    step.parse().ok().filter(|_| is_index)
 }
 
 /// RFC 6901.
@@ -108,29 +125,34 @@ fn unescape_pointer(step: &str) -> String {
 
 fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -> Result<(), Failure> {
     let value = filled(credential, &rule.value)?;
-    // Segment by segment, and each decoded: the placeholder's braces may have been encoded on the way.
-    let mut found = 0;
-    let segments: Vec<String> = outgoing
-        .url
-        .path()
-        .split('/')
-        .map(|segment| {
-            let decoded = percent_decode_str(segment).decode_utf8_lossy();
-            let here = decoded.matches(rule.path.as_str()).count();
-            found += here;
-            if here == 0 {
-                return segment.to_owned();
-            }
-            let parts: Vec<String> =
-                decoded.split(rule.path.as_str()).map(|part| utf8_percent_encode(part, RESERVED).to_string()).collect();
-            parts.join(&utf8_percent_encode(value.expose(), RESERVED).to_string())
-        })
-        .collect();
-    if found != 1 {
+    let path = outgoing.url.path();
+    let places: Vec<Range<usize>> = placeholders_in(path.as_bytes(), rule.path.as_bytes()).collect();
+    let [place] = places.as_slice() else {
         return Err(invalid(&format!("the URL's path must hold `{}` exactly once", rule.path)));
-    }
-    outgoing.url.set_path(&segments.join("/"));
-    Ok(())
+    };
+    let value = utf8_percent_encode(value.expose(), RESERVED);
+    let filled = format!("{}{value}{}", &path[..place.start], &path[place.end..]);
+    outgoing.url.set_path(&filled);
+    // A value that a parser would take for a step through the path must not become one.
+    if outgoing.url.path() == filled { Ok(()) } else { Err(unusable()) }
+}
+
+/// Where `wanted` lies in `path`, each of its characters plain or percent-encoded: its braces are encoded on the way. The
+/// rest of the path is not touched, because it goes as it was written.
+fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let place_at = move |start: usize| {
+        let mut at = start;
+        for byte in wanted {
+            let rest = &path[at..];
+            at += match rest {
+                [plain, ..] if plain == byte && *plain != b'%' => 1,
+                [b'%', _, _, ..] if percent_decode(&rest[..3]).eq([*byte]) => 3,
+                _ => return None,
+            };
+        }
+        Some(start..at)
+    };
+    (0..path.len()).filter_map(place_at)
 }
 
 fn filled(credential: &Credential, template: &str) -> Result<Secret, Failure> {

@@ -15,6 +15,9 @@ pub struct Scope {
     /// The inject rules that the manifest has now. The headers that they name are the host's, whether or not a
     /// request is authenticated.
     pub inject: Vec<InjectRule>,
+    /// Who may get a credential by what manifest and configuration say now. A request to anybody else is one that did
+    /// not ask to be authenticated, so that it neither needs a credential nor is held up by the state of one.
+    pub audience: Vec<OriginPattern>,
     /// How many redirects the host follows.
     pub follow_redirects: u8,
     /// What the operator opened for this resource.
@@ -28,6 +31,13 @@ pub struct Network {
     pub allow_addresses: Vec<IpNet>,
     /// Whether `http://` may be used at all, loopback included.
     pub allow_http: bool,
+}
+
+impl Scope {
+    /// Whether a credential may go to `url` at all.
+    pub(crate) fn may_authenticate(&self, url: &Url) -> bool {
+        self.audience.iter().any(|origin| origin.matches(url))
+    }
 }
 
 /// Refuses a URL that is outside of what the resource may reach.

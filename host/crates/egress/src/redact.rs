@@ -2,19 +2,21 @@
 //!
 //! Percent and JSON escapes may be mixed at will, so they are not searched for as patterns: the text is searched as it
 //! is and as its decoded views (`views`), and what is found there is traced back to the text. Base64, base64url, hex
-//! and UTF-16 are patterns (`patterns`), found in one pass (`search`). What an upstream transforms in any other way is
-//! beyond this.
+//! and UTF-16 are patterns (`patterns`), found in one pass (`search`); what is encoded once more within base64 or hex
+//! is found by reading their digits (`runs`). What an upstream transforms in any other way is beyond this.
 
 mod patterns;
+mod runs;
 mod search;
 mod views;
 
 use std::ops::Range;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use monstrum_types::{Failure, Secret};
 use serde_json::{Map, Value};
 
+use runs::Digits;
 use search::Search;
 use views::View;
 
@@ -33,8 +35,12 @@ pub struct Redactor {
     values: Vec<Secret>,
     /// None where there is nothing to search for.
     search: Option<Search>,
+    /// What else is looked for in the names of headers; made when the first one is.
+    names: OnceLock<Search>,
     /// The views in which these values show.
     views: &'static [View],
+    /// Whether these values are printable ASCII throughout.
+    printable: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,13 +78,18 @@ impl Redactor {
     /// `text` without secrets.
     #[must_use]
     pub fn redact_text(&self, text: String) -> String {
-        self.redact_string(text, Case::AsWritten)
+        let found = self.find(text.as_bytes(), Case::AsWritten);
+        replace_in(text, &found)
     }
 
     /// The name of a header without secrets, whatever became of their case.
     #[must_use]
     pub fn redact_name(&self, name: String) -> String {
-        self.redact_string(name, Case::Ignored)
+        let Some(search) = &self.search else { return name };
+        let nested = || Search::new(self.values.iter().flat_map(|value| patterns::in_base64(value.expose())).collect());
+        let mut found = self.find_in_views(search, name.as_bytes(), Case::Ignored, 0);
+        found.extend(self.names.get_or_init(nested).find(name.as_bytes(), true));
+        replace_in(name, &merge(found))
     }
 
     /// `value` without secrets in its keys, strings and numbers.
@@ -106,15 +117,6 @@ impl Redactor {
         members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_value(value))).collect()
     }
 
-    fn redact_string(&self, text: String, case: Case) -> String {
-        let found = self.find(text.as_bytes(), case);
-        if found.is_empty() {
-            return text;
-        }
-        // A secret is whole characters, but a pattern in UTF-16 may end within one.
-        String::from_utf8_lossy(&replace(text.as_bytes(), &found)).into_owned()
-    }
-
     fn keep(&mut self, value: Secret) {
         let trimmed = value.expose().trim();
         if trimmed.len() < value.expose().len() {
@@ -134,6 +136,7 @@ impl Redactor {
         let patterns: Vec<_> = self.values.iter().flat_map(|value| patterns::of(value.expose())).collect();
         let has_marks = self.values.iter().any(|value| value.expose().contains(['%', '\\']));
         self.views = if has_marks { View::ONE_BY_ONE } else { View::TOGETHER };
+        self.printable = self.values.iter().all(|value| value.expose().bytes().all(|byte| matches!(byte, b' '..=b'~')));
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
@@ -148,11 +151,23 @@ impl Redactor {
         if depth < VIEW_DEPTH_MAX {
             for view in self.views {
                 let mut askew = Vec::new();
-                let within = |place| search.find_at(text, place, *view, ignore_case, &mut askew);
+                let readings = view.readings(VIEW_DEPTH_MAX - depth);
+                let within = |place| {
+                    for reading in readings {
+                        search.find_at(text, place, *reading, ignore_case, &mut askew);
+                    }
+                };
                 if let Some(decoded) = view.decode(text, within) {
                     let inner = self.find_in_views(search, &decoded, case, depth + 1);
                     found.extend(view.trace_back(text, &inner));
                     found.append(&mut askew);
+                }
+            }
+            for digits in Digits::ALL {
+                // In another case base64 stands for something else.
+                if !ignore_case || digits == Digits::Hex {
+                    let within = |bytes: &[u8]| self.find_in_views(search, bytes, case, depth + 1);
+                    found.extend(digits.find(text, self.printable, within));
                 }
             }
         }
@@ -183,6 +198,14 @@ fn replace(bytes: &[u8], ranges: &[Range<usize>]) -> Vec<u8> {
     }
     out.extend_from_slice(&bytes[from..]);
     out
+}
+
+fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
+    if ranges.is_empty() {
+        return text;
+    }
+    // A secret is whole characters, but a pattern in UTF-16 may end within one.
+    String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
 /// The redactor of a call. It only ever learns: a token that was replaced during the call is still looked for at its

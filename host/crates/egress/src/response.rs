@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::write::MultiGzDecoder;
 use http::header::{
@@ -9,7 +10,7 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 use monstrum_manifest::InjectRule;
-use monstrum_types::{Failure, FailureCode, HttpResponse};
+use monstrum_types::{Failure, FailureCode, HttpResponse, UtcMillis};
 
 use crate::client;
 use crate::headers::is_injected;
@@ -31,9 +32,9 @@ pub(crate) async fn read(
     method: &Method,
     inject: &[InjectRule],
     redactor: Arc<Redactor>,
+    now: UtcMillis,
 ) -> Result<HttpResponse, Failure> {
-    let status = response.status();
-    let retry_after_ms = retry_after_ms(status, response.headers());
+    let retry_after_ms = retry_after_ms(response.status(), response.headers(), now);
     let answer = read_parts(response, method, inject, redactor).await;
     answer.map_err(|failure| Failure { retry_after_ms, ..failure })
 }
@@ -193,13 +194,18 @@ fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
         || is_injected(name, inject)
 }
 
-/// The seconds for which the other side asks to be left alone.
-fn retry_after_ms(status: StatusCode, headers: &HeaderMap) -> Option<u32> {
+/// How long the other side asks to be left alone: in seconds, or until a date (RFC 9110, section 10.2.3).
+fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Option<u32> {
     if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
         return None;
     }
-    let seconds: u32 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(seconds.saturating_mul(1000))
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Some(value.parse::<u32>().unwrap_or(u32::MAX).saturating_mul(1000));
+    }
+    let now = UNIX_EPOCH.checked_add(Duration::from_millis(now.0.try_into().ok()?))?;
+    let wait = httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default();
+    Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX))
 }
 
 fn too_large() -> Failure {
@@ -238,10 +244,32 @@ mod tests {
 
     #[test]
     fn retry_after_is_read_from_two_statuses_only() {
-        let headers = |value: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
-        assert_eq!(retry_after_ms(StatusCode::TOO_MANY_REQUESTS, &headers("2")), Some(2000));
-        assert_eq!(retry_after_ms(StatusCode::SERVICE_UNAVAILABLE, &headers("99999999")), Some(u32::MAX));
-        assert_eq!(retry_after_ms(StatusCode::OK, &headers("2")), None);
-        assert_eq!(retry_after_ms(StatusCode::TOO_MANY_REQUESTS, &headers("soon")), None);
+        // 1994-11-06 08:49:37
+        let now = UtcMillis(784_111_777_000);
+        let wait = |status, value: &'static str| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+            retry_after_ms(status, &headers, now)
+        };
+        assert_eq!(wait(StatusCode::OK, "2"), None);
+        assert_eq!(wait(StatusCode::SERVICE_UNAVAILABLE, "2"), Some(2000));
+        for (value, expected) in [
+            ("2", Some(2000)),
+            (" 0 ", Some(0)),
+            ("99999999", Some(u32::MAX)),
+            ("99999999999999999999", Some(u32::MAX)),
+            ("Sun, 06 Nov 1994 08:49:40 GMT", Some(3000)),
+            ("Sunday, 06-Nov-94 08:49:40 GMT", Some(3000)),
+            ("Sun Nov  6 08:49:40 1994", Some(3000)),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(0)),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", Some(u32::MAX)),
+            ("Sun, 06 Nov 1994 08:49:40", None),
+            ("soon", None),
+            ("-1", None),
+            ("+1", None),
+            ("1.5", None),
+            ("", None),
+        ] {
+            assert_eq!(wait(StatusCode::TOO_MANY_REQUESTS, value), expected, "{value:?}");
+        }
     }
 }

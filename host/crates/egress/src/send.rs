@@ -127,7 +127,7 @@ impl Sending<'_, '_> {
         let mut may_refresh = true;
         loop {
             self.begin(Step::Build);
-            let outgoing = self.build(&request)?;
+            let outgoing = self.build(&mut request)?;
             self.begin(Step::CheckEgress);
             policy::check(self.scope, &outgoing.url)?;
             self.begin(Step::Scan);
@@ -157,7 +157,8 @@ impl Sending<'_, '_> {
             self.begin(Step::Respond);
             let sealed = credential.as_ref().map_or(&[][..], |credential| &credential.inject);
             let rules = [&self.scope.inject, sealed].concat();
-            return response::read(answer, &outgoing.method, &rules, self.redactor.current()).await;
+            let now = self.egress.clock.now();
+            return response::read(answer, &outgoing.method, &rules, self.redactor.current(), now).await;
         }
     }
 
@@ -167,12 +168,13 @@ impl Sending<'_, '_> {
         }
     }
 
-    fn build(&self, request: &HttpRequest) -> Result<Outgoing, Failure> {
+    /// Builds what `request` asks for. From here on it is authenticated only if a credential may go to its URL.
+    fn build(&self, request: &mut HttpRequest) -> Result<Outgoing, Failure> {
         let method = headers::method(request)?;
         headers::check_body(request)?;
         let url = url::build(self.scope.api_base.as_ref(), &request.url, &request.query)?;
-        let mut headers = headers::build(request, &self.scope.inject)?;
-        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        request.authenticate &= self.scope.may_authenticate(&url);
+        let mut headers = headers::build(request, request.authenticate, &self.scope.inject)?;
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
@@ -187,9 +189,12 @@ impl Sending<'_, '_> {
             Err(CredentialState::NotNeeded) => return Ok(None),
             Err(state) => return Err(state.failure()),
         };
+        if !credential.is_for(url) {
+            return self.admit(credential, request, url).await;
+        }
         let now = self.egress.clock.now();
         let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
-        if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS && credential.is_for(url) {
+        if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
             return self.refreshed(&credential, request, url).await;
         }
         if expires_in_ms <= 0 && credential.is_for(url) {
@@ -230,10 +235,11 @@ impl Sending<'_, '_> {
     ) -> Result<reqwest::Response, Failure> {
         let host = outgoing.url.host_str().unwrap_or_default();
         let client = self.egress.clients.client(&outgoing.url, addresses, &self.scope.network)?;
-        let outgoing = match credential {
+        let mut outgoing = match credential {
             Some(credential) => inject(outgoing.clone(), credential)?,
             None => outgoing.clone(),
         };
+        outgoing.headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         if !self.announced.swap(true, Ordering::SeqCst) {
             (self.before_sending)().await?;
         }

@@ -14,6 +14,8 @@ use crate::values::{Found, visit};
 
 /// Characters of a value that are shown: enough to recognise it, too few to flood a log or a prompt.
 const SHOWN_CHARS_MAX: usize = 200;
+/// How the message of every scope violation begins (plugin-contract).
+const SCOPE_VIOLATION: &str = "Scope violation: ";
 /// What stands for a value that the call does not give.
 const MISSING: &str = "(missing)";
 
@@ -30,6 +32,17 @@ pub struct Denial {
     pub reason: String,
     /// What an administrator would change to allow exactly this.
     pub smallest_change: String,
+    /// The value that a dimension refuses, where one does.
+    pub violation: Option<Violation>,
+}
+
+/// A value that a scope dimension does not allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The key of the dimension.
+    pub dimension: String,
+    /// Fit to be shown: cut, and nothing invisible in it.
+    pub value: String,
 }
 
 /// Where a rule is written down.
@@ -67,6 +80,7 @@ impl Denial {
             message: not_available(tool),
             reason: format!("no resource that is bound to the bot has a tool `{}`", visible(tool)),
             smallest_change: "bind a resource whose plugin has this tool to the bot".to_owned(),
+            violation: None,
         }
     }
 
@@ -88,11 +102,31 @@ impl Denial {
                 changes.push(change);
             }
         }
-        let (status, message) = match first.violation(question) {
-            Some(text) => (Status::ScopeViolation, format!("Scope violation: {text}")),
-            None => (Status::PermissionDenied, not_available(tool.tool.as_str())),
+        let violation = first.violation(question);
+        let (status, message) = match (first, &violation) {
+            (Refusal::UnknownKey { key, .. }, _) => (
+                Status::ScopeViolation,
+                format!("{SCOPE_VIOLATION}scope {} is not one that this tool knows", visible(key)),
+            ),
+            (_, Some((dimension, value))) => {
+                (Status::ScopeViolation, in_words(&dimension.error_template, &dimension.key, value))
+            }
+            (_, None) => (Status::PermissionDenied, not_available(tool.tool.as_str())),
         };
-        Denial { status, rule: first.rule(), message, reason: first.reason(tool), smallest_change: changes.join("; ") }
+        let violation = violation.map(|(dimension, value)| Violation { dimension: dimension.key.clone(), value });
+        let (rule, reason) = (first.rule(), first.reason(tool));
+        Denial { status, rule, message, reason, smallest_change: changes.join("; "), violation }
+    }
+
+    /// The same in the words of the template that `translate` has for the dimension, if it has one.
+    #[must_use]
+    pub fn translated<'t>(mut self, translate: impl FnOnce(&str) -> Option<&'t str>) -> Denial {
+        if let Some(Violation { dimension, value }) = &self.violation
+            && let Some(template) = translate(dimension)
+        {
+            self.message = in_words(template, dimension, value);
+        }
+        self
     }
 }
 
@@ -111,17 +145,17 @@ impl Refusal<'_> {
         }
     }
 
-    /// What follows `Scope violation: `, where scopes refuse.
-    fn violation(&self, question: Question<'_>) -> Option<String> {
+    /// The dimension that refuses and the value as it may be shown, where scopes refuse.
+    fn violation(&self, question: Question<'_>) -> Option<(&Dimension, String)> {
+        let missing = || MISSING.to_owned();
         match self {
-            Refusal::NoGrant | Refusal::Operation(_) | Refusal::Tool(_) => None,
-            Refusal::UnknownKey { key, .. } => Some(format!("scope {} is not one that this tool knows", visible(key))),
+            Refusal::NoGrant | Refusal::Operation(_) | Refusal::Tool(_) | Refusal::UnknownKey { .. } => None,
             Refusal::EmptyList { dimension, .. } => {
-                Some(fill(dimension, first_value(dimension, question).as_deref().unwrap_or(MISSING)))
+                Some((dimension, first_value(dimension, question).map_or_else(missing, |value| visible(&value))))
             }
-            Refusal::Undeclared { dimension, .. } | Refusal::Missing { dimension } => Some(fill(dimension, MISSING)),
-            Refusal::Unfit { dimension, value } => Some(fill(dimension, &text_of(value))),
-            Refusal::Unmatched { dimension, value, .. } => Some(fill(dimension, value)),
+            Refusal::Undeclared { dimension, .. } | Refusal::Missing { dimension } => Some((dimension, missing())),
+            Refusal::Unfit { dimension, value } => Some((dimension, visible(&text_of(value)))),
+            Refusal::Unmatched { dimension, value, .. } => Some((dimension, visible(value))),
         }
     }
 
@@ -233,13 +267,12 @@ fn not_available(tool: &str) -> String {
     format!("Permission denied: tool '{}' is not available to this bot", visible(tool))
 }
 
-/// The dimension's template with the value in it. The value is not looked through for `{value}` again.
-fn fill(dimension: &Dimension, value: &str) -> String {
-    let shown = visible(value);
-    if dimension.error_template.is_empty() {
-        format!("{} {shown} is not authorized", dimension.key)
+/// The template of a dimension with the value in it, which is not looked through for `{value}` again.
+fn in_words(template: &str, key: &str, shown: &str) -> String {
+    if template.is_empty() {
+        format!("{SCOPE_VIOLATION}{key} {shown} is not authorized")
     } else {
-        dimension.error_template.replace("{value}", &shown)
+        format!("{SCOPE_VIOLATION}{}", template.replace("{value}", shown))
     }
 }
 

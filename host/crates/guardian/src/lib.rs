@@ -14,7 +14,7 @@ pub mod policy;
 mod values;
 
 pub use decide::{Decision, Question, Subject, decide};
-pub use denial::Denial;
+pub use denial::{Denial, Violation};
 pub use matching::{Glob, PathPattern, PatternSet, escape_glob, match_any, match_any_path, match_glob, match_path};
 pub use permit::{CallFacts, Permit, authorize};
 pub use policy::{

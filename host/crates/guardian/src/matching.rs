@@ -4,6 +4,7 @@
 //! counts, and every string is a valid pattern. Paths have rules of their own, see [`PathPattern`]. Matching does
 //! not backtrack: hostile values cost time in proportion to their length.
 
+mod components;
 mod glob;
 mod path;
 mod search;

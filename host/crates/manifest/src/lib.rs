@@ -26,7 +26,7 @@ pub use depth::json_depth;
 pub use error::{ManifestError, ManifestErrors};
 pub use fields::{check_fields, check_secret_fields};
 pub use json_schema::json_schema;
-pub use locale::{LocaleError, Locales};
+pub use locale::{LocaleError, Locales, accepted_languages};
 pub use model::*;
 pub use origin::{InvalidOrigin, OriginPattern};
 pub use parse::{MANIFEST_BYTES_MAX, MANIFEST_DEPTH_MAX, parse};

@@ -79,10 +79,17 @@ impl Locales {
     /// then one of the same language. None where the manifest's own texts serve as well as any.
     #[must_use]
     pub fn best(&self, accept_language: &str) -> Option<&str> {
-        let mut wanted: Vec<(&str, u16)> = accept_language.split(',').take(ACCEPTED_MAX).filter_map(range).collect();
-        // A stable sort: among equals the caller's order counts.
-        wanted.sort_by_key(|(_, quality)| std::cmp::Reverse(*quality));
-        wanted.iter().filter(|(_, quality)| *quality > 0).find_map(|(tag, _)| self.find(tag))
+        for wanted in accepted_languages(accept_language) {
+            let found = self.find(wanted);
+            if found.is_some() {
+                return found;
+            }
+            // Manifests are written in English; whoever would like to read that is served by their own texts.
+            if primary(wanted).eq_ignore_ascii_case("en") {
+                return None;
+            }
+        }
+        None
     }
 
     fn find(&self, wanted: &str) -> Option<&str> {
@@ -96,7 +103,7 @@ impl Locales {
                 None => break,
             }
         }
-        self.tags().find(|tag| tag.split('-').next().is_some_and(|language| language.eq_ignore_ascii_case(prefix)))
+        self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
     /// The text of `key` in language `tag`, or the manifest's `own` where there is none.
@@ -139,6 +146,21 @@ fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
         matches!(part, "label" | "description")
             && (0..resource_type.auth_methods.len()).any(|known| known.to_string() == index)
     })
+}
+
+/// The languages of an Accept-Language header (RFC 9110), the best first; among equals the caller's order counts. What is
+/// unwanted (`q=0`) or no language tag is left out.
+#[must_use]
+pub fn accepted_languages(accept_language: &str) -> Vec<&str> {
+    let ranges = accept_language.split(',').take(ACCEPTED_MAX).filter_map(range);
+    let mut wanted: Vec<(&str, u16)> = ranges.filter(|(_, quality)| *quality > 0).collect();
+    wanted.sort_by_key(|(_, quality)| std::cmp::Reverse(*quality));
+    wanted.into_iter().map(|(tag, _)| tag).collect()
+}
+
+/// The language of a tag without script and region.
+fn primary(tag: &str) -> &str {
+    tag.split_once('-').map_or(tag, |(language, _)| language)
 }
 
 /// One entry of Accept-Language, with its quality in thousandths. `*` says nothing that we could act on.
@@ -202,7 +224,18 @@ mod tests {
             ("en;q=0, zh;q=0.001", Some("zh-CN")),
             ("en;q=2, zh;q=x, pt;q=0.1234", None),
             ("e n, \u{e9}", None),
+            ("fr, en-GB;q=0.9, zh;q=0.8", Some("en-US")),
         ] {
+            assert_eq!(locales.best(accept), best, "{accept}");
+        }
+    }
+
+    #[test]
+    fn english_is_what_the_manifest_says_where_there_is_no_file_of_it() {
+        let locales = locales(&[("zh-CN", "{}"), ("de", "{}")]).unwrap();
+        for (accept, best) in
+            [("en, zh;q=0.5", None), ("zh, en;q=0.5", Some("zh-CN")), ("fr, en-GB;q=0.5, de;q=0.1", None)]
+        {
             assert_eq!(locales.best(accept), best, "{accept}");
         }
     }

@@ -1,34 +1,45 @@
 //! The way to the database: connections, transactions, values and rows.
 //!
-//! Every statement of this crate goes through [`Session::execute`] or [`Session::fetch`], as one text for every kind of
+//! Every statement of this crate goes through [`Session::run`] or [`Session::fetch`], as one text for every kind of
 //! database: `$1` parameters, and nothing that SQLite and PostgreSQL do not both know. A further kind of database is a
 //! further variant of the enums in this file and an arm in each match.
 
+mod args;
 mod bulk;
+mod postgres;
+mod row;
 
-use std::borrow::Cow;
-
-use monstrum_types::UtcMillis;
 use sqlx::pool::PoolConnection;
-use sqlx::sqlite::{SqliteArguments, SqlitePool, SqliteRow};
-use sqlx::{Arguments as _, Row as _, Sqlite, Transaction};
+use sqlx::sqlite::SqlitePool;
+use sqlx::{Sqlite, Transaction};
 
 use crate::StoreError;
 use crate::error::of_driver;
 
+pub(crate) use args::{Arg, args};
 pub(crate) use bulk::BulkInsert;
+pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
+pub(crate) use row::{FromRow, Row, unfit};
+
+/// How often a change is tried that meets others which wait for each other; one of such a pair succeeds each time.
+const ATTEMPTS_MAX: u32 = 5;
 
 /// A database that is open.
 #[derive(Clone)]
 pub(crate) enum Db {
     /// One connection that writes, so that writers queue here and not at the file's lock, and a few that read.
-    Sqlite { writer: SqlitePool, readers: SqlitePool },
+    Sqlite {
+        writer: SqlitePool,
+        readers: SqlitePool,
+    },
+    Postgres(Postgres),
 }
 
 /// A connection or transaction on which statements run. Dropped without [`Session::commit`], it changes nothing.
 pub(crate) enum Session {
     SqliteRead(PoolConnection<Sqlite>),
     SqliteTransaction(Transaction<'static, Sqlite>),
+    Postgres(PostgresSession),
 }
 
 impl Db {
@@ -36,6 +47,7 @@ impl Db {
     pub(crate) async fn read(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { readers, .. } => readers.acquire().await.map(Session::SqliteRead).map_err(of_driver),
+            Db::Postgres(postgres) => postgres.read().await.map(Session::Postgres),
         }
     }
 
@@ -43,15 +55,29 @@ impl Db {
     pub(crate) async fn read_consistently(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { readers, .. } => readers.begin().await.map(Session::SqliteTransaction).map_err(of_driver),
+            Db::Postgres(postgres) => postgres.read_consistently().await.map(Session::Postgres),
         }
     }
 
-    /// For writes. The lock is taken at once: a transaction that reads first could fail when it comes to write.
+    /// For writes. SQLite's lock is taken at once: a transaction that reads first could fail when it comes to write.
     pub(crate) async fn write(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { writer, .. } => {
                 writer.begin_with("begin immediate").await.map(Session::SqliteTransaction).map_err(of_driver)
             }
+            Db::Postgres(postgres) => postgres.write().await.map(Session::Postgres),
+        }
+    }
+
+    /// Inserts rows whose values stand one after another, all or none. When this returns they are on disk.
+    pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
+        match self {
+            Db::Sqlite { .. } => {
+                let mut session = self.write().await?;
+                session.insert_groups(insert, values).await?;
+                session.commit().await
+            }
+            Db::Postgres(postgres) => postgres.insert_rows(insert, values).await,
         }
     }
 
@@ -63,6 +89,7 @@ impl Db {
                 readers.close().await;
                 writer.close().await;
             }
+            Db::Postgres(postgres) => postgres.close().await,
         }
     }
 
@@ -78,8 +105,37 @@ impl Db {
 
     /// One statement that writes; how many rows it changed.
     pub(crate) async fn run(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
+        self.run_then(sql, args, None).await
+    }
+
+    /// One statement that writes, and where it changed anything another in the same transaction; how many rows the
+    /// first changed. A transaction that the database gave up for the sake of another is run anew, as a whole.
+    pub(crate) async fn run_then(
+        &self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+        then: Option<&'static str>,
+    ) -> Result<u64, StoreError> {
+        let mut attempt = 1;
+        loop {
+            match self.run_once(sql, args, then).await {
+                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn run_once(
+        &self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+        then: Option<&'static str>,
+    ) -> Result<u64, StoreError> {
         let mut session = self.write().await?;
         let changed = session.run(sql, args).await?;
+        if let Some(then) = then.filter(|_| changed > 0) {
+            session.run(then, &[]).await?;
+        }
         session.commit().await?;
         Ok(changed)
     }
@@ -96,8 +152,9 @@ impl Session {
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
             Session::SqliteTransaction(transaction) => &mut **transaction,
+            Session::Postgres(session) => return session.execute(sql, args::of_postgres(args)?).await,
         };
-        let done = sqlx::query_with(sql, sqlite_arguments(args)?).execute(connection).await.map_err(of_driver)?;
+        let done = sqlx::query_with(sql, args::of_sqlite(args)?).execute(connection).await.map_err(of_driver)?;
         Ok(done.rows_affected())
     }
 
@@ -107,8 +164,9 @@ impl Session {
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
             Session::SqliteTransaction(transaction) => &mut **transaction,
+            Session::Postgres(session) => return session.fetch(sql, args::of_postgres(args)?).await,
         };
-        let rows = sqlx::query_with(sql, sqlite_arguments(args)?).fetch_all(connection).await.map_err(of_driver)?;
+        let rows = sqlx::query_with(sql, args::of_sqlite(args)?).fetch_all(connection).await.map_err(of_driver)?;
         Ok(rows.into_iter().map(Row::Sqlite).collect())
     }
 
@@ -131,6 +189,7 @@ impl Session {
         match self {
             Session::SqliteRead(_) => Ok(()),
             Session::SqliteTransaction(transaction) => transaction.commit().await.map_err(of_driver),
+            Session::Postgres(session) => session.commit().await,
         }
     }
 }
@@ -142,212 +201,4 @@ fn parameters(sql: &str) -> usize {
         rest[..digits].parse::<usize>().ok()
     });
     numbers.max().unwrap_or(0)
-}
-
-/// A value of a statement. A missing one still has a type: PostgreSQL wants to know it.
-pub(crate) enum Arg<'a> {
-    Text(Option<Cow<'a, str>>),
-    Int(Option<i64>),
-    Flag(bool),
-    Bytes(&'a [u8]),
-}
-
-fn sqlite_arguments(args: &[Arg<'_>]) -> Result<SqliteArguments, StoreError> {
-    let mut arguments = SqliteArguments::default();
-    arguments.reserve(args.len(), 0);
-    for arg in args {
-        match arg {
-            Arg::Text(text) => arguments.add(text.as_deref()),
-            Arg::Int(number) => arguments.add(*number),
-            Arg::Flag(flag) => arguments.add(*flag),
-            Arg::Bytes(bytes) => arguments.add(*bytes),
-        }
-        .map_err(StoreError::Statement)?;
-    }
-    Ok(arguments)
-}
-
-/// The values of a statement, in order.
-macro_rules! args {
-    ($($value:expr),* $(,)?) => { &[$($crate::db::Arg::from($value)),*] };
-}
-pub(crate) use args;
-
-impl<'a> From<&'a str> for Arg<'a> {
-    fn from(text: &'a str) -> Self {
-        Arg::Text(Some(Cow::Borrowed(text)))
-    }
-}
-
-impl<'a> From<&'a String> for Arg<'a> {
-    fn from(text: &'a String) -> Self {
-        Arg::from(text.as_str())
-    }
-}
-
-impl<'a> From<&'a Option<String>> for Arg<'a> {
-    fn from(text: &'a Option<String>) -> Self {
-        Arg::Text(text.as_deref().map(Cow::Borrowed))
-    }
-}
-
-impl From<i64> for Arg<'_> {
-    fn from(number: i64) -> Self {
-        Arg::Int(Some(number))
-    }
-}
-
-impl From<Option<i64>> for Arg<'_> {
-    fn from(number: Option<i64>) -> Self {
-        Arg::Int(number)
-    }
-}
-
-impl From<UtcMillis> for Arg<'_> {
-    fn from(time: UtcMillis) -> Self {
-        Arg::Int(Some(time.0))
-    }
-}
-
-impl From<Option<UtcMillis>> for Arg<'_> {
-    fn from(time: Option<UtcMillis>) -> Self {
-        Arg::Int(time.map(|time| time.0))
-    }
-}
-
-impl From<bool> for Arg<'_> {
-    fn from(flag: bool) -> Self {
-        Arg::Flag(flag)
-    }
-}
-
-impl<'a> From<&'a [u8]> for Arg<'a> {
-    fn from(bytes: &'a [u8]) -> Self {
-        Arg::Bytes(bytes)
-    }
-}
-
-impl From<&serde_json::Value> for Arg<'_> {
-    fn from(json: &serde_json::Value) -> Self {
-        Arg::Text(Some(Cow::Owned(json.to_string())))
-    }
-}
-
-impl From<&Option<serde_json::Value>> for Arg<'_> {
-    fn from(json: &Option<serde_json::Value>) -> Self {
-        Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string())))
-    }
-}
-
-macro_rules! ids {
-    ($($id:ident),+) => { $(
-        impl From<monstrum_types::$id> for Arg<'_> {
-            fn from(id: monstrum_types::$id) -> Self {
-                Arg::Text(Some(Cow::Owned(id.to_string())))
-            }
-        }
-        impl From<Option<monstrum_types::$id>> for Arg<'_> {
-            fn from(id: Option<monstrum_types::$id>) -> Self {
-                Arg::Text(id.map(|id| Cow::Owned(id.to_string())))
-            }
-        }
-    )+ };
-}
-ids!(WorkspaceId, BotId, ResourceId, BindingId, RoleId, CredentialId, KeyId, RequestId);
-
-macro_rules! names {
-    ($($name:ident),+) => { $(
-        impl<'a> From<&'a monstrum_types::$name> for Arg<'a> {
-            fn from(name: &'a monstrum_types::$name) -> Self {
-                Arg::from(name.as_str())
-            }
-        }
-    )+ };
-}
-names!(PluginName, ResourceTypeId, Digest);
-
-/// A row that a query gave. Columns go by name; a value of another type than the column's is an error.
-pub(crate) enum Row {
-    Sqlite(SqliteRow),
-}
-
-/// What can be read from a row.
-pub(crate) trait FromRow: Sized {
-    fn from_row(row: &Row) -> Result<Self, StoreError>;
-}
-
-/// A single number, under the column name `value`.
-impl FromRow for i64 {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        row.int("value")
-    }
-}
-
-impl Row {
-    pub(crate) fn text_opt(&self, column: &'static str) -> Result<Option<String>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn int_opt(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn flag(&self, column: &'static str) -> Result<bool, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn bytes(&self, column: &'static str) -> Result<Vec<u8>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn text(&self, column: &'static str) -> Result<String, StoreError> {
-        self.text_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn int(&self, column: &'static str) -> Result<i64, StoreError> {
-        self.int_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn time(&self, column: &'static str) -> Result<UtcMillis, StoreError> {
-        self.int(column).map(UtcMillis)
-    }
-
-    pub(crate) fn time_opt(&self, column: &'static str) -> Result<Option<UtcMillis>, StoreError> {
-        Ok(self.int_opt(column)?.map(UtcMillis))
-    }
-
-    /// An id or a name.
-    pub(crate) fn id<T: TryFrom<String>>(&self, column: &'static str) -> Result<T, StoreError> {
-        self.id_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn id_opt<T: TryFrom<String>>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
-        let text = self.text_opt(column)?;
-        text.map(|text| T::try_from(text).map_err(|_| unfit(column, "not of the right form"))).transpose()
-    }
-
-    pub(crate) fn json(&self, column: &'static str) -> Result<serde_json::Value, StoreError> {
-        self.json_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn json_opt(&self, column: &'static str) -> Result<Option<serde_json::Value>, StoreError> {
-        let text = self.text_opt(column)?;
-        text.map(|text| serde_json::from_str(&text).map_err(|_| unfit(column, "not JSON"))).transpose()
-    }
-}
-
-pub(crate) fn unfit(column: &str, what: &str) -> StoreError {
-    StoreError::Corrupt { what: format!("column {column}: {what}") }
-}
-
-fn missing(column: &str) -> StoreError {
-    unfit(column, "no value")
 }

@@ -2,6 +2,7 @@
 
 use sqlx::error::DatabaseError;
 use sqlx::migrate::MigrateError;
+use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -50,11 +51,20 @@ pub enum StoreError {
         what: String,
     },
     /// The address of the database is of a kind that this version does not know.
-    #[error("cannot use `{scheme}` as a database: expected a path or sqlite:PATH")]
+    #[error("cannot use `{scheme}` as a database: expected postgres://…, sqlite:PATH or a path")]
     UnknownScheme {
         /// What stands before the colon; never the rest, which may hold a password.
         scheme: String,
     },
+    /// The address of a PostgreSQL database cannot be read.
+    #[error("cannot use the address of the database: {what}; expected postgres://USER:PASSWORD@HOST:PORT/DATABASE")]
+    Address {
+        /// What is the matter; never a part of the address, which may hold a password.
+        what: &'static str,
+    },
+    /// A text holds U+0000, which PostgreSQL cannot store.
+    #[error("a text holds U+0000, which cannot be stored")]
+    Nul,
     /// Any other failure of a statement.
     #[error("the database refused a statement")]
     Statement(#[source] Cause),
@@ -79,17 +89,30 @@ impl StoreError {
             other => other,
         }
     }
+
+    /// Whether the database gave the transaction up for the sake of another one: run anew, as a whole, it can succeed.
+    pub(crate) fn is_contention(&self) -> bool {
+        const SERIALIZATION_FAILURE: &str = "40001";
+        const DEADLOCK: &str = "40P01";
+        let StoreError::Unavailable { source, .. } = self else { return false };
+        let refused = source.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+        refused.and_then(DatabaseError::code).is_some_and(|code| code == SERIALIZATION_FAILURE || code == DEADLOCK)
+    }
 }
 
-fn unavailable(what: &str, source: impl Into<Cause>) -> StoreError {
+pub(crate) fn unavailable(what: &str, source: impl Into<Cause>) -> StoreError {
     StoreError::Unavailable { what: what.to_owned(), source: source.into() }
 }
 
 /// The failure behind an error of the driver.
 pub(crate) fn of_driver(error: sqlx::Error) -> StoreError {
     match error {
-        sqlx::Error::Database(error) => of_sqlite(error),
-        sqlx::Error::Io(_) => unavailable("the database cannot be reached", error),
+        sqlx::Error::Database(refused) if refused.try_downcast_ref::<PgDatabaseError>().is_some() => {
+            of_postgres(refused)
+        }
+        sqlx::Error::Database(refused) => of_sqlite(refused),
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => unavailable("the database cannot be reached", error),
+        sqlx::Error::Tls(_) => unavailable("no TLS connection to the database can be made", error),
         sqlx::Error::PoolTimedOut => unavailable("no connection to the database came free in time", error),
         sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => unavailable("the database is closed", error),
         sqlx::Error::ColumnDecode { index, source } => {
@@ -97,6 +120,49 @@ pub(crate) fn of_driver(error: sqlx::Error) -> StoreError {
         }
         other => StoreError::Statement(other.into()),
     }
+}
+
+/// Whether the connection on which this happened is of no more use.
+pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(refused) = error else {
+        return matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::Tls(_));
+    };
+    refused.try_downcast_ref::<PgDatabaseError>().is_some_and(|refused| {
+        // Statements that a changed schema or another program made void would fail on this connection for ever.
+        matches!(refused.severity(), PgSeverity::Fatal | PgSeverity::Panic)
+            || matches!(refused.code(), "0A000" | "26000")
+            || refused.code().starts_with("08")
+    })
+}
+
+/// PostgreSQL's SQLSTATE: the first two characters are the class.
+fn of_postgres(error: Box<dyn DatabaseError>) -> StoreError {
+    let code = error.code().unwrap_or_default().into_owned();
+    let what = match code.as_str() {
+        "23505" => {
+            return StoreError::Conflict { constraint: error.constraint().unwrap_or_default().to_owned() };
+        }
+        "23503" => return StoreError::UnknownReference,
+        "XX001" | "XX002" => return StoreError::Corrupt { what: "the database is damaged".to_owned() },
+        "53100" => "the disk is full",
+        "53200" => "there is no memory left",
+        "53300" => "the database takes no more connections",
+        "55P03" => "it is locked by another process or connection",
+        "57014" => "the database took too long",
+        "57P01" | "57P02" | "57P03" => "the database is shutting down or starting",
+        "25006" => "the database is read-only",
+        "25P03" => "the database gave up waiting for us",
+        "3D000" | "57P04" => "there is no such database",
+        "28000" | "28P01" => "the database does not let the user in",
+        "42501" => "the user lacks a right in the database",
+        "0A000" | "26000" => "the database has changed under way",
+        code if code.starts_with("08") => "the database cannot be reached",
+        code if code.starts_with("40") => "others changed the same rows at the same time",
+        code if code.starts_with("53") => "the database lacks what it needs",
+        code if code.starts_with("58") => "the disk failed to read or write",
+        _ => return StoreError::Statement(error.into()),
+    };
+    unavailable(what, sqlx::Error::Database(error))
 }
 
 /// SQLite's result codes: the low byte is the kind, the extended code tells constraints apart.

@@ -3,7 +3,11 @@
 use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 
 use crate::db::{FromRow, Row, args};
+use crate::error::unavailable;
 use crate::{Store, StoreError};
+
+/// An earlier claim can be given up between our attempt and our look at it; again and again only by ill will.
+const CLAIM_ATTEMPTS_MAX: u32 = 5;
 
 /// What identifies a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,18 +62,21 @@ impl Store {
         body_hash: &str,
         now: UtcMillis,
     ) -> Result<Claim, StoreError> {
-        let mut session = self.db.write().await?;
         let insert = "insert into idempotency_keys (workspace_id, caller, route, key, body_hash, created_at) \
                       values ($1, $2, $3, $4, $5, $6) on conflict (workspace_id, caller, route, key) do nothing";
-        let args = args![key.workspace_id, key.caller, &key.route, &key.key, body_hash, now];
-        if session.run(insert, args).await? > 0 {
-            session.commit().await?;
-            return Ok(Claim::First);
-        }
         let select = "select body_hash, status, answer from idempotency_keys \
                       where workspace_id = $1 and caller = $2 and route = $3 and key = $4";
-        let earlier = session.one(select, args![key.workspace_id, key.caller, &key.route, &key.key]).await?;
-        earlier.ok_or_else(|| StoreError::Corrupt { what: "an idempotency key vanished".to_owned() })
+        for _ in 0..CLAIM_ATTEMPTS_MAX {
+            let args = args![key.workspace_id, key.caller, &key.route, &key.key, body_hash, now];
+            if self.db.run(insert, args).await? > 0 {
+                return Ok(Claim::First);
+            }
+            let args = args![key.workspace_id, key.caller, &key.route, &key.key];
+            if let Some(earlier) = self.db.one(select, args).await? {
+                return Ok(earlier);
+            }
+        }
+        Err(unavailable("the idempotency key is claimed and given up again all the time", "others use the same key"))
     }
 
     /// Keeps the answer to a claimed request; whether the claim was still there.

@@ -1,5 +1,7 @@
 //! Opening the database: its file, its connections, its schema.
 
+mod postgres;
+
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +13,8 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePo
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::StoreError;
-use crate::db::Db;
+use crate::address::PostgresAddress;
+use crate::db::{Db, Limits};
 use crate::error::{of_driver, of_migration};
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
@@ -25,23 +28,46 @@ const LOG_BYTES_KEPT: &str = "67108864";
 /// Where the database is, and how to use it.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    path: PathBuf,
+    place: Place,
     lock_wait: Duration,
+    connect_wait: Duration,
+    statement_wait: Duration,
     pages_max: Option<u32>,
+}
+
+#[derive(Clone, Debug)]
+enum Place {
+    Sqlite(PathBuf),
+    Postgres(Box<PostgresAddress>),
 }
 
 impl StoreOptions {
     /// An SQLite file, made where there is none.
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
-        // Five seconds outlast every transaction of our own; what holds a lock longer is another program.
-        StoreOptions { path: path.into(), lock_wait: Duration::from_secs(5), pages_max: None }
+        StoreOptions::new(Place::Sqlite(path.into()))
     }
 
-    /// A database by its address: `sqlite:PATH`.
+    fn new(place: Place) -> Self {
+        StoreOptions {
+            place,
+            // Five seconds outlast every transaction of our own; what holds a lock longer is another program.
+            lock_wait: Duration::from_secs(5),
+            // A server that does not answer in that time is as good as none: callers are told so, and ask again.
+            connect_wait: Duration::from_secs(5),
+            // The longest are pages of the audit and its verification, of a thousand rows each.
+            statement_wait: Duration::from_secs(10),
+            pages_max: None,
+        }
+    }
+
+    /// A database by its address: `postgres://USER:PASSWORD@HOST:PORT/DATABASE`, `sqlite:PATH` or a path.
     pub fn from_url(url: &str) -> Result<Self, StoreError> {
         match url.split_once(':') {
             Some(("sqlite", path)) => Ok(StoreOptions::sqlite(path.strip_prefix("//").unwrap_or(path))),
+            Some(("postgres" | "postgresql", _)) => {
+                PostgresAddress::parse(url).map(Box::new).map(Place::Postgres).map(StoreOptions::new)
+            }
             Some((scheme, _)) => Err(StoreError::UnknownScheme { scheme: scheme.to_owned() }),
             None => Ok(StoreOptions::sqlite(url)),
         }
@@ -54,11 +80,29 @@ impl StoreOptions {
         self
     }
 
-    /// The most pages of 4 KiB that the file may grow to; beyond, the disk counts as full.
+    /// How long anyone waits for a connection to a server.
+    #[must_use]
+    pub fn connect_wait(mut self, wait: Duration) -> Self {
+        self.connect_wait = wait;
+        self
+    }
+
+    /// How long a statement of a server may take.
+    #[must_use]
+    pub fn statement_wait(mut self, wait: Duration) -> Self {
+        self.statement_wait = wait;
+        self
+    }
+
+    /// The most pages of 4 KiB that an SQLite file may grow to; beyond, the disk counts as full.
     #[must_use]
     pub fn pages_max(mut self, pages: u32) -> Self {
         self.pages_max = Some(pages);
         self
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { connect: self.connect_wait, lock: self.lock_wait, statement: self.statement_wait }
     }
 }
 
@@ -71,9 +115,16 @@ pub struct Store {
 impl Store {
     /// Opens the database, brings its schema up to date and sees to it that the workspace `default` exists.
     pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let place = options.path.display().to_string();
+        let place = match &options.place {
+            Place::Sqlite(path) => path.display().to_string(),
+            Place::Postgres(address) => address.to_string(),
+        };
         let opened = async {
-            let store = Store { db: open_sqlite(&options).await? };
+            let db = match &options.place {
+                Place::Sqlite(path) => open_sqlite(path, &options).await?,
+                Place::Postgres(address) => postgres::open(address, options.limits()).await?,
+            };
+            let store = Store { db };
             store.create_default_workspace(SystemClock.now()).await?;
             // Reading may work where writing does not: another program's lock is found now, not at the first call.
             store.db.write().await?.commit().await?;
@@ -82,14 +133,20 @@ impl Store {
         opened.await.map_err(|error: StoreError| error.at(&place))
     }
 
-    /// Ends all connections and writes the log back into the file. Later use fails as unavailable.
+    /// Whether other hosts may use the same database.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        matches!(self.db, Db::Postgres(_))
+    }
+
+    /// Ends all connections; SQLite writes its log back into the file. Later use fails as unavailable.
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-async fn open_sqlite(options: &StoreOptions) -> Result<Db, StoreError> {
-    let path = create_private(&options.path)?;
+async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
+    let path = create_private(path)?;
     let common = SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(options.lock_wait)
@@ -174,7 +231,7 @@ mod tests {
     async fn commits_reach_the_disk_and_readers_only_read() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(StoreOptions::sqlite(folder.path().join("monstrum.db"))).await.unwrap();
-        let Db::Sqlite { writer, readers } = &store.db;
+        let Db::Sqlite { writer, readers } = &store.db else { unreachable!("it was opened as SQLite") };
         assert_eq!(pragma(writer, "pragma synchronous").await, "2", "full");
         for pool in [writer, readers] {
             assert_eq!(pragma(pool, "pragma foreign_keys").await, "1");

@@ -69,6 +69,14 @@ impl FromRow for PluginVersionRow {
     }
 }
 
+struct ManifestText(String);
+
+impl FromRow for ManifestText {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        row.text("manifest").map(ManifestText)
+    }
+}
+
 impl FromRow for PluginVersionSummary {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         Ok(PluginVersionSummary {
@@ -118,6 +126,14 @@ impl Store {
         let sql = "select plugin, version, manifest_digest, component_digest, created_at from plugin_versions \
                    where plugin = $1 order by created_at, manifest_digest, component_digest";
         self.db.all(sql, args![plugin]).await
+    }
+
+    /// The manifests of the stored versions of a plugin, oldest first.
+    pub async fn plugin_manifests(&self, plugin: &PluginName) -> Result<Vec<String>, StoreError> {
+        let sql = "select manifest from plugin_versions \
+                   where plugin = $1 order by created_at, manifest_digest, component_digest";
+        let rows: Vec<ManifestText> = self.db.all(sql, args![plugin]).await?;
+        Ok(rows.into_iter().map(|row| row.0).collect())
     }
 
     /// Makes a stored version the one that serves.

@@ -28,6 +28,7 @@ pub struct PolicyRows {
 }
 
 const GENERATION: &str = "select generation as value from settings where id = 1";
+const BUMP: &str = "update settings set generation = generation + 1 where id = 1";
 
 impl Store {
     /// The number of the policy's present state.
@@ -55,13 +56,7 @@ impl Store {
 
     /// Runs one statement that changes the policy, and bumps the generation with it; how many rows it changed.
     pub(crate) async fn change(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
-        let mut session = self.db.write().await?;
-        let changed = session.run(sql, args).await?;
-        if changed > 0 {
-            session.bump_generation().await?;
-        }
-        session.commit().await?;
-        Ok(changed)
+        self.db.run_then(sql, args, Some(BUMP)).await
     }
 
     /// Deletes by one statement; whether there was a row. What is still referred to is in use.
@@ -73,7 +68,7 @@ impl Store {
 impl Session {
     /// Says that the policy changed, in the transaction that changes it.
     pub(crate) async fn bump_generation(&mut self) -> Result<(), StoreError> {
-        self.run("update settings set generation = generation + 1 where id = 1", args![]).await?;
+        self.run(BUMP, args![]).await?;
         Ok(())
     }
 }

@@ -34,10 +34,23 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<()> {
     if ask(Command::new(program).arg("--version")).is_some() {
         return Ok(());
     }
+    install(program, package)
+}
+
+/// Installs PostgreSQL where it is missing. Debian keeps its programs where no search path leads.
+pub(crate) fn postgresql() -> Result<()> {
+    let mut versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    if versions.any(|version| version.path().join("bin/initdb").is_file()) {
+        return Ok(());
+    }
+    install("PostgreSQL", "postgresql")
+}
+
+fn install(what: &str, package: &str) -> Result<()> {
     let is_root = ask(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
     let has_apt = ask(Command::new("apt-get").arg("--version")).is_some();
     if !(is_root && has_apt) {
-        bail!("`{program}` is needed; install it, on Debian with: sudo apt-get install {package}");
+        bail!("`{what}` is needed; install it, on Debian with: sudo apt-get install {package}");
     }
     say(&format!("installing {package}"));
     let apt = || {

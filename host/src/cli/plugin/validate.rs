@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::failure::Failure;
 use super::super::output;
+use crate::config::Ceilings;
 use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 use crate::plugins::{self, LoadError};
 
@@ -64,7 +65,7 @@ async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure>
     let runtime = Runtime::new(options).map_err(|error| cannot_check(&error))?;
     let Read { manifest, locales, component } = read;
     let component_name = manifest.executor.component.clone();
-    match plugins::build(&runtime, manifest, locales, component).await {
+    match plugins::build(&runtime, Ceilings::default(), manifest, locales, component).await {
         Ok(plugin) => Ok(Ok(plugin)),
         Err(error) => {
             findings.faults.extend(faults(dir, &component_name, error));

@@ -99,17 +99,108 @@ fn the_body_gets_an_absent_leaf() {
     for unfit in ["[]", "1", "null", r#"{"auth":1}"#, r#"{"auth":[]}"#, "not JSON", "{"] {
         assert_eq!(sent(Some(unfit)), Err(FailureCode::Invalid), "{unfit}");
     }
-    let sent = injected(body("/a~1b"), "https://a.example/", None).unwrap();
-    assert_eq!(sent.body.unwrap(), br#"{"a/b":"s3cr3t/t0ken"}"#);
-    assert_eq!(sent.headers[CONTENT_TYPE], "application/json");
+    for (pointer, expected) in [
+        ("/a~1b", r#"{"a/b":"s3cr3t/t0ken"}"#),
+        ("/a~0b", r#"{"a~b":"s3cr3t/t0ken"}"#),
+        // The escape of an escape is undone once.
+        ("/a~01b", r#"{"a~1b":"s3cr3t/t0ken"}"#),
+        ("/a~0~1b", r#"{"a~/b":"s3cr3t/t0ken"}"#),
+        ("/0/1", r#"{"0":{"1":"s3cr3t/t0ken"}}"#),
+    ] {
+        let sent = injected(body(pointer), "https://a.example/", None).unwrap();
+        assert_eq!(String::from_utf8(sent.body.unwrap()).unwrap(), expected, "{pointer}");
+        assert_eq!(sent.headers[CONTENT_TYPE], "application/json");
+    }
+}
+
+#[test]
+fn a_leaf_may_lie_in_an_item_of_a_list_and_is_none_itself() {
+    let sent = |pointer: &str, text: &str| {
+        injected(body(pointer), "https://a.example/", Some(text))
+            .map(|sent| String::from_utf8(sent.body.unwrap()).unwrap())
+    };
+    let second = r#"{"list":[{},{"key":"s3cr3t/t0ken"}]}"#;
+    assert_eq!(sent("/list/1/key", r#"{"list":[{},{}]}"#), Ok(second.to_owned()));
+    assert_eq!(sent("/0/0/key", "[[{}]]"), Ok(r#"[[{"key":"s3cr3t/t0ken"}]]"#.to_owned()));
+    for (pointer, text) in [
+        ("/list/2/key", r#"{"list":[{},{}]}"#),
+        ("/list/01/key", r#"{"list":[{},{}]}"#),
+        ("/list/+1/key", r#"{"list":[{},{}]}"#),
+        ("/list/-/key", r#"{"list":[{},{}]}"#),
+        ("/list/x/key", r#"{"list":[{},{}]}"#),
+        ("/list/0", r#"{"list":[]}"#),
+        ("/list/0", r#"{"list":[1]}"#),
+        ("/list/key", r#"{"list":[]}"#),
+        ("/list/0/key", r#"{"list":["text"]}"#),
+    ] {
+        assert_eq!(sent(pointer, text), Err(FailureCode::Invalid), "{pointer} in {text}");
+    }
+}
+
+#[test]
+fn a_body_that_was_hidden_in_a_second_member_of_a_name_is_not_sent() {
+    let sent = |text: &str| injected(body("/auth/key"), "https://a.example/", Some(text));
+    // What counts is what a parser takes: the last one. The other is gone.
+    let last = sent(r#"{"auth":{"key":"mine"},"auth":{}}"#).unwrap().body.unwrap();
+    assert_eq!(String::from_utf8(last).unwrap(), r#"{"auth":{"key":"s3cr3t/t0ken"}}"#);
+    assert_eq!(sent(r#"{"auth":{},"auth":{"key":"mine"}}"#).err(), Some(FailureCode::Denied));
+    assert_eq!(sent(&"[".repeat(100_000)).err(), Some(FailureCode::Invalid));
+}
+
+#[test]
+fn several_rules_are_applied_together_or_not_at_all() {
+    let all = vec![header("X-Key", "k={token}"), basic("{user}"), query("q"), body("/t"), path()];
+    let sent = inject(outgoing("https://a.example/{token}/x?y", Some("{}")), &credential(all.clone())).unwrap();
+    assert_eq!(sent.url.as_str(), "https://a.example/s3cr3t%2Ft0ken/x?y&q=s3cr3t%2Ft0ken");
+    assert_eq!(sent.headers["x-key"], "k=s3cr3t/t0ken");
+    assert_eq!(sent.headers[AUTHORIZATION], "Basic bWU6czNjcjN0L3Qwa2Vu");
+    assert_eq!(sent.body.unwrap(), br#"{"t":"s3cr3t/t0ken"}"#);
+    for (url, text) in
+        [("https://a.example/x", "{}"), ("https://a.example/{token}?q=1", "{}"), ("https://a.example/{token}", "[]")]
+    {
+        assert!(inject(outgoing(url, Some(text)), &credential(all.clone())).is_err(), "{url} {text}");
+    }
+    // Two headers of one name: the second would be a second credential.
+    let twice = vec![header("Authorization", "Bearer {token}"), basic("{user}")];
+    let failure = inject(outgoing("https://a.example/", None), &credential(twice)).err().unwrap();
+    assert_eq!(failure.code, FailureCode::Denied);
 }
 
 #[test]
 fn the_path_has_exactly_one_placeholder() {
     let url = |url: &str| injected(path(), url, None).map(|sent| String::from(sent.url));
-    assert_eq!(url("https://a.example/bot{token}/send"), Ok("https://a.example/bots3cr3t%2Ft0ken/send".to_owned()));
-    assert_eq!(url("https://a.example/%7btoken%7d/a%2Fb"), Ok("https://a.example/s3cr3t%2Ft0ken/a%2Fb".to_owned()));
-    for none_or_more in ["https://a.example/", "https://a.example/?x={token}", "https://a.example/{token}/{token}"] {
+    for (text, expected) in [
+        ("https://a.example/bot{token}/send", "https://a.example/bots3cr3t%2Ft0ken/send"),
+        ("https://a.example/%7btoken%7d/a%2Fb", "https://a.example/s3cr3t%2Ft0ken/a%2Fb"),
+        ("https://a.example/%7Bt%6Fken%7D", "https://a.example/s3cr3t%2Ft0ken"),
+        ("https://a.example/{{token}}", "https://a.example/%7Bs3cr3t%2Ft0ken%7D"),
+        // Neither the host nor the query is looked at, and the rest goes as it was written.
+        ("https://a.example/a:b+c%ff%2f{token};x?{token}", "https://a.example/a:b+c%ff%2fs3cr3t%2Ft0ken;x?{token}"),
+        ("https://a.example/%25{token}%25", "https://a.example/%25s3cr3t%2Ft0ken%25"),
+    ] {
+        assert_eq!(url(text), Ok(expected.to_owned()), "{text}");
+    }
+    for none_or_more in [
+        "https://a.example/",
+        "https://a.example/?x={token}",
+        "https://a.example/{token}/{token}",
+        "https://a.example/{token}{token}",
+        "https://a.example/{token}/%7btoken%7d",
+        "https://a.example/{Token}",
+        "https://a.example/{token",
+        "https://a.example/%257Btoken%257D",
+        "https://token.example/",
+    ] {
         assert_eq!(url(none_or_more), Err(FailureCode::Invalid), "{none_or_more}");
     }
+}
+
+#[test]
+fn a_value_in_the_path_is_never_a_step() {
+    let mut there = credential(vec![InjectRule::Path(PathRule { path: "{token}".into(), value: "{dots}".into() })]);
+    there.fields.insert("dots".to_owned(), Secret::new("../../..".to_owned()));
+    let sent = inject(outgoing("https://a.example/x/{token}", None), &there).unwrap();
+    assert_eq!(sent.url.as_str(), "https://a.example/x/..%2F..%2F..");
+    there.fields.insert("dots".to_owned(), Secret::new("..".to_owned()));
+    assert!(inject(outgoing("https://a.example/x/{token}", None), &there).is_err());
 }

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use percent_encoding::utf8_percent_encode;
 use zeroize::Zeroizing;
 
-use super::views::View;
+use super::views::Reading;
+use crate::url::RESERVED;
 
 /// One text to look for.
 pub(super) struct Pattern {
@@ -26,11 +28,17 @@ impl Pattern {
         self.is(there, &self.bytes, ignore_case).then_some(range)
     }
 
-    /// The same, where the text is read as `view` reads it.
-    pub(super) fn at_in_view(&self, text: &[u8], start: usize, view: View, ignore_case: bool) -> Option<Range<usize>> {
+    /// The same, where the text is read on from `start` in views.
+    pub(super) fn at_read(
+        &self,
+        text: &[u8],
+        start: usize,
+        reading: Reading,
+        ignore_case: bool,
+    ) -> Option<Range<usize>> {
         let (mut at, mut rest) = (start, self.bytes.as_slice());
         while !rest.is_empty() {
-            let unit = view.unit(&text[at..])?;
+            let unit = reading.unit(&text[at..])?;
             let (next, after) = rest.split_at_checked(unit.decoded().len())?;
             if !self.is(unit.decoded(), next, ignore_case) {
                 return None;
@@ -57,11 +65,47 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns.push(Pattern { bytes: Zeroizing::new(hex::encode(bytes).into_bytes()), any_case: true });
     patterns.extend(base64_of(bytes));
     if !secret.is_ascii() {
-        // ASCII in UTF-16 is found by a view, together with its encodings.
-        patterns.push(Pattern::exact(utf16(secret, u16::to_le_bytes)));
-        patterns.push(Pattern::exact(utf16(secret, u16::to_be_bytes)));
+        // ASCII in UTF-16 is found by a view, together with its encodings. Escapes of JSON leave other characters as
+        // they are, so that no view shows them in UTF-16.
+        let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
+        let json = &quoted[1..quoted.len() - 1];
+        let mut texts = vec![Zeroizing::new(secret.to_owned()), Zeroizing::new(json.to_owned())];
+        texts.push(Zeroizing::new(json.replace('/', "\\/")));
+        texts.dedup();
+        for text in texts {
+            patterns.push(Pattern::exact(utf16(&text, u16::to_le_bytes)));
+            patterns.push(Pattern::exact(utf16(&text, u16::to_be_bytes)));
+        }
     }
     patterns
+}
+
+/// What base64 makes of the other encodings of a secret. Digits that have lost their case, as in the name of a header,
+/// can no longer be read, so that these must be looked for as they are.
+pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
+    let bytes = secret.as_bytes();
+    let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
+    let json = &json[1..json.len() - 1];
+    let units = |escape: &dyn Fn(u16) -> String| secret.encode_utf16().map(escape).collect::<String>();
+    let percent = |escape: &dyn Fn(&u8) -> String| bytes.iter().map(escape).collect::<String>();
+    let reserved = utf8_percent_encode(secret, RESERVED).to_string();
+    let texts = [
+        percent_lower(&reserved),
+        reserved,
+        percent(&|byte| format!("%{byte:02X}")),
+        percent(&|byte| format!("%{byte:02x}")),
+        json.to_owned(),
+        json.replace('/', "\\/"),
+        json.encode_utf16().map(ascii_or_escape).collect(),
+        units(&|unit| format!("\\u{unit:04x}")),
+        units(&|unit| format!("\\u{unit:04X}")),
+        hex::encode(bytes),
+        hex::encode_upper(bytes),
+    ];
+    let encoded = texts.into_iter().map(String::into_bytes);
+    let base64 = base64_of(bytes).into_iter().map(|pattern| pattern.bytes.to_vec());
+    let wide = [utf16(secret, u16::to_le_bytes), utf16(secret, u16::to_be_bytes)];
+    encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
 }
 
 /// The secret alone with and without padding, and inside other data: at each of the three alignments the characters
@@ -81,6 +125,24 @@ fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     texts.sort_unstable();
     texts.dedup();
     texts.into_iter().map(Pattern::exact).collect()
+}
+
+/// As JSON writes it that is to be in ASCII.
+fn ascii_or_escape(unit: u16) -> String {
+    match u8::try_from(unit) {
+        Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),
+        _ => format!("\\u{unit:04x}"),
+    }
+}
+
+/// Percent-encoded text with its hex digits in lower case.
+fn percent_lower(text: &str) -> String {
+    let mut escape = 0;
+    let lower = |character: char| {
+        escape = if character == '%' { 2 } else { i32::max(escape - 1, -1) };
+        if escape >= 0 { character.to_ascii_lowercase() } else { character }
+    };
+    text.chars().map(lower).collect()
 }
 
 fn utf16(secret: &str, order: fn(u16) -> [u8; 2]) -> Vec<u8> {

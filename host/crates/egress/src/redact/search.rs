@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::SECRET_BYTES_MIN;
 use super::patterns::Pattern;
-use super::views::View;
+use super::views::{Reading, is_mark};
 
 /// Bytes that are looked at in one place.
 const BLOCK: usize = 3;
@@ -31,6 +31,8 @@ pub(super) struct Search {
     starts: HashMap<usize, Vec<usize>>,
     /// A bit by block: whether a pattern starts with it.
     is_start: Box<[u64]>,
+    /// By byte: whether a pattern starts with it, in either case.
+    is_first: [bool; 256],
 }
 
 impl Search {
@@ -39,6 +41,7 @@ impl Search {
         let mut endings: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut starts: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut is_start = vec![0; SHIFTS / 64].into_boxed_slice();
+        let mut is_first = [false; 256];
         for (index, pattern) in patterns.iter().enumerate() {
             let first = &pattern.bytes[..SECRET_BYTES_MIN];
             for (block, shift) in first.windows(BLOCK).zip((0..SHIFT_MAX).rev()) {
@@ -48,9 +51,12 @@ impl Search {
             let start = slot(&first[..BLOCK]);
             starts.entry(start).or_default().push(index);
             is_start[start / 64] |= 1 << (start % 64);
+            for byte in [first[0].to_ascii_lowercase(), first[0].to_ascii_uppercase()] {
+                is_first[usize::from(byte)] = true;
+            }
             endings.entry(slot(&first[SECRET_BYTES_MIN - BLOCK..])).or_default().push(index);
         }
-        Search { patterns, shifts, endings, starts, is_start }
+        Search { patterns, shifts, endings, starts, is_start, is_first }
     }
 
     /// Every place where a pattern lies in `text`, in any order.
@@ -72,23 +78,26 @@ impl Search {
         found
     }
 
-    /// Adds the patterns that lie at `place` of `text`, where it is read as `view` reads it.
+    /// Adds the patterns that lie at `place` of `text`, where it is read on from there in views.
     pub(super) fn find_at(
         &self,
         text: &[u8],
         place: usize,
-        view: View,
+        reading: Reading,
         ignore_case: bool,
         found: &mut Vec<Range<usize>>,
     ) {
-        let Some(block) = view.first::<BLOCK>(&text[place..]) else { return };
+        if !self.is_first[usize::from(text[place])] && !is_mark(&text[place]) {
+            return;
+        }
+        let Some(block) = reading.first::<BLOCK>(&text[place..]) else { return };
         let block = slot(&block);
         if self.is_start[block / 64] & 1 << (block % 64) == 0 {
             return;
         }
         let starts = self.starts.get(&block).map_or(&[][..], Vec::as_slice);
         let patterns = starts.iter().map(|index| &self.patterns[*index]);
-        found.extend(patterns.filter_map(|pattern| pattern.at_in_view(text, place, view, ignore_case)));
+        found.extend(patterns.filter_map(|pattern| pattern.at_read(text, place, reading, ignore_case)));
     }
 }
 

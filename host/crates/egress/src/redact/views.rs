@@ -20,6 +20,9 @@ pub(super) enum View {
     Odd,
 }
 
+/// The longest escape: a pair of surrogates.
+const ESCAPE_MAX: usize = 12;
+
 /// One place of a text, and the bytes that it stands for.
 pub(super) struct Unit {
     decoded: [u8; 4],
@@ -35,6 +38,30 @@ impl View {
 
     /// For secrets that hold what looks like an escape, and would not survive the other kind being undone.
     pub(super) const ONE_BY_ONE: &[View] = &[View::Json, View::Percent, View::Even, View::Odd];
+
+    /// The ways to read on from within an escape of this view, if `levels` views may lie on top of each other.
+    pub(super) fn readings(self, levels: usize) -> &'static [Reading] {
+        const fn once(outer: View) -> Reading {
+            Reading { outer, inner: None }
+        }
+        const fn twice(outer: View, inner: View) -> Reading {
+            Reading { outer, inner: Some(inner) }
+        }
+        // What has no marks reads the same after one view and after a second, so that the second finds both.
+        match (self, levels) {
+            (View::Even | View::Odd, _) | (_, 0) => &[],
+            (View::Escapes, 1) => const { &[once(View::Escapes)] },
+            (View::Json, 1) => const { &[once(View::Json)] },
+            (View::Percent, 1) => const { &[once(View::Percent)] },
+            (View::Escapes, _) => const { &[twice(View::Escapes, View::Escapes)] },
+            (View::Json, _) => {
+                const { &[once(View::Json), twice(View::Json, View::Json), twice(View::Json, View::Percent)] }
+            }
+            (View::Percent, _) => {
+                const { &[once(View::Percent), twice(View::Percent, View::Json), twice(View::Percent, View::Percent)] }
+            }
+        }
+    }
 
     /// The text in this view; None where that would show nothing new. `within` is told of every place that lies within
     /// an escape: there, too, a secret may start, if the escape is none but by accident.
@@ -108,25 +135,6 @@ impl View {
         traced
     }
 
-    /// The first bytes that `text` stands for; None where it ends before.
-    pub(super) fn first<const N: usize>(self, text: &[u8]) -> Option<[u8; N]> {
-        if let Some(first) = text.first_chunk()
-            && !first.iter().any(|byte| matches!(byte, b'\\' | b'%'))
-        {
-            return Some(*first);
-        }
-        let (mut first, mut filled, mut at) = ([0; N], 0, 0);
-        while filled < N {
-            let unit = self.unit(&text[at..])?;
-            for byte in unit.decoded().iter().take(N - filled) {
-                first[filled] = *byte;
-                filled += 1;
-            }
-            at += unit.length;
-        }
-        Some(first)
-    }
-
     /// What `text` starts with: an escape, or a byte that stands for itself. None at the end.
     pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
         self.escape(text).or_else(|| text.first().map(|byte| Unit::byte(*byte, 1)))
@@ -142,6 +150,59 @@ impl View {
             _ => None,
         }
     }
+}
+
+/// A text as it reads after one view, or after two on top of each other.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    pub(super) outer: View,
+    pub(super) inner: Option<View>,
+}
+
+impl Reading {
+    /// The first bytes that `text` stands for; None where it ends before.
+    pub(super) fn first<const N: usize>(self, text: &[u8]) -> Option<[u8; N]> {
+        if let Some(first) = text.first_chunk()
+            && !first.iter().any(is_mark)
+        {
+            return Some(*first);
+        }
+        let (mut first, mut filled, mut at) = ([0; N], 0, 0);
+        while filled < N {
+            let unit = self.unit(&text[at..])?;
+            for byte in unit.decoded().iter().take(N - filled) {
+                first[filled] = *byte;
+                filled += 1;
+            }
+            at += unit.length;
+        }
+        Some(first)
+    }
+
+    /// What `text` starts with, as [`View::unit`].
+    pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
+        let outer = self.outer.unit(text)?;
+        let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
+            return Some(outer);
+        };
+        // The escape that the outer view may bring to light, and where in the text each of its bytes ends.
+        let (mut escape, mut ends, mut filled, mut at) = ([0; ESCAPE_MAX], [0; ESCAPE_MAX], 0, 0);
+        while filled < ESCAPE_MAX
+            && let Some(unit) = self.outer.unit(&text[at..])
+            && let [byte] = unit.decoded()
+        {
+            at += unit.length;
+            (escape[filled], ends[filled]) = (*byte, at);
+            filled += 1;
+        }
+        let unit = inner.unit(&escape[..filled])?;
+        Some(Unit { length: ends[unit.length - 1], ..unit })
+    }
+}
+
+/// Whether an escape starts with `byte`.
+pub(super) fn is_mark(byte: &u8) -> bool {
+    matches!(byte, b'\\' | b'%')
 }
 
 impl Unit {
@@ -169,16 +230,18 @@ fn position(text: &[u8], (one, other): (u8, u8)) -> Option<usize> {
     far[first..].iter().position(is_mark).map(|distance| NEAR + first + distance)
 }
 
-/// Whether there is ASCII in UTF-16 for at least half the length of the shortest secret.
+/// Whether there is ASCII in UTF-16 for at least half the length of the shortest secret; also in UTF-16 of UTF-16, which
+/// is UTF-32.
 fn looks_like_utf16(text: &[u8]) -> bool {
     let mut at = 0;
     while let Some(distance) = position(&text[at..], (0, 0)) {
         at += distance + 1;
-        if let [a, 0, b, 0, c, 0, ..] = text[at..]
-            && a != 0
-            && b != 0
-            && c != 0
-        {
+        let is_text = match text[at..] {
+            [a, 0, b, 0, c, 0, ..] if a != 0 => b != 0 && c != 0,
+            [0, 0, a, 0, 0, 0, b, 0, 0, 0, c, ..] => a != 0 && b != 0 && c != 0,
+            _ => false,
+        };
+        if is_text {
             return true;
         }
     }

@@ -47,6 +47,40 @@ async fn an_origin_outside_the_audience_is_reached_without() {
 }
 
 #[tokio::test]
+async fn outside_the_audience_the_state_of_the_credential_does_not_matter() {
+    let server = Server::start(|_| ok("")).await;
+    let states = [
+        CredentialState::None,
+        CredentialState::Expired,
+        CredentialState::NeedsAuthorization,
+        CredentialState::Unavailable,
+        CredentialState::NotNeeded,
+    ];
+    for state in states {
+        let mut call = Call::new(&server.url(), "/x");
+        call.scope.audience = vec!["https://api.example".parse().unwrap()];
+        call.source.current = Err(state);
+        // Without a credential these are the plugin's to write.
+        call.request.headers = vec![("Cookie".into(), "a=b".into()), ("Range".into(), "bytes=0-9".into())];
+        call.send().await.unwrap();
+        // Within it they are not, and the state counts.
+        call.scope.audience = vec![server.url().parse().unwrap()];
+        assert_eq!(call.send().await.unwrap_err().code, FailureCode::Denied, "{state:?}");
+    }
+    // Expired, but not for this origin: neither refused nor refreshed.
+    for refreshable in [true, false] {
+        let mut call = Call::new(&server.url(), "/x");
+        call.credential.audience = vec!["https://api.example".parse().unwrap()];
+        call.credential.refreshable = refreshable;
+        call.credential.expires_at = Some(NOW);
+        call.send().await.unwrap();
+        assert_eq!(call.source.refreshes.load(Ordering::SeqCst), 0);
+    }
+    assert_eq!(server.seen().len(), states.len() + 2);
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
+}
+
+#[tokio::test]
 async fn what_the_plugin_writes_never_stands_in_for_the_credential() {
     let server = Server::start(|_| ok("")).await;
     for authenticate in [true, false] {

@@ -5,15 +5,14 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use monstrum_egress::{Egress, EgressOptions, LookupError, Resolve};
 use monstrum_types::FailureCode;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::support::{Call, Names, Server, ok};
+use crate::support::{Call, Names, Server, ok, tls_call, tls_server};
+
+const SECURE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nsecure";
 
 fn named(server: &Server) -> String {
     format!("http://api.example:{}", server.address.port())
@@ -119,57 +118,19 @@ async fn a_look_up_that_takes_too_long_is_a_timeout_and_unsent() {
     assert_eq!((failure.code, failure.sent), (FailureCode::Timeout, false));
 }
 
-fn certificate() -> CertificateDer<'static> {
-    CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
-}
-
-/// A TLS server for one connection; its thread ends with it.
-fn tls_server() -> u16 {
-    let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate()], key)
-        .unwrap();
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let mut connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
-        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
-        let mut request = [0; 4096];
-        if tls.read(&mut request).is_ok_and(|length| length > 0) {
-            let response = b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\nsecure";
-            tls.write_all(response).unwrap();
-        }
-    });
-    port
-}
-
-fn tls_call(port: u16, host: &str) -> Call {
-    let mut call = Call::new(&format!("https://{host}:{port}"), "/x");
-    call.scope.network.allow_http = false;
-    call.names = Names::new(&[("tls.example", &[&["127.0.0.1"]]), ("other.example", &[&["127.0.0.1"]])]);
-    call.roots = vec![certificate()];
-    call
-}
-
 #[tokio::test]
 async fn tls_is_spoken_with_a_trusted_server() {
     for host in ["tls.example", "127.0.0.1"] {
-        let response = tls_call(tls_server(), host).send().await.unwrap();
+        let response = tls_call(tls_server(SECURE), host).send().await.unwrap();
         assert_eq!(response.body, b"secure", "{host}");
     }
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_trusted_gets_no_request() {
-    let mut strange = tls_call(tls_server(), "tls.example");
+    let mut strange = tls_call(tls_server(SECURE), "tls.example");
     strange.roots.clear();
-    let mut renamed = tls_call(tls_server(), "other.example");
+    let mut renamed = tls_call(tls_server(SECURE), "other.example");
     for call in [&mut strange, &mut renamed] {
         let failure = call.send().await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (FailureCode::Tls, false), "{failure:?}");

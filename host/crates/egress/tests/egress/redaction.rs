@@ -82,6 +82,7 @@ async fn echoes_in_header_names_are_replaced_whatever_their_case() {
     let server = Server::start(|_| answer("200 OK", &[(NAME, "x")], b"")).await;
     call.scope.api_base = Some(server.url().parse().unwrap());
     call.credential.audience = vec![server.url().parse().unwrap()];
+    call.scope.audience = call.credential.audience.clone();
     let response = call.send().await.unwrap();
     assert!(response.headers.contains(&("[redacted]".into(), "x".into())), "{:?}", response.headers);
 }

@@ -1,6 +1,7 @@
 //! A server that answers by a script and remembers what it saw, and a call with everything that egress asks for.
 
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,8 @@ use monstrum_egress::{
 };
 use monstrum_manifest::{BasicPair, BasicRule, HeaderRule, InjectRule, QueryRule};
 use monstrum_types::{Failure, FailureCode, FixedClock, HttpRequest, HttpResponse, Secret, UtcMillis};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -227,6 +230,7 @@ impl Call {
             scope: Scope {
                 api_base: Some(base.parse().unwrap()),
                 inject: vec![rule],
+                audience: vec![base.parse().unwrap()],
                 network: Network { allow_addresses: vec!["127.0.0.0/8".parse().unwrap()], allow_http: true },
                 ..Scope::default()
             },
@@ -301,4 +305,47 @@ impl Call {
         fresh.fields.insert("access_token".to_owned(), Secret::new(token.to_owned()));
         self.source.refreshed = Ok(Arc::new(fresh));
     }
+}
+
+fn certificate() -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
+}
+
+/// A TLS server for one connection, which gets `response`; its thread ends with it.
+pub(crate) fn tls_server(response: impl Into<Vec<u8>>) -> u16 {
+    let response = response.into();
+    let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate()], key)
+        .unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let mut connection = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+        let mut tls = rustls::Stream::new(&mut connection, &mut stream);
+        let mut request = [0; 4096];
+        if tls.read(&mut request).is_ok_and(|length| length > 0) {
+            tls.write_all(&response).unwrap();
+        }
+    });
+    port
+}
+
+pub(crate) fn tls_call(port: u16, host: &str) -> Call {
+    let mut call = Call::new(&format!("https://{host}:{port}"), "/x");
+    call.scope.network.allow_http = false;
+    call.names = Names::new(&[("tls.example", &[&["127.0.0.1"]]), ("other.example", &[&["127.0.0.1"]])]);
+    call.roots = vec![certificate()];
+    call
+}
+
+/// The lines of a corpus: cases that were thought of or found before, which run ahead of random ones.
+pub(crate) fn corpus<T: serde::de::DeserializeOwned>(lines: &str) -> Vec<T> {
+    lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
 }

@@ -1,5 +1,6 @@
 //! Patterns over file paths.
 
+use super::components::{ComponentSearch, RUN_COMPONENTS_MAX};
 use super::glob::Glob;
 
 /// A compiled path pattern.
@@ -20,6 +21,7 @@ use super::glob::Glob;
 /// | the empty pattern | the empty value | all else |
 /// | `/tmp/..` | as `/` | |
 /// | `../x`, `/a/**/..` (which path that is cannot be said) | nothing | all |
+/// | over 2048 components between two `**` (more than a path can have) | nothing | all |
 ///
 /// A relative value that climbs out (`../x`, `a/../../x`) and a value that holds a NUL match nothing.
 #[derive(Clone, Debug)]
@@ -37,7 +39,7 @@ pub(super) enum Shape {
     Recursive {
         absolute: bool,
         head: Box<[Glob]>,
-        middle: Box<[Box<[Glob]>]>,
+        middle: Box<[ComponentSearch]>,
         tail: Box<[Glob]>,
     },
 }
@@ -89,11 +91,10 @@ impl Shape {
         let Some(Located { absolute, components }) = reduce(pattern, |previous| previous != "**") else {
             return Shape::Never;
         };
-        let mut runs: Vec<Box<[Glob]>> = components
-            .split(|component| *component == "**")
-            .map(|run| run.iter().map(|component| Glob::new(component)).collect())
-            .collect();
+        let mut runs: Vec<&[&str]> = components.split(|component| *component == "**").collect();
+        let globs = |run: &[&str]| run.iter().map(|component| Glob::new(component)).collect::<Box<[Glob]>>();
         let Some(tail) = runs.pop() else { return Shape::Never };
+        let tail = globs(tail);
         if runs.is_empty() {
             let texts: Option<Vec<Box<str>>> = tail.iter().map(|glob| glob.literal().map(Box::from)).collect();
             return match texts {
@@ -101,8 +102,12 @@ impl Shape {
                 None => Shape::Level(Located { absolute, components: tail.into_vec() }),
             };
         }
-        let middle = runs.split_off(1).into_iter().filter(|run| !run.is_empty()).collect();
-        Shape::Recursive { absolute, head: runs.pop().unwrap_or_default(), middle, tail }
+        let middle = runs.split_off(1);
+        if middle.iter().any(|run| run.len() > RUN_COMPONENTS_MAX) {
+            return Shape::Never;
+        }
+        let middle = middle.into_iter().filter(|run| !run.is_empty()).map(ComponentSearch::new).collect();
+        Shape::Recursive { absolute, head: runs.pop().map(globs).unwrap_or_default(), middle, tail }
     }
 }
 
@@ -134,19 +139,11 @@ fn all_match(globs: &[Glob], components: &[&str]) -> bool {
 }
 
 /// As in a glob the leftmost place of each run between two `**` is always good enough.
-fn matches_around_stars(head: &[Glob], middle: &[Box<[Glob]>], tail: &[Glob], components: &[&str]) -> bool {
+fn matches_around_stars(head: &[Glob], middle: &[ComponentSearch], tail: &[Glob], components: &[&str]) -> bool {
     if components.len() < head.len() + tail.len() {
         return false;
     }
     let (start, rest) = components.split_at(head.len());
     let (rest, end) = rest.split_at(rest.len() - tail.len());
-    all_match(head, start)
-        && all_match(tail, end)
-        && middle
-            .iter()
-            .try_fold(rest, |rest, run| {
-                let at = rest.windows(run.len()).position(|window| all_match(run, window))?;
-                Some(&rest[at + run.len()..])
-            })
-            .is_some()
+    all_match(head, start) && all_match(tail, end) && middle.iter().try_fold(rest, |rest, run| run.find(rest)).is_some()
 }

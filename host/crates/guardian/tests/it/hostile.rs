@@ -59,6 +59,8 @@ fn paths_do_not_backtrack() {
     for (name, pattern) in [
         ("recursive", format!("{}/b", "/**/a".repeat(500))),
         ("levels", format!("/**{}/b/**", "/?".repeat(20))),
+        ("a long run that begins in vain", format!("/**{}/b/**", "/a".repeat(2_000))),
+        ("a run that no path holds", format!("/**{}/**", "/a".repeat(3_000))),
         ("prefix", format!("{}/b", "/a".repeat(10_000))),
     ] {
         assert!(!quickly(name, || match_path(&deep, &pattern)), "{name}");

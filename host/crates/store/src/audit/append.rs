@@ -6,19 +6,22 @@ use super::{AuditRow, COLUMNS, columns};
 use crate::db::{Arg, BulkInsert};
 use crate::{Store, StoreError};
 
-static INSERT: LazyLock<BulkInsert> =
-    LazyLock::new(|| BulkInsert::new(concat!("insert into audit_events (", columns!(), ")"), COLUMNS));
+static INSERT: LazyLock<BulkInsert> = LazyLock::new(|| {
+    let types = columns!().split(", ").map(|column| match column {
+        "sequence" | "duration_ms" | "started_at" | "at" | "key_version" => "bigint",
+        _ => "text",
+    });
+    BulkInsert::new(concat!("insert into audit_events (", columns!(), ")"), &types.collect::<Vec<_>>())
+});
 
 impl Store {
-    /// Appends events, all or none. When this returns they are on disk.
+    /// Appends events, all or none. When this returns they are on disk; when the database is lost meanwhile, they may be
+    /// there or not.
     pub async fn append(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());
         }
-        let values = values(rows);
-        let mut session = self.db.write().await?;
-        session.insert_rows(&INSERT, &values).await?;
-        session.commit().await
+        self.db.insert_rows(&INSERT, &values(rows)).await
     }
 }
 

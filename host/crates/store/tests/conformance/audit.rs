@@ -198,3 +198,12 @@ pub(crate) async fn chains_are_scanned_in_parts(store: &Store) {
     assert_eq!(seen, [1, 2, 3, 4, 5]);
     assert_eq!(store.scan("node-2", 0, 2).await.unwrap().rows, []);
 }
+
+pub(crate) async fn names_sort_by_their_bytes(store: &Store) {
+    let workspace = default_workspace(store).await;
+    for writer in ["b", "a-b", "ab", "B", "a_b", "é", ""] {
+        let row = AuditRow { writer: writer.to_owned(), ..event(workspace, 1, Finished, RequestId::new()) };
+        store.append(&[row]).await.unwrap();
+    }
+    assert_eq!(store.writers().await.unwrap(), ["", "B", "a-b", "a_b", "ab", "b", "é"]);
+}

@@ -1,9 +1,10 @@
 //! Rows of the instance, and answers that are kept.
 
 use monstrum_store::{
-    Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError, StoredAnswer,
+    AuditKind, Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError,
+    StoredAnswer,
 };
-use monstrum_types::{Digest, KeyId};
+use monstrum_types::{Digest, KeyId, RequestId};
 use serde_json::json;
 
 use crate::rows::{self, NOW, default_workspace};
@@ -152,4 +153,18 @@ pub(crate) async fn awkward_texts_come_back_as_they_were(store: &Store) {
         ResourceRow { config: json!({"nul": "a\u{0}b", "deep": [[[[]]]]}), ..rows::resource(workspace, "g") };
     store.insert_resource(&resource).await.unwrap();
     assert_eq!(store.resource(workspace, resource.id).await.unwrap(), Some(resource));
+}
+
+/// PostgreSQL has no such text, so SQLite takes none either.
+pub(crate) async fn a_text_with_nul_is_refused(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let generation = store.generation().await.unwrap();
+    let mut bot = rows::bot(workspace, "b");
+    bot.description = "a\0b".to_owned();
+    assert!(matches!(store.insert_bot(&bot).await, Err(StoreError::Nul)));
+    let mut event = rows::event(workspace, 1, AuditKind::Finished, RequestId::new());
+    event.tool = Some("a\0b".to_owned());
+    assert!(matches!(store.append(&[event]).await, Err(StoreError::Nul)));
+    assert_eq!(store.generation().await.unwrap(), generation);
+    assert_eq!(store.count_events().await.unwrap(), 0);
 }

@@ -1,4 +1,4 @@
-//! What every kind of database must do alike, and what SQLite does when it cannot.
+//! What every kind of database must do alike, and what each does when it cannot.
 //!
 //! A case is a function over an open, empty store. `cases!` runs each of them on every backend; a further backend is a
 //! further line at its end.
@@ -9,8 +9,10 @@ mod audit;
 mod instance;
 mod isolation;
 mod policy;
+mod postgres;
 mod rows;
 mod sqlite;
+mod support;
 
 macro_rules! cases {
     ($($group:ident { $($case:ident),+ $(,)? })+) => {
@@ -29,6 +31,7 @@ macro_rules! cases {
         }
         mod on {
             run_on!(sqlite);
+            run_on!(postgres);
         }
     };
 }
@@ -65,6 +68,7 @@ cases! {
         of_two_claims_at_once_one_is_first,
         a_released_or_old_claim_is_free_again,
         awkward_texts_come_back_as_they_were,
+        a_text_with_nul_is_refused,
     }
     audit {
         events_come_back_as_they_were,
@@ -77,5 +81,6 @@ cases! {
         calls_and_events_stay_in_their_workspace,
         starts_without_an_end_are_found,
         chains_are_scanned_in_parts,
+        names_sort_by_their_bytes,
     }
 }

@@ -35,7 +35,7 @@ impl Database {
     }
 
     /// A connection of another program.
-    async fn intruder(&self) -> SqliteConnection {
+    pub(crate) async fn intruder(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path()).foreign_keys(false);
         SqliteConnection::connect_with(&options).await.unwrap()
     }
@@ -187,8 +187,8 @@ async fn a_schema_whose_history_differs_is_refused() {
 
 #[test]
 fn an_address_of_another_kind_is_refused_without_showing_it() {
-    let refused = StoreOptions::from_url("postgres://user:password@host/db").unwrap_err();
-    assert_eq!(refused.to_string(), "cannot use `postgres` as a database: expected a path or sqlite:PATH");
+    let refused = StoreOptions::from_url("mysql://user:password@host/db").unwrap_err();
+    assert_eq!(refused.to_string(), "cannot use `mysql` as a database: expected postgres://…, sqlite:PATH or a path");
     for url in ["sqlite:/tmp/x.db", "sqlite:///tmp/x.db", "/tmp/x.db"] {
         assert!(format!("{:?}", StoreOptions::from_url(url).unwrap()).contains("\"/tmp/x.db\""), "{url}");
     }

@@ -1,0 +1,239 @@
+//! Runs of base64 and hex digits in a text, read as the bytes that they stand for.
+//!
+//! What lies in such a run may itself be encoded, so that no pattern of the secret shows on the outside. Nobody says
+//! where in a run an encoding starts, so it is read from each digit on that makes a difference. A run goes on behind a
+//! line break, because MIME and PEM break their lines.
+
+use std::ops::Range;
+
+use zeroize::Zeroizing;
+
+use super::{SECRET_BYTES_MIN, merge};
+
+/// A way of writing bytes as digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Digits {
+    /// Both alphabets of RFC 4648, even mixed; padding ends a run.
+    Base64,
+    /// In either case, even mixed.
+    Hex,
+}
+
+/// In a table of values: no digit.
+const NO_DIGIT: u8 = 0xff;
+
+/// In a table of values: a line break.
+const BREAK: u8 = 0xfe;
+
+/// Digits of value 0 on either side of a base64 run, so that the bytes are read that its first and last digits hold.
+const MARGIN: usize = 3;
+
+impl Digits {
+    pub(super) const ALL: [Digits; 2] = [Digits::Base64, Digits::Hex];
+
+    /// Where in `text` lies what `search` finds in the bytes of its runs. If they are `printable`, so is all that is
+    /// looked for, and bytes that are not are left out. The ranges that `search` returns are sorted and do not overlap.
+    pub(super) fn find(
+        self,
+        text: &[u8],
+        printable: bool,
+        mut search: impl FnMut(&[u8]) -> Vec<Range<usize>>,
+    ) -> Vec<Range<usize>> {
+        let mut found = Vec::new();
+        let mut values = Zeroizing::new(Vec::new());
+        let mut decoded = Zeroizing::new(Vec::new());
+        let mut at = 0;
+        while let Some(run) = self.next_run(text, at) {
+            at = run.end;
+            let run = &text[run];
+            let mut within = Vec::new();
+            self.read_values(run, &mut values);
+            let mut take = |digits: Range<usize>, decoded: &[u8]| {
+                if !printable || holds_printable(decoded) {
+                    within.extend(search(decoded).into_iter().map(|bytes| self.digits_of(&bytes, digits.start)));
+                }
+            };
+            match self {
+                Digits::Base64 => each_base64(&values, printable, &mut decoded, &mut take),
+                Digits::Hex => each_hex(&values, &mut decoded, &mut take),
+            }
+            if !within.is_empty() {
+                self.place(run, at - run.len(), within, &mut found);
+            }
+        }
+        found
+    }
+
+    fn table(self) -> &'static [u8; 256] {
+        const BASE64: [u8; 256] = base64_values();
+        const HEX: [u8; 256] = hex_values();
+        match self {
+            Digits::Base64 => &BASE64,
+            Digits::Hex => &HEX,
+        }
+    }
+
+    /// The digits that the shortest secret takes at the least.
+    fn run_min(self) -> usize {
+        match self {
+            Digits::Base64 => (SECRET_BYTES_MIN * 8).div_ceil(6),
+            Digits::Hex => SECRET_BYTES_MIN * 2,
+        }
+    }
+
+    /// The next run at or behind `from`. Where a run would have to lie its last byte is looked at first, so that of
+    /// text without runs most is skipped.
+    fn next_run(self, text: &[u8], from: usize) -> Option<Range<usize>> {
+        let (table, length) = (self.table(), self.run_min());
+        let is_within = |byte: &u8| table[usize::from(*byte)] != NO_DIGIT;
+        let mut start = from;
+        loop {
+            let candidate = text.get(start..start + length)?;
+            match candidate.iter().rposition(|byte| !is_within(byte)) {
+                Some(other) => start += other + 1,
+                None => {
+                    let rest = &text[start + length..];
+                    let more = rest.iter().position(|byte| !is_within(byte)).unwrap_or(rest.len());
+                    return Some(start..start + length + more);
+                }
+            }
+        }
+    }
+
+    fn read_values(self, run: &[u8], values: &mut Vec<u8>) {
+        let table = self.table();
+        let margin = [0; MARGIN];
+        values.clear();
+        values.extend_from_slice(&margin);
+        values.extend(run.iter().map(|byte| table[usize::from(*byte)]).filter(|value| *value != BREAK));
+        values.extend_from_slice(&margin);
+    }
+
+    /// The digits, counted with the margin, that hold the `bytes` of what was read from the digit `start` on.
+    fn digits_of(self, bytes: &Range<usize>, start: usize) -> Range<usize> {
+        let last = bytes.end - 1;
+        match self {
+            Digits::Base64 => start + bytes.start / 3 * 4 + bytes.start % 3..start + last / 3 * 4 + last % 3 + 2,
+            Digits::Hex => start + bytes.start * 2..start + bytes.end * 2,
+        }
+    }
+
+    /// Turns ranges of digits, counted with the margin, into ranges of the text in which `run` lies at `offset`.
+    fn place(self, run: &[u8], offset: usize, digits: Vec<Range<usize>>, found: &mut Vec<Range<usize>>) {
+        let table = self.table();
+        let mut ranges = merge(digits).into_iter();
+        let mut next = ranges.next();
+        let (mut number, mut begun) = (MARGIN, None);
+        for (at, _) in run.iter().enumerate().filter(|(_, byte)| table[usize::from(**byte)] != BREAK) {
+            let Some(range) = &next else { return };
+            number += 1;
+            if begun.is_none() && number > range.start {
+                begun = Some(offset + at);
+            }
+            if number >= range.end {
+                found.extend(begun.take().map(|start| start..offset + at + 1));
+                next = ranges.next();
+            }
+        }
+        found.extend(begun.map(|start| start..offset + run.len()));
+    }
+}
+
+/// Calls `take` with what the digits stand for, read from each of the four digits on that make a difference. Where all
+/// that matters is `printable`, only those parts are read that can hold enough ASCII.
+fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
+    if !printable {
+        for start in 0..4 {
+            read_base64(values, start..values.len(), decoded, take);
+        }
+        return;
+    }
+    // Eight bytes of ASCII fill two groups of four digits, in which the first bit of each byte is clear.
+    let holds_ascii = |start: usize| {
+        let digits = &values[start..start + 3];
+        (digits[0] & 0x20) | (digits[1] & 0x08) | (digits[2] & 0x02) == 0
+    };
+    if !may_hold_ascii(values) {
+        return;
+    }
+    for first in 0..4 {
+        let groups = (values.len() - first) / 4;
+        let mut group = 0;
+        while group < groups {
+            let is_ascii = |group: &usize| holds_ascii(first + 4 * group);
+            let end = (group..groups).find(|group| !is_ascii(group)).unwrap_or(groups);
+            if end >= group + 2 {
+                // The groups on either side may hold its first and last bytes.
+                let digits = first + 4 * group.saturating_sub(1)..first + 4 * groups.min(end + 1);
+                read_base64(values, digits, decoded, take);
+            }
+            group = end + 1;
+        }
+    }
+}
+
+/// Whether anywhere two groups of digits in a row can stand for ASCII.
+fn may_hold_ascii(values: &[u8]) -> bool {
+    values.windows(7).any(|digits| {
+        let both = |at: usize| digits[at] | digits[at + 4];
+        (both(0) & 0x20) | (both(1) & 0x08) | (both(2) & 0x02) == 0
+    })
+}
+
+fn read_base64(values: &[u8], digits: Range<usize>, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
+    let (groups, _) = values[digits.clone()].as_chunks::<4>();
+    decoded.clear();
+    decoded.extend(groups.iter().flat_map(|[a, b, c, d]| [a << 2 | b >> 4, b << 4 | c >> 2, c << 6 | d]));
+    take(digits, decoded);
+}
+
+fn each_hex(values: &[u8], decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
+    for start in [MARGIN, MARGIN + 1] {
+        let digits = start..values.len() - MARGIN;
+        let (pairs, _) = values[digits.clone()].as_chunks::<2>();
+        decoded.clear();
+        decoded.extend(pairs.iter().map(|[high, low]| high << 4 | low));
+        take(digits, decoded);
+    }
+}
+
+/// Whether as many bytes in a row as the shortest secret has are printable, a line break, or half of UTF-16.
+fn holds_printable(bytes: &[u8]) -> bool {
+    let mut length = 0;
+    bytes.iter().any(|byte| {
+        length = if matches!(byte, b' '..=b'~' | 0 | b'\r' | b'\n') { length + 1 } else { 0 };
+        length == SECRET_BYTES_MIN
+    })
+}
+
+const fn base64_values() -> [u8; 256] {
+    let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    let mut values = values_of(digits);
+    values[b'+' as usize] = 62;
+    values[b'-' as usize] = 62;
+    values[b'/' as usize] = 63;
+    values[b'_' as usize] = 63;
+    values
+}
+
+const fn hex_values() -> [u8; 256] {
+    let mut values = values_of(b"0123456789abcdef");
+    let mut digit = b'a';
+    while digit <= b'f' {
+        values[digit.to_ascii_uppercase() as usize] = values[digit as usize];
+        digit += 1;
+    }
+    values
+}
+
+const fn values_of(digits: &[u8]) -> [u8; 256] {
+    let mut values = [NO_DIGIT; 256];
+    values[b'\r' as usize] = BREAK;
+    values[b'\n' as usize] = BREAK;
+    let mut value = 0;
+    while value < digits.len() {
+        values[digits[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+}

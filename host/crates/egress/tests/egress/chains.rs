@@ -1,0 +1,131 @@
+//! A secret under two encodings, one on top of the other, wherever it lies: nothing of it comes out.
+
+use monstrum_egress::{REDACTED, Redactor};
+use monstrum_types::Secret;
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde::Deserialize;
+
+use crate::encodings::{ENCODINGS, encoding, holds};
+use crate::support::corpus;
+
+/// One echo of a secret in a text.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct Echo {
+    pub(crate) secret: String,
+    inner: String,
+    outer: String,
+    pub(crate) before: String,
+    pub(crate) after: String,
+}
+
+impl Echo {
+    /// The secret as it was written; None where that cannot be, such as JSON of bytes that are no text.
+    pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
+        encoding(&self.inner)(self.secret.as_bytes()).and_then(|inner| encoding(&self.outer)(&inner))
+    }
+
+    pub(crate) fn text(&self, encoded: &[u8]) -> Vec<u8> {
+        [self.before.as_bytes(), encoded, self.after.as_bytes()].concat()
+    }
+
+    pub(crate) fn has_lines(&self) -> bool {
+        [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
+    }
+
+    /// Asserts that neither the echo nor any single encoding of the secret lies in `bytes`.
+    pub(crate) fn assert_gone(&self, bytes: &[u8], encoded: &[u8]) {
+        let shown = String::from_utf8_lossy(bytes);
+        // The outermost digits of base64 may belong to their neighbours; a secret is not to be had from them.
+        let core = if encoded.len() > 20 { &encoded[4..encoded.len() - 4] } else { encoded };
+        assert!(!holds(bytes, core), "{self:?} left {shown:?}");
+        for (name, encode) in ENCODINGS {
+            let single = encode(self.secret.as_bytes()).unwrap();
+            assert!(!holds(bytes, &single), "{self:?} left the {name} in {shown:?}");
+        }
+    }
+
+    fn check(&self) {
+        let Some(encoded) = self.encoded() else { return };
+        let redactor = Redactor::new([Secret::new(self.secret.clone())]);
+        let text = self.text(&encoded);
+        assert!(redactor.contains(&text), "{self:?} is not found");
+        let redacted = redactor.redact_bytes(text);
+        assert!(holds(&redacted, REDACTED.as_bytes()), "{self:?}");
+        assert!(!redactor.contains(&redacted), "{self:?} is found again in {:?}", String::from_utf8_lossy(&redacted));
+        self.assert_gone(&redacted, &encoded);
+    }
+}
+
+fn secrets() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "[!-~]{8,40}",
+        "[!-~][ -~]{6,30}[!-~]",
+        "ghp_[A-Za-z0-9]{36}",
+        "[0-9a-f]{32}",
+        "[A-Za-z0-9+/]{8,60}=",
+        "[ab]{8,12}",
+        "[!-~äß€😀屋]{8,20}",
+        "[%\\\\uA-F0-9]{8,20}",
+    ]
+}
+
+/// What may stand beside it: also the beginnings of escapes, and digits that continue a run.
+fn neighbours() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        "[ -~\n]{0,20}",
+        "[A-Za-z0-9+/]{0,9}",
+        "[0-9a-f]{0,9}",
+        "(%|%2|%25|\\\\|\\\\\\\\|\\\\u|\\\\u00|\\\\u00e)",
+        "[é日😀 ]{0,4}",
+    ]
+}
+
+pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
+    let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
+    (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
+        |(secret, inner, outer, mut before, after)| {
+            // Where a neighbour runs into the first escape, only what is a pattern or a further escape is found behind
+            // it: an upstream that goes to such lengths could as well write the secret backwards.
+            if inner.contains("lines") || inner.contains("UTF-16") {
+                before.push(' ');
+            }
+            Echo { secret, inner: inner.to_owned(), outer: outer.to_owned(), before, after }
+        },
+    )
+}
+
+#[test]
+fn the_corpus_of_chains() {
+    for echo in corpus::<Echo>(include_str!("../corpus/chains.jsonl")) {
+        echo.check();
+    }
+}
+
+#[test]
+fn every_pair_of_encodings_is_seen_through() {
+    for secret in ["ghp_S3cr3t/T0ken+value=", "12345678", "pä\"ss\\wörd/😀!", "a b%41c d\\u0041"] {
+        for (inner, _) in ENCODINGS {
+            for (outer, _) in ENCODINGS {
+                let name = |name: &str| name.to_owned();
+                let quotes = || "\"".to_owned();
+                Echo {
+                    secret: name(secret),
+                    inner: name(inner),
+                    outer: name(outer),
+                    before: quotes(),
+                    after: quotes(),
+                }
+                .check();
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_chain_of_two_encodings_comes_out(echo in echoes()) {
+        echo.check();
+    }
+}

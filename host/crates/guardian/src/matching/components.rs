@@ -1,0 +1,135 @@
+//! Finding a run of path components in a path in one pass.
+//!
+//! This is Shift-And over components, as `search` has it over characters: bit `i` of the state says that the components
+//! just read end with the first `i + 1` of the run. Equal globs are compared once, so that each component of a path
+//! costs as many comparisons as the run has different globs, however often the run begins in vain.
+
+use std::collections::HashMap;
+
+use super::glob::Glob;
+
+const WORD_BITS: usize = u64::BITS as usize;
+
+/// The components of one run: as many as the longest path has that Linux opens. A longer run is in no such path.
+pub(super) const RUN_COMPONENTS_MAX: usize = 2048;
+
+/// A compiled search for one run.
+#[derive(Clone, Debug)]
+pub(super) struct ComponentSearch {
+    /// For each component without a wildcard, where in the run it stands.
+    literals: HashMap<Box<str>, Box<[u64]>>,
+    /// The same for each different glob.
+    globs: Box<[(Glob, Box<[u64]>)]>,
+    length: usize,
+}
+
+impl ComponentSearch {
+    /// Compiles a run of at least one component and at most [`RUN_COMPONENTS_MAX`].
+    pub(super) fn new(run: &[&str]) -> Self {
+        let words = run.len().div_ceil(WORD_BITS);
+        let mut places: HashMap<&str, Box<[u64]>> = HashMap::new();
+        for (at, component) in run.iter().enumerate() {
+            let mask = places.entry(component).or_insert_with(|| vec![0; words].into_boxed_slice());
+            mask[at / WORD_BITS] |= 1 << (at % WORD_BITS);
+        }
+        let (mut literals, mut globs) = (HashMap::<Box<str>, Box<[u64]>>::new(), Vec::new());
+        for (component, mask) in places {
+            let glob = Glob::new(component);
+            match glob.literal() {
+                // `[a]` and `a` are the same.
+                Some(text) => match literals.get_mut(text) {
+                    Some(known) => known.iter_mut().zip(&mask).for_each(|(known, word)| *known |= word),
+                    None => _ = literals.insert(text.into(), mask),
+                },
+                None => globs.push((glob, mask)),
+            }
+        }
+        ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
+    }
+
+    /// What follows the first occurrence of the run in `path`.
+    pub(super) fn find<'p, 'c>(&self, path: &'p [&'c str]) -> Option<&'p [&'c str]> {
+        self.find_by(path, Glob::matches)
+    }
+
+    /// The same, with `matches` to compare a component with a glob.
+    fn find_by<'p, 'c>(
+        &self,
+        path: &'p [&'c str],
+        mut matches: impl FnMut(&Glob, &str) -> bool,
+    ) -> Option<&'p [&'c str]> {
+        let words = self.length.div_ceil(WORD_BITS);
+        let last_bit = 1 << ((self.length - 1) % WORD_BITS);
+        let mut state = vec![0_u64; words];
+        let mut accepted = vec![0_u64; words];
+        for (at, component) in path.iter().enumerate() {
+            accepted.fill(0);
+            let literal = self.literals.get(*component);
+            let globs = self.globs.iter().filter(|(glob, _)| matches(glob, component)).map(|(_, mask)| mask);
+            for mask in literal.into_iter().chain(globs) {
+                accepted.iter_mut().zip(mask).for_each(|(word, more)| *word |= more);
+            }
+            let mut carry = 1;
+            for (word, accepted) in state.iter_mut().zip(&accepted) {
+                let shifted = *word << 1 | carry;
+                carry = *word >> (WORD_BITS - 1);
+                *word = shifted & accepted;
+            }
+            if state[words - 1] & last_bit != 0 {
+                return Some(&path[at + 1..]);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// As the definition says it: the first window in which every glob matches its component.
+    fn naively<'p, 'c>(run: &[&str], path: &'p [&'c str]) -> Option<&'p [&'c str]> {
+        let globs: Vec<Glob> = run.iter().map(|component| Glob::new(component)).collect();
+        let fits = |window: &[&str]| globs.iter().zip(window).all(|(glob, component)| glob.matches(component));
+        path.windows(run.len()).position(fits).map(|at| &path[at + run.len()..])
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_window_is_found(
+            run in prop::collection::vec(prop::sample::select(vec!["a", "b", "[a]", "*", "?", "a*", "ab"]), 1..5),
+            path in prop::collection::vec(prop::sample::select(vec!["a", "b", "ab", "aa", ""]), 0..20),
+        ) {
+            prop_assert_eq!(ComponentSearch::new(&run).find(&path), naively(&run, &path));
+        }
+    }
+
+    #[test]
+    fn runs_of_several_words_are_found() {
+        for length in [63, 64, 65, 128, 129, RUN_COMPONENTS_MAX] {
+            let run: Vec<&str> = (0..length).map(|at| if at % 3 == 0 { "?" } else { "a" }).collect();
+            let path: Vec<&str> = std::iter::repeat_n("b", 7).chain(std::iter::repeat_n("a", length + 2)).collect();
+            assert_eq!(ComponentSearch::new(&run).find(&path), naively(&run, &path), "{length}");
+            assert_eq!(ComponentSearch::new(&run).find(&path[..length + 5]), None, "{length}");
+        }
+    }
+
+    #[test]
+    fn each_component_is_compared_once_with_each_different_glob() {
+        let path = vec!["a"; 10_000];
+        for (run, different) in [
+            (["?", "?", "?", "?", "?", "?", "?", "b"].as_slice(), 1),
+            (&["?", "*", "?", "a*", "?", "*", "b"], 3),
+            (&["a", "a", "a", "a", "b"], 0),
+        ] {
+            let mut compared = 0;
+            let found = ComponentSearch::new(run).find_by(&path, |glob, component| {
+                compared += 1;
+                glob.matches(component)
+            });
+            assert_eq!((found, compared), (None, path.len() * different), "{run:?}");
+        }
+    }
+}

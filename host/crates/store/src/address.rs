@@ -1,0 +1,186 @@
+//! Addresses of PostgreSQL databases: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…`.
+//!
+//! Read here and not by the driver, which logs what it does not know. No part of an address that cannot be read is ever
+//! shown: where the slash of a password was not encoded, any part may be a piece of it.
+
+use percent_encoding::percent_decode_str;
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::{PgConnectOptions, PgSslMode};
+use url::Url;
+
+use crate::StoreError;
+
+/// A database of a PostgreSQL server, and how to log in.
+#[derive(Clone)]
+pub(crate) struct PostgresAddress {
+    pub(crate) options: PgConnectOptions,
+}
+
+/// Without the password.
+impl std::fmt::Display for PostgresAddress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (user, database) = (self.options.get_username(), self.options.get_database().unwrap_or_default());
+        let host = match self.options.get_socket() {
+            Some(folder) => folder.display().to_string(),
+            None => self.options.get_host().to_owned(),
+        };
+        write!(formatter, "postgres://{user}@{host}:{}/{database}", self.options.get_port())
+    }
+}
+
+impl std::fmt::Debug for PostgresAddress {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{self}")
+    }
+}
+
+const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
+
+impl PostgresAddress {
+    /// Reads an address. What it leaves out is taken from the variables that PostgreSQL's own programs know, such as
+    /// PGPASSWORD.
+    pub(crate) fn parse(address: &str) -> Result<Self, StoreError> {
+        let fault = |what| StoreError::Address { what };
+        let url = Url::parse(address).map_err(|_| fault(ENCODED))?;
+        let database = url.path().strip_prefix('/').unwrap_or_default();
+        if url.fragment().is_some() || database.contains(['/', '@', ':']) {
+            return Err(fault(ENCODED));
+        }
+        let mut options =
+            PgConnectOptions::new_without_pgpass().application_name("monstrum").disable_statement_logging();
+        match decode(url.host_str().unwrap_or_default())? {
+            host if host.starts_with('/') => options = options.socket(host),
+            host if !host.is_empty() => options = options.host(host.trim_start_matches('[').trim_end_matches(']')),
+            _ => {}
+        }
+        if let Some(port) = url.port() {
+            options = options.port(port);
+        }
+        if !url.username().is_empty() {
+            options = options.username(&decode(url.username())?);
+        }
+        if let Some(password) = url.password() {
+            options = options.password(&decode(password)?);
+        }
+        if !database.is_empty() {
+            options = options.database(&decode(database)?);
+        }
+        let mut has_mode = false;
+        for (name, value) in url.query_pairs() {
+            has_mode |= name == "sslmode";
+            options = with_parameter(options, &name, &value)?;
+        }
+        if options.get_database().is_none() {
+            return Err(fault("it names no database"));
+        }
+        if !has_mode && matches!(options.get_ssl_mode(), PgSslMode::Prefer) && !is_local(&options) {
+            // Who can listen in could also say that the server knows no TLS; so this is for the operator to say.
+            options = options.ssl_mode(PgSslMode::Require);
+        }
+        Ok(PostgresAddress { options })
+    }
+}
+
+fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<PgConnectOptions, StoreError> {
+    let fault = |what| StoreError::Address { what };
+    Ok(match name {
+        "host" if value.starts_with('/') => options.socket(value),
+        "host" => options.host(value),
+        "port" => options.port(value.parse().map_err(|_| fault("its port is not a number"))?),
+        "user" => options.username(value),
+        "password" => options.password(value),
+        "dbname" => options.database(value),
+        "application_name" => options.application_name(value),
+        "sslmode" => {
+            let known = "its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full";
+            options.ssl_mode(value.parse().map_err(|_| fault(known))?)
+        }
+        "sslrootcert" => options.ssl_root_cert(value),
+        "sslcert" => options.ssl_client_cert(value),
+        "sslkey" => options.ssl_client_key(value),
+        _ => {
+            return Err(fault(
+                "it has a parameter that is none of host, port, user, password, dbname, application_name, sslmode, \
+                 sslrootcert, sslcert and sslkey",
+            ));
+        }
+    })
+}
+
+fn decode(part: &str) -> Result<String, StoreError> {
+    let text = percent_decode_str(part).decode_utf8();
+    text.map(String::from).map_err(|_| StoreError::Address { what: "a part of it is not UTF-8" })
+}
+
+/// Whether the way to the server does not leave this machine.
+fn is_local(options: &PgConnectOptions) -> bool {
+    let host = options.get_host();
+    options.get_socket().is_some()
+        || host.starts_with('/')
+        || host == "localhost"
+        || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(address: &str) -> String {
+        PostgresAddress::parse(address).map_or_else(|error| error.to_string(), |address| address.to_string())
+    }
+
+    #[test]
+    fn every_part_is_understood() {
+        for (address, expected) in [
+            ("postgres://user:secret@db.example:5433/monstrum", "postgres://user@db.example:5433/monstrum"),
+            ("postgresql://user@[::1]:5433/monstrum?sslmode=disable", "postgres://user@::1:5433/monstrum"),
+            ("postgres://us%40er:se%2Fcret@%2Frun%2Fpg:1/m%20n", "postgres://us@er@/run/pg:1/m n"),
+            (
+                "postgres:///?host=/run/pg&port=7&user=u&password=p&dbname=d&application_name=a",
+                "postgres://u@/run/pg:7/d",
+            ),
+        ] {
+            assert_eq!(shown(address), expected);
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_shown_whatever_is_wrong() {
+        for address in [
+            "postgres://user:12secret/34@host/db",
+            "postgres://user:12#secret@host/db",
+            "postgres://user:12/secret@host/db",
+            "postgres://user:12?secret@host/db",
+            "postgres://user:secret@host:port/db",
+            "postgres://user:secret@host",
+            "postgres://user:%FFsecret@host/db",
+            "postgres://user:secret@host/db?sslmode=secret",
+            "postgres://user:secret@host/db?port=secret",
+            "postgres://user@host/db?secret=secret",
+            "postgres:secret",
+        ] {
+            let refused = PostgresAddress::parse(address).unwrap_err();
+            assert!(!format!("{refused} {refused:?}").contains("secret"), "{refused:?}");
+        }
+        let fine = PostgresAddress::parse("postgres://user:secret@host/db?password=secret").unwrap();
+        assert!(!format!("{fine} {fine:?}").contains("secret"), "{fine:?}");
+    }
+
+    #[test]
+    fn a_way_over_a_network_is_encrypted_unless_the_operator_says_otherwise() {
+        for (address, expected) in [
+            ("postgres://u@db.example/d", "Require"),
+            ("postgres://u@10.0.0.1/d", "Require"),
+            ("postgres://u@db.example/d?sslmode=prefer", "Prefer"),
+            ("postgres://u@db.example/d?sslmode=disable", "Disable"),
+            ("postgres://u@db.example/d?sslmode=verify-full", "VerifyFull"),
+            ("postgres://u@localhost/d", "Prefer"),
+            ("postgres://u@127.0.0.1/d", "Prefer"),
+            ("postgres://u@[::1]/d", "Prefer"),
+            ("postgres://u@%2Frun/d", "Prefer"),
+        ] {
+            let parsed = PostgresAddress::parse(address).unwrap();
+            assert_eq!(format!("{:?}", parsed.options.get_ssl_mode()), expected, "{address}");
+        }
+    }
+}

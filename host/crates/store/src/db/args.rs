@@ -1,0 +1,178 @@
+//! Values of statements.
+
+use std::borrow::Cow;
+
+use monstrum_types::UtcMillis;
+use sqlx::Arguments as _;
+use sqlx::postgres::PgArguments;
+use sqlx::sqlite::SqliteArguments;
+
+use crate::StoreError;
+
+/// A value of a statement. A missing one still has a type: PostgreSQL wants to know it.
+pub(crate) enum Arg<'a> {
+    Text(Option<Cow<'a, str>>),
+    Int(Option<i64>),
+    Flag(bool),
+    Bytes(&'a [u8]),
+}
+
+/// PostgreSQL has no text with U+0000, so SQLite takes none either: what one database holds fits into the other.
+fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
+    match text.as_deref() {
+        Some(text) if text.contains('\0') => Err(StoreError::Nul),
+        text => Ok(text),
+    }
+}
+
+macro_rules! arguments {
+    ($name:ident, $arguments:ty) => {
+        pub(super) fn $name(args: &[Arg<'_>]) -> Result<$arguments, StoreError> {
+            let mut arguments = <$arguments>::default();
+            arguments.reserve(args.len(), 0);
+            for arg in args {
+                match arg {
+                    Arg::Text(text) => arguments.add(checked(text)?),
+                    Arg::Int(number) => arguments.add(*number),
+                    Arg::Flag(flag) => arguments.add(*flag),
+                    Arg::Bytes(bytes) => arguments.add(*bytes),
+                }
+                .map_err(StoreError::Statement)?;
+            }
+            Ok(arguments)
+        }
+    };
+}
+arguments!(of_sqlite, SqliteArguments);
+arguments!(of_postgres, PgArguments);
+
+/// The values of rows that stand one after another, a column an array.
+pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<PgArguments, StoreError> {
+    let mut arguments = PgArguments::default();
+    arguments.reserve(columns, 0);
+    for (column, first) in args.iter().take(columns).enumerate() {
+        let values = args.iter().skip(column).step_by(columns);
+        match first {
+            Arg::Text(_) => {
+                let texts = values.map(|arg| match arg {
+                    Arg::Text(text) => checked(text),
+                    _ => Err(mixed(column)),
+                });
+                arguments.add(texts.collect::<Result<Vec<_>, _>>()?)
+            }
+            Arg::Int(_) => {
+                let numbers = values.map(|arg| match arg {
+                    Arg::Int(number) => Ok(*number),
+                    _ => Err(mixed(column)),
+                });
+                arguments.add(numbers.collect::<Result<Vec<_>, _>>()?)
+            }
+            Arg::Flag(_) | Arg::Bytes(_) => return Err(mixed(column)),
+        }
+        .map_err(StoreError::Statement)?;
+    }
+    Ok(arguments)
+}
+
+fn mixed(column: usize) -> StoreError {
+    StoreError::Statement(format!("column {column} of the rows is not all texts or all numbers").into())
+}
+
+/// The values of a statement, in order.
+macro_rules! args {
+    ($($value:expr),* $(,)?) => { &[$($crate::db::Arg::from($value)),*] };
+}
+pub(crate) use args;
+
+impl<'a> From<&'a str> for Arg<'a> {
+    fn from(text: &'a str) -> Self {
+        Arg::Text(Some(Cow::Borrowed(text)))
+    }
+}
+
+impl<'a> From<&'a String> for Arg<'a> {
+    fn from(text: &'a String) -> Self {
+        Arg::from(text.as_str())
+    }
+}
+
+impl<'a> From<&'a Option<String>> for Arg<'a> {
+    fn from(text: &'a Option<String>) -> Self {
+        Arg::Text(text.as_deref().map(Cow::Borrowed))
+    }
+}
+
+impl From<i64> for Arg<'_> {
+    fn from(number: i64) -> Self {
+        Arg::Int(Some(number))
+    }
+}
+
+impl From<Option<i64>> for Arg<'_> {
+    fn from(number: Option<i64>) -> Self {
+        Arg::Int(number)
+    }
+}
+
+impl From<UtcMillis> for Arg<'_> {
+    fn from(time: UtcMillis) -> Self {
+        Arg::Int(Some(time.0))
+    }
+}
+
+impl From<Option<UtcMillis>> for Arg<'_> {
+    fn from(time: Option<UtcMillis>) -> Self {
+        Arg::Int(time.map(|time| time.0))
+    }
+}
+
+impl From<bool> for Arg<'_> {
+    fn from(flag: bool) -> Self {
+        Arg::Flag(flag)
+    }
+}
+
+impl<'a> From<&'a [u8]> for Arg<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Arg::Bytes(bytes)
+    }
+}
+
+impl From<&serde_json::Value> for Arg<'_> {
+    fn from(json: &serde_json::Value) -> Self {
+        Arg::Text(Some(Cow::Owned(json.to_string())))
+    }
+}
+
+impl From<&Option<serde_json::Value>> for Arg<'_> {
+    fn from(json: &Option<serde_json::Value>) -> Self {
+        Arg::Text(json.as_ref().map(|json| Cow::Owned(json.to_string())))
+    }
+}
+
+macro_rules! ids {
+    ($($id:ident),+) => { $(
+        impl From<monstrum_types::$id> for Arg<'_> {
+            fn from(id: monstrum_types::$id) -> Self {
+                Arg::Text(Some(Cow::Owned(id.to_string())))
+            }
+        }
+        impl From<Option<monstrum_types::$id>> for Arg<'_> {
+            fn from(id: Option<monstrum_types::$id>) -> Self {
+                Arg::Text(id.map(|id| Cow::Owned(id.to_string())))
+            }
+        }
+    )+ };
+}
+ids!(WorkspaceId, BotId, ResourceId, BindingId, RoleId, CredentialId, KeyId, RequestId);
+
+macro_rules! names {
+    ($($name:ident),+) => { $(
+        impl<'a> From<&'a monstrum_types::$name> for Arg<'a> {
+            fn from(name: &'a monstrum_types::$name) -> Self {
+                Arg::from(name.as_str())
+            }
+        }
+    )+ };
+}
+names!(PluginName, ResourceTypeId, Digest);

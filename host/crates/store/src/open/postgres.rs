@@ -1,0 +1,45 @@
+//! Opening a PostgreSQL database: whether it can be used at all, and its schema.
+
+use std::time::Duration;
+
+use sqlx::migrate::Migrator;
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection as _, Row as _};
+
+use crate::StoreError;
+use crate::address::PostgresAddress;
+use crate::db::{Db, Limits, Postgres, connect};
+use crate::error::{of_driver, of_migration, unavailable};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/postgres");
+
+/// A migration may rewrite tables, and other hosts that start wait until it is done.
+const MIGRATION_MAX: Duration = Duration::from_secs(600);
+
+/// Brings the schema up to date, by a connection of its own, and opens the database.
+pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db, StoreError> {
+    let patient = Limits { lock: MIGRATION_MAX, statement: MIGRATION_MAX, ..limits };
+    let mut connection = connect(&address.options, patient).await?;
+    let prepared = async {
+        check(&mut connection).await?;
+        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
+        MIGRATIONS.run(&mut connection).await.map_err(|error| of_migration(error, known))
+    };
+    match tokio::time::timeout(MIGRATION_MAX, prepared).await {
+        Ok(prepared) => prepared?,
+        Err(late) => return Err(unavailable("its schema was not brought up to date in time", late)),
+    }
+    connection.close().await.map_err(of_driver)?;
+    Ok(Db::Postgres(Postgres::new(&address.options, limits)))
+}
+
+/// Texts come from everywhere, so a database that cannot hold them all is found now and not at the first that does not
+/// fit.
+async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let row = sqlx::query("select current_setting('server_encoding') as encoding").fetch_one(connection).await;
+    let encoding: String = row.and_then(|row| row.try_get("encoding")).map_err(of_driver)?;
+    if encoding != "UTF8" {
+        return Err(StoreError::Corrupt { what: format!("its encoding is {encoding}, and must be UTF8") });
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! PostgreSQL: its address, its schema, and what whoever may write to it can do to the audit.
+
+mod faults;
+mod load;
+mod tls;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use monstrum_store::{AuditKind, Store, StoreError, StoreOptions};
+use monstrum_types::RequestId;
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
+
+use crate::rows::{default_workspace, event};
+use crate::support::postgres::Postgres;
+
+/// One server for all cases that leave it alone, since nothing that they write needs to last.
+fn server() -> &'static Postgres {
+    static SERVER: OnceLock<Postgres> = OnceLock::new();
+    SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
+}
+
+/// A database of its own on the server of all.
+pub(crate) struct Database {
+    url: String,
+}
+
+impl Database {
+    pub(crate) fn create() -> Self {
+        Database { url: server().database().unwrap() }
+    }
+
+    pub(crate) async fn open(&self) -> Result<Store, StoreError> {
+        Store::open(self.options()).await
+    }
+
+    fn options(&self) -> StoreOptions {
+        StoreOptions::from_url(&self.url).unwrap()
+    }
+
+    /// A connection of another program.
+    async fn intruder(&self) -> PgConnection {
+        PgConnection::connect(&self.url).await.unwrap()
+    }
+}
+
+async fn run(connection: &mut PgConnection, sql: impl Into<String>) {
+    sqlx::raw_sql(AssertSqlSafe(sql.into())).execute(connection).await.unwrap();
+}
+
+fn what(result: Result<impl Sized, StoreError>) -> String {
+    match result {
+        Err(StoreError::Unavailable { what, .. }) => what,
+        Err(other) => panic!("expected unavailable, not {other:?}"),
+        Ok(_) => panic!("expected unavailable, not success"),
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_is_there_after_opening_again() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let before = store.snapshot().await.unwrap();
+    store.close().await;
+    assert_eq!(what(store.generation().await), "the database is closed");
+    let after = database.open().await.unwrap().snapshot().await.unwrap();
+    assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
+}
+
+/// The tables of both are written by hand, twice; they must not drift apart.
+#[tokio::test]
+async fn its_schema_is_that_of_sqlite() {
+    let sqlite = crate::sqlite::Database::create();
+    sqlite.open().await.unwrap().close().await;
+    let sql = "select t.name || '.' || c.name || ' ' || lower(c.type) || case c.\"notnull\" or c.pk when 1 then ' not null' \
+               else '' end as line from pragma_table_list as t, pragma_table_info(t.name) as c \
+               where t.schema = 'main' and t.name not like 'sqlite%' and t.name not like '\\_%' escape '\\'";
+    let mut there: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut sqlite.intruder().await).await.unwrap();
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    let sql = "select table_name || '.' || column_name || ' ' || replace(data_type, 'bytea', 'blob') \
+               || case is_nullable when 'NO' then ' not null' else '' end from information_schema.columns \
+               where table_schema = 'public' and table_name not like '\\_%'";
+    let mut here: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut database.intruder().await).await.unwrap();
+    there.sort();
+    here.sort();
+    assert_eq!(here, there);
+    assert!(here.len() > 100, "{} columns", here.len());
+    let loose = "select count(*) from information_schema.columns where table_schema = 'public' \
+                 and table_name not like '\\_%' and data_type = 'text' and collation_name is distinct from 'C'";
+    let loose: i64 = sqlx::query_scalar(loose).fetch_one(&mut database.intruder().await).await.unwrap();
+    assert_eq!(loose, 0, "texts that do not sort by their bytes");
+}
+
+#[tokio::test]
+async fn hosts_that_start_at_once_make_one_schema() {
+    let database = Database::create();
+    let opened = futures::future::join_all((0..8).map(|_| database.open())).await;
+    for store in opened {
+        assert_eq!(store.unwrap().snapshot().await.unwrap().workspaces.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused() {
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    let sql = "insert into _sqlx_migrations (version, description, success, checksum, execution_time) \
+               values (9999, 'later', true, '', 0)";
+    run(&mut database.intruder().await, sql).await;
+    let refused = database.open().await.map(drop).unwrap_err();
+    assert!(matches!(refused, StoreError::Newer { found: 9999, .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_schema_whose_history_differs_is_refused() {
+    let database = Database::create();
+    database.open().await.unwrap().close().await;
+    run(&mut database.intruder().await, "update _sqlx_migrations set checksum = ''").await;
+    assert!(matches!(database.open().await.map(drop), Err(StoreError::Migration(_))));
+}
+
+#[tokio::test]
+async fn a_database_that_cannot_be_used_says_why_and_shows_no_password() {
+    let server = Postgres::on_tcp(&["fsync=off"]).unwrap();
+    let (port, url) = (server.port(), |database: &str| server.tcp_url(database));
+    Store::open(StoreOptions::from_url(&url("postgres")).unwrap()).await.unwrap().close().await;
+
+    server.sql("postgres", "create database latin template template0 encoding 'LATIN1' locale 'C'").unwrap();
+    server.sql("postgres", "create database readonly").unwrap();
+    server.sql("postgres", "alter database readonly set default_transaction_read_only = on").unwrap();
+    let at = |database: &str| format!("database `postgres://postgres@127.0.0.1:{port}/{database}`: ");
+    let encoded = url("d").replace("postgres://postgres:", "").replace(&format!("@127.0.0.1:{port}/d"), "");
+    for (url, expected) in [
+        (url("absent"), at("absent") + "there is no such database"),
+        (url("readonly"), at("readonly") + "the database is read-only"),
+        (
+            format!("postgres://postgres:x{encoded}@127.0.0.1:{port}/d"),
+            at("d") + "the database does not let the user in",
+        ),
+        (url("d") + "?sslmode=require", at("d") + "no TLS connection to the database can be made"),
+    ] {
+        let refused = Store::open(StoreOptions::from_url(&url).unwrap()).await.map(drop).unwrap_err();
+        let shown = format!("{refused:?}");
+        assert!(!shown.contains(server.password()) && !shown.contains(&encoded), "{shown}");
+        assert_eq!(what(Err::<(), _>(refused)), expected);
+    }
+    let latin = Store::open(StoreOptions::from_url(&url("latin")).unwrap()).await.map(drop).unwrap_err();
+    assert!(latin.to_string().ends_with("its encoding is LATIN1, and must be UTF8"), "{latin}");
+}
+
+/// A server may be set to say so before it is; ours must not.
+#[tokio::test]
+async fn a_commit_is_on_disk_whatever_the_server_is_set_to() {
+    let database = Database::create();
+    let name = database.open().await.unwrap();
+    name.close().await;
+    run(&mut database.intruder().await, "alter role postgres set synchronous_commit = off").await;
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    run(
+        &mut database.intruder().await,
+        "create table seen (setting text); \
+         create function see() returns trigger language plpgsql as $$ begin \
+         insert into seen values (current_setting('synchronous_commit')); return null; end; $$; \
+         create trigger see after insert on audit_events execute function see()",
+    )
+    .await;
+    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    let rows = sqlx::query("select setting from seen").fetch_all(&mut database.intruder().await).await.unwrap();
+    assert_eq!(rows.iter().map(|row| row.get("setting")).collect::<Vec<String>>(), ["on"]);
+}
+
+#[tokio::test]
+async fn the_audit_refuses_change_and_deletion() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    let mut intruder = database.intruder().await;
+    for sql in ["update audit_events set status = 'error'", "delete from audit_events", "truncate audit_events"] {
+        let refused = sqlx::raw_sql(sql).execute(&mut intruder).await.unwrap_err();
+        assert!(refused.to_string().contains("audit_events is append-only"), "{refused}");
+    }
+}
+
+/// Every column that the table really has, edited in every way that PostgreSQL allows: each time the row must read as
+/// another one or not at all.
+#[tokio::test]
+async fn an_edit_of_any_column_shows() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "drop function audit_events_refuse() cascade").await;
+    let sql = "select column_name::text as name from information_schema.columns where table_name = 'audit_events'";
+    let rows = sqlx::query(sql).fetch_all(&mut intruder).await.unwrap();
+    let columns: Vec<String> = rows.iter().map(|row| row.get("name")).collect();
+    assert_eq!(columns.len(), 26);
+
+    let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
+    let edits = ["null", "''", "'x'", "'7'", "7", "upper(COLUMN)", "COLUMN || ' '", "COLUMN + 1"];
+    let mut tried = 0;
+    for column in &columns {
+        for edit in edits {
+            run(&mut intruder, "delete from audit_events").await;
+            store.append(std::slice::from_ref(&row)).await.unwrap();
+            let edit = edit.replace("COLUMN", column);
+            let sql = format!("update audit_events set {column} = {edit} where {column} is distinct from {edit}");
+            match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
+                Ok(done) if done.rows_affected() == 1 => {}
+                _ => continue, // the same value, or refused by the table itself
+            }
+            tried += 1;
+            let shows = match store.scan("node-1", i64::MIN, 10).await.unwrap().rows.pop() {
+                Some(Ok(read)) => {
+                    (read.canonical(), read.previous_hash, read.hash) != (row.canonical(), row.previous_hash, row.hash)
+                }
+                Some(Err(_)) | None => true,
+            };
+            assert!(shows, "{column} = {edit}");
+        }
+    }
+    assert!(tried > 80, "{tried} edits");
+}
+
+/// Whatever takes part in the wait of a test ends it long before this.
+const PATIENCE: Duration = Duration::from_secs(60);

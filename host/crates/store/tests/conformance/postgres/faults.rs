@@ -1,0 +1,218 @@
+//! What a caller is told when the server, or the way to it, fails, and that the next goes on by itself.
+
+use std::time::{Duration, Instant};
+
+use monstrum_store::{AuditKind, AuditRow, Store, StoreOptions};
+use monstrum_types::RequestId;
+
+use super::{Database, PATIENCE, run, server, what};
+use crate::rows::{bot, default_workspace, event, role};
+use crate::support::disk::Disk;
+use crate::support::postgres::Postgres;
+use crate::support::proxy::{Proxy, Way};
+
+#[tokio::test]
+async fn a_locked_table_is_said_to_be_locked() {
+    let database = Database::create();
+    let store = Store::open(database.options().lock_wait(Duration::from_millis(20))).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "begin; lock table bots in share row exclusive mode").await;
+    let generation = store.generation().await.unwrap();
+    assert_eq!(what(store.insert_bot(&bot(workspace, "b")).await), "it is locked by another process or connection");
+    assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads go on");
+    store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await.unwrap();
+    run(&mut intruder, "rollback").await;
+    assert_eq!(store.generation().await.unwrap(), generation);
+    store.insert_bot(&bot(workspace, "b")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_statement_that_takes_too_long_is_ended() {
+    let database = Database::create();
+    let store = Store::open(database.options().statement_wait(Duration::from_millis(50))).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "begin; lock table audit_events").await;
+    let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
+    assert_eq!(what(store.append(std::slice::from_ref(&row)).await), "the database took too long");
+    assert_eq!(what(store.count_events().await), "the database took too long");
+    run(&mut intruder, "rollback").await;
+    store.append(&[row]).await.unwrap();
+}
+
+/// Whoever finds all connections busy waits for a while, the audit has one that nobody else can keep busy.
+#[tokio::test]
+async fn busy_connections_keep_nobody_waiting_for_ever() {
+    let database = Database::create();
+    let options = database.options().connect_wait(Duration::from_millis(200)).lock_wait(Duration::from_secs(2));
+    let store = Store::open(options).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, "begin; lock table bots, roles").await;
+    let began = Instant::now();
+    let (bot, role) = (bot(workspace, "b"), role(workspace, "r"));
+    let reads = futures::future::join_all((0..12).map(|_| store.bot(workspace, bot.id)));
+    let changes = futures::future::join_all((0..12).map(|_| store.insert_role(&role)));
+    let audited = async {
+        for sequence in 1..=5 {
+            store.append(&[event(workspace, sequence, AuditKind::Finished, RequestId::new())]).await.unwrap();
+        }
+        began.elapsed()
+    };
+    let (reads, changes, audited) = tokio::join!(reads, changes, audited);
+    assert!(audited < Duration::from_secs(1), "the audit waited {audited:?}");
+    let mut told: Vec<_> = reads.into_iter().map(what).chain(changes.into_iter().map(what)).collect();
+    told.sort();
+    told.dedup();
+    assert_eq!(
+        told,
+        ["it is locked by another process or connection", "no connection to the database came free in time"]
+    );
+    run(&mut intruder, "rollback").await;
+    store.insert_role(&role).await.unwrap();
+}
+
+#[tokio::test]
+async fn transactions_that_wait_for_each_other_both_succeed() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut row = bot(workspace, "b");
+    store.insert_bot(&row).await.unwrap();
+    let mut intruder = database.intruder().await;
+    // The other program has the row of the settings and then wants the bot; the store has the bot and wants that row.
+    run(&mut intruder, "set deadlock_timeout = '10s'; begin; update settings set generation = generation where id = 1")
+        .await;
+    row.description = "changed".to_owned();
+    let changing = tokio::spawn({
+        let (store, row) = (store.clone(), row.clone());
+        async move { store.update_bot(&row).await }
+    });
+    let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
+                   and wait_event_type = 'Lock'";
+    let name =
+        sqlx::query_scalar::<_, String>("select current_database()::text").fetch_one(&mut intruder).await.unwrap();
+    while server().sql(&name, waiting).unwrap() == "0" {
+        tokio::task::yield_now().await;
+    }
+    run(&mut intruder, "update bots set name = name; commit").await;
+    assert!(changing.await.unwrap().unwrap());
+    assert_eq!(store.bot(workspace, row.id).await.unwrap(), Some(row));
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_to_be_full_and_nothing_is_half_written() {
+    let disk = Disk::new().unwrap();
+    let server = Postgres::start(&["autovacuum=off"]).unwrap();
+    let url = disk.database(&server, "small").unwrap();
+    let store = Store::open(StoreOptions::from_url(&url).unwrap()).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    disk.fill(&server, "small").unwrap();
+
+    let generation = store.generation().await.unwrap();
+    let mut large = bot(workspace, "large");
+    // Random bytes, which the server cannot make smaller.
+    large.description = (0..20_000).map(|_| RequestId::new().to_string()).collect();
+    assert_eq!(what(store.insert_bot(&large).await), "the disk is full");
+    assert_eq!(store.generation().await.unwrap(), generation);
+    let params = Some(large.description.clone());
+    let group = [1, 2].map(|n| event(workspace, n, AuditKind::Finished, RequestId::new()));
+    let group = group.map(|row| AuditRow { params: params.clone(), ..row });
+    assert_eq!(what(store.append(&group).await), "the disk is full");
+    assert_eq!(store.count_events().await.unwrap(), 0);
+
+    disk.free(&server, "small").unwrap();
+    store.append(&group).await.unwrap();
+    store.insert_bot(&large).await.unwrap();
+    assert_eq!(store.generation().await.unwrap(), generation + 1);
+    store.close().await;
+}
+
+/// A way to a database that can be cut, and the store at its end, which gives up soon.
+async fn behind_a_proxy() -> (Proxy, Store) {
+    let proxy = Proxy::to(server().socket()).await.unwrap();
+    let database = server().database().unwrap();
+    let name = database.split(['/', '?']).nth(3).unwrap();
+    let url = format!("postgres://postgres@127.0.0.1:{}/{name}", proxy.port());
+    let options = StoreOptions::from_url(&url).unwrap();
+    let patient = Store::open(options.clone()).await.unwrap();
+    patient.close().await;
+    let options = options.connect_wait(Duration::from_millis(300)).statement_wait(Duration::from_secs(1));
+    (proxy, Store::open(options).await.unwrap())
+}
+
+#[tokio::test]
+async fn a_server_that_answers_nothing_is_given_up_and_taken_up_again() {
+    let (proxy, store) = behind_a_proxy().await;
+    let workspace = default_workspace(&store).await;
+    proxy.set(Way::Swallows);
+    let began = Instant::now();
+    let row = event(workspace, 1, AuditKind::Finished, RequestId::new());
+    let bot = bot(workspace, "b");
+    let (read, change, append) =
+        tokio::join!(store.generation(), store.insert_bot(&bot), store.append(std::slice::from_ref(&row)));
+    for told in [what(read), what(change), what(append)] {
+        assert_eq!(told, "the database did not answer in time");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    proxy.set(Way::Open);
+    store.insert_bot(&bot).await.unwrap();
+    store.append(&[row]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_cut_way_is_said_to_be_cut_and_used_again() {
+    let (proxy, store) = behind_a_proxy().await;
+    let workspace = default_workspace(&store).await;
+    for round in 1..=3 {
+        proxy.set(Way::Cut);
+        let row = event(workspace, round, AuditKind::Finished, RequestId::new());
+        assert_eq!(what(store.append(std::slice::from_ref(&row)).await), "the database cannot be reached");
+        assert_eq!(what(store.generation().await), "the database cannot be reached");
+        proxy.set(Way::Open);
+        store.append(&[row]).await.unwrap();
+        store.insert_bot(&bot(workspace, &round.to_string())).await.unwrap();
+    }
+}
+
+/// Only the database can tell what became of a commit whose answer is lost.
+#[tokio::test]
+async fn a_commit_whose_answer_is_lost_is_found_by_looking() {
+    let (proxy, store) = behind_a_proxy().await;
+    let workspace = default_workspace(&store).await;
+    let rows = [1, 2].map(|n| event(workspace, n, AuditKind::Finished, RequestId::new()));
+    store.append(&rows[..1]).await.unwrap();
+    proxy.set(Way::LosesAnswers);
+    assert_eq!(what(store.append(&rows[1..]).await), "the database cannot be reached");
+    assert!(proxy.has_lost_answers());
+    proxy.set(Way::Open);
+    let until = Instant::now() + PATIENCE;
+    while store.last("node-1").await.unwrap() != Some(rows[1].clone()) {
+        assert!(Instant::now() < until, "the row does not appear");
+    }
+    let again = store.append(&rows[1..]).await;
+    assert!(matches!(&again, Err(monstrum_store::StoreError::Conflict { .. })), "{again:?}");
+}
+
+#[tokio::test]
+async fn connections_that_the_server_ended_hurt_those_who_use_them_only() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let mut intruder = database.intruder().await;
+    for round in 1..=5 {
+        // Fills the pools with connections.
+        futures::future::join_all((0..12).map(|_| store.generation())).await;
+        run(
+            &mut intruder,
+            "select pg_terminate_backend(pid) from pg_stat_activity \
+             where datname = current_database() and pid <> pg_backend_pid()",
+        )
+        .await;
+        // A change says something first, and is not lost with a dead connection.
+        store.insert_bot(&bot(workspace, &round.to_string())).await.unwrap();
+        store.append(&[event(workspace, round, AuditKind::Finished, RequestId::new())]).await.unwrap();
+        assert_eq!(store.generation().await.unwrap(), store.snapshot().await.unwrap().generation);
+    }
+}

@@ -1,0 +1,150 @@
+//! Ends of a server under load: what was answered is there, nothing is half there, and all goes on by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Instant;
+
+use monstrum_store::{AuditKind, Store, StoreError, StoreOptions};
+use monstrum_types::{RequestId, WorkspaceId};
+use tokio::task::JoinSet;
+
+use super::PATIENCE;
+use crate::rows::{bot, default_workspace, event};
+use crate::support::postgres::Postgres;
+
+const WORKERS: usize = 8;
+
+/// Work that goes on whatever happens, and what came of it.
+struct Load {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicI64>,
+    workers: JoinSet<Work>,
+}
+
+#[derive(Default)]
+struct Work {
+    worker: usize,
+    /// Names of the bots that were made.
+    bots: Vec<String>,
+    /// How many rows of the worker's chain were answered.
+    events: i64,
+    refused: usize,
+}
+
+impl Load {
+    fn start(store: &Store, workspace: WorkspaceId) -> Load {
+        let (stop, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicI64>::default());
+        let mut workers = JoinSet::new();
+        for worker in 0..WORKERS {
+            let (store, stop, answered) = (store.clone(), Arc::clone(&stop), Arc::clone(&answered));
+            workers.spawn(async move {
+                let mut work = Work { worker, ..Work::default() };
+                for number in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        break;
+                    }
+                    work.step(&store, workspace, number).await;
+                    answered.fetch_add(1, Ordering::AcqRel);
+                    tokio::task::yield_now().await;
+                }
+                work
+            });
+        }
+        Load { stop, answered, workers }
+    }
+
+    /// Waits until so many steps more are done, well or not.
+    async fn steps(&self, count: i64) {
+        let (until, goal) = (Instant::now() + PATIENCE, self.answered.load(Ordering::Acquire) + count);
+        while self.answered.load(Ordering::Acquire) < goal {
+            assert!(Instant::now() < until, "the work does not go on");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn end(self) -> Vec<Work> {
+        self.stop.store(true, Ordering::Release);
+        self.workers.join_all().await
+    }
+}
+
+impl Work {
+    /// Makes a bot, and appends to the chain of this worker, as the audit's writer does: from where it stands.
+    async fn step(&mut self, store: &Store, workspace: WorkspaceId, number: usize) {
+        let name = format!("{}-{number}", self.worker);
+        match store.insert_bot(&bot(workspace, &name)).await {
+            Ok(()) => self.bots.push(name),
+            Err(StoreError::Unavailable { .. }) => self.refused += 1,
+            Err(other) => panic!("a bot: {other:?}"),
+        }
+        let writer = self.worker.to_string();
+        let appended = async {
+            let next = store.last(&writer).await?.map_or(1, |last| last.sequence + 1);
+            let mut rows = [next, next + 1].map(|at| event(workspace, at, AuditKind::Finished, RequestId::new()));
+            rows.iter_mut().for_each(|row| row.writer.clone_from(&writer));
+            store.append(&rows).await?;
+            Ok(rows[1].sequence)
+        };
+        match appended.await {
+            Ok(last) => self.events = last,
+            // Of a commit that was still under way somebody else may hear first.
+            Err(StoreError::Unavailable { .. } | StoreError::Conflict { .. }) => self.refused += 1,
+            Err(other) => panic!("events: {other:?}"),
+        }
+    }
+}
+
+async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[Work]) {
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.generation - generation, snapshot.bots.len() as i64, "half a change was written");
+    let names: std::collections::HashSet<_> = snapshot.bots.iter().map(|bot| bot.name.as_str()).collect();
+    for work in done {
+        assert!(!work.bots.is_empty());
+        for name in &work.bots {
+            assert!(names.contains(name.as_str()), "bot {name} was answered and is lost");
+        }
+        let chain = store.scan(&work.worker.to_string(), 1, 1_000_000).await.unwrap().rows;
+        let sequences: Vec<_> = chain.into_iter().map(|row| row.unwrap().sequence).collect();
+        assert_eq!(sequences, (1..=sequences.len() as i64).collect::<Vec<_>>(), "a gap");
+        assert!(sequences.len() as i64 >= work.events, "rows were answered and are lost");
+        assert_eq!(sequences.len() % 2, 0, "half a group was written");
+    }
+    store.insert_bot(&bot(workspace, "afterwards")).await.unwrap();
+}
+
+/// Ends and starts the server again and again while the work goes on.
+async fn survives(end: impl Fn(&mut Postgres)) {
+    let server = Postgres::start(&[]).unwrap();
+    let options = StoreOptions::from_url(&server.database().unwrap()).unwrap();
+    let store = Store::open(options).await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let generation = store.generation().await.unwrap();
+    let load = Load::start(&store, workspace);
+    let mut server = server;
+    for _ in 0..3 {
+        load.steps(100).await;
+        end(&mut server);
+        load.steps(20).await;
+        server = tokio::task::spawn_blocking(move || {
+            server.launch().unwrap();
+            server
+        })
+        .await
+        .unwrap();
+    }
+    load.steps(100).await;
+    let done = load.end().await;
+    assert!(done.iter().map(|work| work.refused).sum::<usize>() > 0, "nothing was refused: was there an end?");
+    check(&store, workspace, generation, &done).await;
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_of_the_server_loses_nothing_that_was_answered() {
+    survives(|server| server.stop().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_loses_nothing_that_was_answered() {
+    survives(|server| server.kill().unwrap()).await;
+}

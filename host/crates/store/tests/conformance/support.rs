@@ -1,0 +1,8 @@
+//! The server, the disk and the network of the integration tests.
+
+#[path = "../../../../../tests/support/disk.rs"]
+pub(crate) mod disk;
+#[path = "../../../../../tests/support/postgres.rs"]
+pub(crate) mod postgres;
+#[path = "../../../../../tests/support/proxy.rs"]
+pub(crate) mod proxy;

@@ -1,0 +1,60 @@
+//! The language of a caller. Texts of a plugin are given in the translation that suits it best, and in the manifest's own
+//! words where there is none, key by key.
+
+use monstrum_guardian::Denial;
+use monstrum_manifest::{Locales, accepted_languages};
+
+/// The language of a caller that names none: that of the texts which manifests usually hold.
+const DEFAULT: &str = "en-US";
+/// The longest header that is looked at; browsers send under 100 bytes.
+const HEADER_BYTES_MAX: usize = 1024;
+
+/// What the caller would like to read: the value of an Accept-Language header (RFC 9110).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Language(String);
+
+impl Language {
+    /// From the value of the header, several lines joined by commas. One that is too long says nothing.
+    pub fn new(accept_language: String) -> Language {
+        if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
+    }
+
+    /// The translation that the caller likes best; `None` where the manifest's own texts serve as well as any.
+    pub fn best<'a>(&self, locales: &'a Locales) -> Option<&'a str> {
+        if self.0.is_empty() { None } else { locales.best(&self.0) }
+    }
+
+    /// The language tag (BCP 47) that the caller likes best, for a plugin to answer in.
+    pub fn tag(&self) -> &str {
+        accepted_languages(&self.0).first().copied().unwrap_or(DEFAULT)
+    }
+
+    /// A denial in the caller's language, where the plugin's translations have its template.
+    pub fn of_denial(&self, denial: Denial, locales: &Locales) -> Denial {
+        denial.translated(|dimension| {
+            let key = format!("scope_dimensions.{dimension}.error_template");
+            Some(locales.text(self.best(locales), &key, "")).filter(|template| !template.is_empty())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tag_is_the_first_of_the_best() {
+        for (header, tag) in [
+            ("", "en-US"),
+            ("*", "en-US"),
+            ("zh-CN", "zh-CN"),
+            ("fr;q=0.5, zh-CN, en;q=0.9, de", "zh-CN"),
+            ("en;q=0.1,pt-BR;q=0.8", "pt-BR"),
+            ("de;q=0", "en-US"),
+            ("de;q=x, ../etc, fr;q=2, \u{e9}", "en-US"),
+        ] {
+            assert_eq!(Language::new(header.to_owned()).tag(), tag, "{header}");
+        }
+        assert_eq!(Language::new("de,".repeat(1000)).tag(), "en-US");
+    }
+}

@@ -1,0 +1,235 @@
+//! What a version of a plugin asks for beyond the one that serves. A version that grew waits for a root key.
+//!
+//! Operators have granted tools, scopes and credentials with the old contract before their eyes. Whatever widens what
+//! these grants reach is named here, in a sentence that an operator can judge; what only narrows it is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension};
+use monstrum_types::ToolName;
+use serde_json::Value;
+
+/// What `candidate` asks for beyond `serving`, a sentence each. `retired` holds tools that earlier versions had and
+/// `serving` has no more, with their operations: a detour over a version without the tool is a change all the same.
+pub fn growth(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
+    let mut grown = Vec::new();
+    let (old, new) = (&serving.resource_type, &candidate.resource_type);
+    if old.id != new.id {
+        grown.push(format!("resource type `{}` instead of `{}`", new.id, old.id));
+    }
+    doors(&serving.executor, &candidate.executor, &mut grown);
+    configuration(old, new, &mut grown);
+    for method in &new.auth_methods {
+        authentication(serving, candidate, method, &mut grown);
+    }
+    for tool in &new.tools {
+        let before = old.tools.iter().find(|before| before.name == tool.name).map(|before| &before.operation);
+        if let Some(before) = before.or_else(|| retired.get(&tool.name)).filter(|before| **before != tool.operation) {
+            grown.push(format!("tool `{}` is operation `{}` instead of `{before}`", tool.name, tool.operation));
+        }
+    }
+    for dimension in &old.scope_dimensions {
+        narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut grown);
+    }
+    grown
+}
+
+fn doors(old: &Executor, new: &Executor, grown: &mut Vec<String>) {
+    for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
+        grown.push(format!("capability `{}`", word(capability)));
+    }
+    for origin in beyond(&new.egress, &old.egress) {
+        grown.push(format!("egress to `{origin}`"));
+    }
+}
+
+/// The default of api_base is an origin of egress and, for methods that name none, the audience.
+fn configuration(old: &ResourceType, new: &ResourceType, grown: &mut Vec<String>) {
+    let base = |of: &ResourceType| {
+        let field = of.config_schema.iter().find(|field| field.field == "api_base");
+        field.and_then(|field| field.default.clone()).filter(|value| !value.is_null())
+    };
+    let (before, after) = (base(old), base(new));
+    if after.is_some() && before != after {
+        grown.push(format!("api_base is by default {}", shown(after.as_ref())));
+    }
+}
+
+fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod, grown: &mut Vec<String>) {
+    let name = method.method;
+    let Some(before) = serving.resource_type.auth_methods.iter().find(|before| before.method == name) else {
+        grown.push(format!("auth method `{name}`"));
+        return;
+    };
+    match (&before.audience, &method.audience) {
+        (_, Some(declared)) => {
+            for origin in beyond(declared, before.audience.as_deref().unwrap_or_default()) {
+                grown.push(format!("auth method `{name}`: audience `{origin}`"));
+            }
+        }
+        (Some(_), None) => grown.push(format!("auth method `{name}`: the audience is no longer declared")),
+        (None, None) => {}
+    }
+    if before.inject_rules() != method.inject_rules() {
+        grown.push(format!("auth method `{name}`: the inject rules are others"));
+    }
+    let plain = |manifest: &Manifest, method: &AuthMethod| -> BTreeSet<String> {
+        let fields = method.credential_fields(&manifest.resource_type).iter();
+        fields.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
+    };
+    for field in plain(candidate, method).difference(&plain(serving, before)) {
+        grown.push(format!("auth method `{name}`: field `{field}` is not secret"));
+    }
+}
+
+fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, grown: &mut Vec<String>) {
+    let key = &before.key;
+    let Some(after) = after else {
+        grown.push(format!("scope dimension `{key}` is gone"));
+        return;
+    };
+    for path in before.param_paths.iter().filter(|path| !after.param_paths.contains(path)) {
+        grown.push(format!("scope dimension `{key}` no longer looks at `{path}`"));
+    }
+    if before.match_mode != after.match_mode {
+        grown.push(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
+    }
+    if after.operation_filter.is_some() && before.operation_filter != after.operation_filter {
+        let filter = after.operation_filter.as_deref().unwrap_or_default();
+        grown.push(format!("scope dimension `{key}` concerns `{filter}` only"));
+    }
+}
+
+fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterator<Item = &'a OriginPattern> {
+    new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
+}
+
+/// The word of the manifest for a value of one of its enumerations.
+fn word(value: &impl serde::Serialize) -> String {
+    shown(serde_json::to_value(value).ok().as_ref())
+}
+
+fn shown(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn manifest() -> Value {
+        json!({
+            "name": "sample", "version": "1.0.0",
+            "resource_type": {
+                "id": "sample", "name": "Sample",
+                "config_schema": [{"field": "api_base", "type": "url", "default": "https://api.example.com"}],
+                "credential_schema": [{"field": "access_token", "type": "secret"}, {"field": "user"}],
+                "auth_methods": [
+                    {"method": "token", "audience": ["https://*.example.com"]},
+                    {"method": "api_key"},
+                ],
+                "scope_dimensions": [
+                    {"key": "repo", "param_paths": ["repo", "target.repo"], "operation_filter": "issue.*"},
+                    {"key": "path", "param_paths": ["path"], "match_mode": "path"},
+                ],
+                "tools": [{"name": "sample_delete", "description": "Deletes", "operation": "issue.delete",
+                           "input_schema": {"type": "object"}}],
+            },
+            "executor": {"egress": ["https://*.example.com"]},
+        })
+    }
+
+    fn grown(edits: &[(&str, Value)]) -> Vec<String> {
+        let parse = |value: Value| -> Manifest { serde_json::from_value(value).unwrap() };
+        let mut after = manifest();
+        for (pointer, value) in edits {
+            let (parent, leaf) = pointer.rsplit_once('/').unwrap();
+            match after.pointer_mut(parent).unwrap() {
+                Value::Object(fields) => drop(fields.insert(leaf.to_owned(), value.clone())),
+                Value::Array(items) if leaf == "-" => items.push(value.clone()),
+                Value::Array(items) => items[leaf.parse::<usize>().unwrap()] = value.clone(),
+                other => panic!("{other}"),
+            }
+        }
+        let retired = BTreeMap::from([("sample_old".parse().unwrap(), "issue.delete".to_owned())]);
+        growth(&parse(manifest()), &parse(after), &retired)
+    }
+
+    const TYPE: &str = "/resource_type";
+
+    #[test]
+    fn what_asks_for_nothing_more_does_not_grow() {
+        let tool = json!({"name": "sample_new", "description": "", "operation": "issue.read",
+                          "input_schema": {"type": "object"}});
+        let harmless: [(&str, Value); 10] = [
+            ("/version", json!("1.1.0")),
+            ("/resource_type/tools/-", tool),
+            ("/resource_type/tools", json!([])),
+            ("/executor/capabilities", json!([])),
+            ("/executor/egress", json!(["https://up.example.com", "https://*.example.com"])),
+            ("/resource_type/auth_methods/0/audience", json!(["https://one.example.com"])),
+            ("/resource_type/auth_methods", json!([])),
+            ("/resource_type/scope_dimensions/-", json!({"key": "new", "param_paths": ["x"]})),
+            ("/resource_type/scope_dimensions/0/operation_filter", Value::Null),
+            ("/resource_type/scope_dimensions/1/param_paths", json!(["path", "other"])),
+        ];
+        for (place, value) in harmless {
+            assert_eq!(grown(&[(place, value)]), Vec::<String>::new(), "{place}");
+        }
+    }
+
+    #[test]
+    fn everything_that_widens_is_named() {
+        let at = |place: &str, value: Value| grown(&[(&format!("{TYPE}{place}"), value)]).join("; ");
+        let executor = |place: &str, value: Value| grown(&[(&format!("/executor/{place}"), value)]).join("; ");
+        let tool = |name: &str| {
+            json!({"name": name, "description": "", "operation": "issue.read",
+                                       "input_schema": {"type": "object"}})
+        };
+        let lines = [
+            at("/id", json!("other")),
+            executor("capabilities", json!(["http", "sandbox", "tools"])),
+            executor("egress", json!(["https://*.example.com", "https://evil.example"])),
+            executor("egress", json!(["https://example.com:8443"])),
+            at("/config_schema/0/default", json!("https://evil.example")),
+            at("/auth_methods/0/audience", json!(["https://*.example.com", "https://evil.example"])),
+            at("/auth_methods/0", json!({"method": "token"})),
+            at("/auth_methods/1/audience", json!(["https://evil.example"])),
+            at("/auth_methods/1/inject", json!([{"query": "key", "value": "{api_key}"}])),
+            at("/auth_methods/-", json!({"method": "basic"})),
+            at("/credential_schema", json!([{"field": "access_token"}, {"field": "user"}])),
+            at("/tools/0", tool("sample_delete")),
+            at("/tools/-", tool("sample_old")),
+            at("/scope_dimensions/0", json!({"key": "repository", "param_paths": ["repo", "target.repo"]})),
+            at("/scope_dimensions/0/param_paths", json!(["repo"])),
+            at("/scope_dimensions/0/operation_filter", json!("issue.read")),
+            at("/scope_dimensions/1/operation_filter", json!("*")),
+            at("/scope_dimensions/1/match_mode", json!("pattern")),
+        ];
+        insta::assert_snapshot!(lines.join("\n"), @r#"
+        resource type `other` instead of `sample`
+        capability `sandbox`; capability `tools`
+        egress to `https://evil.example`
+        egress to `https://example.com:8443`
+        api_base is by default https://evil.example
+        auth method `token`: audience `https://evil.example`
+        auth method `token`: the audience is no longer declared
+        auth method `api_key`: audience `https://evil.example`
+        auth method `api_key`: the inject rules are others
+        auth method `basic`
+        auth method `token`: field `access_token` is not secret; auth method `api_key`: field `access_token` is not secret
+        tool `sample_delete` is operation `issue.read` instead of `issue.delete`
+        tool `sample_old` is operation `issue.read` instead of `issue.delete`
+        scope dimension `repo` is gone
+        scope dimension `repo` no longer looks at `target.repo`
+        scope dimension `repo` concerns `issue.read` only
+        scope dimension `path` concerns `*` only
+        scope dimension `path` compares by `pattern`
+        "#);
+    }
+}

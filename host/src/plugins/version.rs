@@ -1,0 +1,108 @@
+//! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
+
+use std::collections::BTreeMap;
+
+use monstrum_guardian::ToolRules;
+use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, Tool as ToolManifest};
+use monstrum_runtime::{Component, Runtime};
+use monstrum_store::StoreError;
+use monstrum_types::{Digest, PluginName, ToolName};
+use sha2::Digest as _;
+
+use crate::config::Ceilings;
+use crate::plugin_folder::{FolderError, MANIFEST};
+
+/// One version of a plugin, ready to serve.
+pub struct Plugin {
+    pub name: PluginName,
+    pub manifest: Manifest,
+    /// SHA-256 of the component.
+    pub digest: Digest,
+    pub component: Component,
+    pub tools: Vec<Tool>,
+    pub locales: Locales,
+    pub warnings: Vec<String>,
+}
+
+/// A tool with everything about it compiled.
+pub struct Tool {
+    pub manifest: ToolManifest,
+    pub rules: ToolRules,
+    pub input: InputSchema,
+    pub output: Option<OutputSchema>,
+}
+
+/// Why a version cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error("{}", with_causes(.0))]
+    Folder(#[from] FolderError),
+    #[error("{0}")]
+    Manifest(#[from] monstrum_manifest::ManifestErrors),
+    #[error("{MANIFEST}: name: expected `{folder}`, as the folder is called, found `{name}`")]
+    Name { folder: String, name: PluginName },
+    #[error("locales: {0}")]
+    Locales(String),
+    #[error("{MANIFEST}: resource_type.tools[{index}].{field}: {why}")]
+    Schema { index: usize, field: &'static str, why: String },
+    #[error("{}", with_causes(.0))]
+    Component(#[from] monstrum_runtime::LoadError),
+    #[error("tool `{tool}` exists already, in plugin `{owner}`")]
+    ToolTaken { tool: ToolName, owner: PluginName },
+    #[error("resource type `{id}` exists already, in plugin `{owner}`")]
+    TypeTaken { id: String, owner: PluginName },
+    #[error("the stored version of plugin `{plugin}` is not what was stored")]
+    Altered { plugin: PluginName },
+    #[error("the version could not be stored: {}", with_causes(.0))]
+    Store(#[from] StoreError),
+}
+
+pub(super) fn sha256(bytes: &[u8]) -> Digest {
+    let hash = sha2::Sha256::digest(bytes);
+    format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
+}
+
+/// An error and its causes in one line.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        text.push_str(": ");
+        text.push_str(&next.to_string());
+        cause = next.source();
+    }
+    text
+}
+
+/// Compiles a manifest and its component into something that can serve. `monstrum plugin validate` uses it as well.
+pub async fn build(
+    runtime: &Runtime,
+    ceilings: Ceilings,
+    manifest: Manifest,
+    locale_files: BTreeMap<String, String>,
+    component: Vec<u8>,
+) -> Result<Plugin, LoadError> {
+    let locales = Locales::load(locale_files).map_err(|error| LoadError::Locales(error.to_string()))?;
+    let dimensions = &manifest.resource_type.scope_dimensions;
+    let mut tools = Vec::with_capacity(manifest.resource_type.tools.len());
+    for (index, tool) in manifest.resource_type.tools.iter().enumerate() {
+        let schema = |field, why| LoadError::Schema { index, field, why };
+        let input = InputSchema::compile(&tool.input_schema).map_err(|why| schema("input_schema", why))?;
+        let output = tool.output_schema.as_ref().map(OutputSchema::compile).transpose();
+        let output = output.map_err(|why| schema("output_schema", why))?;
+        let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
+        tools.push(Tool { manifest: tool.clone(), rules, input, output });
+    }
+    // Its start is tried out with the memory that its calls will have.
+    let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
+    let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
+    Ok(Plugin {
+        name: manifest.name.clone(),
+        digest: component.digest().clone(),
+        warnings: monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob),
+        manifest,
+        component,
+        tools,
+        locales,
+    })
+}

@@ -1,0 +1,89 @@
+//! Spans for OpenTelemetry: the server's own, sent in batches by OTLP over HTTP (protobuf).
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::Targets;
+
+use super::BoxedLayer;
+
+/// How long a collector may take; spans that it does not take are dropped.
+const SEND_MAX: Duration = Duration::from_secs(10);
+/// How long the last spans may take at shutdown.
+const FLUSH_MAX: Duration = Duration::from_secs(5);
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Sends spans to one collector.
+pub(super) struct Exporter(SdkTracerProvider);
+
+/// An exporter to the collector at `endpoint`, such as `http://127.0.0.1:4318`, and the layer that feeds it.
+pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure> {
+    let url: http::Uri = format!("{}/v1/traces", endpoint.trim_end_matches('/')).parse()?;
+    let http = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).timeout(SEND_MAX);
+    let client = Client { http: http.build()?, runtime: tokio::runtime::Handle::current() };
+    let exporter =
+        SpanExporter::builder().with_http().with_http_client(client).with_endpoint(url.to_string()).build()?;
+    let provider = SdkTracerProvider::builder()
+        .with_batch_exporter(exporter)
+        .with_resource(Resource::builder().with_service_name("monstrum").build())
+        .build();
+    let tracer = provider.tracer("monstrum");
+    // Only what the host says of itself: spans of libraries could hold what they send.
+    let own = Targets::new().with_target("monstrum_host", LevelFilter::DEBUG);
+    let layer = tracing_opentelemetry::layer().with_tracer(tracer).with_filter(own).boxed();
+    Ok((Exporter(provider), layer))
+}
+
+impl Exporter {
+    pub(super) async fn flush(self) {
+        let provider = self.0;
+        // It waits for its own thread, which needs the runtime to send.
+        let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH_MAX)).await;
+        if !matches!(flushed, Ok(Ok(()))) {
+            tracing::warn!("the last spans were not exported");
+        }
+    }
+}
+
+/// Our own HTTP client, so that there is one TLS stack. The exporter's thread is none of the runtime's.
+struct Client {
+    http: reqwest::Client,
+    runtime: tokio::runtime::Handle,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl HttpClient for Client {
+    fn send_bytes<'client, 'future>(
+        &'client self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'future>>
+    where
+        'client: 'future,
+        Self: 'future,
+    {
+        let http = self.http.clone();
+        let sent = self.runtime.spawn(async move {
+            let answer = http.execute(request.try_into()?).await?;
+            let mut response = Response::builder().status(answer.status());
+            if let Some(headers) = response.headers_mut() {
+                *headers = answer.headers().clone();
+            }
+            Ok(response.body(answer.bytes().await?)?)
+        });
+        Box::pin(async move { sent.await? })
+    }
+}

@@ -1,0 +1,285 @@
+//! What a changed plugin or resource may not do by itself: reach further with the grants and credentials that it was given
+//! for less. A version that asks for more waits for a root key, a credential for an admin.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use insta::assert_snapshot;
+use rstest::rstest;
+use serde_json::{Value, json};
+use support::{Bound, FakeGithub, Server, TOKEN};
+
+use super::plugins::{edit, reloaded};
+use crate::http::Answers;
+use crate::stable::{lines, stable};
+use crate::world::World;
+
+/// What a call gets, what is told of the credential, and what the upstream was sent.
+async fn seen(world: &World, bound: &Bound) -> Result<Value> {
+    let answer = world.call("github_get_repo", &json!({ "repo": "acme/site" })).await?;
+    let (_, shown) = world.api.get(&format!("/api/resources/{}", bound.resource)).await?;
+    let sent = lines(&world.github.take_requests(), TOKEN);
+    Ok(json!([answer["status"], answer["code"], answer["message"], shown["credential"]["status"], sent]))
+}
+
+fn snapshot(told: &[Value]) -> String {
+    told.iter().map(|line| stable(line).to_string()).collect::<Vec<_>>().join("\n")
+}
+
+async fn approve(world: &World, plugin: &str, body: &Value) -> Result<(u16, Value)> {
+    world.api.post(&format!("/api/plugins/{plugin}/approve"), body).await
+}
+
+async fn confirm(world: &World, bound: &Bound) -> Result<(u16, Value)> {
+    world.api.post(&format!("/api/resources/{}/credential/confirm", bound.resource), &Value::Null).await
+}
+
+/// What the list of plugins says of what waits.
+async fn pending(world: &World, plugin: &str) -> Result<Value> {
+    let (_, entry) = world.api.get(&format!("/api/plugins/{plugin}")).await?;
+    Ok(json!([entry["version"], entry["status"], entry["pending"]["version"], entry["pending"]["grows"]]))
+}
+
+#[tokio::test]
+async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let elsewhere = FakeGithub::start().await?;
+    let bound = world.grant_all("github").await?;
+    let path = format!("/api/resources/{}", bound.resource);
+    let mut told = vec![seen(&world, &bound).await?];
+    for url in [elsewhere.url(), format!("{}/v3", world.github.url()), elsewhere.url()] {
+        let (status, body) = world.api.patch(&path, &json!({ "config": { "api_base": url } })).await?;
+        ensure!(status == 200, "{body}");
+        told.push(seen(&world, &bound).await?);
+    }
+    assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
+    assert_snapshot!(snapshot(&told), @r#"
+    ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
+    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
+    ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
+    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
+    "#);
+
+    // An admin confirms, and nobody below.
+    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+    let route = format!("{path}/credential/confirm");
+    let mut answers = Answers::default();
+    answers.add(
+        "an operator moves it",
+        operator.patch(&path, &json!({ "config": { "api_base": "https://x.example" } })).await?,
+    );
+    answers.add("an operator confirms", operator.post(&route, &Value::Null).await?);
+    answers.add("an admin confirms", confirm(&world, &bound).await?);
+    answers.add("once more", confirm(&world, &bound).await?);
+    assert_snapshot!(answers, @r#"
+    an operator moves it: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the configuration and network of a resource need an admin key","request_id":"[id 1]"}
+    an operator confirms: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is needed","request_id":"[id 2]"}
+    an admin confirms: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
+    once more: 200 {"status":"ready","method":"token","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}
+    "#);
+    seen(&world, &bound).await?;
+    assert_eq!(lines(&elsewhere.requests(), TOKEN), ["GET /repos/acme/site (Bearer TOKEN)"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_a_credential_that_is_there_is_confirmed() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    ensure!(world.api.delete(&format!("/api/resources/{}/credential", bound.resource)).await?.0 == 204);
+    let mut answers = Answers::default();
+    answers.add("none", confirm(&world, &bound).await?);
+    answers.add(
+        "no resource",
+        world.api.post("/api/resources/0198c0de-0000-7000-8000-000000000000/credential/confirm", &Value::Null).await?,
+    );
+    assert_snapshot!(answers, @r#"
+    none: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such credential","request_id":"[id 1]"}
+    no resource: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource","request_id":"[id 2]"}
+    "#);
+    Ok(())
+}
+
+/// A version that would send the credential to more places, or in another way, waits; when it is approved, the credential
+/// waits for an admin on its own.
+#[rstest]
+#[case::one_more_origin("      audience: [\"http://127.0.0.1\", \"https://*.example.com\"]\n")]
+#[case::another_header("      inject: [{ header: X-Token, value: \"{access_token}\" }]\n")]
+#[case::the_query(
+    "      inject: [{ header: Authorization, value: \"Bearer {access_token}\" }, { query: t, value: \"{access_token}\" }]\n"
+)]
+#[tokio::test]
+async fn a_version_that_asks_for_the_credential_in_another_way(#[case] change: &str) -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let folder = world.server.plugins_dir().join("github");
+    edit(&folder, |text| text.replace("    - method: token\n", &format!("    - method: token\n{change}")))?;
+    assert_eq!(reloaded(&world, "github").await?[1], "needs_approval");
+    let told = seen(&world, &bound).await?;
+    assert_eq!(told, json!(["success", null, null, "ready", ["GET /repos/acme/site (Bearer TOKEN)"]]), "{told}");
+
+    let (status, entry) = approve(&world, "github", &json!({})).await?;
+    ensure!(status == 200 && entry["status"] == "loaded" && entry["pending"].is_null(), "{entry}");
+    let told = seen(&world, &bound).await?;
+    assert_eq!(told[1], "unauthenticated", "{told}");
+    assert_eq!((&told[3], &told[4]), (&json!("needs-authorization"), &json!([])), "{told}");
+
+    let (status, metadata) = confirm(&world, &bound).await?;
+    assert_eq!((status, &metadata["status"]), (200, &json!("ready")), "{metadata}");
+    Ok(())
+}
+
+/// Every way to widen what grants reach, each with what waits then. The old version serves on meanwhile.
+#[tokio::test]
+async fn a_version_that_grew_waits() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let folder = world.server.plugins_dir().join("github");
+    let original = fs::read_to_string(folder.join("monstrum.yaml"))?;
+    let mut told = Vec::new();
+    for (name, from, to) in [
+        ("a capability", "capabilities: [http]", "capabilities: [http, tools]"),
+        ("an origin", "capabilities: [http]", "capabilities: [http]\n  egress: [\"https://evil.example\"]"),
+        ("a milder operation", "operation: issue.write", "operation: issue.read"),
+        ("a dimension less", "- key: repos", "- key: repositories"),
+        ("a parameter less", "param_paths: [repo, owner_repo]", "param_paths: [repo]"),
+        ("another default place", "default: \"https://api.github.com\"", "default: \"https://evil.example\""),
+    ] {
+        fs::write(folder.join("monstrum.yaml"), &original)?;
+        assert_eq!(reloaded(&world, "github").await?[1], "loaded", "{name}: back again");
+        edit(&folder, |text| text.replace("version: 1.0.0", "version: 1.1.0").replace(from, to))?;
+        reloaded(&world, "github").await?;
+        told.push(json!([name, pending(&world, "github").await?]));
+        assert_eq!(seen(&world, &bound).await?[0], "success", "{name}");
+    }
+    assert_snapshot!(snapshot(&told), @r#"
+    ["a capability",["1.0.0","needs_approval","1.1.0",["capability `tools`"]]]
+    ["an origin",["1.0.0","needs_approval","1.1.0",["egress to `https://evil.example`"]]]
+    ["a milder operation",["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` is operation `issue.read` instead of `issue.write`","tool `github_update_issue` is operation `issue.read` instead of `issue.write`"]]]
+    ["a dimension less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` is gone"]]]
+    ["a parameter less",["1.0.0","needs_approval","1.1.0",["scope dimension `repos` no longer looks at `owner_repo`"]]]
+    ["another default place",["1.0.0","needs_approval","1.1.0",["api_base is by default https://evil.example"]]]
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
+    let mut world = World::with(&["github"]).await?;
+    let bound = world.grant_all("github").await?;
+    let folder = world.server.plugins_dir().join("github");
+    let mut answers = Answers::default();
+    answers.add("nothing waits", one_of(approve(&world, "github", &Value::Null).await?));
+    answers.add("no such plugin", one_of(approve(&world, "gitlab", &Value::Null).await?));
+    edit(&folder, |text| {
+        let text = text.replace("version: 1.0.0", "version: 1.1.0");
+        text.replace("operation: issue.write", "operation: issue.read")
+    })?;
+    answers.add("grew", (0, reloaded(&world, "github").await?));
+
+    // A start does not put it in force either, and the old version serves on from the database.
+    world.server.restart().await?;
+    world.api = world.server.api()?;
+    answers.add("after a start", (0, pending(&world, "github").await?));
+    assert_eq!(seen(&world, &bound).await?[0], "success");
+    for kind in ["admin", "operator"] {
+        let api = world.api.with_key(&world.api.new_key(kind, None).await?);
+        answers.add(kind, one_of(api.post("/api/plugins/github/approve", &json!({})).await?));
+    }
+    let other = format!("sha256:{}", "0".repeat(64));
+    answers.add("another digest", one_of(approve(&world, "github", &json!({ "digest": other })).await?));
+    answers.add("no digest", one_of(approve(&world, "github", &json!({ "digest": "x" })).await?));
+    let (_, entry) = world.api.get("/api/plugins/github").await?;
+    let (status, entry) = approve(&world, "github", &json!({ "digest": entry["pending"]["digest"] })).await?;
+    answers.add("its digest", (status, json!([entry["version"], entry["status"], entry["pending"]])));
+    answers.add("once more", one_of(approve(&world, "github", &json!({})).await?));
+    world.server.restart().await?;
+    world.api = world.server.api()?;
+    answers.add("after a start", (0, pending(&world, "github").await?));
+    assert_snapshot!(answers, @r#"
+    nothing waits: 409 "no version of this plugin waits for approval"
+    no such plugin: 404 "no such plugin"
+    grew: 0 ["1.0.0","needs_approval",null]
+    after a start: 0 ["1.0.0","needs_approval","1.1.0",["tool `github_create_issue` is operation `issue.read` instead of `issue.write`","tool `github_update_issue` is operation `issue.read` instead of `issue.write`"]]
+    admin: 403 "a root key is needed"
+    operator: 403 "a root key is needed"
+    another digest: 409 "the version that waits for approval has digest `[digest]`"
+    no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits at line 1 column 14"
+    its digest: 200 ["1.1.0","loaded",null]
+    once more: 409 "no version of this plugin waits for approval"
+    after a start: 0 ["1.1.0","loaded",null,null]
+    "#);
+    Ok(())
+}
+
+/// A version without the tool in between does not launder its change.
+#[tokio::test]
+async fn a_tool_that_comes_back_milder_waits_too() -> Result<()> {
+    let world = World::with(&["test-result"]).await?;
+    let folder = world.server.plugins_dir().join("test-result");
+    edit(&folder, |text| text.replace("name: test_result_run", "name: test_result_go"))?;
+    assert_eq!(reloaded(&world, "test-result").await?[1], "loaded");
+    edit(&folder, |text| {
+        let text = text.replace("name: test_result_go", "name: test_result_run");
+        text.replace("operation: result.run", "operation: result.read")
+    })?;
+    reloaded(&world, "test-result").await?;
+    assert_snapshot!(snapshot(&[pending(&world, "test-result").await?]), @r#"["1.0.0","needs_approval","1.0.0",["tool `test_result_run` is operation `result.read` instead of `result.run`"]]"#);
+    Ok(())
+}
+
+/// Approved or not, a tool without the parameter of a constrained dimension is denied, and so is every call of a binding
+/// whose dimension is gone.
+#[tokio::test]
+async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let folder = world.server.plugins_dir().join("github");
+    let call = async |tool: &str, params: Value| -> Result<Value> {
+        let answer = world.call(tool, &params).await?;
+        let audit = world.audit_of(&answer).await?;
+        Ok(json!([answer["status"], answer["code"], answer["message"], audit["rule"]]))
+    };
+    let mut told = vec![call("github_get_repo", json!({ "repo": "acme/site" })).await?];
+    // The same operation without the parameter that the scope looks at: it loads, with a warning, and never runs.
+    edit(&folder, |text| {
+        let (head, tools) = text.split_once("  tools:\n").unwrap_or_default();
+        let tool = "    - name: github_list_all\n      description: Lists every issue.\n      operation: issue.read\n      \
+                    input_schema: { type: object, properties: { all: { type: boolean } } }\n";
+        format!("{head}  tools:\n{tool}{tools}")
+    })?;
+    told.push(reloaded(&world, "github").await?);
+    told.push(call("github_list_all", json!({ "all": true })).await?);
+    edit(&folder, |text| text.replace("- key: repos", "- key: repositories"))?;
+    told.push(reloaded(&world, "github").await?);
+    ensure!(approve(&world, "github", &json!({})).await?.0 == 200);
+    told.push(call("github_get_repo", json!({ "repo": "acme/site" })).await?);
+    told.push(json!(lines(&world.github.take_requests(), TOKEN)));
+    assert_snapshot!(snapshot(&told), @r#"
+    ["success",null,null,null]
+    ["1.0.0","loaded",null]
+    ["scope_violation","scope","Scope violation: Repository (missing) is not authorized","scope.repos"]
+    ["1.0.0","needs_approval",null]
+    ["scope_violation","scope","Scope violation: scope repos is not one that this tool knows","scope.unknown_key"]
+    ["GET /repos/acme/site (Bearer TOKEN)"]
+    "#);
+    Ok(())
+}
+
+/// A plugin that served and cannot be read any more after a start serves as it was.
+#[tokio::test]
+async fn the_version_on_record_serves_when_the_folder_is_broken_at_a_start() -> Result<()> {
+    let mut world = World::on(Server::prepare(&["test-result"])?).await?;
+    world.grant_all("test-result").await?;
+    fs::write(world.server.plugins_dir().join("test-result/plugin.wasm"), "no component")?;
+    world.server.restart().await?;
+    world.api = world.server.api()?;
+    let (_, entry) = world.api.get("/api/plugins/test-result").await?;
+    assert_eq!((&entry["status"], &entry["version"]), (&json!("failed"), &json!("1.0.0")), "{entry}");
+    assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
+    Ok(())
+}
+
+fn one_of((status, body): (u16, Value)) -> (u16, Value) {
+    (status, if body["detail"].is_null() { body } else { body["detail"].clone() })
+}

@@ -1,0 +1,128 @@
+//! The database is lost under load, in every way that a database can be lost.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use support::{Disk, Postgres, Proxy, Way};
+
+use super::load::{EVENTS_OF_A_CALL, Load, check};
+use super::server_on;
+use crate::world::{World, eventually};
+
+/// Readiness is answered within this time, whatever the database does.
+const READY_MAX: Duration = Duration::from_secs(20);
+const DATABASE: &str = "monstrum";
+
+async fn world_on(url: &str) -> Result<World> {
+    let world = World::on(server_on(url)?).await?;
+    world.grant_all("github").await?;
+    Ok(world)
+}
+
+/// Waits until the server says that it is ready, or that it is not.
+async fn says(world: &World, is_ready: bool) -> Result<()> {
+    let wanted = if is_ready { 200 } else { 503 };
+    eventually("readiness changes", async || {
+        let began = Instant::now();
+        let (status, _) = world.api.get("/readyz").await?;
+        ensure!(began.elapsed() < READY_MAX, "readiness took {:?}", began.elapsed());
+        Ok((status == wanted).then_some(()))
+    })
+    .await
+}
+
+/// Breaks the database under load, mends it, and looks at what became of every call.
+async fn survives(
+    world: &World,
+    rounds: usize,
+    mut fail: impl AsyncFnMut() -> Result<()>,
+    mut mend: impl AsyncFnMut() -> Result<()>,
+) -> Result<()> {
+    let pid = world.server.pid();
+    let load = Load::start(world);
+    for _ in 0..rounds {
+        load.served(60).await?;
+        fail().await?;
+        says(world, false).await?;
+        load.refused(20).await?;
+        mend().await?;
+        says(world, true).await?;
+    }
+    load.served(60).await?;
+    let calls = load.end().await?;
+    check(world, &calls).await?;
+    ensure!(world.server.pid() == pid, "the server was started anew");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_killed_database_loses_no_call_that_was_answered() -> Result<()> {
+    let mut postgres = Postgres::start(&[])?;
+    let world = world_on(&postgres.database()?).await?;
+    let postgres = std::cell::RefCell::new(&mut postgres);
+    survives(&world, 3, async || postgres.borrow().kill(), async || postgres.borrow_mut().launch()).await
+}
+
+#[tokio::test]
+async fn a_restarted_database_loses_no_call_that_was_answered() -> Result<()> {
+    let mut postgres = Postgres::start(&[])?;
+    let world = world_on(&postgres.database()?).await?;
+    let postgres = std::cell::RefCell::new(&mut postgres);
+    survives(&world, 3, async || postgres.borrow_mut().stop(), async || postgres.borrow_mut().launch()).await
+}
+
+#[tokio::test]
+async fn a_full_disk_of_the_database_loses_no_call_that_was_answered() -> Result<()> {
+    let disk = Disk::new()?;
+    let postgres = Postgres::start(&["autovacuum=off"])?;
+    let world = world_on(&disk.database(&postgres, DATABASE)?).await?;
+    let fill = async || disk.fill(&postgres, DATABASE);
+    survives(&world, 1, fill, async || disk.free(&postgres, DATABASE)).await
+}
+
+/// A way to a server through which it can be lost.
+async fn behind_a_proxy(postgres: &Postgres) -> Result<(Proxy, String)> {
+    postgres.sql("postgres", &format!("create database {DATABASE}"))?;
+    let proxy = Proxy::to(postgres.socket()).await?;
+    let url = format!("postgres://postgres@127.0.0.1:{}/{DATABASE}", proxy.port());
+    Ok((proxy, url))
+}
+
+/// The server has the rows and nobody was told: they must be found and not be written again.
+#[tokio::test]
+async fn commits_whose_answers_are_lost_are_recorded_once() -> Result<()> {
+    let postgres = Postgres::start(&[])?;
+    let (proxy, url) = behind_a_proxy(&postgres).await?;
+    let world = world_on(&url).await?;
+    let lose = async || {
+        proxy.set(Way::LosesAnswers);
+        Ok(())
+    };
+    let mend = async || {
+        proxy.set(Way::Open);
+        Ok(())
+    };
+    survives(&world, 5, lose, mend).await?;
+    ensure!(proxy.has_lost_answers());
+    assert_eq!(postgres.sql(DATABASE, EVENTS_OF_A_CALL)?, "1", "an event was written twice");
+    Ok(())
+}
+
+/// Nothing is heard of the database, not even that it is gone.
+#[tokio::test]
+async fn a_silent_database_keeps_no_call_waiting_for_ever() -> Result<()> {
+    let postgres = Postgres::start(&[])?;
+    let (proxy, url) = behind_a_proxy(&postgres).await?;
+    let world = world_on(&url).await?;
+    let silence = async || {
+        proxy.set(Way::Swallows);
+        Ok(())
+    };
+    let mend = async || {
+        proxy.set(Way::Open);
+        Ok(())
+    };
+    survives(&world, 1, silence, mend).await?;
+    assert_eq!(postgres.sql(DATABASE, EVENTS_OF_A_CALL)?, "1", "an event was written twice");
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Two hosts on one database: each has its own chain of the audit, and each follows what the other changes.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use support::{Api, Postgres, Server};
+
+use super::server_on;
+use crate::world::{World, eventually, text};
+
+/// A host beside the first: a folder of its own, with the master key of the other.
+async fn beside(first: &Server, url: &str) -> Result<Server> {
+    let mut second = server_on(url)?;
+    std::fs::create_dir(second.data_dir())?;
+    std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
+    second.launch().await?;
+    ensure!(!second.key_file().exists(), "a second root key was made");
+    Ok(second)
+}
+
+fn api_of(server: &Server, key: &str) -> Result<Api> {
+    Api::new(server.url().context("it runs")?, key)
+}
+
+#[tokio::test]
+async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let world = World::on(server_on(&url)?).await?;
+    let second = beside(&world.server, &url).await?;
+    let there = api_of(&second, world.api.key())?;
+
+    let bound = world.grant_all("github").await?;
+    let list = json!({ "repo": "acme/site" });
+    eventually("the other host serves the call", async || {
+        Ok((there.call(&world.bot, "github_list_issues", &list).await?["status"] == "success").then_some(()))
+    })
+    .await?;
+    let (status, _) = there.delete(&format!("/api/bots/{}/resources/{}", world.bot, bound.binding)).await?;
+    assert_eq!(status, 204);
+    eventually("the first host refuses the call", async || {
+        Ok((world.call("github_list_issues", &list).await?["status"] == "permission_denied").then_some(()))
+    })
+    .await?;
+    for api in [&world.api, &there] {
+        let report = api.verify_audit().await?;
+        assert_eq!(report["valid"], true, "{report}");
+    }
+    assert_eq!(postgres.sql(url_database(&url)?, "select count(distinct writer) from audit_events")?, "2");
+    Ok(())
+}
+
+fn url_database(url: &str) -> Result<&str> {
+    url.split(['/', '?']).nth(3).context("an address names a database")
+}
+
+#[tokio::test]
+async fn a_start_interrupts_its_own_calls_only() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let mut world = World::on(server_on(&url)?).await?;
+    world.grant_all("github").await?;
+    let second = beside(&world.server, &url).await?;
+    let there = api_of(&second, world.api.key())?;
+    world.github.hold();
+    let call = |api: &Api| {
+        let (api, bot) = (api.clone(), world.bot.clone());
+        tokio::spawn(async move { api.call(&bot, "github_list_issues", &json!({ "repo": "acme/site" })).await })
+    };
+    let (here, other) = (call(&world.api), call(&there));
+    world.reached(2).await?;
+    world.server.kill().await?;
+    ensure!(here.await?.is_err(), "a call outlived its server");
+    world.server.launch().await?;
+    world.api = world.server.api()?;
+    let statuses = async |api: &Api| {
+        let (_, list) = api.get("/api/audit").await?;
+        let items = list["items"].as_array().context("a list has items")?;
+        let mut statuses: Vec<_> = items.iter().map(|call| text(&call["status"]).to_owned()).collect();
+        statuses.sort();
+        anyhow::Ok(statuses)
+    };
+    assert_eq!(statuses(&world.api).await?, ["interrupted", "running"]);
+    world.github.release();
+    assert_eq!(other.await??["status"], "success");
+    assert_eq!(statuses(&world.api).await?, ["interrupted", "success"]);
+    for api in [&world.api, &there] {
+        let report = api.verify_audit().await?;
+        assert_eq!(report["valid"], true, "{report}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn hosts_that_start_at_once_agree_on_the_keys() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    for _ in 0..3 {
+        let url = postgres.database()?;
+        let mut hosts = Vec::new();
+        for _ in 0..2 {
+            let host = server_on(&url)?;
+            std::fs::create_dir(host.data_dir())?;
+            let key = host.data_dir().join("master.key");
+            std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
+            std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+            hosts.push(host);
+        }
+        let [mut first, mut second] = <[Server; 2]>::try_from(hosts).ok().context("two hosts")?;
+        let (a, b) = tokio::join!(first.launch(), second.launch());
+        a?;
+        b?;
+        let with_key: Vec<_> = [&first, &second].into_iter().filter(|host| host.key_file().exists()).collect();
+        ensure!(with_key.len() == 1, "{} root keys were made", with_key.len());
+        let key = with_key[0].api()?.key().to_owned();
+        for host in [&first, &second] {
+            let api = api_of(host, &key)?;
+            assert_eq!(api.verify_audit().await?["valid"], true);
+            assert_eq!(api.get("/api/bots").await?.0, 200);
+        }
+    }
+    Ok(())
+}

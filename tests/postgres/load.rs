@@ -1,0 +1,147 @@
+//! Calls that are made all the time, and what must be true of them in the end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use support::Api;
+use tokio::task::JoinSet;
+
+use crate::world::{World, eventually, text};
+
+const WORKERS: usize = 12;
+/// Between two calls of a worker: a server that refuses at once would else do nothing but refuse.
+const PAUSE: Duration = Duration::from_millis(2);
+/// No call takes longer, whatever the database does. A connection may take five seconds, a statement twelve, and a call
+/// meets two of them.
+const CALL_MAX: Duration = Duration::from_secs(40);
+
+/// Calls under way.
+pub(super) struct Load {
+    stop: Arc<AtomicBool>,
+    counts: Arc<Counts>,
+    workers: JoinSet<Result<Vec<Call>>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    served: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// A call, and how it was answered.
+pub(super) struct Call {
+    marker: String,
+    /// The id of one that was served; none of one that was refused for want of a database.
+    request_id: Option<String>,
+}
+
+impl Load {
+    /// Workers that list and create issues.
+    pub(super) fn start(world: &World) -> Load {
+        let (stop, counts) = (Arc::<AtomicBool>::default(), Arc::<Counts>::default());
+        let mut workers = JoinSet::new();
+        for worker in 0..WORKERS {
+            let (stop, counts) = (Arc::clone(&stop), Arc::clone(&counts));
+            let (api, bot) = (world.api.clone(), world.bot.clone());
+            workers.spawn(async move {
+                let mut calls = Vec::new();
+                for number in 0.. {
+                    if stop.load(Ordering::Acquire) {
+                        break;
+                    }
+                    let call = call(&api, &bot, format!("marker-{worker:02}-{number:06}"), number % 2 == 0).await?;
+                    let count = if call.request_id.is_some() { &counts.served } else { &counts.refused };
+                    count.fetch_add(1, Ordering::AcqRel);
+                    calls.push(call);
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok(calls)
+            });
+        }
+        Load { stop, counts, workers }
+    }
+
+    /// Waits until so many calls more are served.
+    pub(super) async fn served(&self, count: usize) -> Result<()> {
+        self.reaches(&self.counts.served, count, "calls are served").await
+    }
+
+    /// Waits until so many calls more are refused for want of a database.
+    pub(super) async fn refused(&self, count: usize) -> Result<()> {
+        self.reaches(&self.counts.refused, count, "calls are refused").await
+    }
+
+    async fn reaches(&self, counter: &AtomicUsize, count: usize, what: &str) -> Result<()> {
+        let goal = counter.load(Ordering::Acquire) + count;
+        eventually(what, async || Ok((counter.load(Ordering::Acquire) >= goal).then_some(()))).await
+    }
+
+    /// No more calls; all that there were.
+    pub(super) async fn end(self) -> Result<Vec<Call>> {
+        self.stop.store(true, Ordering::Release);
+        let calls: Vec<_> = self.workers.join_all().await.into_iter().collect::<Result<_>>()?;
+        Ok(calls.into_iter().flatten().collect())
+    }
+}
+
+/// A call may be served, or refused with `unavailable`; anything else is a fault.
+async fn call(api: &Api, bot: &str, marker: String, is_change: bool) -> Result<Call> {
+    let (tool, params) = match is_change {
+        true => ("github_create_issue", json!({ "repo": "acme/site", "title": marker })),
+        false => ("github_list_issues", json!({ "repo": "acme/site", "since": marker })),
+    };
+    let began = Instant::now();
+    let (status, answer) =
+        api.post(&format!("/api/bots/{bot}/tools/{tool}/call"), &json!({ "params": params })).await?;
+    ensure!(began.elapsed() < CALL_MAX, "{marker} took {:?}", began.elapsed());
+    let request_id = match (status, text(&answer["status"]), text(&answer["code"]), text(&answer["type"])) {
+        (200, "success", _, _) => Some(text(&answer["request_id"]).to_owned()),
+        (200, "error", "unavailable", _) | (503, _, _, "urn:monstrum:error:unavailable") => None,
+        _ => bail!("{marker} was answered {status} {answer}"),
+    };
+    Ok(Call { marker, request_id })
+}
+
+fn marker(text: &str) -> Option<String> {
+    const LENGTH: usize = "marker-00-000000".len();
+    let start = text.find("marker-")?;
+    text.get(start..start + LENGTH).map(str::to_owned)
+}
+
+/// What holds of every call once the database is well again: those that were served are in the audit as such, those
+/// that reached the upstream are in it, none is in it twice, none is open, and the chain is whole.
+pub(super) async fn check(world: &World, calls: &[Call]) -> Result<()> {
+    let report = world.api.verify_audit().await?;
+    assert_eq!(report["valid"], true, "{report}");
+    let (status, export) = world.api.get("/api/audit/export").await?;
+    ensure!(status == 200, "{export}");
+    let mut recorded: BTreeMap<String, Value> = BTreeMap::new();
+    for line in export.as_str().context("an export of many lines is no single JSON")?.lines() {
+        let call: Value = serde_json::from_str(line)?;
+        ensure!(call["status"] != "running", "a call is still open: {call}");
+        let marker = marker(&call["params"].to_string()).with_context(|| format!("no marker in {call}"))?;
+        ensure!(recorded.insert(marker.clone(), call).is_none(), "{marker} is in the audit twice");
+    }
+    for call in calls.iter().filter(|call| call.request_id.is_some()) {
+        let found = recorded.get(&call.marker).with_context(|| format!("{} was served and is lost", call.marker))?;
+        assert_eq!(
+            [text(&found["status"]), text(&found["request_id"])],
+            ["success", call.request_id.as_deref().unwrap_or_default()]
+        );
+    }
+    let asked = world.github.requests();
+    let reached =
+        asked.iter().filter_map(|asked| marker(&asked.query).or_else(|| marker(&String::from_utf8_lossy(&asked.body))));
+    for marker in reached.collect::<BTreeSet<_>>() {
+        ensure!(recorded.contains_key(&marker), "{marker} reached the upstream and is not in the audit");
+    }
+    Ok(())
+}
+
+/// How many events of each kind a database holds of one call, at most.
+pub(super) const EVENTS_OF_A_CALL: &str =
+    "select coalesce(max(count), 0) from (select count(*) from audit_events group by request_id, kind) as counts";

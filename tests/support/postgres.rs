@@ -1,0 +1,305 @@
+//! A PostgreSQL server of the tests' own: the real one, in a temporary folder, reached by a socket in it.
+//!
+//! It ends with the process that has started it, however that ends: a shell holds the server and waits on a pipe that
+//! breaks with us. (A signal on the parent's death would come with the end of a mere thread, as each test is one.)
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// Recovery after a crash included, on a machine that may be busy.
+const START_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+/// Names a socket, which lies in a folder of its own.
+const SOCKET_PORT: u16 = 5432;
+const USER: &str = "postgres";
+/// Of the user, for those who come over TCP. Every character that has a meaning in a URL.
+const PASSWORD: &str = "pass/wo:rd@?#%";
+
+/// Runs the server until nobody holds the other end of its input; then removes what it is told to.
+const KEEPER: &str = r#"
+program="$1" folder="$2" remove="$3"
+shift 3
+"$program" -D "$folder" "$@" >>"$folder.log" 2>&1 </dev/null &
+cat >/dev/null
+kill -QUIT $! 2>/dev/null
+wait $!
+if [ -n "$remove" ]; then rm -rf "$remove"; fi
+"#;
+
+/// A server. Dropping it ends it and removes its folder.
+pub struct Postgres {
+    keeper: Option<Child>,
+    folder: PathBuf,
+    programs: PathBuf,
+    settings: Vec<String>,
+    port: u16,
+    removed_by_keeper: bool,
+    /// Last, so that it is removed when the server has ended.
+    _home: Option<TempDir>,
+}
+
+impl Postgres {
+    /// A new server with these settings, such as `fsync=off`.
+    pub fn start(settings: &[&str]) -> Result<Postgres> {
+        let home = home()?;
+        let mut server = Postgres::create(home.path(), settings)?;
+        server._home = Some(home);
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// A new server that can be reached over TCP besides, with a password.
+    pub fn on_tcp(settings: &[&str]) -> Result<Postgres> {
+        let home = home()?;
+        let mut server = Postgres::create(home.path(), settings)?;
+        server._home = Some(home);
+        server.port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        server.settings.push("listen_addresses=127.0.0.1".to_owned());
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// A new server for a `static`, which is never dropped: its folder goes with the process, too.
+    pub fn for_all(settings: &[&str]) -> Result<Postgres> {
+        let home = home()?.keep();
+        let mut server = Postgres::create(&home, settings)?;
+        server.removed_by_keeper = true;
+        server.launch()?;
+        Ok(server)
+    }
+
+    fn create(home: &Path, settings: &[&str]) -> Result<Postgres> {
+        let server = Postgres {
+            keeper: None,
+            folder: home.join("data"),
+            programs: programs()?,
+            settings: settings.iter().map(|setting| (*setting).to_owned()).collect(),
+            port: SOCKET_PORT,
+            removed_by_keeper: false,
+            _home: None,
+        };
+        let password = home.join("password");
+        fs::write(&password, PASSWORD)?;
+        hand_over(&password)?;
+        let mut initdb = server.program("initdb")?;
+        initdb.arg("--pgdata").arg(&server.folder).arg("--pwfile").arg(&password).args([
+            "--username",
+            USER,
+            "--auth-local=trust",
+            "--auth-host=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "--no-sync",
+        ]);
+        let output = initdb.output().context("cannot run initdb")?;
+        ensure!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(server)
+    }
+
+    /// Starts the server again, and waits until it takes connections.
+    pub fn launch(&mut self) -> Result<()> {
+        let until = Instant::now() + START_MAX;
+        self.spawn()?;
+        let mut seen = self.log().len();
+        while !self.psql("postgres", "select 1")?.status.success() {
+            ensure!(Instant::now() < until, "PostgreSQL does not start within {START_MAX:?}: {}", self.log());
+            std::thread::sleep(POLL);
+            // Of a server that was killed some processes may still be ending, and the next one then refuses to start.
+            let log = self.log();
+            if log.get(seen..).is_some_and(|new| new.contains("pre-existing shared memory block")) {
+                seen = log.len();
+                self.spawn()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&mut self) -> Result<()> {
+        self.release();
+        let mut keeper = self.program_as_owner("sh")?;
+        keeper.args(["-c", KEEPER, "keeper"]).arg(self.programs.join("postgres")).arg(&self.folder);
+        keeper.arg(if self.removed_by_keeper { self.home() } else { Path::new("") });
+        let socket = format!("unix_socket_directories={}", self.home().display());
+        let port = format!("port={}", self.port);
+        for setting in ["listen_addresses=", &socket, &port].into_iter().chain(self.settings.iter().map(String::as_str))
+        {
+            keeper.args(["-c", setting]);
+        }
+        // Ctrl-C on the terminal is for us; our end is the keeper's.
+        keeper.stdin(Stdio::piped()).process_group(0);
+        self.keeper = Some(keeper.spawn().context("cannot run sh")?);
+        Ok(())
+    }
+
+    /// Ends the server as an operator does who does not wait for clients.
+    pub fn stop(&mut self) -> Result<()> {
+        self.signal(Signal::INT)?;
+        let until = Instant::now() + START_MAX;
+        while self.pid().is_some() {
+            ensure!(Instant::now() < until, "PostgreSQL does not end: {}", self.log());
+            std::thread::sleep(POLL);
+        }
+        self.release();
+        Ok(())
+    }
+
+    /// Kills the server's first process; the others find that out and end. Nothing is written any more.
+    pub fn kill(&self) -> Result<()> {
+        self.signal(Signal::KILL)
+    }
+
+    /// Sends a signal to the server's first process.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = self.pid().context("PostgreSQL does not run")?;
+        kill_process(Pid::from_raw(pid).context("no process has the number 0")?, signal)?;
+        Ok(())
+    }
+
+    fn pid(&self) -> Option<i32> {
+        let file = fs::read_to_string(self.folder.join("postmaster.pid")).ok()?;
+        file.lines().next()?.parse().ok()
+    }
+
+    /// Lets go of the keeper, which ends what is left of the server, and waits for both.
+    fn release(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            drop(keeper.wait());
+        }
+    }
+
+    /// A new, empty database, in which texts sort as people expect; its address, by the socket.
+    pub fn database(&self) -> Result<String> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("monstrum_{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let sql = format!("create database {name} template template0 locale_provider icu icu_locale 'en-US'");
+        self.sql("postgres", &sql)?;
+        Ok(self.url(&name))
+    }
+
+    /// The address of a database, by the socket.
+    #[must_use]
+    pub fn url(&self, database: &str) -> String {
+        format!("postgres:///{database}?host={}&port={}&user={USER}", self.home().display(), self.port)
+    }
+
+    /// The address of a database over TCP, with the password.
+    #[must_use]
+    pub fn tcp_url(&self, database: &str) -> String {
+        let password = PASSWORD.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+        format!("postgres://{USER}:{password}@127.0.0.1:{}/{database}", self.port)
+    }
+
+    /// The socket itself.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.home().join(format!(".s.PGSQL.{}", self.port))
+    }
+
+    /// The port of the server, on 127.0.0.1 if it is there at all.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What must be seen nowhere.
+    #[must_use]
+    pub fn password(&self) -> &'static str {
+        PASSWORD
+    }
+
+    /// Runs SQL as another program would; what it gives, a line a row.
+    pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
+        let output = self.psql(database, sql)?;
+        ensure!(output.status.success(), "{sql}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim_end().to_owned())
+    }
+
+    fn psql(&self, database: &str, sql: &str) -> Result<std::process::Output> {
+        let mut psql = self.program("psql")?;
+        psql.arg("--host").arg(self.home()).arg("--port").arg(self.port.to_string());
+        psql.args(["--username", USER, "--dbname", database]);
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command", sql]);
+        psql.output().context("cannot run psql")
+    }
+
+    /// What the server has written about itself.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.with_extension("log")).unwrap_or_default()
+    }
+
+    /// The folder that holds the socket, and that the server may write to.
+    #[must_use]
+    pub fn home(&self) -> &Path {
+        self.folder.parent().expect("the data lie in a folder")
+    }
+
+    fn program(&self, name: &str) -> Result<Command> {
+        self.program_as_owner(self.programs.join(name))
+    }
+
+    /// A program run as the owner of the folder, since PostgreSQL refuses to be run by root.
+    fn program_as_owner(&self, program: impl AsRef<std::ffi::OsStr>) -> Result<Command> {
+        let mut command = Command::new(program);
+        command.current_dir(self.home()).stdin(Stdio::null());
+        if let Some((user, group)) = owner()? {
+            command.uid(user).gid(group);
+        }
+        Ok(command)
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+fn home() -> Result<TempDir> {
+    let home = tempfile::Builder::new().prefix("postgres-").tempdir().context("no temporary folder")?;
+    hand_over(home.path())?;
+    Ok(home)
+}
+
+/// Gives a file to the user as whom the server runs.
+pub fn hand_over(path: &Path) -> Result<()> {
+    if let Some((user, group)) = owner()? {
+        std::os::unix::fs::chown(path, Some(user), Some(group))?;
+    }
+    Ok(())
+}
+
+/// Whom the server runs as, if that is not us.
+fn owner() -> Result<Option<(u32, u32)>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let id = |what| -> Result<u32> {
+        let output = Command::new("id").args([what, USER]).output().context("cannot run id")?;
+        let text = String::from_utf8(output.stdout)?;
+        text.trim().parse().context("there is no user `postgres`; Debian's package makes one: cargo xtask test")
+    };
+    Ok(Some((id("-u")?, id("-g")?)))
+}
+
+/// The programs of the newest version that is installed.
+fn programs() -> Result<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let newest = versions.filter_map(|entry| {
+        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+        Some((version, entry.path().join("bin")))
+    });
+    match newest.max() {
+        Some((_, programs)) => Ok(programs),
+        None => bail!("PostgreSQL is not installed; run: cargo xtask test"),
+    }
+}

@@ -1,0 +1,138 @@
+//! What the server tells about itself: metrics, log lines, spans. None of it may hold what passes through a call.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::{Server, TOKEN};
+
+use crate::world::{World, text};
+
+/// A call that succeeds, one that scopes refuse and one of a tool that is not there.
+async fn some_calls(world: &World) -> Result<Vec<Value>> {
+    world.grant("github", &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let mut answers = Vec::new();
+    for (tool, repo) in [("github_get_repo", "acme/site"), ("github_get_repo", "other/x"), ("no_such_tool", "x")] {
+        answers.push(world.call(tool, &json!({ "repo": repo })).await?);
+    }
+    Ok(answers)
+}
+
+#[tokio::test]
+async fn metrics_count_calls_by_status_and_code_and_time_each_stage() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    some_calls(&world).await?;
+    let (status, metrics) = world.api.get("/metrics").await?;
+    ensure!(status == 200, "{metrics}");
+    let metrics = text(&metrics);
+    for line in [
+        "monstrum_calls_total{status=\"success\",code=\"\"} 1",
+        "monstrum_calls_total{status=\"scope_violation\",code=\"scope\"} 1",
+        "monstrum_calls_total{status=\"permission_denied\",code=\"denied\"} 1",
+        "monstrum_call_stage_seconds_count{stage=\"resolve\"} 2",
+        "monstrum_call_stage_seconds_count{stage=\"params\"} 2",
+        "monstrum_call_stage_seconds_count{stage=\"guardian\"} 1",
+        "monstrum_call_stage_seconds_count{stage=\"queue\"} 1",
+        "monstrum_call_stage_seconds_count{stage=\"execute\"} 1",
+        "monstrum_call_stage_seconds_count{stage=\"redact\"} 3",
+        "monstrum_call_stage_seconds_count{stage=\"audit\"} 3",
+        "monstrum_egress_request_seconds_count{outcome=\"2xx\"} 1",
+        "monstrum_call_fuel_count 1",
+        "monstrum_pool_calls 0",
+        "monstrum_pool_calls_max 1000",
+        "monstrum_queue_calls 0",
+        "monstrum_queue_audit_rows 0",
+        "monstrum_database_usable 1",
+    ] {
+        assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
+    }
+    for name in
+        ["monstrum_audit_commit_seconds_bucket", "monstrum_audit_commit_rows_sum", "monstrum_database_poll_seconds"]
+    {
+        assert!(metrics.contains(name), "{name} is not in\n{metrics}");
+    }
+    assert!(!metrics.contains("acme") && !metrics.contains("no_such_tool"), "labels come from fixed lists:\n{metrics}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn log_lines_are_json_by_setting_and_name_the_call() -> Result<()> {
+    let server = Server::prepare(&["github"])?.argument("--log-format=json").variable("MONSTRUM_LOG", "debug");
+    let mut world = World::on(server).await?;
+    let answers = some_calls(&world).await?;
+    world.server.stop().await?;
+    let output = world.server.output();
+    let lines: Vec<Value> =
+        output.lines().filter(|line| line.starts_with('{')).map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let ended: Vec<&Value> = lines.iter().filter(|line| line["message"] == "call ended").collect();
+    ensure!(ended.len() == 3, "{output}");
+    for (line, answer) in ended.iter().zip(&answers) {
+        let call = line["spans"].as_array().into_iter().flatten().find(|span| span["name"] == "call");
+        let call = call.with_context(|| format!("no span of a call in {line}"))?;
+        assert_eq!((&call["call.id"], &call["bot.id"]), (&answer["request_id"], &json!(world.bot)), "{line}");
+        assert_eq!((&line["status"], line["level"].as_str()), (&answer["status"], Some("DEBUG")), "{line}");
+        let decision = if answer["status"] == "success" { "allow" } else { "deny" };
+        assert_eq!(call["decision"], decision, "{line}");
+    }
+    for never in [TOKEN, "acme/site", "other/x"] {
+        assert!(!output.contains(never), "`{never}` is in the log:\n{output}");
+    }
+    Ok(())
+}
+
+/// The body of one request; the answer is 200 and nothing.
+fn taken(mut stream: TcpStream) -> Result<(String, Vec<u8>)> {
+    let mut received = Vec::new();
+    let mut part = [0; 4096];
+    loop {
+        let count = stream.read(&mut part)?;
+        received.extend(part.get(..count).unwrap_or_default());
+        let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n") else {
+            ensure!(count > 0, "the request ends in its head");
+            continue;
+        };
+        let head = String::from_utf8_lossy(received.get(..end).unwrap_or_default()).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).context("a length")?;
+        let body = received.get(end + 4..).unwrap_or_default();
+        if body.len() >= length.parse()? {
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")?;
+            return Ok((head, body.to_vec()));
+        }
+        ensure!(count > 0, "the request ends in its body");
+    }
+}
+
+#[tokio::test]
+async fn spans_of_a_call_are_exported_and_hold_no_secret() -> Result<()> {
+    let collector = TcpListener::bind("127.0.0.1:0")?;
+    let endpoint = format!("--otlp-endpoint=http://{}", collector.local_addr()?);
+    let (sender, batches) = mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in collector.incoming() {
+            if sender.send(stream.map_err(anyhow::Error::from).and_then(taken)).is_err() {
+                return;
+            }
+        }
+    });
+    let mut world = World::on(Server::prepare(&["github"])?.argument(&endpoint)).await?;
+    some_calls(&world).await?;
+    // The last spans are sent when the server ends.
+    world.server.stop().await?;
+    let mut sent = Vec::new();
+    while let Ok(batch) = batches.try_recv() {
+        let (head, body) = batch?;
+        assert!(head.starts_with("post /v1/traces http/1.1"), "{head}");
+        sent.extend(body);
+    }
+    let holds = |text: &str| sent.windows(text.len()).any(|window| window == text.as_bytes());
+    for name in ["monstrum", "call", "execute", "egress", "github_get_repo", "decision", "allow", "deny", "plugin.name"]
+    {
+        assert!(holds(name), "`{name}` is in no span");
+    }
+    for never in [TOKEN, "acme/site", "other/x"] {
+        assert!(!holds(never), "`{never}` is in a span");
+    }
+    Ok(())
+}
