@@ -298,6 +298,26 @@ async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {
     Ok(())
 }
 
+/// Both ways ask for the credential, and neither gets it for an origin that it was not given for.
+#[tokio::test]
+async fn an_origin_outside_of_the_audience_is_reached_without_the_credential() -> Result<()> {
+    let other = FakeGithub::start_with_token("none").await?;
+    let server = Server::prepare(&WAYS.map(|(plugin, _)| plugin))?;
+    for (plugin, _) in WAYS {
+        let path = server.plugins_dir().join(plugin).join("monstrum.yaml");
+        let manifest = fs::read_to_string(&path)?;
+        fs::write(&path, format!("{manifest}\nexecutor: {{ egress: [\"{}\"] }}\n", other.url()))?;
+    }
+    let world = with_both_ways(server).await?;
+    let params = json!({ "path": format!("{}/echo", other.url()), "authenticate": true });
+    for answer in by_both_ways(&world, &params).await? {
+        assert_eq!(told(&answer)?, "200");
+    }
+    assert_eq!(lines(&other.requests(), TOKEN), ["GET /echo (no authorization)"; 2]);
+    assert_eq!(lines(&world.github.requests(), TOKEN), [""; 0]);
+    Ok(())
+}
+
 /// A guest may wait for less time than its call has, never for more.
 #[tokio::test]
 async fn a_guests_own_time_out_only_shortens() -> Result<()> {

@@ -200,7 +200,7 @@ impl Sending<'_, '_> {
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
             return self.refreshed(&credential, request, url).await;
         }
-        if expires_in_ms <= 0 {
+        if expires_in_ms <= 0 && credential.is_for(url) {
             return Err(CredentialState::Expired.failure());
         }
         self.admit(credential, request, url).await

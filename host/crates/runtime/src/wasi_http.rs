@@ -252,3 +252,6 @@ fn error(failure: Failure) -> Error {
         FailureCode::Internal => Error::InternalError(Some(failure.message)),
     }
 }
+
+#[cfg(test)]
+mod tests;

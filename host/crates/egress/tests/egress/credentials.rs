@@ -240,6 +240,11 @@ async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
     call.credential.expires_at = Some(NOW);
     call.assert_refused(FailureCode::Unauthenticated).await;
     assert!(server.seen().is_empty());
+    // Where it would not be sent anyway, it does not matter.
+    call.credential.audience.clear();
+    call.source.current = Err(CredentialState::Ready);
+    assert!(call.send().await.is_ok());
+    assert_eq!(server.seen()[0].header("authorization"), None);
 }
 
 #[tokio::test]
