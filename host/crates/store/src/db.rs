@@ -59,6 +59,14 @@ impl Db {
         }
     }
 
+    /// For a read that walks a whole table, which may take minutes.
+    pub(crate) async fn read_at_length(&self) -> Result<Session, StoreError> {
+        match self {
+            Db::Sqlite { .. } => self.read().await,
+            Db::Postgres(postgres) => postgres.read_at_length().await.map(Session::Postgres),
+        }
+    }
+
     /// For writes. SQLite's lock is taken at once: a transaction that reads first could fail when it comes to write.
     pub(crate) async fn write(&self) -> Result<Session, StoreError> {
         match self {

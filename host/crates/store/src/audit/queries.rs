@@ -122,13 +122,15 @@ impl Store {
 
     /// All writers that have a chain.
     pub async fn writers(&self) -> Result<Vec<String>, StoreError> {
-        let rows = self.db.all("select distinct writer from audit_events order by writer", args![]).await?;
+        let sql = "select distinct writer from audit_events order by writer";
+        let rows = self.db.read_at_length().await?.all(sql, args![]).await?;
         Ok(rows.into_iter().map(|Writer(writer)| writer).collect())
     }
 
     /// How many events there are.
     pub async fn count_events(&self) -> Result<i64, StoreError> {
-        Ok(self.db.one("select count(*) as value from audit_events", args![]).await?.unwrap_or(0))
+        let sql = "select count(*) as value from audit_events";
+        Ok(self.db.read_at_length().await?.one(sql, args![]).await?.unwrap_or(0))
     }
 }
 

@@ -39,6 +39,10 @@ pub(crate) struct Limits {
 /// The server has this much longer than its own limit to say that it has reached it.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
+/// Verification counts the rows of the audit; ten minutes are enough for a few hundred million.
+const AT_LENGTH: Duration = Duration::from_secs(600);
+const BEGIN_AT_LENGTH: &str = "begin read only; set local statement_timeout = '600s'";
+
 impl Limits {
     fn answer(self) -> Duration {
         self.statement + ANSWER_GRACE
@@ -93,6 +97,13 @@ impl Postgres {
 
     pub(crate) async fn read_consistently(&self) -> Result<PostgresSession, StoreError> {
         self.readers.transaction("begin isolation level repeatable read read only").await
+    }
+
+    /// For a read that walks a whole table.
+    pub(crate) async fn read_at_length(&self) -> Result<PostgresSession, StoreError> {
+        let mut session = self.readers.transaction(BEGIN_AT_LENGTH).await?;
+        session.limit = AT_LENGTH + ANSWER_GRACE;
+        Ok(session)
     }
 
     pub(crate) async fn write(&self) -> Result<PostgresSession, StoreError> {
