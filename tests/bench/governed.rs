@@ -21,9 +21,10 @@ use support::{Api, Server};
 use tokio_util::sync::CancellationToken;
 
 use crate::bare::{Bare, ExecuteRequest};
+use crate::cpu;
 use crate::report::{Measure, Row, Stage};
 use crate::sample::{Rounds, Sample};
-use crate::scene::{self, PLUGIN, TOOL};
+use crate::scene::{self, Grant, NO_UPSTREAM, PLUGIN, TOOL};
 
 const ROUNDS: usize = 41;
 const STAGE_GROUPS: usize = 150;
@@ -42,7 +43,7 @@ pub struct Host {
 impl Host {
     /// Starts the host on fresh folders and makes a bot.
     pub async fn start() -> Result<Host> {
-        let folders = Server::prepare(&[PLUGIN])?;
+        let folders = Server::prepare(&[PLUGIN, cpu::PLUGIN])?;
         let flags = ServeFlags {
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             data_dir: Some(folders.data_dir()),
@@ -53,7 +54,8 @@ impl Host {
         let running = boot::start(settings).await.context("the host does not start")?;
         let key = running.admin_key.as_ref().context("a fresh folder gives a root key")?;
         let api = Api::new(&running.base_url, key.expose())?;
-        let bot = scene::bots(&api, 1).await?.pop().context("one bot was made")?;
+        let grants = [Grant::with_patterns(), Grant::all(cpu::PLUGIN)];
+        let bot = scene::bot(&api, "bench", NO_UPSTREAM, &grants).await?;
         let bot = bot.id.parse().map_err(|_| anyhow!("a bot's id is not one"))?;
         let workspace = running.app.policy.load().default_workspace();
         Ok(Host { running, folders, workspace, bot })
@@ -75,11 +77,16 @@ impl Host {
     }
 
     fn call(&self, params: &Value) -> IncomingCall {
+        self.call_of(TOOL, params)
+    }
+
+    /// A call of any tool that the bot has.
+    pub fn call_of(&self, tool: &str, params: &Value) -> IncomingCall {
         IncomingCall {
             request_id: RequestId::new(),
             workspace: self.workspace,
             bot: self.bot,
-            tool: TOOL.to_owned(),
+            tool: tool.to_owned(),
             params: params.clone(),
             task_id: None,
             resource: None,
@@ -148,7 +155,8 @@ async fn floor_round(bare: &Bare, request: &ExecuteRequest) -> Result<Sample> {
     Ok(Sample::new(times, began.elapsed()))
 }
 
-fn check(outcome: &CallOutcome) -> Result<()> {
+/// Whether a call did what it should.
+pub fn check(outcome: &CallOutcome) -> Result<()> {
     ensure!(outcome.status == Status::Success, "a call failed: {:?} {:?}", outcome.code, outcome.message);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use support::Server;
 
 use crate::floor;
@@ -22,11 +22,8 @@ const WITHOUT: &str = "axum + bare call, no database";
 pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
     let mut server = Server::prepare(&[PLUGIN])?;
     server.launch().await?;
-    let url = server.url().context("the server does not run")?;
-    let address = url.strip_prefix("http://").context("the server speaks HTTP")?.to_owned();
-    let bots = scene::bots(&server.api()?, BOTS).await?;
-    let requests = (0..CONNECTIONS).map(|number| scene::request(&bots[number % BOTS]));
-    let requests = requests.collect::<Result<Vec<_>>>()?;
+    let address = scene::address(&server)?;
+    let requests = scene::requests(&scene::bots(&server.api()?, BOTS).await?, CONNECTIONS)?;
 
     let wasm = server.plugins_dir().join(PLUGIN).join("plugin.wasm");
     let database = server.home().join("floor.db");

@@ -11,59 +11,145 @@ use tokio::task::JoinSet;
 use crate::sample::Sample;
 use crate::scene::SUCCESS;
 
-/// Loads the server at `address`, one connection for each of `requests`, and gives the times of all answers.
-pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Sample> {
-    let mut connections = JoinSet::new();
-    let mut streams = Vec::with_capacity(requests.len());
-    for _ in requests {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
-        stream.set_nodelay(true)?;
-        streams.push(stream);
-    }
-    let began = Instant::now();
-    for (stream, request) in streams.into_iter().zip(requests) {
-        connections.spawn(connection(stream, request.clone(), began + duration));
-    }
-    let mut times = Vec::new();
-    while let Some(ended) = connections.join_next().await {
-        times.extend(ended.context("a connection's task failed")??);
-    }
-    ensure!(!times.is_empty(), "{address} answered nothing");
-    Ok(Sample::new(times, began.elapsed()))
+/// What many connections have seen.
+pub struct Load {
+    pub sample: Sample,
+    /// Answers that were no success.
+    pub failed: usize,
+    /// One of them.
+    failure: Option<String>,
 }
 
-async fn connection(mut stream: TcpStream, request: Vec<u8>, until: Instant) -> Result<Vec<Duration>> {
-    let mut times = Vec::new();
-    let mut buffer = Vec::with_capacity(16 << 10);
+impl Load {
+    /// The times, where nothing may have failed.
+    fn all_well(self) -> Result<Sample> {
+        match self.failure {
+            Some(failure) => bail!("{} calls failed; one got: {failure}", self.failed),
+            None => Ok(self.sample),
+        }
+    }
+}
+
+/// Loads the server at `address`, one connection for each of `requests`, and gives the times of all answers. An answer
+/// that is no success ends it.
+pub async fn run(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Sample> {
+    count(address, requests, duration).await?.all_well()
+}
+
+/// The same, but answers that are no success are counted.
+pub async fn count(address: &str, requests: &[Vec<u8>], duration: Duration) -> Result<Load> {
+    let mut connections = Vec::with_capacity(requests.len());
+    for _ in requests {
+        connections.push(Connection::open(address).await?);
+    }
+    let mut tasks = JoinSet::new();
+    let began = Instant::now();
+    for (connection, request) in connections.into_iter().zip(requests) {
+        tasks.spawn(again_and_again(connection, request.clone(), began + duration));
+    }
+    let (mut times, mut failed, mut failure) = (Vec::new(), 0, None);
+    while let Some(ended) = tasks.join_next().await {
+        let seen = ended.context("a connection's task failed")??;
+        times.extend(seen.times);
+        failed += seen.failed;
+        failure = failure.or(seen.failure);
+    }
+    ensure!(!times.is_empty(), "{address} answered nothing");
+    Ok(Load { sample: Sample::new(times, began.elapsed()), failed, failure })
+}
+
+#[derive(Default)]
+struct Seen {
+    times: Vec<Duration>,
+    failed: usize,
+    failure: Option<String>,
+}
+
+async fn again_and_again(mut connection: Connection, request: Vec<u8>, until: Instant) -> Result<Seen> {
+    let mut seen = Seen::default();
     loop {
         let sent = Instant::now();
         if sent >= until {
-            return Ok(times);
+            return Ok(seen);
         }
-        stream.write_all(&request).await?;
-        answer(&mut stream, &mut buffer).await?;
-        times.push(sent.elapsed());
+        let answer = connection.ask(&request).await?;
+        seen.times.push(sent.elapsed());
+        if !answer.is_success() {
+            seen.failed += 1;
+            seen.failure.get_or_insert_with(|| answer.to_string());
+        }
     }
 }
 
-/// Reads one answer and checks that it is a success.
-async fn answer(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<()> {
-    buffer.clear();
-    let mut whole = None;
-    loop {
-        if whole.is_none() {
-            whole = bytes_of_answer(buffer)?;
-        }
-        if whole.is_some_and(|whole| buffer.len() >= whole) {
-            break;
-        }
-        if stream.read_buf(buffer).await? == 0 {
-            bail!("the server closed the connection");
+/// A connection of HTTP/1.1 that sends one request after the other.
+pub struct Connection {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// An answer as it came, head and body.
+pub struct Answer<'a>(&'a [u8]);
+
+impl Connection {
+    /// Connects to the server at `address`.
+    pub async fn open(address: &str) -> Result<Connection> {
+        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, buffer: Vec::with_capacity(16 << 10) })
+    }
+
+    /// Sends a request and reads its answer.
+    pub async fn ask(&mut self, request: &[u8]) -> Result<Answer<'_>> {
+        self.send(request).await?;
+        self.answer().await
+    }
+
+    /// Sends a request.
+    pub async fn send(&mut self, request: &[u8]) -> Result<()> {
+        self.stream.write_all(request).await.context("cannot send a request")
+    }
+
+    /// Reads an answer.
+    pub async fn answer(&mut self) -> Result<Answer<'_>> {
+        self.buffer.clear();
+        let mut whole = None;
+        loop {
+            if whole.is_none() {
+                whole = bytes_of_answer(&self.buffer)?;
+            }
+            if whole.is_some_and(|whole| self.buffer.len() >= whole) {
+                return Ok(Answer(&self.buffer));
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                bail!("the server closed the connection");
+            }
         }
     }
-    let is_success = buffer.starts_with(b"HTTP/1.1 200 ") && memmem::find(buffer, SUCCESS).is_some();
-    ensure!(is_success, "not a success: {}", String::from_utf8_lossy(buffer));
-    Ok(())
+}
+
+impl Answer<'_> {
+    /// Whether a call did what it should.
+    pub fn is_success(&self) -> bool {
+        self.has_status(200) && self.holds(SUCCESS)
+    }
+
+    /// Whether HTTP's status is this one.
+    pub fn has_status(&self, status: u16) -> bool {
+        self.0.starts_with(format!("HTTP/1.1 {status} ").as_bytes())
+    }
+
+    /// Whether it begins with a part like this: what a caller is told stands before the data.
+    pub fn holds(&self, part: &[u8]) -> bool {
+        const HEAD_BYTES_MAX: usize = 2048;
+        memmem::find(&self.0[..self.0.len().min(HEAD_BYTES_MAX)], part).is_some()
+    }
+}
+
+impl std::fmt::Display for Answer<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const SHOWN_BYTES_MAX: usize = 600;
+        formatter.write_str(&String::from_utf8_lossy(&self.0[..self.0.len().min(SHOWN_BYTES_MAX)]))
+    }
 }
 
 /// The length of head and body, once the head is there.
@@ -86,5 +172,13 @@ mod tests {
         assert_eq!(bytes_of_answer(b"HTTP/1.1 200 OK\r\ncontent-le").unwrap(), None);
         assert_eq!(bytes_of_answer(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhe").unwrap(), Some(43));
         assert!(bytes_of_answer(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn only_a_success_is_one() {
+        let is_success = |answer: &str| Answer(answer.as_bytes()).is_success();
+        assert!(is_success("HTTP/1.1 200 OK\r\n\r\n{\"request_id\":\"1\",\"status\":\"success\"}"));
+        assert!(!is_success("HTTP/1.1 200 OK\r\n\r\n{\"request_id\":\"1\",\"status\":\"error\"}"));
+        assert!(!is_success("HTTP/1.1 429 Too Many Requests\r\n\r\n{\"status\":\"success\"}"));
     }
 }

@@ -6,14 +6,24 @@
 #![expect(clippy::print_stdout, reason = "a bench shows what it has measured")]
 
 mod bare;
+mod cpu;
 mod floor;
 mod governed;
+mod hostile;
 mod http;
 mod load;
+mod neighbours;
+mod process;
 mod pure;
+mod reload;
 mod report;
 mod sample;
 mod scene;
+mod soak;
+mod start;
+mod suspended;
+mod upstream;
+mod variant;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -41,13 +51,15 @@ struct Arguments {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     seconds: u8,
     #[command(subcommand)]
-    floor: Option<Process>,
+    instead: Option<Instead>,
 }
 
+/// What this program does other than measuring everything.
 #[derive(Subcommand)]
-enum Process {
+enum Instead {
     #[command(hide = true)]
     Floor(floor::Floor),
+    Soak(soak::Soak),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,10 +68,21 @@ enum Part {
     Call,
     /// A call over HTTP
     Http,
+    /// The Guardian's decisions
     Guardian,
     Redaction,
+    /// Computing in a guest
+    Cpu,
     /// Verifying the audit
     Audit,
+    /// A start with many plugins
+    Start,
+    /// Replacing a plugin under load
+    Reload,
+    /// Calls that wait for their upstream
+    Suspended,
+    /// Good calls beside hostile ones
+    Neighbours,
 }
 
 #[tokio::main]
@@ -74,23 +97,51 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    if let Some(Process::Floor(floor)) = arguments.floor {
-        return floor.serve().await;
+    match arguments.instead {
+        Some(Instead::Floor(floor)) => floor.serve().await,
+        Some(Instead::Soak(soak)) => soak.run().await,
+        None => bench(arguments).await,
     }
-    let Arguments { json, only, rounds, seconds, floor: _ } = arguments;
+}
+
+async fn bench(arguments: Arguments) -> Result<()> {
+    let Arguments { json, only, rounds, seconds, instead: _ } = arguments;
     let is_wanted = |part: Part| only.is_empty() || only.contains(&part);
-    let mut report = in_process(is_wanted(Part::Call), is_wanted(Part::Audit)).await?;
-    if is_wanted(Part::Http) {
-        println!("  a call over HTTP …");
-        report.rows.extend(http::measure(rounds.into(), seconds.into()).await?);
-    }
-    if is_wanted(Part::Guardian) {
-        println!("  the Guardian …");
-        report.rows.extend(pure::guardian()?);
-    }
-    if is_wanted(Part::Redaction) {
-        println!("  redaction …");
-        report.rows.push(pure::redaction());
+    let mut report = in_process(is_wanted).await?;
+    let rows = &mut report.rows;
+    let (rounds, seconds) = (rounds.into(), seconds.into());
+    for part in Part::value_variants().iter().copied().filter(|part| is_wanted(*part)) {
+        match part {
+            Part::Call | Part::Cpu | Part::Audit => {}
+            Part::Http => {
+                println!("  a call over HTTP …");
+                rows.extend(http::measure(rounds, seconds).await?);
+            }
+            Part::Guardian => {
+                println!("  the Guardian …");
+                rows.extend(pure::guardian()?);
+            }
+            Part::Redaction => {
+                println!("  redaction …");
+                rows.extend(pure::redaction());
+            }
+            Part::Start => {
+                println!("  a start with many plugins …");
+                rows.extend(start::measure().await?);
+            }
+            Part::Reload => {
+                println!("  hot reload under load …");
+                rows.extend(reload::measure(rounds, seconds).await?);
+            }
+            Part::Suspended => {
+                println!("  calls that wait …");
+                rows.push(suspended::measure().await?);
+            }
+            Part::Neighbours => {
+                println!("  hostile neighbours …");
+                rows.push(neighbours::measure(rounds, seconds).await?);
+            }
+        }
     }
     println!("\n{}", report.table());
     if !report.stages.is_empty() {
@@ -105,19 +156,24 @@ async fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn in_process(call: bool, audit: bool) -> Result<Report> {
+/// What is measured with the host in this process.
+async fn in_process(is_wanted: impl Fn(Part) -> bool) -> Result<Report> {
     let mut report = Report::default();
-    if !call && !audit {
+    if ![Part::Call, Part::Cpu, Part::Audit].into_iter().any(&is_wanted) {
         return Ok(report);
     }
     let host = Arc::new(Host::start().await?);
-    if call {
+    if is_wanted(Part::Call) {
         println!("  a governed call in process …");
         let (row, stages) = alone(governed::measure(Arc::clone(&host))).await?;
         report.rows.push(row);
         report.stages = stages;
     }
-    if audit {
+    if is_wanted(Part::Cpu) {
+        println!("  computing in a guest …");
+        report.rows.extend(alone(cpu::measure(Arc::clone(&host))).await?);
+    }
+    if is_wanted(Part::Audit) {
         println!("  audit verify …");
         governed::fill_audit(&host).await?;
         report.rows.push(pure::audit(&host).await?);

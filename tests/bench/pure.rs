@@ -17,23 +17,28 @@ use sha2::{Digest, Sha256};
 
 use crate::governed::Host;
 use crate::report::{Measure, Row};
-use crate::sample::{Rounds, Sample, Side};
+use crate::sample::{Rounds, Sample};
 use crate::scene::{OPERATION, TOOL};
 
 /// The Guardian with ever more patterns, beside itself with one.
 pub fn guardian() -> Result<Vec<Row>> {
     let one = Judge::new(1, Shape::Literals)?;
-    let row = |count: usize, shape: Shape, goal: &str, judge: fn(f64, &Side) -> bool| -> Result<Row> {
+    let row = |count: usize, shape: Shape, goal: &str, judge: fn(f64, &Sample) -> bool| -> Result<Row> {
         let many = Judge::new(count, shape)?;
         let rounds = Rounds::of(21, (50, 100), || many.decide(), || one.decide());
         let name = format!("decision of the Guardian, {count} {}", shape.name());
         Ok(Row::new((&name, "one pattern"), Measure::Time, &rounds, goal, judge))
     };
+    let tools = Tools::new(10_000)?;
+    let few = Tools::new(1)?;
+    let list = Rounds::of(21, (5, 1), || tools.visible(), || few.visible());
+    let list_names = ("list of 10000 tools, 100 literals", "list of one tool");
     // With the logarithm of the number, and not with the number, means at most so many times as long as with one.
     Ok(vec![
         row(100, Shape::Globs, "<= 5 us", |_, side| side.median_us <= 5.0)?,
         row(100, Shape::Literals, "<= log2 x", |ratio, _| ratio <= 100f64.log2())?,
         row(10_000, Shape::Literals, "<= log2 x", |ratio, _| ratio <= 10_000f64.log2())?,
+        Row::new(list_names, Measure::Time, &list, "<= 2 x for each", |ratio, _| ratio <= 20_000.0),
     ])
 }
 
@@ -61,13 +66,7 @@ struct Judge {
 
 impl Judge {
     fn new(patterns: usize, shape: Shape) -> Result<Judge> {
-        let dimensions = [ScopeDimension {
-            key: "repos".to_owned(),
-            param_paths: vec!["repo".to_owned()],
-            match_mode: MatchMode::Pattern,
-            operation_filter: None,
-            error_template: "Repository {value} is not authorized".to_owned(),
-        }];
+        let dimensions = [repos()];
         let pattern = |number: usize| match shape {
             Shape::Literals => format!("team-{number}/repository-{number}"),
             Shape::Globs => format!("team-{number}/*-{number}"),
@@ -89,31 +88,75 @@ impl Judge {
     }
 }
 
-/// Redaction of 1 MB that holds none of 20 secrets, which is how nearly every answer is.
-pub fn redaction() -> Row {
-    const BYTES: usize = 1_000_000;
-    let text = answer_of_an_upstream(BYTES);
-    let redactor =
-        Redactor::new((0..20).map(|number| Secret::new(format!("ghp_{number:02}xUq7Zk39Qd9xVt8LpW2mR4sT6yB1nC"))));
-    let text = text.into_bytes();
-    // One unit of a rate is one of these runs, so a run a second is 1 MB/s.
-    let rounds = Rounds::of(11, (10, 1), || redactor.contains(&text), || memchr(0, &text));
-    let names = ("redaction of 1 MB, 20 secrets", "memchr");
-    Row::new(names, Measure::Megabytes, &rounds, ">= 200 MB/s", |_, side| side.per_second >= 200.0)
+/// A binding and the tools that it may see.
+struct Tools {
+    tools: Vec<ToolRules>,
+    binding: BindingRules,
 }
 
-/// JSON with the escapes and percent signs that such texts have.
+impl Tools {
+    fn new(count: usize) -> Result<Tools> {
+        let Judge { binding, .. } = Judge::new(100, Shape::Literals)?;
+        let tool = |number: usize| {
+            let name = format!("{TOOL}_{number}").parse().context("a tool's name")?;
+            Ok(ToolRules::new(name, OPERATION.to_owned(), &[repos()], |_| true))
+        };
+        let tools = Tools { tools: (0..count).map(tool).collect::<Result<_>>()?, binding };
+        ensure!(tools.visible() == count, "every tool is visible");
+        Ok(tools)
+    }
+
+    fn visible(&self) -> usize {
+        let is_visible = |tool: &&ToolRules| {
+            decide(&Subject { tool, binding: &self.binding, delegation: &[] }, Question::List) == Decision::Allow
+        };
+        self.tools.iter().filter(is_visible).count()
+    }
+}
+
+fn repos() -> ScopeDimension {
+    ScopeDimension {
+        key: "repos".to_owned(),
+        param_paths: vec!["repo".to_owned()],
+        match_mode: MatchMode::Pattern,
+        operation_filter: None,
+        error_template: "Repository {value} is not authorized".to_owned(),
+    }
+}
+
+/// Redaction of 1 MB that holds none of 20 secrets, which is how nearly every answer is.
+pub fn redaction() -> Vec<Row> {
+    const BYTES: usize = 1_000_000;
+    let secrets = (0..20).map(|number| Secret::new(format!("ghp_{number:02}xUq7Zk39Qd9xVt8LpW2mR4sT6yB1nC")));
+    let redactor = Redactor::new(secrets);
+    // One unit of a rate is one of these runs, so a run a second is 1 MB/s.
+    let rounds = |text: &[u8]| Rounds::of(11, (10, 1), || redactor.contains(text), || memchr(0, text));
+    let text = answer_of_an_upstream(BYTES);
+    let escaped: String = text.bytes().flat_map(|byte| format!("\\u{byte:04x}").into_bytes()).map(char::from).collect();
+    let (usual, worst) = (rounds(text.as_bytes()), rounds(&escaped.as_bytes()[..BYTES]));
+    let is_met = |_: f64, side: &Sample| side.per_second >= 200.0;
+    vec![
+        Row::new(("redaction of 1 MB, 20 secrets", "memchr"), Measure::Megabytes, &usual, ">= 200 MB/s", is_met),
+        Row::reported(("the same, every character a JSON escape", "memchr"), Measure::Megabytes, &worst),
+    ]
+}
+
+/// JSON as APIs answer it: many URLs, some with percent signs, and texts with quotes and line ends in them.
 fn answer_of_an_upstream(bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 512);
     let mut number = 0;
     while text.len() < bytes {
+        let api = format!("https://api.example.com/repos/acme/site/issues/{number}");
         let item = json!({
-            "id": 1_000_000 + number,
-            "url": format!("https://api.example.com/repos/acme/site/issues/{number}?q=state%3Aopen+label%3Abug"),
+            "url": api, "comments_url": format!("{api}/comments"), "html_url": format!("https://example.com/acme/site/issues/{number}"),
+            "id": 1_000_000 + number, "node_id": format!("MDU6SXNzdWU{number:07}=="), "number": number,
+            "search_url": format!("https://api.example.com/search?q=repo%3Aacme%2Fsite+is%3Aopen&page={number}"),
             "title": format!("The build of \"site\" fails on branch {number}"),
+            "user": { "login": format!("someone-{}", number % 50), "id": number % 50, "gravatar_id": "", "site_admin": false },
+            "labels": [{ "name": "bug", "color": "f29513", "default": true }], "assignee": null, "state": "open",
+            "created_at": "2026-04-22T13:33:48Z", "sha": format!("{:040x}", number * 7_919),
             "body": "Steps:\n1. check out\n2. build\n\nIt ends with an error that says nothing about the cause, and the log \
                      that is written to the folder is empty.",
-            "user": { "login": format!("someone-{}", number % 50), "site_admin": false },
         });
         text.push_str(&item.to_string());
         number += 1;

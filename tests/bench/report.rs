@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
-use crate::sample::{Rounds, Side};
+use crate::sample::{Rounds, Sample};
 
 /// Where nobody says how wide the table may be.
 const WIDTH_OFF_TERMINAL: u16 = 160;
@@ -21,6 +21,18 @@ pub enum Measure {
     Rate,
     /// Runs a second over 1 MB each: more is better.
     Megabytes,
+    /// The time of the slowest hundredth: less is better.
+    Tail,
+    /// Memory that is held: less is better.
+    Memory,
+}
+
+/// What one side of a row has shown.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Figures {
+    Times(Sample),
+    Memory { kibibytes: f64 },
 }
 
 /// One thing that was measured.
@@ -28,47 +40,84 @@ pub enum Measure {
 pub struct Row {
     pub name: String,
     pub measure: Measure,
-    pub subject: Side,
+    pub subject: Figures,
     pub floor_name: String,
-    pub floor: Side,
+    pub floor: Figures,
     /// Subject over floor.
     pub ratio: f64,
-    pub goal: String,
-    pub is_met: bool,
+    /// None where the row is reported and nothing is asked of it.
+    pub goal: Option<String>,
+    pub is_met: Option<bool>,
 }
 
 impl Row {
     /// A row whose goal is judged by `judge`, which is given the ratio and the subject.
     pub fn new(
-        (name, floor_name): (&str, &str),
+        names: (&str, &str),
         measure: Measure,
         rounds: &Rounds,
         goal: &str,
-        judge: impl FnOnce(f64, &Side) -> bool,
+        judge: impl FnOnce(f64, &Sample) -> bool,
     ) -> Row {
+        let row = Row::reported(names, measure, rounds);
+        let is_met = judge(row.ratio, &rounds.subject());
+        row.with_goal(goal, is_met)
+    }
+
+    /// A row of which nothing is asked.
+    pub fn reported((name, floor_name): (&str, &str), measure: Measure, rounds: &Rounds) -> Row {
         let ratio = match measure {
             Measure::Time => rounds.ratio_of_times(),
-            Measure::Rate | Measure::Megabytes => rounds.ratio_of_rates(),
+            Measure::Tail => rounds.ratio_of_tails(),
+            Measure::Rate | Measure::Megabytes | Measure::Memory => rounds.ratio_of_rates(),
         };
-        let subject = rounds.subject();
         Row {
             name: name.to_owned(),
             measure,
+            subject: Figures::Times(rounds.subject()),
             floor_name: floor_name.to_owned(),
-            floor: rounds.floor(),
+            floor: Figures::Times(rounds.floor()),
             ratio,
-            goal: goal.to_owned(),
-            is_met: judge(ratio, &subject),
-            subject,
+            goal: None,
+            is_met: None,
         }
     }
 
-    fn median(&self, side: &Side) -> String {
-        match self.measure {
-            Measure::Time => time(side.median_us),
-            Measure::Rate => format!("{:.0} /s", side.per_second),
-            Measure::Megabytes => format!("{:.0} MB/s", side.per_second),
+    /// A row of memory, of which nothing is asked.
+    pub fn of_memory((name, floor_name): (&str, &str), subject_bytes: u64, floor_bytes: u64) -> Row {
+        let figures = |bytes: u64| Figures::Memory { kibibytes: bytes as f64 / 1024.0 };
+        Row {
+            name: name.to_owned(),
+            measure: Measure::Memory,
+            subject: figures(subject_bytes),
+            floor_name: floor_name.to_owned(),
+            floor: figures(floor_bytes),
+            ratio: subject_bytes as f64 / floor_bytes as f64,
+            goal: None,
+            is_met: None,
         }
+    }
+
+    /// The same with a goal, and whether it is met.
+    #[must_use]
+    pub fn with_goal(self, goal: &str, is_met: bool) -> Row {
+        Row { goal: Some(goal.to_owned()), is_met: Some(is_met), ..self }
+    }
+
+    fn median(&self, side: &Figures) -> String {
+        match (side, self.measure) {
+            (Figures::Memory { kibibytes }, _) => format!("{:.1} MiB", kibibytes / 1024.0),
+            (Figures::Times(side), Measure::Rate) => format!("{:.0} /s", side.per_second),
+            (Figures::Times(side), Measure::Megabytes) => format!("{:.0} MB/s", side.per_second),
+            (Figures::Times(side), Measure::Time | Measure::Tail | Measure::Memory) => time(side.median_us),
+        }
+    }
+}
+
+fn tail(side: &Figures) -> String {
+    match side {
+        Figures::Times(side) => time(side.p99_us),
+        Figures::Memory { .. } => String::new(),
     }
 }
 
@@ -95,13 +144,13 @@ impl Report {
             table.add_row([
                 row.name.clone(),
                 row.median(&row.subject),
-                time(row.subject.p99_us),
+                tail(&row.subject),
                 row.floor_name.clone(),
                 row.median(&row.floor),
-                time(row.floor.p99_us),
+                tail(&row.floor),
                 format!("{:.2}", row.ratio),
-                row.goal.clone(),
-                if row.is_met { "yes" } else { "no" }.to_owned(),
+                row.goal.clone().unwrap_or_else(|| "reported".to_owned()),
+                row.is_met.map_or("", |is_met| if is_met { "yes" } else { "no" }).to_owned(),
             ]);
         }
         align_right(&mut table, &[1, 2, 4, 5, 6]);
@@ -125,7 +174,8 @@ impl Report {
     }
 }
 
-fn table<const N: usize>(header: [&str; N]) -> Table {
+/// A table with this head.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
     if table.width().is_none() {
@@ -135,7 +185,8 @@ fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
-fn align_right(table: &mut Table, columns: &[usize]) {
+/// Figures stand to the right.
+pub fn align_right(table: &mut Table, columns: &[usize]) {
     for column in columns {
         if let Some(column) = table.column_mut(*column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -143,7 +194,8 @@ fn align_right(table: &mut Table, columns: &[usize]) {
     }
 }
 
-fn time(us: f64) -> String {
+/// A time as people read it.
+pub fn time(us: f64) -> String {
     match us {
         us if us < 1.0 => format!("{:.0} ns", us * 1e3),
         us if us < 1e3 => format!("{us:.1} us"),

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What one side did in one round.
+/// What one side did, in one round or over all of them.
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
-    median_us: f64,
-    p99_us: f64,
-    per_second: f64,
+    pub median_us: f64,
+    pub p99_us: f64,
+    pub per_second: f64,
 }
 
 impl Sample {
@@ -39,14 +40,6 @@ impl Sample {
         }
         Sample::new(times, began.elapsed() / batch)
     }
-}
-
-/// One side over all rounds.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Side {
-    pub median_us: f64,
-    pub p99_us: f64,
-    pub per_second: f64,
 }
 
 /// Rounds in which subject and floor took turns.
@@ -87,6 +80,16 @@ impl Rounds {
         self.median(|(subject, floor)| subject.median_us / floor.median_us)
     }
 
+    /// The subject's slowest hundredth over the floor's.
+    pub fn ratio_of_tails(&self) -> f64 {
+        self.median(|(subject, floor)| subject.p99_us / floor.p99_us)
+    }
+
+    /// What the subject's slowest hundredth is above the floor's.
+    pub fn added_to_tail_us(&self) -> f64 {
+        self.median(|(subject, floor)| subject.p99_us - floor.p99_us)
+    }
+
     /// The subject's throughput over the floor's.
     pub fn ratio_of_rates(&self) -> f64 {
         self.median(|(subject, floor)| subject.per_second / floor.per_second)
@@ -97,16 +100,16 @@ impl Rounds {
         self.median(|(subject, floor)| subject.median_us - floor.median_us)
     }
 
-    pub fn subject(&self) -> Side {
+    pub fn subject(&self) -> Sample {
         self.side(|(subject, _)| subject)
     }
 
-    pub fn floor(&self) -> Side {
+    pub fn floor(&self) -> Sample {
         self.side(|(_, floor)| floor)
     }
 
-    fn side(&self, side: impl Fn(&(Sample, Sample)) -> &Sample) -> Side {
-        Side {
+    fn side(&self, side: impl Fn(&(Sample, Sample)) -> &Sample) -> Sample {
+        Sample {
             median_us: self.median(|round| side(round).median_us),
             p99_us: self.median(|round| side(round).p99_us),
             per_second: self.median(|round| side(round).per_second),

@@ -1,15 +1,15 @@
-//! What is called: one plugin, bots that may use it, and the parameters of every call.
+//! What is called: plugins, bots that may use them, and the parameters of the calls.
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use support::Api;
+use support::{Api, Server};
 
 pub const PLUGIN: &str = "test-echo";
 pub const TOOL: &str = "test_echo_run";
 pub const OPERATION: &str = "echo.read";
 
-/// Where the resource says that its upstream is. No call of the benches goes there.
-const UPSTREAM: &str = "http://127.0.0.1:9";
+/// Where the resource says that its upstream is, if no call goes there.
+pub const NO_UPSTREAM: &str = "http://127.0.0.1:9";
 /// Long enough to be looked for, and in no answer.
 const TOKEN: &str = "bench-7f3a9c51e2d84b60";
 
@@ -21,16 +21,41 @@ pub struct Bot {
 
 /// Makes bots, each with a resource that holds a credential, and with ten patterns to its scope.
 pub async fn bots(api: &Api, count: usize) -> Result<Vec<Bot>> {
+    let grants = [Grant::with_patterns()];
     let mut bots = Vec::with_capacity(count);
     for number in 0..count {
-        let id = api.bot(&format!("bench-{number}")).await?;
-        api.grant(&id, PLUGIN, (UPSTREAM, TOKEN), &["echo.*"], &json!({ "repos": patterns() })).await?;
-        let body = json!({ "name": format!("bench-{number}"), "kind": "bot", "bot_id": id });
-        let (_, made) = api.post("/api/keys", &body).await?;
-        let key = made["key"].as_str().with_context(|| format!("no key in {made}"))?.to_owned();
-        bots.push(Bot { id, key });
+        bots.push(bot(api, &format!("bench-{number}"), NO_UPSTREAM, &grants).await?);
     }
     Ok(bots)
+}
+
+/// What a bot may do with a plugin.
+pub struct Grant<'a> {
+    pub plugin: &'a str,
+    pub operations: &'a [&'a str],
+    pub scope: Value,
+}
+
+impl<'a> Grant<'a> {
+    /// [`TOOL`], with ten patterns to the scope.
+    pub fn with_patterns() -> Grant<'static> {
+        Grant { plugin: PLUGIN, operations: &["echo.*"], scope: json!({ "repos": patterns() }) }
+    }
+
+    /// Everything.
+    pub fn all(plugin: &'a str) -> Grant<'a> {
+        Grant { plugin, operations: &["*"], scope: json!({}) }
+    }
+}
+
+/// Makes a bot that has, through each of `grants`, a resource at `upstream` with a credential.
+pub async fn bot(api: &Api, name: &str, upstream: &str, grants: &[Grant<'_>]) -> Result<Bot> {
+    let id = api.bot(name).await?;
+    for Grant { plugin, operations, scope } in grants {
+        api.grant(&id, plugin, (upstream, TOKEN), operations, scope).await?;
+    }
+    let key = api.new_key("bot", Some(&id)).await?;
+    Ok(Bot { id, key })
 }
 
 /// Globs and literals; the last one is that of [`params`].
@@ -53,15 +78,31 @@ pub fn params() -> Value {
 /// The part of an answer that says that the call did what it should.
 pub const SUCCESS: &[u8] = br#""status":"success""#;
 
-/// The text of a call over HTTP.
+/// The text of a call of [`TOOL`] over HTTP.
 pub fn request(bot: &Bot) -> Result<Vec<u8>> {
-    let body = serde_json::to_string(&json!({ "params": params() })).context("JSON has a text")?;
+    call(bot, TOOL, &params())
+}
+
+/// The text of any call over HTTP.
+pub fn call(bot: &Bot, tool: &str, params: &Value) -> Result<Vec<u8>> {
+    let body = serde_json::to_string(&json!({ "params": params })).context("JSON has a text")?;
     let head = format!(
-        "POST /api/bots/{}/tools/{TOOL}/call HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\
+        "POST /api/bots/{}/tools/{tool}/call HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         bot.id,
         bot.key,
         body.len()
     );
     Ok((head + &body).into_bytes())
+}
+
+/// What `count` connections send, by these bots in turn.
+pub fn requests(bots: &[Bot], count: usize) -> Result<Vec<Vec<u8>>> {
+    bots.iter().cycle().take(count).map(request).collect()
+}
+
+/// Host and port of a server that runs.
+pub fn address(server: &Server) -> Result<String> {
+    let url = server.url().context("the server does not run")?;
+    Ok(url.strip_prefix("http://").context("the server speaks HTTP")?.to_owned())
 }

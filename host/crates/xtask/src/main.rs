@@ -1,4 +1,4 @@
-//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `openapi`.
+//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `soak`, `openapi`.
 //!
 //! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
 //! step by step what it does, with cargo's own progress in between.
@@ -56,6 +56,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+    /// Load a release build with good and hostile calls for 20 minutes, and fail if anything grows or goes wrong
+    Soak {
+        /// Handed on to the soak, such as --minutes 5
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
     /// Write the API's description to host/openapi.json
     Openapi,
 }
@@ -66,7 +72,8 @@ fn main() -> ExitCode {
         Task::Demo { keep } => demo(&repository, keep),
         Task::Test => test::run_all(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),
-        Task::Bench { arguments } => bench(&repository, &arguments),
+        Task::Bench { arguments } => bench(&repository, "benches", &arguments),
+        Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
         Task::Openapi => openapi(&repository),
     });
     match result {
@@ -104,7 +111,8 @@ fn demo(repository: &Repository, keep: bool) -> Result<()> {
     become_it(demo)
 }
 
-fn bench(repository: &Repository, arguments: &[String]) -> Result<()> {
+/// Runs the program of the benches, built for release.
+fn bench(repository: &Repository, title: &str, arguments: &[String]) -> Result<()> {
     let mut steps = Steps::new(4);
     steps.step("WebAssembly target", || setup::wasm_targets(repository, &[WASIP2]))?;
     steps.step("plugins", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
@@ -112,7 +120,7 @@ fn bench(repository: &Repository, arguments: &[String]) -> Result<()> {
         let packages = ["--package", "monstrum-host", "--package", "monstrum-tests"];
         run(repository.cargo().args(["build", "--release", "--bins"]).args(packages))
     })?;
-    steps.begin("benches");
+    steps.begin(title);
     let mut bench = Command::new(repository.binary("release", "bench"));
     bench.args(arguments);
     become_it(bench)

@@ -1,0 +1,106 @@
+//! Good calls beside hostile ones of another bot and other plugins, and the same good calls alone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use support::Server;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::hostile::{self, Kind, Verdict};
+use crate::load::{self, Connection};
+use crate::report::{Measure, Row};
+use crate::sample::Rounds;
+use crate::scene::{self, Bot, PLUGIN};
+use crate::upstream::Upstream;
+
+/// A quarter of full load.
+const CONNECTIONS: usize = 16;
+const BOTS: usize = 4;
+const HOSTILE_CONNECTIONS: usize = 16;
+/// Until every hostile connection has its first call in flight, and longer than most of these calls take.
+const SETTLE: Duration = Duration::from_secs(1);
+const GOAL_US: f64 = 50e3;
+
+/// The row of good calls beside hostile ones.
+pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
+    // What the guests write to the log would be in memory here.
+    let mut server = Server::prepare(&[PLUGIN])?.argument("--log=error");
+    hostile::install(&server)?;
+    server.launch().await?;
+    let (api, address, upstream) = (server.api()?, scene::address(&server)?, Upstream::start().await?);
+    let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
+    let bot = hostile::bot(&api, "hostile", &upstream.url()).await?;
+    load::run(&address, &requests, Duration::from_secs(1)).await?;
+
+    let duration = Duration::from_secs(seconds);
+    let (mut all, mut failed, mut hostile_calls) = (Rounds::default(), 0, 0);
+    for _ in 0..rounds {
+        let attack = Attack::start(&address, &bot)?;
+        tokio::time::sleep(SETTLE).await;
+        let beside = load::count(&address, &requests, duration).await?;
+        hostile_calls += attack.stop().await?;
+        failed += beside.failed;
+        all.add(beside.sample, load::run(&address, &requests, duration).await?);
+    }
+    server.stop().await?;
+    ensure!(hostile_calls >= HOSTILE_CONNECTIONS * rounds, "only {hostile_calls} hostile calls were answered");
+    let added_us = all.added_to_tail_us();
+    let name = format!("{CONNECTIONS} connections beside {HOSTILE_CONNECTIONS} hostile ones");
+    let goal = format!("p99 <= 50 ms more (now {:.1}), no call fails ({failed} failed)", added_us / 1e3);
+    let is_met = added_us <= GOAL_US && failed == 0;
+    Ok(Row::reported((&name, "the same calls alone"), Measure::Tail, &all).with_goal(&goal, is_met))
+}
+
+/// Connections on which one hostile call follows the other.
+struct Attack {
+    connections: JoinSet<Result<usize>>,
+    is_over: CancellationToken,
+}
+
+impl Attack {
+    fn start(address: &str, bot: &Bot) -> Result<Attack> {
+        let kinds = hostile::kinds();
+        let calls = kinds.into_iter().map(|kind| Ok((scene::call(bot, kind.tool, &kind.params)?, kind)));
+        let calls: Arc<Vec<(Vec<u8>, Kind)>> = Arc::new(calls.collect::<Result<_>>()?);
+        let is_over = CancellationToken::new();
+        let mut connections = JoinSet::new();
+        for number in 0..HOSTILE_CONNECTIONS {
+            connections.spawn(attack(address.to_owned(), Arc::clone(&calls), number, is_over.clone()));
+        }
+        Ok(Attack { connections, is_over })
+    }
+
+    /// Waits for the last calls; how many there were.
+    async fn stop(mut self) -> Result<usize> {
+        self.is_over.cancel();
+        let mut count = 0;
+        while let Some(ended) = self.connections.join_next().await {
+            count += ended.context("a connection's task failed")??;
+        }
+        Ok(count)
+    }
+}
+
+/// Calls one after the other, from the one at `first` on.
+async fn attack(
+    address: String,
+    calls: Arc<Vec<(Vec<u8>, Kind)>>,
+    first: usize,
+    is_over: CancellationToken,
+) -> Result<usize> {
+    let mut connection = Connection::open(&address).await?;
+    let mut count = 0;
+    for (request, kind) in calls.iter().cycle().skip(first) {
+        if is_over.is_cancelled() {
+            break;
+        }
+        let answer = connection.ask(request).await?;
+        if kind.judge(&answer) == Verdict::Wrong {
+            bail!("{}: {answer}", kind.name);
+        }
+        count += 1;
+    }
+    Ok(count)
+}

@@ -1,0 +1,114 @@
+//! A plugin that is replaced again and again while it is called, beside the same load on one that stays.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::Value;
+use support::{Api, Server};
+use tokio_util::sync::CancellationToken;
+
+use crate::load::{self, Load};
+use crate::report::{Measure, Row};
+use crate::sample::Rounds;
+use crate::scene::PLUGIN;
+use crate::{scene, variant};
+
+const CONNECTIONS: usize = 32;
+const BOTS: usize = 4;
+/// From the end of one reload to the next.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Which version comes next.
+#[derive(Clone, Copy)]
+enum Next {
+    /// One of two, both compiled long ago.
+    OneOfTwo,
+    /// One that was never seen and has to be compiled.
+    New,
+}
+
+/// The rows of hot reload.
+pub async fn measure(rounds: usize, seconds: u64) -> Result<Vec<Row>> {
+    let mut server = Server::prepare(&[PLUGIN])?;
+    server.launch().await?;
+    let api = server.api()?;
+    let address = scene::address(&server)?;
+    let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
+    let mut reloads = Reloads { server: &server, api: &api, count: 0 };
+    reloads.once(Next::OneOfTwo).await?;
+    reloads.once(Next::OneOfTwo).await?;
+    load::run(&address, &requests, Duration::from_secs(1)).await?;
+
+    let duration = Duration::from_secs(seconds);
+    let mut rows = Vec::new();
+    for next in [Next::OneOfTwo, Next::New] {
+        let (mut all, mut failed, before) = (Rounds::default(), 0, reloads.count);
+        for _ in 0..rounds {
+            let loaded = reloads.during(load::count(&address, &requests, duration), next).await?;
+            failed += loaded.failed;
+            all.add(loaded.sample, load::run(&address, &requests, duration).await?);
+        }
+        let done = reloads.count - before;
+        ensure!(done >= rounds, "only {done} reloads in {rounds} rounds");
+        rows.push(row(next, done, failed, &all));
+    }
+    server.stop().await?;
+    Ok(rows)
+}
+
+fn row(next: Next, reloads: usize, failed: usize, rounds: &Rounds) -> Row {
+    let what = match next {
+        Next::OneOfTwo => "two versions in turn",
+        Next::New => "each compiled first",
+    };
+    let name = format!("{CONNECTIONS} connections, {reloads} hot reloads, {what}");
+    let names = (name.as_str(), "the same load, no reload");
+    let goal = format!("p99 <= 2 x, no call fails ({failed} failed)");
+    match next {
+        Next::OneOfTwo => Row::new(names, Measure::Tail, rounds, &goal, |ratio, _| ratio <= 2.0 && failed == 0),
+        Next::New => Row::reported(names, Measure::Tail, rounds)
+            .with_goal(&format!("no call fails ({failed} failed)"), failed == 0),
+    }
+}
+
+struct Reloads<'a> {
+    server: &'a Server,
+    api: &'a Api,
+    count: usize,
+}
+
+impl Reloads<'_> {
+    /// Puts one version after the other in force until `load` is over. The last reload is not broken off: it would go
+    /// on beside the floor.
+    async fn during(&mut self, load: impl Future<Output = Result<Load>>, next: Next) -> Result<Load> {
+        let is_over = CancellationToken::new();
+        let load = async {
+            let _over = is_over.clone().drop_guard();
+            load.await
+        };
+        let reloads = async {
+            while !is_over.is_cancelled() {
+                self.once(next).await?;
+            }
+            anyhow::Ok(())
+        };
+        let (loaded, reloaded) = tokio::join!(load, reloads);
+        reloaded?;
+        loaded
+    }
+
+    /// Puts the next version in force, and rests a little.
+    async fn once(&mut self, next: Next) -> Result<()> {
+        self.count += 1;
+        let patch = match next {
+            Next::OneOfTwo => self.count % 2,
+            Next::New => self.count + 2,
+        };
+        variant::release(self.server, PLUGIN, patch)?;
+        let (status, entry) = self.api.post(&format!("/api/plugins/{PLUGIN}/reload"), &Value::Null).await?;
+        let is_in_force = entry["status"] == "loaded" && entry["version"] == format!("1.0.{patch}");
+        ensure!(status == 200 && is_in_force, "a reload of version 1.0.{patch}: {status} {entry}");
+        tokio::time::sleep(PAUSE).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,178 @@
+//! The soak: a server under good and hostile calls for long. Nothing may grow, and nobody may get an answer that is the
+//! fault of somebody else.
+
+mod crew;
+mod watch;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+use support::{Api, Server};
+
+use crate::report::{align_right, table, time};
+use crate::sample::Sample;
+use crate::scene::{self, PLUGIN};
+use crate::upstream::Upstream;
+use crate::{cpu, hostile};
+use crew::{Crew, Tally};
+use watch::Watch;
+
+const MIB: f64 = 1048576.0;
+/// What a run writes at most.
+const DISK_BYTES_MAX: u64 = 3_000_000_000;
+/// What a call of this mix leaves in the database, on average: one row, or two where it has gone to the upstream.
+const CALL_BYTES: u64 = 1_200;
+/// Calls in flight when the last connection is closed have this long to be recorded.
+const SETTLE_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(200);
+
+/// Loads a server for long, with good calls and hostile ones on 64 connections, and fails if memory or open files grow, if
+/// a call ends otherwise than it should, or if the audit does not verify. Calls are paced so that a run of any length
+/// writes at most 3 GB
+#[derive(Args)]
+pub struct Soak {
+    /// For how long
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1440))]
+    minutes: u16,
+}
+
+impl Soak {
+    /// Runs it; an error if anything is not as it should be.
+    pub async fn run(self) -> Result<()> {
+        let duration = Duration::from_secs(u64::from(self.minutes) * 60);
+        // Lines of log would be in memory here; errors are what must not be.
+        let mut server = Server::prepare(&[PLUGIN, cpu::PLUGIN])?.argument("--log=error");
+        hostile::install(&server)?;
+        server.launch().await?;
+        let (api, upstream) = (server.api()?, Upstream::start().await?);
+        let pid = server.pid().context("the server runs")?;
+
+        let calls_a_second = DISK_BYTES_MAX as f64 / CALL_BYTES as f64 / duration.as_secs_f64();
+        println!("{} minutes, at most {calls_a_second:.0} calls a second", self.minutes);
+        let began = Instant::now();
+        let crew = Crew::start(&scene::address(&server)?, &api, &upstream.url(), duration, calls_a_second).await?;
+        let watch = Watch::until(began + duration, pid, crew.count()).await?;
+        let tallies = crew.ended().await?;
+        let elapsed = began.elapsed();
+
+        show(&tallies, elapsed);
+        let mut faults = faults(&tallies);
+        faults.extend(watch.faults());
+        println!("{watch}");
+        faults.extend(settled(&api).await?);
+        faults.extend(audit(&api, &server, &tallies).await?);
+        let ended = server.stop().await?;
+        if !ended.success() {
+            faults.push(format!("the server ended with {ended}"));
+        }
+        let output = server.output();
+        faults.extend(output.lines().filter(|line| line.contains("ERROR")).take(5).map(str::to_owned));
+        if !faults.is_empty() {
+            bail!("the soak failed:\n  {}", faults.join("\n  "));
+        }
+        println!("all is well");
+        Ok(())
+    }
+}
+
+fn show(tallies: &[Tally], elapsed: Duration) {
+    let mut shown = table(["", "calls", "busy", "wrong", "median", "p99"]);
+    let mut add = |name: &str, counts: [u64; 3], times: &[Duration]| {
+        let (median, p99) = match times {
+            [] => (String::new(), String::new()),
+            times => {
+                let sample = Sample::new(times.to_vec(), elapsed);
+                (time(sample.median_us), time(sample.p99_us))
+            }
+        };
+        let [calls, busy, wrong] = counts.map(|count| count.to_string());
+        shown.add_row([name.to_owned(), calls, busy, wrong, median, p99]);
+    };
+    for tally in tallies {
+        add(tally.name, [tally.calls(), tally.busy, tally.wrong], &tally.times);
+    }
+    let good: Vec<&Tally> = tallies.iter().filter(|tally| tally.is_good).collect();
+    let sum = |of: fn(&Tally) -> u64| good.iter().map(|tally| of(tally)).sum();
+    let times: Vec<Duration> = good.iter().flat_map(|tally| tally.times.iter().copied()).collect();
+    add("all good calls", [sum(Tally::calls), sum(|tally| tally.busy), sum(|tally| tally.wrong)], &times);
+    align_right(&mut shown, &[1, 2, 3, 4, 5]);
+    println!("\n{shown}");
+    let calls: u64 = tallies.iter().map(Tally::calls).sum();
+    println!("{calls} calls, {:.0} a second", calls as f64 / elapsed.as_secs_f64());
+}
+
+/// Answers that are not what their callers have brought about, and kinds of calls of which none was answered.
+fn faults(tallies: &[Tally]) -> Vec<String> {
+    let of_one = |tally: &Tally| match (&tally.example, tally.as_expected) {
+        (Some(example), _) => Some(format!("{}: {} ended otherwise, one by: {example}", tally.name, tally.wrong)),
+        (None, 0) => Some(format!("{}: none has ended as it should", tally.name)),
+        (None, _) => None,
+    };
+    tallies.iter().filter_map(of_one).collect()
+}
+
+/// Calls that still run when nobody calls any more.
+async fn settled(api: &Api) -> Result<Option<String>> {
+    let until = Instant::now() + SETTLE_MAX;
+    loop {
+        let (status, list) = api.get("/api/audit?status=running&limit=10").await?;
+        let running = list["items"].as_array().with_context(|| format!("no list: {status} {list}"))?;
+        if running.is_empty() {
+            return Ok(None);
+        }
+        if Instant::now() > until {
+            return Ok(Some(format!("calls still run after {SETTLE_MAX:?}: {}", running[0])));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Verifies the audit, and shows what it has cost.
+async fn audit(api: &Api, server: &Server, tallies: &[Tally]) -> Result<Option<String>> {
+    let began = Instant::now();
+    let report = api.verify_audit().await?;
+    let rows = report["rows"].as_u64().with_context(|| format!("no rows in {report}"))?;
+    let bytes = folder_bytes(server)?;
+    let calls: u64 = tallies.iter().map(Tally::calls).sum();
+    println!(
+        "audit: {rows} rows, valid: {}, verified in {:.1} s; data folder {:.0} MiB, {:.0} bytes a call",
+        report["valid"],
+        began.elapsed().as_secs_f64(),
+        bytes as f64 / MIB,
+        bytes as f64 / calls as f64
+    );
+    Ok(match report["valid"] {
+        Value::Bool(true) if rows >= calls => None,
+        Value::Bool(true) => Some(format!("the audit has {rows} rows for {calls} calls")),
+        _ => Some(format!("the audit does not verify: {report}")),
+    })
+}
+
+fn folder_bytes(server: &Server) -> Result<u64> {
+    let folder = server.data_dir();
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        bytes += entry?.metadata()?.len();
+    }
+    ensure!(bytes > 0, "{} is empty", folder.display());
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(as_expected: u64, wrong: u64) -> Tally {
+        let example = (wrong > 0).then(|| "500".to_owned());
+        Tally { name: "echo", as_expected, wrong, example, ..Tally::default() }
+    }
+
+    #[test]
+    fn a_wrong_answer_and_no_answer_are_faults() {
+        assert_eq!(faults(&[tally(5, 0)]), [""; 0]);
+        assert_eq!(faults(&[tally(5, 2)]), ["echo: 2 ended otherwise, one by: 500"]);
+        assert_eq!(faults(&[tally(0, 0)]), ["echo: none has ended as it should"]);
+    }
+}

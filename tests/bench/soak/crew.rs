@@ -1,0 +1,246 @@
+//! The connections of the soak and what each of them sends: good calls of several tools, calls that are refused, hostile
+//! calls, and callers that go away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use support::Api;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::cpu;
+use crate::hostile::{self, End, Kind, Verdict};
+use crate::load::Connection;
+use crate::scene::{self, Bot, Grant};
+use crate::upstream::{HELD, OK, SLOW};
+
+/// Full load.
+const CONNECTIONS: usize = 64;
+const HOSTILE: usize = 13;
+const SLEEPERS: usize = 1;
+const DESERTERS: usize = 4;
+const GOOD: usize = CONNECTIONS - HOSTILE - SLEEPERS - DESERTERS;
+const GOOD_BOTS: usize = 4;
+const HOSTILE_BOTS: usize = 2;
+/// How long a caller waits before it goes away, at least; each time a little longer, up to ten times that.
+const PATIENCE: Duration = Duration::from_millis(5);
+/// Of a mebibyte, all that a result may have but its quotes and the name of its member.
+const LARGE_BYTES: usize = (1 << 20) - 64;
+
+/// What has become of one kind of call.
+#[derive(Default)]
+pub struct Tally {
+    pub name: &'static str,
+    pub is_good: bool,
+    pub as_expected: u64,
+    pub busy: u64,
+    pub wrong: u64,
+    /// One of the wrong answers.
+    pub example: Option<String>,
+    /// Those of the answers that were as expected.
+    pub times: Vec<Duration>,
+}
+
+impl Tally {
+    pub fn calls(&self) -> u64 {
+        self.as_expected + self.busy + self.wrong
+    }
+
+    fn add(&mut self, other: Tally) {
+        self.as_expected += other.as_expected;
+        self.busy += other.busy;
+        self.wrong += other.wrong;
+        self.example = self.example.take().or(other.example);
+        self.times.extend(other.times);
+    }
+}
+
+/// All connections.
+pub struct Crew {
+    tasks: JoinSet<Result<Vec<Tally>>>,
+    count: Arc<AtomicU64>,
+}
+
+/// What a connection does.
+#[derive(Clone, Copy)]
+enum Part {
+    /// Good calls of a good bot, and calls of it that are refused.
+    Good,
+    Hostile,
+    /// Calls that sleep until their time is up.
+    Sleeper,
+    /// A caller that goes away before it has its answer.
+    Deserter,
+}
+
+impl Crew {
+    /// Makes the bots and opens the connections. Together they make at most so many calls a second.
+    pub async fn start(
+        address: &str,
+        api: &Api,
+        upstream: &str,
+        duration: Duration,
+        calls_a_second: f64,
+    ) -> Result<Crew> {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        let echo = || Grant { operations: &["echo.read", "echo.write", "fetch.run"], ..Grant::with_patterns() };
+        for number in 0..GOOD_BOTS {
+            let grants = [echo(), Grant::all(cpu::PLUGIN)];
+            good.push(scene::bot(api, &format!("good-{number}"), upstream, &grants).await?);
+        }
+        for number in 0..HOSTILE_BOTS {
+            bad.push(hostile::bot(api, &format!("hostile-{number}"), upstream).await?);
+        }
+        let parts =
+            [(Part::Good, GOOD), (Part::Hostile, HOSTILE), (Part::Sleeper, SLEEPERS), (Part::Deserter, DESERTERS)];
+        let parts = parts.into_iter().flat_map(|(part, count)| std::iter::repeat_n(part, count));
+        let count = Arc::new(AtomicU64::new(0));
+        let mut tasks = JoinSet::new();
+        for (number, part) in parts.enumerate() {
+            let bots = if matches!(part, Part::Good) { &good } else { &bad };
+            let member = Member {
+                address: address.to_owned(),
+                first: number,
+                pace: Duration::from_secs_f64(CONNECTIONS as f64 / calls_a_second),
+                until: Instant::now() + duration,
+                count: Arc::clone(&count),
+            };
+            let calls = part.calls(&bots[number % bots.len()])?;
+            tasks.spawn(member.work(part, calls));
+        }
+        Ok(Crew { tasks, count })
+    }
+
+    /// How many calls were made so far.
+    pub fn count(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.count)
+    }
+
+    /// Waits for all of them: what has become of the calls, by kind.
+    pub async fn ended(mut self) -> Result<Vec<Tally>> {
+        let mut tallies: Vec<Tally> = Vec::new();
+        while let Some(ended) = self.tasks.join_next().await {
+            for tally in ended.context("a connection's task failed")?? {
+                match tallies.iter_mut().find(|known| known.name == tally.name) {
+                    Some(known) => known.add(tally),
+                    None => tallies.push(tally),
+                }
+            }
+        }
+        tallies.sort_by_key(|tally| (!tally.is_good, tally.name));
+        Ok(tallies)
+    }
+}
+
+impl Part {
+    /// The calls that a connection makes in turn.
+    fn calls(self, bot: &Bot) -> Result<Vec<(Vec<u8>, Kind)>> {
+        let kinds = match self {
+            Part::Good => good_kinds(),
+            Part::Hostile => hostile::kinds(),
+            Part::Sleeper => vec![hostile::sleeper()],
+            Part::Deserter => {
+                let params = json!({ "path": HELD });
+                vec![Kind::new("caller that goes away", "test_echo_flooder_fetch", params, End::Success)]
+            }
+        };
+        kinds.into_iter().map(|kind| Ok((scene::call(bot, kind.tool, &kind.params)?, kind))).collect()
+    }
+}
+
+/// Some of them several times, for they are what most calls are.
+fn good_kinds() -> Vec<Kind> {
+    let success = |name, tool, params| Kind::new(name, tool, params, End::Success);
+    let echo = success("echo", "test_echo_run", json!({ "repo": "bench/repo", "any": [1, 2, 3] }));
+    let write = success("echo, another operation", "test_echo_write", json!({ "repo": "team-5/site", "kind": "a" }));
+    let fetch = success("request to the upstream", "test_echo_fetch", json!({ "path": OK }));
+    let slow = success("request to a slow upstream", "test_echo_fetch", json!({ "path": SLOW }));
+    let json = success("computing", "test_cpu_json", json!({ "rounds": 20 }));
+    let large = success("result of 1 MiB", "test_cpu_fill", json!({ "bytes": LARGE_BYTES }));
+    let refused = |name, tool, params, code| Kind::new(name, tool, params, End::Code(code));
+    let denied = refused("refused: operation", "test_echo_flood", json!({}), "denied");
+    let scope = refused("refused: scope", "test_echo_run", json!({ "repo": "other/repo" }), "scope");
+    let invalid = refused("refused: parameters", "test_echo_run", json!({ "repo": 7 }), "invalid_params");
+    let mut kinds = vec![slow, large, denied, scope, invalid];
+    kinds.extend(std::iter::repeat_n([echo, write, fetch, json], 4).flatten());
+    kinds
+}
+
+/// One connection.
+struct Member {
+    address: String,
+    /// The call that it begins with, so that not all do the same at once.
+    first: usize,
+    /// From one call to the next, at least.
+    pace: Duration,
+    until: Instant,
+    count: Arc<AtomicU64>,
+}
+
+impl Member {
+    async fn work(self, part: Part, calls: Vec<(Vec<u8>, Kind)>) -> Result<Vec<Tally>> {
+        let is_good = matches!(part, Part::Good);
+        let tally = |(_, kind): &(Vec<u8>, Kind)| Tally { name: kind.name, is_good, ..Tally::default() };
+        let mut tallies: Vec<Tally> = calls.iter().map(tally).collect();
+        let mut connection = Connection::open(&self.address).await?;
+        let mut next = Instant::now();
+        for turn in self.first.. {
+            next = Instant::now().max(next + self.pace);
+            tokio::time::sleep_until(next).await;
+            if next >= self.until {
+                break;
+            }
+            let at = turn % calls.len();
+            let (request, kind) = &calls[at];
+            if matches!(part, Part::Deserter) {
+                let patience = PATIENCE * u32::try_from(turn % 10 + 1)?;
+                self.desert(request, patience, &mut tallies[at]).await?;
+            } else if !ask(&mut connection, request, kind, &mut tallies[at]).await {
+                connection = Connection::open(&self.address).await?;
+            }
+            self.count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(tallies)
+    }
+
+    /// Calls, and goes away.
+    async fn desert(&self, request: &[u8], patience: Duration, tally: &mut Tally) -> Result<()> {
+        let mut connection = Connection::open(&self.address).await?;
+        connection.send(request).await?;
+        match tokio::time::timeout(patience, connection.answer()).await {
+            Err(_) => tally.as_expected += 1,
+            Ok(answered) => {
+                tally.wrong += 1;
+                tally.example.get_or_insert_with(|| described(answered.map(|answer| answer.to_string())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls and judges the answer; false where the connection is of no use any more.
+async fn ask(connection: &mut Connection, request: &[u8], kind: &Kind, tally: &mut Tally) -> bool {
+    let sent = Instant::now();
+    let answer = connection.ask(request).await;
+    let took = sent.elapsed();
+    match answer.as_ref().map_or(Verdict::Wrong, |answer| kind.judge(answer)) {
+        Verdict::AsExpected => {
+            tally.as_expected += 1;
+            tally.times.push(took);
+        }
+        Verdict::Busy => tally.busy += 1,
+        Verdict::Wrong => tally.wrong += 1,
+    }
+    let is_usable = answer.is_ok();
+    if tally.wrong > 0 && tally.example.is_none() {
+        tally.example = Some(described(answer.map(|answer| answer.to_string())));
+    }
+    is_usable
+}
+
+fn described(answer: Result<String>) -> String {
+    answer.unwrap_or_else(|error| format!("no answer: {error:#}"))
+}

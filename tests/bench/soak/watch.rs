@@ -1,0 +1,113 @@
+//! What the server holds during the soak, looked at every few seconds: memory and open files must not grow.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::process::{files_open, resident_bytes};
+use crate::soak::MIB;
+
+const INTERVAL: Duration = Duration::from_secs(2);
+/// Every so many looks, a line says how things are.
+const LOOKS_A_LINE: usize = 5;
+/// Of all looks, the first tenth is the time in which caches and pools fill.
+const WARM_UP: usize = 10;
+/// What the last third may be above the first: a tenth, and for noise so many bytes or files.
+const NOISE_BYTES: f64 = 20e6;
+const NOISE_FILES: f64 = 16.0;
+
+/// All looks at a process.
+pub struct Watch(Vec<Look>);
+
+struct Look {
+    bytes: f64,
+    files: f64,
+}
+
+impl Watch {
+    /// Looks until then.
+    pub async fn until(until: Instant, pid: u32, count: Arc<AtomicU64>) -> Result<Watch> {
+        let began = Instant::now();
+        let mut looks = Vec::new();
+        let mut tick = tokio::time::interval(INTERVAL);
+        while Instant::now() < until {
+            tick.tick().await;
+            let look = Look { bytes: resident_bytes(pid)? as f64, files: files_open(pid)? as f64 };
+            if looks.len() % LOOKS_A_LINE == 0 {
+                let share = began.elapsed().as_secs_f64() / (until - began).as_secs_f64() * 100.0;
+                let calls = count.load(Ordering::Relaxed);
+                println!("  {share:3.0} %  {calls} calls, {:.0} MiB, {} files", look.bytes / MIB, look.files);
+            }
+            looks.push(look);
+        }
+        Ok(Watch(looks))
+    }
+
+    /// What has grown.
+    pub fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let (first, last) = self.thirds(|look| look.bytes);
+        if has_grown(first, last, NOISE_BYTES) {
+            faults.push(format!("memory has grown from {:.0} to {:.0} MiB", first / MIB, last / MIB));
+        }
+        let (first, last) = self.thirds(|look| look.files);
+        if has_grown(first, last, NOISE_FILES) {
+            faults.push(format!("open files have grown from {first} to {last}"));
+        }
+        faults
+    }
+
+    /// The medians of the first third, without the warm-up, and of the last.
+    fn thirds(&self, of: impl Fn(&Look) -> f64) -> (f64, f64) {
+        let warm = &self.0[self.0.len() / WARM_UP..];
+        let third = (warm.len() / 3).max(1);
+        let median = |looks: &[Look]| {
+            let mut values: Vec<f64> = looks.iter().map(&of).collect();
+            values.sort_unstable_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        (median(&warm[..third]), median(&warm[warm.len() - third..]))
+    }
+}
+
+impl fmt::Display for Watch {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first_bytes, last_bytes) = self.thirds(|look| look.bytes);
+        let (first_files, last_files) = self.thirds(|look| look.files);
+        write!(
+            formatter,
+            "first third after the warm-up and last third: {:.0} and {:.0} MiB resident, {first_files} and {last_files} files",
+            first_bytes / MIB,
+            last_bytes / MIB
+        )
+    }
+}
+
+fn has_grown(first: f64, last: f64, noise: f64) -> bool {
+    last > first * 1.1 + noise
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch(bytes: impl Fn(usize) -> f64) -> Watch {
+        Watch((0..90).map(|number| Look { bytes: bytes(number), files: 100.0 }).collect())
+    }
+
+    #[test]
+    fn what_fills_at_first_is_no_growth_and_what_goes_on_filling_is() {
+        assert_eq!(watch(|number| if number < 9 { 1e6 } else { 300e6 }).faults(), [""; 0]);
+        assert_eq!(watch(|number| if number < 60 { 100e6 } else { 125e6 }).faults(), [""; 0]);
+        assert_eq!(watch(|number| 100e6 + number as f64 * 1e6).faults(), ["memory has grown from 117 to 167 MiB"]);
+    }
+
+    #[test]
+    fn files_that_stay_open_are_a_fault() {
+        let looks = (0..90).map(|number| Look { bytes: 1e6, files: 100.0 + number as f64 });
+        assert_eq!(Watch(looks.collect()).faults(), ["open files have grown from 122 to 175"]);
+    }
+}

@@ -1,0 +1,70 @@
+//! What a call holds in memory while it waits for its upstream, with as many of them as a server takes at once.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::{join_all, try_join_all};
+use serde_json::json;
+use support::Server;
+
+use crate::load::Connection;
+use crate::process::resident_bytes;
+use crate::report::Row;
+use crate::scene::{self, Grant, PLUGIN};
+use crate::upstream::{HELD, OK, Upstream};
+
+const TOOL: &str = "test_echo_fetch";
+const CALLS: usize = 1_000;
+/// As many as one bot has at once by default.
+const CALLS_OF_A_BOT: usize = 32;
+const GOAL_BYTES: f64 = 100e3;
+/// Calls end after 30 s, so all of them must wait by then.
+const GATHER_MAX: Duration = Duration::from_secs(25);
+/// The second time shows whether the first has left something behind.
+const ROUNDS: usize = 2;
+
+/// The row of calls that wait.
+pub async fn measure() -> Result<Row> {
+    let mut server = Server::prepare(&[PLUGIN])?.argument(&format!("--max-calls-per-plugin={CALLS}"));
+    server.launch().await?;
+    let pid = server.pid().context("the server runs")?;
+    let upstream = Upstream::start().await?;
+    let (api, address, url) = (server.api()?, scene::address(&server)?, upstream.url());
+    let mut bots = Vec::new();
+    for number in 0..CALLS.div_ceil(CALLS_OF_A_BOT) {
+        bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
+    }
+    for bot in &bots {
+        // Each bot's first call: whatever is made once is made before anything is measured.
+        let mut connection = Connection::open(&address).await?;
+        let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
+        ensure!(answer.is_success(), "{answer}");
+    }
+    let idle = resident_bytes(pid)?;
+    let requests = (0..CALLS).map(|number| scene::call(&bots[number % bots.len()], TOOL, &json!({ "path": HELD })));
+    let requests = requests.collect::<Result<Vec<_>>>()?;
+    let mut held = 0;
+    for _ in 0..ROUNDS {
+        held = held.max(round(&address, &requests, &upstream, pid).await?);
+    }
+    server.stop().await?;
+    let each = held.saturating_sub(idle) as f64 / CALLS as f64;
+    let name = format!("{CALLS} calls that wait for their upstream, resident memory");
+    let goal = format!("<= 100 KB a call (now {:.1})", each / 1e3);
+    Ok(Row::of_memory((&name, "idle"), held, idle).with_goal(&goal, each <= GOAL_BYTES))
+}
+
+/// Lets all calls wait, and gives the memory that is held meanwhile.
+async fn round(address: &str, requests: &[Vec<u8>], upstream: &Upstream, pid: u32) -> Result<u64> {
+    let mut connections = try_join_all(requests.iter().map(|_| Connection::open(address))).await?;
+    try_join_all(connections.iter_mut().zip(requests).map(|(connection, request)| connection.send(request))).await?;
+    let gathered = tokio::time::timeout(GATHER_MAX, upstream.holds(CALLS)).await;
+    gathered.context("not all calls have reached the upstream in time")??;
+    let held = resident_bytes(pid)?;
+    upstream.release();
+    for answer in join_all(connections.iter_mut().map(Connection::answer)).await {
+        let answer = answer?;
+        ensure!(answer.is_success(), "{answer}");
+    }
+    Ok(held)
+}
