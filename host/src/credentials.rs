@@ -156,7 +156,9 @@ impl HeldCredential {
     pub fn confirmed(&self, resource: &Resource) -> Result<CredentialRow, ConfirmError> {
         let opened = self.opened().ok_or(ConfirmError::Unreadable)?;
         let gone = || ConfirmError::MethodGone { method: opened.given_for.auth_method };
-        let given_for = opened.given_for.wanted_by(resource).ok_or_else(gone)?;
+        let mut given_for = opened.given_for.wanted_by(resource).ok_or_else(gone)?;
+        // Confirming says where it may go; what was given as a secret stays one until it is saved anew.
+        given_for.plain_fields.retain(|field| opened.given_for.plain_fields.contains(field));
         let missing: BTreeSet<&str> = given_for
             .inject
             .iter()

@@ -283,3 +283,25 @@ async fn the_version_on_record_serves_when_the_folder_is_broken_at_a_start() -> 
 fn one_of((status, body): (u16, Value)) -> (u16, Value) {
     (status, if body["detail"].is_null() { body } else { body["detail"].clone() })
 }
+
+/// A version that calls the secret a plain field, approved and confirmed or not, does not get to read it.
+#[tokio::test]
+async fn a_secret_stays_one_when_the_next_version_calls_it_plain() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let folder = world.server.plugins_dir().join("test-echo");
+    edit(&folder, |text| {
+        text.replace("      type: secret\n      required: true\n\n", "      type: string\n      required: true\n\n")
+    })?;
+    let mut told = vec![reloaded(&world, "test-echo").await?, pending(&world, "test-echo").await?];
+    ensure!(approve(&world, "test-echo", &json!({})).await?.0 == 200);
+    let echoed = async || world.call("test_echo_fetch", &json!({ "path": "/echo" })).await;
+    for _ in 0..2 {
+        let answer = echoed().await?.to_string();
+        assert!(answer.contains("[redacted]") && !answer.contains(TOKEN), "{answer}");
+        ensure!(confirm(&world, &bound).await?.0 == 200);
+    }
+    told.push(json!(lines(&world.github.take_requests(), TOKEN)));
+    assert_snapshot!(snapshot(&told), @"");
+    Ok(())
+}
