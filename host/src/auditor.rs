@@ -7,6 +7,8 @@
 
 mod chain;
 mod heads;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 use std::collections::HashSet;
@@ -143,6 +145,7 @@ impl Auditor {
         Ok(Entry {
             facts: Mutex::new(Facts { row, redactor: None }),
             started: OnceCell::new(),
+            has_asked_to_start: AtomicBool::new(false),
             opened: Instant::now(),
             closed: AtomicBool::new(false),
             queue: self.queue.clone(),
@@ -158,6 +161,7 @@ const TOOL_CHARS_MAX: usize = 128;
 pub struct Entry {
     facts: Mutex<Facts>,
     started: OnceCell<()>,
+    has_asked_to_start: AtomicBool,
     opened: Instant,
     closed: AtomicBool,
     queue: mpsc::Sender<Pending>,
@@ -185,8 +189,13 @@ impl Entry {
         self.lock().redactor = Some(redactor);
     }
 
-    /// The end of the call without the secrets of its resource: what the caller gets and what the row says.
+    /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
+    /// kept a request from going out, whatever the plugin makes of that is our fault and not its own.
     pub fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {
+        let is_held_back = self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized();
+        if is_held_back && outcome.code == Some(Code::Plugin) {
+            outcome = CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
+        }
         if let Some(redactor) = self.lock().redactor.clone() {
             outcome.message = outcome.message.map(|message| redactor.redact_text(message));
             outcome.data = outcome.data.map(|data| redactor.redact_value(data));
@@ -196,6 +205,7 @@ impl Entry {
 
     /// Commits the row `started`, once. Nothing of a call may leave this host before.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
+        self.has_asked_to_start.store(true, Ordering::Release);
         let commit = async || self.enqueue(self.row(AuditKind::Started)).await?.await.unwrap_or(Err(AuditUnavailable));
         self.started.get_or_try_init(commit).await.copied()
     }

@@ -143,8 +143,8 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --database-url postgres://me:secret@127.0.0.1:1/monstrum
     [stderr]
     error: the database cannot be used
-      database `postgres://me@127.0.0.1:1/monstrum`: the database cannot be reached
-      Connection refused (os error 111)
+      database `postgres://me@[upstream]/monstrum`: the database cannot be reached
+      error communicating with database: Connection refused (os error 111)
     hint: is the database of --database-url running and within reach? may its user log in?
     [exit 1]
     $ --listen 127.0.0.1:0 --log loud==
