@@ -44,7 +44,7 @@ struct Arguments {
     /// Only these parts
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     only: Vec<Part>,
-    /// Rounds of load over HTTP
+    /// Rounds of starts and of load over HTTP
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
     /// Seconds of load on each side of a round
@@ -127,7 +127,7 @@ async fn bench(arguments: Arguments) -> Result<()> {
             }
             Part::Start => {
                 println!("  a start with many plugins …");
-                rows.extend(start::measure().await?);
+                rows.extend(start::measure(rounds).await?);
             }
             Part::Reload => {
                 println!("  hot reload under load …");

@@ -13,14 +13,13 @@ use crate::scene::PLUGIN;
 use crate::{scene, variant};
 
 const PLUGINS: usize = 100;
-const WARM_ROUNDS: usize = 9;
 /// Each compiles every plugin.
 const COLD_ROUNDS: usize = 2;
 const POLL: Duration = Duration::from_millis(1);
 const READY_MAX: Duration = Duration::from_secs(120);
 
 /// The rows of a start.
-pub async fn measure() -> Result<Vec<Row>> {
+pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
     let (mut many, mut one, mut none) = (with_plugins(PLUGINS)?, with_plugins(1)?, with_plugins(0)?);
     // The first start makes keys and the database.
     for server in [&mut many, &mut one, &mut none] {
@@ -31,7 +30,7 @@ pub async fn measure() -> Result<Vec<Row>> {
         cold.add(cold_start(&mut many).await?, cold_start(&mut one).await?);
     }
     let (mut beside_one, mut beside_none) = (Rounds::default(), Rounds::default());
-    for _ in 0..WARM_ROUNDS {
+    for _ in 0..rounds {
         beside_one.add(start(&mut many).await?, start(&mut one).await?);
         let floor = start(&mut none).await?;
         beside_none.add(start(&mut many).await?, floor);

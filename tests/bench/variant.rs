@@ -11,9 +11,8 @@ const COMPONENT: &str = "plugin.wasm";
 
 /// Installs a plugin `name` that is like `model`, tools and type renamed alike, with a component of its own.
 pub fn install(server: &Server, model: &str, name: &str) -> Result<()> {
-    server.install(model)?;
+    server.install_as(model, name)?;
     let folder = server.plugins_dir().join(name);
-    fs::rename(server.plugins_dir().join(model), &folder).with_context(|| format!("cannot rename to {name}"))?;
     edit(&folder, |text| text.replace(model, name).replace(&tool_prefix(model), &tool_prefix(name)))?;
     mark(&folder, name.as_bytes())
 }

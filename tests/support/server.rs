@@ -93,12 +93,17 @@ impl Server {
 
     /// Puts a plugin into the plugins folder, over the one that may be there.
     pub fn install(&self, plugin: &str) -> Result<()> {
+        self.install_as(plugin, plugin)
+    }
+
+    /// The same, into the folder `name`. The caller changes what the manifest is called.
+    pub fn install_as(&self, plugin: &str, name: &str) -> Result<()> {
         let folder = if plugin.starts_with("test-") { "test-plugins" } else { "plugins" };
         let source = files::target_dir()?.join(folder).join(plugin);
         if !source.is_dir() {
             bail!("{} is missing; run: cargo xtask plugins --test", source.display());
         }
-        files::copy_dir(&source, &self.plugins_dir().join(plugin))
+        files::copy_dir(&source, &self.plugins_dir().join(name))
     }
 
     /// Starts the process and waits until it is ready.

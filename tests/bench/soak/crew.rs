@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::cpu;
 use crate::hostile::{self, End, Kind, Verdict};
 use crate::load::Connection;
-use crate::scene::{self, Bot, Grant};
+use crate::scene::{self, Bot, Grant, PLUGIN};
 use crate::upstream::{HELD, OK, SLOW};
 
 /// Full load.
@@ -86,7 +86,8 @@ impl Crew {
         calls_a_second: f64,
     ) -> Result<Crew> {
         let (mut good, mut bad) = (Vec::new(), Vec::new());
-        let echo = || Grant { operations: &["echo.read", "echo.write", "fetch.run"], ..Grant::with_patterns() };
+        let operations = &["echo.read", "echo.write", "fetch.run"];
+        let echo = || Grant { plugin: PLUGIN, operations, scope: json!({ "kinds": ["bug", "task-*"] }) };
         for number in 0..GOOD_BOTS {
             let grants = [echo(), Grant::all(cpu::PLUGIN)];
             good.push(scene::bot(api, &format!("good-{number}"), upstream, &grants).await?);
@@ -155,14 +156,14 @@ impl Part {
 fn good_kinds() -> Vec<Kind> {
     let success = |name, tool, params| Kind::new(name, tool, params, End::Success);
     let echo = success("echo", "test_echo_run", json!({ "repo": "bench/repo", "any": [1, 2, 3] }));
-    let write = success("echo, another operation", "test_echo_write", json!({ "repo": "team-5/site", "kind": "a" }));
+    let write = success("echo, another operation", "test_echo_write", json!({ "repo": "bench/repo", "kind": "bug" }));
     let fetch = success("request to the upstream", "test_echo_fetch", json!({ "path": OK }));
     let slow = success("request to a slow upstream", "test_echo_fetch", json!({ "path": SLOW }));
     let json = success("computing", "test_cpu_json", json!({ "rounds": 20 }));
     let large = success("result of 1 MiB", "test_cpu_fill", json!({ "bytes": LARGE_BYTES }));
     let refused = |name, tool, params, code| Kind::new(name, tool, params, End::Code(code));
     let denied = refused("refused: operation", "test_echo_flood", json!({}), "denied");
-    let scope = refused("refused: scope", "test_echo_run", json!({ "repo": "other/repo" }), "scope");
+    let scope = refused("refused: scope", "test_echo_write", json!({ "kind": "secret" }), "scope");
     let invalid = refused("refused: parameters", "test_echo_run", json!({ "repo": 7 }), "invalid_params");
     let mut kinds = vec![slow, large, denied, scope, invalid];
     kinds.extend(std::iter::repeat_n([echo, write, fetch, json], 4).flatten());
