@@ -134,7 +134,7 @@ impl Postgres {
             keeper.args(["-c", setting]);
         }
         // Ctrl-C on the terminal is for us; our end is the keeper's.
-        keeper.stdin(Stdio::piped()).process_group(0);
+        keeper.stdin(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         self.keeper = Some(keeper.spawn().context("cannot run sh")?);
         Ok(())
     }
