@@ -18,7 +18,7 @@ fn entry() -> (Entry, mpsc::Receiver<Pending>) {
         params: json!({}),
         task_id: None,
         resource: None,
-        locale: "en-US".to_owned(),
+        language: crate::language::Language::default(),
         context: Value::Null,
     };
     (auditor.open(&call).unwrap(), rows)
