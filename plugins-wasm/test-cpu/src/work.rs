@@ -18,7 +18,7 @@ pub(crate) fn hash(rounds: u32) -> u32 {
 pub(crate) fn reprint(rounds: u32) -> u64 {
     let item = |number: u32| {
         serde_json::json!({
-            "id": 40_000 + number, "title": format!("The {number}. of \"some\" items"), "open": number % 2 == 0,
+            "id": 40_000 + number, "title": format!("The {number}. of \"some\" items"), "open": number.is_multiple_of(2),
             "labels": ["bug", "help wanted"], "score": number * 7,
         })
     };

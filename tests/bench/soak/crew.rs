@@ -49,6 +49,12 @@ impl Tally {
         self.as_expected + self.busy + self.wrong
     }
 
+    /// Calls that got an answer, each of which is in the audit. One whose caller went away at once may never have
+    /// reached the server.
+    pub fn answered(&self) -> u64 {
+        self.times.len() as u64 + self.busy + self.wrong
+    }
+
     fn add(&mut self, other: Tally) {
         self.as_expected += other.as_expected;
         self.busy += other.busy;
