@@ -63,7 +63,7 @@ pub(crate) fn begin(asked: &Asked) -> Result<Pending, Failed> {
         (None, None) => None,
         _ => Some(request.body().map_err(|()| invalid("no body"))?),
     };
-    let pending = handle(request, Some(options)).map_err(of_code)?;
+    let pending = handle(request, Some(options)).map_err(|code| of_code(&code))?;
     if let Some(body) = body {
         send_body(body, asked.body.as_deref().unwrap_or_default(), asked.trailer.as_deref())?;
     }
@@ -92,7 +92,7 @@ fn send_body(body: OutgoingBody, bytes: &[u8], trailer: Option<&str>) -> Result<
         Some(name) => Some(Fields::from_list(&[(name.to_owned(), b"x".to_vec())]).map_err(of_header)?),
         None => None,
     };
-    OutgoingBody::finish(body, trailers).map_err(of_code)
+    OutgoingBody::finish(body, trailers).map_err(|code| of_code(&code))
 }
 
 impl Pending {
@@ -100,7 +100,7 @@ impl Pending {
         self.0.subscribe().block();
         match self.0.get() {
             Some(Ok(Ok(response))) => Ok(Head(response)),
-            Some(Ok(Err(code))) => Err(of_code(code)),
+            Some(Ok(Err(code))) => Err(of_code(&code)),
             _ => Err(invalid("there is no answer")),
         }
     }
@@ -158,8 +158,8 @@ fn of_header(error: HeaderError) -> Failed {
     Failed { code, message: format!("{error:?}") }
 }
 
-fn of_code(error: ErrorCode) -> Failed {
-    let code = match &error {
+fn of_code(error: &ErrorCode) -> Failed {
+    let code = match error {
         ErrorCode::HttpRequestDenied => "denied",
         ErrorCode::HttpRequestUriInvalid
         | ErrorCode::HttpRequestUriTooLong
