@@ -302,6 +302,10 @@ async fn a_secret_stays_one_when_the_next_version_calls_it_plain() -> Result<()>
         ensure!(confirm(&world, &bound).await?.0 == 200);
     }
     told.push(json!(lines(&world.github.take_requests(), TOKEN)));
-    assert_snapshot!(snapshot(&told), @"");
+    assert_snapshot!(snapshot(&told), @r#"
+    ["1.0.0","needs_approval",null]
+    ["1.0.0","needs_approval","1.0.0",["auth method `token`: field `access_token` is not secret"]]
+    ["GET /echo (Bearer TOKEN)","GET /echo (Bearer TOKEN)"]
+    "#);
     Ok(())
 }
