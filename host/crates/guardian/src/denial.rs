@@ -33,7 +33,7 @@ pub struct Denial {
     /// What an administrator would change to allow exactly this.
     pub smallest_change: String,
     /// The value that a dimension refuses, where one does.
-    pub violation: Option<Violation>,
+    pub violation: Option<Box<Violation>>,
 }
 
 /// A value that a scope dimension does not allow.
@@ -113,7 +113,8 @@ impl Denial {
             }
             (_, None) => (Status::PermissionDenied, not_available(tool.tool.as_str())),
         };
-        let violation = violation.map(|(dimension, value)| Violation { dimension: dimension.key.clone(), value });
+        let violation =
+            violation.map(|(dimension, value)| Box::new(Violation { dimension: dimension.key.clone(), value }));
         let (rule, reason) = (first.rule(), first.reason(tool));
         Denial { status, rule, message, reason, smallest_change: changes.join("; "), violation }
     }
@@ -121,7 +122,7 @@ impl Denial {
     /// The same in the words of the template that `translate` has for the dimension, if it has one.
     #[must_use]
     pub fn translated<'t>(mut self, translate: impl FnOnce(&str) -> Option<&'t str>) -> Denial {
-        if let Some(Violation { dimension, value }) = &self.violation
+        if let Some(Violation { dimension, value }) = self.violation.as_deref()
             && let Some(template) = translate(dimension)
         {
             self.message = in_words(template, dimension, value);
