@@ -320,7 +320,8 @@ mod tests {
         // The ticket is in the channel of `late`, which is dropped without looking.
         drop(late);
         assert!(lane.clone().enter(BotId::new(), until).await.is_some());
-        assert_eq!((lane.lock().free, lane.lock().calls_waiting), (1, 0));
+        let turns = lane.lock();
+        assert_eq!((turns.free, turns.calls_waiting), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]

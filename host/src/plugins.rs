@@ -190,10 +190,20 @@ impl Plugins {
         let candidate = self.read(name, path).await?;
         self.check_unique(&candidate.plugin)?;
         let (plugin, row) = (Arc::clone(&candidate.plugin), candidate.row());
-        let grows = self.growth(&candidate).await?;
-        self.store.insert_plugin_version(&candidate.stored).await?;
+        let recorded = self.store.plugin(&row.name).await?;
+        let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same_version(recorded, &row));
+        let grows = match recorded {
+            Some(recorded) if !is_recorded => self.growth(&recorded, &plugin.manifest).await?,
+            // The first version of a plugin is the operator's own doing: there is nothing that it could exceed.
+            Some(_) | None => Vec::new(),
+        };
+        if !is_recorded {
+            self.store.insert_plugin_version(&candidate.stored).await?;
+        }
         if grows.is_empty() {
-            self.store.put_plugin(&row).await?;
+            if !is_recorded {
+                self.store.put_plugin(&row).await?;
+            }
             tracing::info!(plugin.name = name, plugin.version = row.version, "plugin loaded");
             for warning in &plugin.warnings {
                 tracing::warn!(plugin.name = name, %warning, "plugin");
@@ -230,20 +240,14 @@ impl Plugins {
         Ok(Candidate { plugin: Arc::new(plugin), stored })
     }
 
-    /// What the candidate asks for beyond the version that is on record as serving. The first version of a plugin is the
-    /// operator's own doing: there is nothing that it could exceed.
-    async fn growth(&self, candidate: &Candidate) -> Result<Vec<String>, LoadError> {
-        let Some(row) = self.store.plugin(&candidate.plugin.name).await? else { return Ok(Vec::new()) };
-        let new = &candidate.stored;
-        if row.manifest_digest == new.manifest_digest && row.component_digest == new.component_digest {
-            return Ok(Vec::new());
-        }
+    /// What `manifest` asks for beyond the version that is on record as serving.
+    async fn growth(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let Some(serving) = serving.and_then(|stored| monstrum_manifest::parse(MANIFEST, &stored.manifest).ok()) else {
             return Ok(vec!["the version that served cannot be read any more, so nothing can be compared".to_owned()]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
-        Ok(growth(&serving, &candidate.plugin.manifest, &retired))
+        Ok(growth(&serving, manifest, &retired))
     }
 
     /// The tools that stored versions had and `serving` has no more, with the operation of the newest that had it.
@@ -321,6 +325,10 @@ impl Plugins {
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Entry>> {
         self.entries.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+fn is_same_version(a: &PluginRow, b: &PluginRow) -> bool {
+    a.manifest_digest == b.manifest_digest && a.component_digest == b.component_digest
 }
 
 fn loaded(plugin: Arc<Plugin>) -> Entry {

@@ -171,6 +171,8 @@ mod tests {
         GET /api/plugins
         GET /api/plugins/{name}
         POST /api/plugins/{name}/reload
+        POST /api/plugins/{name}/approve
+        POST /api/resources/{id}/credential/confirm
         GET /api/resource-types
         GET /api/resource-types/{id}
         GET /api/resources
