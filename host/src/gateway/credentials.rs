@@ -20,6 +20,7 @@ use crate::credentials::{ConfirmError, GivenFor, HeldCredential, seal};
 use crate::gateway::extract::{Caller, Faults, Id, whole_body};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
+use crate::policy::{Resource, Snapshot};
 
 /// What is known of a credential.
 #[derive(Serialize, ToSchema)]
@@ -156,10 +157,7 @@ pub async fn save(
     caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
-    let Some(serving) = snapshot.resource(caller.workspace, id) else {
-        let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
-        return Err(Problem::conflict(detail));
-    };
+    let serving = served(&snapshot, &row)?;
     let manifest = &serving.plugin.manifest;
     let (method, fields) = given.check(&manifest.resource_type)?;
     let given_for = GivenFor::now(&manifest.resource_type, method, &serving.config, &manifest.executor);
@@ -184,8 +182,7 @@ pub async fn save(
     };
     app.store.put_credential(&saved).await?;
     app.changed().await?;
-    let metadata = credential_of(&app, &row).await?;
-    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
+    as_it_stands(&app, &row).await
 }
 
 /// Gives the stored credential for what manifest and configuration ask for now
@@ -203,10 +200,7 @@ pub async fn confirm(
     caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
-    let Some(serving) = snapshot.resource(caller.workspace, id) else {
-        let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
-        return Err(Problem::conflict(detail));
-    };
+    let serving = served(&snapshot, &row)?;
     let held = serving.credential.as_ref().ok_or_else(|| Problem::not_found("credential"))?;
     let confirmed = held.confirmed(serving).map_err(|error| match error {
         ConfirmError::Vault(error) => Problem::internal(&error),
@@ -217,8 +211,7 @@ pub async fn confirm(
         return Err(Problem::conflict("the credential was saved anew or deleted in the meantime"));
     }
     app.changed().await?;
-    let metadata = credential_of(&app, &row).await?;
-    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
+    as_it_stands(&app, &row).await
 }
 
 /// Deletes the credential of a resource
@@ -236,6 +229,18 @@ pub async fn delete(
     }
     app.changed().await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// The resource as its plugin serves it; a credential is judged by what that asks for.
+fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, Problem> {
+    let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
+    snapshot.resource(row.workspace_id, row.id).ok_or_else(|| Problem::conflict(detail))
+}
+
+/// The answer to a change of a credential.
+async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<Json<CredentialMetadata>, Problem> {
+    let metadata = credential_of(app, row).await?;
+    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
 }
 
 /// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was

@@ -165,3 +165,13 @@ pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, requ
         hash: [0xab; 32],
     }
 }
+
+/// Whether the only event of its writer is read as another than `row`, or not at all.
+pub(crate) async fn reads_otherwise(store: &Store, row: &AuditRow) -> bool {
+    match store.scan(&row.writer, i64::MIN, 10).await.unwrap().rows.pop() {
+        Some(Ok(read)) => {
+            (read.canonical(), read.previous_hash, read.hash) != (row.canonical(), row.previous_hash, row.hash)
+        }
+        Some(Err(_)) | None => true,
+    }
+}
