@@ -198,7 +198,7 @@ impl Entry {
         }
         if let Some(redactor) = self.lock().redactor.clone() {
             outcome.message = outcome.message.map(|message| redactor.redact_text(message));
-            outcome.data = outcome.data.map(|data| redactor.redact_value(data));
+            outcome.data = outcome.data.map(|data| redactor.redact_json(data));
         }
         outcome
     }

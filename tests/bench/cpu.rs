@@ -48,7 +48,7 @@ async fn rounds(host: &Host, tool: &str, work_rounds: u32, native: impl Fn(u32) 
         let subject = began.elapsed();
         let outcome = ending.committed().await?.outcome;
         check(&outcome)?;
-        let computed = outcome.data.context("a success has data")?["sum"].as_u64();
+        let computed = outcome.data.context("a success has data")?.value()["sum"].as_u64();
         ensure!(computed == Some(expected), "the guest has computed {computed:?}, native code {expected}");
         // The first round warms caches.
         if round > 0 {

@@ -165,7 +165,7 @@ pub fn check(outcome: &CallOutcome) -> Result<()> {
 async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
     let answer = host.app().calls.run(host.call(params)).await?;
     check(&answer.outcome)?;
-    let seen = answer.outcome.data.context("an echo has data")?;
+    let seen = answer.outcome.data.context("an echo has data")?.value();
     let text = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
     let raw = |name: &str| seen[name].to_string();
     Ok(ExecuteRequest {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use monstrum_manifest::{Cost, Locales};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{BotId, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -133,7 +133,7 @@ pub struct CallResult {
     /// What the tool answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
-    pub data: Option<Value>,
+    pub data: Option<JsonText>,
     pub duration_ms: i64,
 }
 

@@ -13,7 +13,7 @@ mod views;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use monstrum_types::{Failure, Secret};
+use monstrum_types::{Failure, JsonText, Secret};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
@@ -93,16 +93,20 @@ impl Redactor {
         replace_in(name, &merge(found))
     }
 
-    /// `value` without secrets in its keys, strings and numbers.
+    /// `text` without secrets in its keys, strings and numbers; the same text where there are none.
     #[must_use]
-    pub fn redact_value(&self, value: Value) -> Value {
-        if self.search.is_none() {
-            return value;
+    pub fn redact_json(&self, text: JsonText) -> JsonText {
+        // Without escapes, every string stands there as it is, so that a search of the whole finds whatever a search of
+        // each would.
+        let is_plain = !text.as_str().contains('\\');
+        if self.search.is_none() || is_plain && !self.contains(text.as_str().as_bytes()) {
+            return text;
         }
-        // Values rarely hold a secret, and one search over all their texts is far quicker than one for each.
+        let value = text.value();
+        // One search over all texts is far quicker than one for each.
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
-        if self.contains(&texts) { self.redact_each(value) } else { value }
+        if self.contains(&texts) { JsonText::from(&self.redact_each(value)) } else { text }
     }
 
     fn redact_each(&self, value: Value) -> Value {

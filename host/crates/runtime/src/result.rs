@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use monstrum_manifest::json_depth;
-use monstrum_types::Code;
-use serde_json::Value;
+use monstrum_types::{Code, JsonText};
 
 use crate::bindings::WitResult;
 
@@ -21,7 +20,7 @@ pub const TEXT_BYTES_MAX: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecuteResult {
     /// Data for the caller.
-    Success(Value),
+    Success(JsonText),
     /// What went wrong, in words for the caller.
     Error(String),
     /// Why the parameters lie outside the authorised scope.
@@ -83,13 +82,13 @@ impl Stop {
 /// Judges the answer of a guest.
 pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, Stop> {
     match result {
-        WitResult::Success(json) => success(&json).map(ExecuteResult::Success),
+        WitResult::Success(json) => success(json).map(ExecuteResult::Success),
         WitResult::Error(message) => Ok(ExecuteResult::Error(cut(message))),
         WitResult::ScopeViolation(reason) => Ok(ExecuteResult::ScopeViolation(cut(reason))),
     }
 }
 
-fn success(json: &str) -> Result<Value, Stop> {
+fn success(json: String) -> Result<JsonText, Stop> {
     if json.len() > RESULT_BYTES_MAX {
         return Err(Stop::ResultTooLarge);
     }
@@ -97,7 +96,7 @@ fn success(json: &str) -> Result<Value, Stop> {
     if json_depth(json.as_bytes()) > RESULT_DEPTH_MAX {
         return Err(Stop::BadResult);
     }
-    serde_json::from_str(json).map_err(|_| Stop::BadResult)
+    JsonText::parse(json).map_err(|_| Stop::BadResult)
 }
 
 fn cut(mut text: String) -> String {
@@ -133,7 +132,10 @@ mod tests {
     fn data_is_json_of_bounded_size_and_depth() {
         let judge = |json: String| from_guest(WitResult::Success(json));
         let text = |length: usize| format!("\"{}\"", "a".repeat(length - 2));
-        assert_eq!(judge(r#"{"b":1,"a":[null]}"#.to_owned()), Ok(ExecuteResult::Success(json!({"b": 1, "a": [null]}))));
+        assert_eq!(
+            judge(r#"{"b":1,"a":[null]}"#.to_owned()),
+            Ok(ExecuteResult::Success(JsonText::from(&json!({"b": 1, "a": [null]}))))
+        );
         assert!(judge(text(RESULT_BYTES_MAX)).is_ok());
         assert_eq!(judge(text(RESULT_BYTES_MAX + 1)), Err(Stop::ResultTooLarge));
         assert!(judge(nested(RESULT_DEPTH_MAX)).is_ok());

@@ -112,9 +112,9 @@ fn stop(end: &CallEnd) -> Stop {
     *end.outcome.as_ref().unwrap_err()
 }
 
-fn success(end: &CallEnd) -> &serde_json::Value {
+fn success(end: &CallEnd) -> serde_json::Value {
     match end.outcome.as_ref().unwrap() {
-        ExecuteResult::Success(value) => value,
+        ExecuteResult::Success(text) => text.value(),
         other => panic!("{other:?}"),
     }
 }

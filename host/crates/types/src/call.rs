@@ -1,7 +1,8 @@
 //! What a call of a tool ends with.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+
+use crate::JsonText;
 
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
@@ -110,7 +111,7 @@ pub struct CallOutcome {
     /// Exactly what the LLM reads, on anything but success.
     pub message: Option<String>,
     /// What the tool answered, on success.
-    pub data: Option<Value>,
+    pub data: Option<JsonText>,
     /// The rule that refused the call, for the audit and for administrators.
     pub rule: Option<String>,
     /// The data does not match the tool's output_schema; it is delivered all the same.
@@ -120,7 +121,7 @@ pub struct CallOutcome {
 impl CallOutcome {
     /// A success with its data.
     #[must_use]
-    pub fn success(data: Value) -> Self {
+    pub fn success(data: JsonText) -> Self {
         CallOutcome {
             status: Status::Success,
             code: None,

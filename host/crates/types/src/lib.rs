@@ -9,6 +9,7 @@ mod call;
 mod clock;
 mod http;
 mod ids;
+mod json_text;
 mod secret;
 
 pub use call::{CallOutcome, Code, Fault, Status};
@@ -21,4 +22,5 @@ pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
     RoleId, ToolName, WorkspaceId,
 };
+pub use json_text::JsonText;
 pub use secret::Secret;

@@ -17,7 +17,7 @@ async fn a_guest_gets_its_request_and_answers() {
     let call =
         |params: &'static str| component.execute(request(params), CallLimits::default(), Arc::new(Host::default()));
     let end = call(r#"{"text":"grüße"}"#).await;
-    assert_eq!(success(&end), &json!({"text": "grüße"}));
+    assert_eq!(success(&end), json!({"text": "grüße"}));
     assert_eq!((end.log.len(), end.log_dropped), (0, 0));
     assert!(end.fuel_used > 0);
     assert_eq!(call(r#"{"text":"grüße"}"#).await.fuel_used, end.fuel_used);
@@ -50,7 +50,7 @@ async fn no_instance_is_used_twice() {
         .await;
     for _ in 0..20 {
         let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
-        assert_eq!(success(&end), &json!(1));
+        assert_eq!(success(&end), json!(1));
     }
 }
 
@@ -69,7 +69,7 @@ async fn a_looping_call_does_not_hold_up_others() {
         .collect();
     for n in 0..50 {
         let end = echo.execute(request(&n.to_string()), CallLimits::default(), Arc::clone(&host)).await;
-        assert_eq!(success(&end), &json!(n));
+        assert_eq!(success(&end), json!(n));
     }
     for task in &stuck {
         assert!(!task.is_finished());
@@ -93,7 +93,7 @@ async fn http_requests_reach_the_host_as_they_are_and_are_counted() {
             (call $answer (i32.const 0) (i32.const 80) (i32.const 2)))"#,
     );
     let end = call_with(wasm, CallLimits::default(), host.clone()).await;
-    assert_eq!(success(&end), &json!(10));
+    assert_eq!(success(&end), json!(10));
     let requests = host.requests.lock().unwrap();
     assert_eq!(requests.len(), HTTP_CALLS_MAX as usize);
     let expected =
@@ -108,7 +108,7 @@ async fn the_state_of_the_credential_may_be_asked_at_will() {
         "(loop $again (call $status (i32.const 128)) (local.set $n (i32.add (local.get $n) (i32.const 1)))
             (br_if $again (i32.lt_u (local.get $n) (i32.const 1500))))",
     );
-    assert_eq!(success(&call_with(wasm, CallLimits::default(), host.clone()).await), &json!({}));
+    assert_eq!(success(&call_with(wasm, CallLimits::default(), host.clone()).await), json!({}));
     assert_eq!(host.statuses.load(Ordering::Relaxed), 1500);
 }
 
@@ -144,7 +144,7 @@ async fn a_trap_ends_its_own_call_only_and_is_explained_in_the_log() {
     let line = crashed.log.last().unwrap();
     assert_eq!((line.source, line.level), (LogSource::Host, LogLevel::Error));
     assert!(line.message.contains("unreachable"), "{}", line.message);
-    assert_eq!(success(&call("{}").await), &json!({}));
+    assert_eq!(success(&call("{}").await), json!({}));
 }
 
 #[tokio::test]
@@ -191,7 +191,7 @@ async fn a_panic_of_the_host_ends_its_own_call_only() {
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Panicking)).await;
     assert_eq!((stop(&end), end.fuel_used, end.log.len()), (Stop::Internal, 0, 1));
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
-    assert_eq!(success(&end), &json!({}));
+    assert_eq!(success(&end), json!({}));
 }
 
 /// A host whose HTTP never answers; it tells when a request begins and when it is given up.

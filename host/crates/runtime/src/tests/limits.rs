@@ -66,7 +66,7 @@ async fn failed_growths_give_no_memory_back() {
         (i32.store8 (i32.const 81) (i32.add (i32.const 48) (i32.rem_u (memory.size) (i32.const 10))))
         (return (call $answer (i32.const 0) (i32.const 80) (i32.const 2)))";
     let end = call_with(guest_doing(body), LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(success(&end), &json!(16));
+    assert_eq!(success(&end), json!(16));
 }
 
 #[tokio::test]
@@ -86,7 +86,7 @@ async fn all_memories_and_tables_count_from_their_first_size_on() {
     assert_eq!(stop_of(guest(&growing)).await, Stop::Memory);
     let fitting = echo_and("(memory $one 7) (memory $other 4) (table 10000 funcref)");
     let end = call_with(fitting, LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(success(&end), &json!({}));
+    assert_eq!(success(&end), json!({}));
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
             (i32.const 0) (i32.const 0) (i32.const 128))";
     let host = Arc::new(Host::default());
     let end = call_with(guest_doing(body), CallLimits::default(), host.clone()).await;
-    assert_eq!(success(&end), &json!({}));
+    assert_eq!(success(&end), json!({}));
     assert_eq!(host.requests.lock().unwrap()[0].body.as_ref().unwrap().len(), 12_582_912);
 }
 
@@ -162,6 +162,6 @@ async fn calls_beyond_the_places_of_the_pool_wait() {
         })
         .collect();
     for (n, call) in calls.into_iter().enumerate() {
-        assert_eq!(success(&call.await.unwrap()), &json!(n));
+        assert_eq!(success(&call.await.unwrap()), json!(n));
     }
 }

@@ -131,7 +131,7 @@ async fn nothing_of_the_machine_is_seen_and_prints_are_logged() {
     let component = Bench::new().load(wat::parse_str(wat).unwrap()).await;
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
     // No variables, no arguments, no folders; for both kinds of sockets an error, which is access-denied.
-    assert_eq!(success(&end), &json!([0, 0, 0, 1, 1, 1, 1]));
+    assert_eq!(success(&end), json!([0, 0, 0, 1, 1, 1, 1]));
     let lines: Vec<_> = end.log.iter().map(|line| (line.source, line.level, line.message.as_str())).collect();
     assert_eq!(lines, [(LogSource::Stdout, LogLevel::Info, "printed"), (LogSource::Stderr, LogLevel::Warn, "failed")]);
 }

@@ -1,0 +1,137 @@
+//! JSON that is handed on as it was written. An answer can be a megabyte, and nobody on its way needs to know more of it
+//! than that it is JSON.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// A text that every reader of JSON takes: well formed, its strings Unicode, its numbers within the range of a double.
+#[derive(Clone, Debug)]
+pub struct JsonText(Box<RawValue>);
+
+impl JsonText {
+    /// Checks `text`, at most 128 levels deep.
+    ///
+    /// # Errors
+    /// Where and why it is not JSON.
+    pub fn parse(text: String) -> Result<Self, serde_json::Error> {
+        // The syntax alone would let through what many readers stumble over, such as half a surrogate pair.
+        serde_json::from_str::<Checked>(&text)?;
+        RawValue::from_string(text).map(JsonText)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+
+    /// What the text says.
+    #[must_use]
+    pub fn value(&self) -> Value {
+        serde_json::from_str(self.as_str()).expect("the text has been checked")
+    }
+}
+
+impl From<&Value> for JsonText {
+    fn from(value: &Value) -> Self {
+        let text = RawValue::from_string(value.to_string());
+        JsonText(text.expect("a value is printed as JSON"))
+    }
+}
+
+/// Equal are texts that say the same.
+impl PartialEq for JsonText {
+    fn eq(&self, other: &Self) -> bool {
+        self.value() == other.value()
+    }
+}
+
+impl Serialize for JsonText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+/// Takes every value and keeps none of it.
+struct Checked;
+
+impl<'de> Deserialize<'de> for Checked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Checked)
+    }
+}
+
+impl<'de> Visitor<'de> for Checked {
+    type Value = Checked;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<Checked, E> {
+        Ok(Checked)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Checked, A::Error> {
+        while items.next_element::<Checked>()?.is_some() {}
+        Ok(Checked)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Checked, A::Error> {
+        while members.next_entry::<Checked, Checked>()?.is_some() {}
+        Ok(Checked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_text_is_handed_on_as_it_was_written() {
+        let written = r#"{"b": 1, "a": [null, true, -2.50, 18446744073709551616, "\u00e9"]}"#;
+        let text = JsonText::parse(written.to_owned()).unwrap();
+        assert_eq!(text.as_str(), written);
+        assert_eq!(serde_json::to_string(&[&text]).unwrap(), format!("[{written}]"));
+        assert_eq!(text, JsonText::from(&text.value()));
+        assert_ne!(text, JsonText::from(&json!({})));
+    }
+
+    #[test]
+    fn what_readers_stumble_over_is_refused() {
+        for bad in
+            ["", "{", "{}{}", "nul", "NaN", "1e999", r#""\ud83d""#, r#"{"\udc00":1}"#, "{\"a\":1,}", "\u{feff}{}"]
+        {
+            assert!(JsonText::parse(bad.to_owned()).is_err(), "{bad}");
+        }
+        let deep = |levels: usize| JsonText::parse(format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
+        assert!(deep(100).is_ok());
+        assert!(deep(200_000).is_err());
+    }
+}
