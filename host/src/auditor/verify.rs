@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use monstrum_store::{AuditRow, Store, StoreError};
+use monstrum_store::{AuditRow, ScanPage, Store, StoreError, UnreadableRow};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -130,10 +130,18 @@ async fn check_chain(
 ) -> Result<i64, StoreError> {
     let mut expected = 1;
     let mut previous = Some(GENESIS);
-    let mut from = Some(1);
-    while let Some(first) = from {
-        let page = store.scan(writer, first, PAGE_ROWS).await?;
-        for row in page.rows {
+    let mut fetched = Some(store.scan(writer, 1, PAGE_ROWS).await?);
+    while let Some(ScanPage { rows, next }) = fetched {
+        // Hashes are checked in another thread while the database looks for the next page.
+        let ahead = async {
+            match next {
+                Some(from) => store.scan(writer, from, PAGE_ROWS).await.map(Some),
+                None => Ok(None),
+            }
+        };
+        let (seals, ahead) = tokio::join!(check_seals(keys, rows), ahead);
+        fetched = ahead?;
+        for (row, seal) in seals {
             found.rows += 1;
             let row = match row {
                 Ok(row) => row,
@@ -150,14 +158,22 @@ async fn check_chain(
                 found.add(writer, expected, gap(expected, row.sequence));
                 previous = None;
             }
-            check_row(found, keys, &row, previous);
+            // After a gap the row's own word is taken, so that one missing row is one problem and not one for every
+            // row that follows.
+            if previous.is_some_and(|previous| previous != row.previous_hash) {
+                found.add(writer, row.sequence, "the row does not follow the one before it");
+            }
+            match seal {
+                Seal::Whole => {}
+                Seal::Altered => found.add(writer, row.sequence, "the row was changed after it was written"),
+                Seal::NoKey => found.add(writer, row.sequence, "the row names an audit key that does not exist"),
+            }
             if heads.remove(&row.sequence).is_some_and(|head| head.hash != hex::encode(row.hash)) {
                 found.add(writer, row.sequence, "the row is not the one whose head was signed");
             }
             expected = row.sequence + 1;
             previous = Some(row.hash);
         }
-        from = page.next;
     }
     heads.remove(&0);
     if let Some(last) = heads.keys().next_back() {
@@ -173,18 +189,30 @@ fn gap(expected: i64, sequence: i64) -> String {
     }
 }
 
-/// Checks one row. `previous` is the hash of the row before it, where that is known: after a gap the row's own word is
-/// taken, so that one missing row is one problem and not one for every row that follows.
-fn check_row(found: &mut Findings, keys: &KeyRing, row: &AuditRow, previous: Option<[u8; 32]>) {
-    let mut problem = |what: &str| found.add(&row.writer, row.sequence, what);
-    if previous.is_some_and(|previous| previous != row.previous_hash) {
-        problem("the row does not follow the one before it");
-    }
+/// What the hash of a row says of its content.
+enum Seal {
+    Whole,
+    Altered,
+    NoKey,
+}
+
+type ScannedRow = Result<AuditRow, UnreadableRow>;
+
+/// Checks the hashes of `rows`. A row that cannot be read has none that could be right.
+async fn check_seals(keys: &KeyRing, rows: Vec<ScannedRow>) -> Vec<(ScannedRow, Seal)> {
+    let keys = keys.clone();
+    let check = move |row: ScannedRow| {
+        let seal = row.as_ref().map_or(Seal::Altered, |row| seal(&keys, row));
+        (row, seal)
+    };
+    let checked = tokio::task::spawn_blocking(move || rows.into_iter().map(check).collect()).await;
+    checked.expect("checking hashes does not panic")
+}
+
+fn seal(keys: &KeyRing, row: &AuditRow) -> Seal {
     match u32::try_from(row.key_version).ok().and_then(|version| keys.get(&version)) {
-        None => problem("the row names an audit key that does not exist"),
-        Some(keys) if !keys.verify_mac(&row.previous_hash, &row.canonical(), &row.hash) => {
-            problem("the row was changed after it was written");
-        }
-        Some(_) => {}
+        None => Seal::NoKey,
+        Some(keys) if keys.verify_mac(&row.previous_hash, &row.canonical(), &row.hash) => Seal::Whole,
+        Some(_) => Seal::Altered,
     }
 }
