@@ -141,7 +141,7 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         bot_id: permit.bot().to_string(),
         task_id: call.task_id.to_owned(),
         operation: permit.operation().to_owned(),
-        tool_name: permit.tool().to_string(),
+        tool_name: call.resolved.tool().own_name.to_string(),
         params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
         scope: Some(permit.scope_json()),
         resource_id: Some(permit.resource().to_string()),
@@ -158,7 +158,7 @@ fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => {
             let schema = &call.resolved.tool().output;
-            let output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data));
+            let output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data.value()));
             CallOutcome { output_mismatch, ..CallOutcome::success(data) }
         }
         Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
-use monstrum_manifest::{AuthMethod, Field, Manifest, check_fields};
+use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, check_config};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
 use monstrum_vault::Vault;
@@ -62,11 +62,18 @@ pub struct Resource {
     pub config_text: String,
     /// What its calls may reach.
     pub scope: Scope,
+    /// Its own tools, beside those of its type.
+    pub tools: Vec<Arc<Tool>>,
     pub credential: Option<Arc<HeldCredential>>,
     door: OnceLock<Arc<ResourceCredential>>,
 }
 
 impl Resource {
+    /// One of its own tools.
+    pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
+        self.tools.iter().find(|tool| tool.manifest.name == *name)
+    }
+
     /// The credential as egress takes it, opened on first use.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
         self.door.get_or_init(|| Arc::new(ResourceCredential::of(self)))
@@ -94,7 +101,7 @@ pub struct Snapshot {
     bots: HashMap<BotId, Arc<Bot>>,
     resources: HashMap<ResourceId, Arc<Resource>>,
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
-    tools: HashMap<ToolName, (Arc<Plugin>, usize)>,
+    tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
 }
 
 impl Snapshot {
@@ -123,6 +130,11 @@ impl Snapshot {
         self.resources.get(&id).filter(|resource| resource.row.workspace_id == workspace)
     }
 
+    /// Every resource whose plugin serves.
+    pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        self.resources.values()
+    }
+
     /// The plugin that serves a resource type.
     pub fn resource_type(&self, id: &ResourceTypeId) -> Option<&Arc<Plugin>> {
         self.types.get(id)
@@ -135,10 +147,9 @@ impl Snapshot {
         plugins
     }
 
-    /// A tool and the plugin that serves it.
-    pub fn tool(&self, name: &str) -> Option<(&Arc<Plugin>, &Tool)> {
-        let (plugin, index) = self.tools.get(&name.parse::<ToolName>().ok()?)?;
-        Some((plugin, &plugin.tools[*index]))
+    /// A tool that a manifest declares, and the plugin that serves it.
+    pub fn tool(&self, name: &ToolName) -> Option<&(Arc<Plugin>, Arc<Tool>)> {
+        self.tools.get(name)
     }
 }
 
@@ -213,8 +224,8 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
     snapshot.keys = rows.keys.iter().filter_map(key_entry).collect();
     for plugin in plugins.entries().into_iter().filter_map(|entry| entry.serving) {
         snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
-        for (index, tool) in plugin.tools.iter().enumerate() {
-            snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), index));
+        for tool in &plugin.tools {
+            snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), Arc::clone(tool)));
         }
     }
     let mut credentials: HashMap<ResourceId, _> =
@@ -259,10 +270,10 @@ fn compile_resource(
     plugin: Arc<Plugin>,
     credential: Option<Arc<HeldCredential>>,
 ) -> Option<Resource> {
-    let fields: &[Field] = &plugin.manifest.resource_type.config_schema;
+    let resource_type = &plugin.manifest.resource_type;
     let config = row.config.as_object().cloned().unwrap_or_default();
-    let config = match check_fields(fields, config) {
-        Ok(config) => config,
+    let CheckedConfig { values: config, tools } = match check_config(resource_type, &row.name, config) {
+        Ok(checked) => checked,
         Err(faults) => {
             tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not fit its type; nothing may use it");
             return None;
@@ -275,9 +286,19 @@ fn compile_resource(
             return None;
         }
     };
+    let mut compiled = Vec::with_capacity(tools.len());
+    for ConfiguredTool { tool, own_name } in tools {
+        match Tool::compile(tool, own_name, &resource_type.scope_dimensions) {
+            Ok(tool) => compiled.push(Arc::new(tool)),
+            Err((field, why)) => {
+                tracing::error!(resource.id = %row.id, field, why, "a stored tool does not compile; nothing may use it");
+                return None;
+            }
+        }
+    }
     let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
     let scope = scope(&plugin.manifest, &config, network);
-    Some(Resource { row, plugin, config, config_text, scope, credential, door: OnceLock::new() })
+    Some(Resource { row, plugin, config, config_text, scope, tools: compiled, credential, door: OnceLock::new() })
 }
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question, Subject, decide};
-use monstrum_types::{CallOutcome, Code, Fault, Status};
+use monstrum_types::{CallOutcome, Code, Fault, Status, ToolName};
 use serde_json::{Map, Value};
 
 use crate::authorize::refuse;
@@ -23,13 +23,13 @@ pub const RESOURCE_PARAM: &str = "_resource";
 pub struct ResolvedCall {
     pub binding: Arc<Binding>,
     pub plugin: Arc<Plugin>,
-    tool: usize,
+    tool: Arc<Tool>,
 }
 
 impl ResolvedCall {
     /// The tool.
     pub fn tool(&self) -> &Tool {
-        &self.plugin.tools[self.tool]
+        &self.tool
     }
 
     /// The parameters, without the name of the resource, valid against the tool's schema and with its defaults filled
@@ -59,10 +59,10 @@ pub fn list(session: &Session) -> Vec<ResolvedCall> {
         .bindings()
         .flat_map(|binding| {
             let plugin = &binding.resource.plugin;
-            (0..plugin.tools.len()).map(|tool| ResolvedCall {
+            plugin.tools.iter().chain(&binding.resource.tools).map(|tool| ResolvedCall {
                 binding: Arc::clone(binding),
                 plugin: Arc::clone(plugin),
-                tool,
+                tool: Arc::clone(tool),
             })
         })
         .filter(|resolved| matches!(resolved.decide(Question::List), Decision::Allow))
@@ -89,16 +89,19 @@ enum Unresolved {
 
 fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolved> {
     let unknown = || Unresolved::Denied(Box::new(Denial::unknown_tool(&call.tool)));
-    let (plugin, found) = session.snapshot.tool(&call.tool).ok_or_else(unknown)?;
-    let index = plugin.tools.iter().position(|candidate| std::ptr::eq(candidate, found)).ok_or_else(unknown)?;
+    let name: ToolName = call.tool.parse().map_err(|_| unknown())?;
+    let declared = session.snapshot.tool(&name);
     let mut denied = None;
     let mut candidates = Vec::new();
     for binding in session.bindings() {
-        let of_type = binding.resource.plugin.name == plugin.name;
-        if !of_type || call.resource.is_some_and(|wanted| wanted != binding.row.resource_id) {
+        if call.resource.is_some_and(|wanted| wanted != binding.row.resource_id) {
             continue;
         }
-        let resolved = ResolvedCall { binding: Arc::clone(binding), plugin: Arc::clone(plugin), tool: index };
+        let plugin = &binding.resource.plugin;
+        let of_type = declared.filter(|(owner, _)| owner.name == plugin.name).map(|(_, tool)| tool);
+        let Some(tool) = of_type.or_else(|| binding.resource.tool(&name)) else { continue };
+        let resolved =
+            ResolvedCall { binding: Arc::clone(binding), plugin: Arc::clone(plugin), tool: Arc::clone(tool) };
         match resolved.decide(Question::List) {
             // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some(denial),

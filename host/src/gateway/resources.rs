@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use ipnet::IpNet;
-use monstrum_manifest::check_fields;
+use monstrum_manifest::{ToolDiscovery, check_config};
 use monstrum_store::{KeyKind, ResourceRow};
-use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis};
+use monstrum_types::{Fault, ResourceId, ResourceTypeId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -101,7 +101,7 @@ pub async fn create(
     rules::name(&mut faults, "/name", &new.name);
     check_network(&mut faults, &new.network);
     match app.policy.load().resource_type(&new.resource_type) {
-        Some(plugin) => check_config(&mut faults, plugin, &new.config),
+        Some(plugin) => check_configuration(&mut faults, plugin, &new.name, &new.config),
         None => faults.add("/resource_type", NOT_SERVED),
     }
     faults.check()?;
@@ -167,17 +167,21 @@ pub async fn update(
     }
     let mut row = resource(&app, &caller, id).await?;
     let mut faults = Faults::default();
+    let is_renamed = change.name.is_some();
     if let Some(name) = change.name {
         rules::name(&mut faults, "/name", &name);
         row.name = name;
     }
+    let is_configured = change.config.is_some();
     if let Some(config) = change.config {
-        let config = config.unwrap_or_default();
-        match app.policy.load().resource_type(&row.resource_type) {
-            Some(plugin) => check_config(&mut faults, plugin, &config),
-            None => faults.add("/config", NOT_SERVED),
+        row.config = Value::Object(config.unwrap_or_default());
+    }
+    match (app.policy.load().resource_type(&row.resource_type), &row.config) {
+        (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
+            check_configuration(&mut faults, plugin, &row.name, config);
         }
-        row.config = Value::Object(config);
+        (None, _) if is_configured => faults.add("/config", NOT_SERVED),
+        _ => {}
     }
     if let Some(network) = change.network {
         let network = network.unwrap_or_default();
@@ -238,9 +242,17 @@ async fn shown(app: &App, row: ResourceRow) -> Result<Resource, Problem> {
     })
 }
 
-fn check_config(faults: &mut Faults, plugin: &Plugin, config: &Map<String, Value>) {
-    if let Err(found) = check_fields(&plugin.manifest.resource_type.config_schema, config.clone()) {
-        faults.add_under("/config", found);
+/// Whether the name of a resource is a part of the names of its tools.
+fn names_tools(plugin: &Plugin) -> bool {
+    plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
+}
+
+fn check_configuration(faults: &mut Faults, plugin: &Plugin, name: &str, config: &Map<String, Value>) {
+    let Err(found) = check_config(&plugin.manifest.resource_type, name, config.clone()) else { return };
+    for Fault { path, message } in found {
+        // That of the resource itself; all others are of its configuration.
+        let path = if path == "/name" { path } else { format!("/config{path}") };
+        faults.add(path, message);
     }
 }
 

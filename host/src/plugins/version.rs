@@ -1,9 +1,10 @@
 //! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use monstrum_guardian::ToolRules;
-use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, Tool as ToolManifest};
+use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, ScopeDimension, Tool as ToolManifest};
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, PluginName, ToolName};
@@ -19,7 +20,7 @@ pub struct Plugin {
     /// SHA-256 of the component.
     pub digest: Digest,
     pub component: Component,
-    pub tools: Vec<Tool>,
+    pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
     pub warnings: Vec<String>,
 }
@@ -27,9 +28,27 @@ pub struct Plugin {
 /// A tool with everything about it compiled.
 pub struct Tool {
     pub manifest: ToolManifest,
+    /// What the plugin knows it by; its name, unless it belongs to one resource.
+    pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<OutputSchema>,
+}
+
+impl Tool {
+    /// Compiles schemas and rules, or says what is wrong with which field.
+    pub fn compile(
+        manifest: ToolManifest,
+        own_name: ToolName,
+        dimensions: &[ScopeDimension],
+    ) -> Result<Tool, (&'static str, String)> {
+        let input = InputSchema::compile(&manifest.input_schema).map_err(|why| ("input_schema", why))?;
+        let output = manifest.output_schema.as_ref().map(OutputSchema::compile).transpose();
+        let output = output.map_err(|why| ("output_schema", why))?;
+        let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
+        let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
+        Ok(Tool { manifest, own_name, rules, input, output })
+    }
 }
 
 /// Why a version cannot serve.
@@ -53,6 +72,8 @@ pub enum LoadError {
     TypeTaken { id: String, owner: PluginName },
     #[error("the stored version of plugin `{plugin}` is not what was stored")]
     Altered { plugin: PluginName },
+    #[error("it cannot be read, for a reason that nobody has foreseen")]
+    Unforeseen,
     #[error("the version could not be stored: {}", with_causes(.0))]
     Store(#[from] StoreError),
 }
@@ -63,7 +84,7 @@ pub(super) fn sha256(bytes: &[u8]) -> Digest {
 }
 
 /// An error and its causes in one line.
-pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
@@ -86,12 +107,9 @@ pub async fn build(
     let dimensions = &manifest.resource_type.scope_dimensions;
     let mut tools = Vec::with_capacity(manifest.resource_type.tools.len());
     for (index, tool) in manifest.resource_type.tools.iter().enumerate() {
-        let schema = |field, why| LoadError::Schema { index, field, why };
-        let input = InputSchema::compile(&tool.input_schema).map_err(|why| schema("input_schema", why))?;
-        let output = tool.output_schema.as_ref().map(OutputSchema::compile).transpose();
-        let output = output.map_err(|why| schema("output_schema", why))?;
-        let rules = ToolRules::new(tool.name.clone(), tool.operation.clone(), dimensions, |path| input.declares(path));
-        tools.push(Tool { manifest: tool.clone(), rules, input, output });
+        let compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions);
+        let compiled = compiled.map_err(|(field, why)| LoadError::Schema { index, field, why })?;
+        tools.push(Arc::new(compiled));
     }
     // Its start is tried out with the memory that its calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);

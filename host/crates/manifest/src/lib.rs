@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod auth;
+mod configured;
 mod depth;
 mod error;
 mod fields;
@@ -22,9 +23,10 @@ mod warnings;
 mod yaml;
 
 pub use auth::{fill, placeholders};
+pub use configured::{CheckedConfig, ConfiguredTool, check_config};
 pub use depth::json_depth;
 pub use error::{ManifestError, ManifestErrors};
-pub use fields::{check_fields, check_secret_fields};
+pub use fields::check_secret_fields;
 pub use json_schema::json_schema;
 pub use locale::{LocaleError, Locales, accepted_languages};
 pub use model::*;

@@ -4,7 +4,7 @@
 //! field it belongs, and the parser finds the line.
 
 mod auth;
-mod contract;
+pub(crate) mod contract;
 
 use std::collections::HashSet;
 
@@ -36,10 +36,10 @@ pub(crate) const NAME_CHARS_MAX: usize = 256;
 
 /// The faults that have been found.
 #[derive(Default)]
-struct Faults(Vec<(FieldPath, String)>);
+pub(crate) struct Faults(Vec<(FieldPath, String)>);
 
 impl Faults {
-    fn add(&mut self, field: FieldPath, message: impl Into<String>) {
+    pub(crate) fn add(&mut self, field: FieldPath, message: impl Into<String>) {
         self.0.push((field, message.into()));
     }
 
@@ -69,6 +69,15 @@ impl Faults {
         } else if text.chars().count() > NAME_CHARS_MAX {
             self.add(field, format!("longer than {NAME_CHARS_MAX} characters"));
         }
+    }
+}
+
+impl IntoIterator for Faults {
+    type Item = (FieldPath, String);
+    type IntoIter = std::vec::IntoIter<Self::Item>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::configured;
 use crate::error::FieldPath;
-use crate::model::{Mode, ResourceType, ScopeDimension, Tool};
+use crate::model::{Mode, ResourceType, ScopeDimension, Tool, ToolDiscovery};
 use crate::schema::{InputSchema, OutputSchema};
 
 use super::{
@@ -24,6 +25,11 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
         faults.add(at.key("icon"), why);
     }
     tools(faults, &resource_type.tools, &at.key("tools"));
+    let own_tools = resource_type.config_schema.iter().position(|field| field.field == configured::TOOLS);
+    if let Some(index) = own_tools.filter(|_| resource_type.tool_discovery == ToolDiscovery::Configured) {
+        let message = "with tool_discovery `configured`, `tools` in the configuration are the resource's own tools";
+        faults.add(at.key("config_schema").index(index).key("field"), message);
+    }
     dimensions(faults, &resource_type.scope_dimensions, &at.key("scope_dimensions"));
     fields(faults, &resource_type.config_schema, &at.key("config_schema"), FieldUse::Config);
     fields(faults, &resource_type.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
@@ -46,7 +52,8 @@ fn check_icon(icon: &str) -> Result<(), &'static str> {
     Err("expected a name such as `github`, or a PNG or WebP file")
 }
 
-fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
+/// Checks a list of tools.
+pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
     faults.cap(at.clone(), tools, TOOLS_MAX);
     let mut patterns = 0;
     let mut seen = HashMap::new();
@@ -56,7 +63,7 @@ fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
         if let Some(first) = seen.insert(tool.name.as_str(), index) {
             faults.add(at.key("name"), format!("`{}` is the name of tools[{first}] already", tool.name));
         }
-        if let Some(prefix) = RESERVED_TOOL_PREFIXES.iter().find(|prefix| tool.name.as_str().starts_with(*prefix)) {
+        if let Some(prefix) = reserved_prefix(tool.name.as_str()) {
             faults.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
         }
         if tool.description.trim().is_empty() {
@@ -77,6 +84,11 @@ fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
             return;
         }
     }
+}
+
+/// The beginning of the platform's own tools that this name has.
+pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
+    RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
 /// Checks the schemas of a tool; answers how many regular expressions they hold.

@@ -1,0 +1,229 @@
+//! The configuration of a resource, with the tools that it may bring along where its type says so.
+//!
+//! A type whose tool_discovery is `configured` leaves it to whoever configures a resource to say which tools there are:
+//! a list `tools` in the configuration, each entry written and checked as in a manifest. Keys that start with `x-` are
+//! the plugin's, which gets the configuration as it was written.
+
+use monstrum_types::{Fault, ToolName};
+use serde_json::{Map, Value};
+
+use crate::error::{FieldPath, Segment};
+use crate::fields::{check_fields, escape};
+use crate::model::{ResourceType, Tool, ToolDiscovery};
+use crate::validate::{Faults, contract};
+
+/// The key in the configuration.
+pub(crate) const TOOLS: &str = "tools";
+/// Stands between the name of the resource and that of the tool.
+const SEPARATOR: &str = "__";
+
+/// A configuration that fits its type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedConfig {
+    /// With the defaults of the type filled in.
+    pub values: Map<String, Value>,
+    /// The resource's own tools.
+    pub tools: Vec<ConfiguredTool>,
+}
+
+/// A tool that belongs to one resource.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfiguredTool {
+    /// As bots, roles and the audit know it: `{resource}__{tool}`.
+    pub tool: Tool,
+    /// As the plugin knows it.
+    pub own_name: ToolName,
+}
+
+/// Checks the configuration of the resource `name` against its type.
+///
+/// # Errors
+/// Every fault, with a pointer into the configuration; `/name` stands for the name of the resource itself.
+pub fn check_config(
+    resource_type: &ResourceType,
+    name: &str,
+    mut config: Map<String, Value>,
+) -> Result<CheckedConfig, Vec<Fault>> {
+    if resource_type.tool_discovery != ToolDiscovery::Configured {
+        return check_fields(&resource_type.config_schema, config)
+            .map(|values| CheckedConfig { values, tools: Vec::new() });
+    }
+    let written = config.remove(TOOLS).filter(|tools| !tools.is_null());
+    let tools = written.as_ref().map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools));
+    match (check_fields(&resource_type.config_schema, config), tools) {
+        (Ok(mut values), Ok(tools)) => {
+            values.extend(written.map(|written| (TOOLS.to_owned(), written)));
+            Ok(CheckedConfig { values, tools })
+        }
+        (values, tools) => Err(values.err().into_iter().chain(tools.err()).flatten().collect()),
+    }
+}
+
+fn check_tools(resource_type: &ResourceType, name: &str, written: &Value) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+    let list = FieldPath::default().key(TOOLS);
+    let Value::Array(entries) = written else { return Err(vec![fault(&list, "expected a list of tools")]) };
+    let mut faults = Vec::new();
+    let mut tools = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        match serde_path_to_error::deserialize::<_, Tool>(without_free_keys(entry)) {
+            Ok(tool) => tools.push(tool),
+            Err(error) => {
+                let mut at = list.index(index);
+                at.0.extend(error.path().iter().filter_map(segment));
+                faults.push(fault(&at, &error.inner().to_string()));
+            }
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let mut found = Faults::default();
+    contract::tools(&mut found, &tools, &list);
+    if !tools.is_empty() && !is_prefix(name) {
+        let message = "a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none \
+                       of `_` and holds no `__`: it becomes a part of the tools' names";
+        faults.push(Fault { path: "/name".to_owned(), message: message.to_owned() });
+    }
+    let mut configured = Vec::new();
+    for (index, mut tool) in tools.into_iter().enumerate() {
+        let full = format!("{name}{SEPARATOR}{}", tool.name);
+        let at = list.index(index).key("name");
+        if resource_type.tools.iter().any(|own| own.name.as_str() == full) {
+            found.add(at.clone(), format!("`{full}` is a tool of the type itself"));
+        }
+        if contract::reserved_prefix(&full).is_some() {
+            found.add(at.clone(), format!("`{full}` begins as the platform's own tools do: rename the resource"));
+        }
+        match full.parse() {
+            Ok(full) => {
+                let own_name = std::mem::replace(&mut tool.name, full);
+                configured.push(ConfiguredTool { tool, own_name });
+            }
+            Err(_) if is_prefix(name) => found.add(at, format!("`{full}` is longer than 64 characters")),
+            Err(_) => {}
+        }
+    }
+    faults.extend(found.into_iter().map(|(at, message)| fault(&at, &message)));
+    if faults.is_empty() { Ok(configured) } else { Err(faults) }
+}
+
+/// Whether the name of a resource may begin the name of a tool, such that no two pairs of names give the same.
+fn is_prefix(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+        && !name.ends_with('_')
+        && !name.contains(SEPARATOR)
+}
+
+fn without_free_keys(tool: &Value) -> Value {
+    let Value::Object(members) = tool else { return tool.clone() };
+    members.iter().filter(|(key, _)| !key.starts_with("x-")).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
+    match segment {
+        serde_path_to_error::Segment::Map { key } => Some(Segment::Key(key.clone())),
+        serde_path_to_error::Segment::Seq { index } => Some(Segment::Index(*index)),
+        _ => None,
+    }
+}
+
+fn fault(at: &FieldPath, message: &str) -> Fault {
+    let step = |segment: &Segment| match segment {
+        Segment::Key(key) => format!("/{}", escape(key)),
+        Segment::Index(index) => format!("/{index}"),
+    };
+    Fault { path: at.0.iter().map(step).collect(), message: message.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::parse;
+
+    fn resource_type(discovery: &str) -> ResourceType {
+        let text = format!(
+            "name: a\nversion: 1.0.0\nresource_type:\n  id: a\n  name: A\n  tool_discovery: {discovery}\n  tools:\n    \
+             - {{ name: shop__list, description: d, operation: a.list, input_schema: {{}} }}\n  config_schema:\n    \
+             - {{ field: api_base, type: url, default: \"https://a.example\" }}\n"
+        );
+        parse("monstrum.yaml", &text).unwrap().resource_type
+    }
+
+    fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
+        let Value::Object(config) = config else { panic!("a configuration is an object") };
+        let told = |faults: Vec<Fault>| faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message));
+        check_config(&resource_type("configured"), name, config).map_err(|faults| told(faults).collect())
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"name": name, "description": "d", "operation": "a.read", "input_schema": {}})
+    }
+
+    #[test]
+    fn tools_are_named_after_their_resource_and_the_configuration_stays_as_it_was_written() {
+        let mut written = tool("orders");
+        written["x-path"] = json!("/orders");
+        let checked = check("shop_2", json!({"tools": [written]})).unwrap();
+        assert_eq!(checked.values["tools"][0]["x-path"], "/orders");
+        assert_eq!(checked.values["api_base"], "https://a.example");
+        let [one] = checked.tools.as_slice() else { panic!("one tool: {checked:?}") };
+        assert_eq!((one.tool.name.as_str(), one.own_name.as_str()), ("shop_2__orders", "orders"));
+        assert_eq!(check("Any name", json!({})).unwrap().tools, []);
+        assert_eq!(check("Any name", json!({"tools": []})).unwrap().tools, []);
+    }
+
+    #[test]
+    fn every_fault_is_told_with_its_place() {
+        let told = |config: Value| check("shop", config).unwrap_err().join("\n");
+        assert_eq!(told(json!({"tools": {}})), "/tools: expected a list of tools");
+        let typo = told(json!({"tools": [{"name": "a", "descripton": "d"}], "api_bse": ""}));
+        assert!(typo.contains("/api_bse: unknown field\n/tools/0/descripton: unknown field"), "{typo}");
+        let named = told(json!({"tools": [tool("Orders")]}));
+        assert!(named.starts_with("/tools/0/name: "), "{named}");
+        let twice = told(json!({"tools": [tool("a"), tool("a")]}));
+        assert_eq!(twice, "/tools/1/name: `a` is the name of tools[0] already");
+        let mut broken = tool("a");
+        broken["input_schema"] = json!({"properties": {"x": {"type": "strin"}}});
+        broken["description"] = json!(" ");
+        let broken = told(json!({"tools": [broken]}));
+        assert!(broken.contains("/tools/0/description: must not be empty"), "{broken}");
+        assert!(broken.contains("/tools/0/input_schema: "), "{broken}");
+        assert_eq!(told(json!({"tools": [tool("list")]})), "/tools/0/name: `shop__list` is a tool of the type itself");
+        let long = "a".repeat(60);
+        let long = told(json!({"tools": [tool(&long)]}));
+        assert!(long.ends_with("is longer than 64 characters"), "{long}");
+    }
+
+    #[test]
+    fn a_resource_whose_name_could_be_mistaken_has_no_tools() {
+        for name in ["Shop", "my shop", "1shop", "shop_", "a__b", "", "shöp"] {
+            let told = check(name, json!({"tools": [tool("a")]})).unwrap_err().join("\n");
+            assert!(told.starts_with("/name: a resource with tools"), "{name}: {told}");
+        }
+        let told = check("sandbox", json!({"tools": [tool("a")]})).unwrap_err().join("\n");
+        assert!(told.contains("rename the resource"), "{told}");
+    }
+
+    #[test]
+    fn other_types_have_no_tools_in_their_configuration() {
+        let config = Map::from_iter([(TOOLS.to_owned(), json!([tool("a")]))]);
+        let faults = check_config(&resource_type("static"), "shop", config).unwrap_err();
+        assert_eq!((faults[0].path.as_str(), faults[0].message.as_str()), ("/tools", "unknown field"));
+    }
+
+    #[test]
+    fn a_type_has_no_other_use_for_the_key() {
+        let text = |discovery: &str| {
+            format!(
+                "name: a\nversion: 1.0.0\nresource_type:\n  id: a\n  name: A\n  tool_discovery: {discovery}\n  \
+                 config_schema: [{{ field: tools, type: string }}]\n"
+            )
+        };
+        assert!(parse("monstrum.yaml", &text("static")).is_ok());
+        let faults = parse("monstrum.yaml", &text("configured")).unwrap_err().to_string();
+        assert!(faults.contains("resource_type.config_schema[0].field: with tool_discovery `configured`"), "{faults}");
+    }
+}

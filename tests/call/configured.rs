@@ -1,0 +1,119 @@
+//! Tools that a resource brings along in its configuration: checked when it is saved, governed like those of a manifest.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use support::Server;
+
+use super::plugins::edit;
+use crate::http::Answers;
+use crate::world::{World, text};
+
+/// `test-echo`, as a type whose resources bring their tools along.
+async fn world() -> Result<World> {
+    let server = Server::prepare(&["test-echo"])?;
+    let folder = server.plugins_dir().join("test-echo");
+    edit(&folder, |text| text.replace("  auth_flow: manual\n", "  auth_flow: manual\n  tool_discovery: configured\n"))?;
+    ensure!(fs::read_to_string(folder.join("monstrum.yaml"))?.contains("configured"));
+    World::on(server).await
+}
+
+fn tool(name: &str, operation: &str) -> Value {
+    let input = json!({"type": "object", "required": ["repo"], "properties": {"repo": {"type": "string"}, "n": {"type": "integer", "default": 3}}});
+    json!({"name": name, "description": "Reads one.", "operation": operation, "input_schema": input, "x-path": "/one"})
+}
+
+async fn resource(world: &World, name: &str, tools: &Value) -> Result<(u16, Value)> {
+    let new = json!({"resource_type": "test-echo", "name": name, "config": {"tools": tools}});
+    world.api.post("/api/resources", &new).await
+}
+
+/// Lets the bot call what is of these operations.
+async fn bind(world: &World, resource: &Value, operations: &[&str], scopes: &Value) -> Result<()> {
+    let role = world.api.role(&format!("role of {}", resource["name"]), operations).await?;
+    world.api.bind(&world.bot, text(&resource["id"]), &role, scopes).await.map(drop)
+}
+
+#[tokio::test]
+async fn they_are_listed_called_and_governed_by_the_name_of_their_resource() -> Result<()> {
+    let world = world().await?;
+    let (status, shop) =
+        resource(&world, "shop", &json!([tool("read", "echo.read"), tool("drop", "echo.drop")])).await?;
+    ensure!(status == 201, "{shop}");
+    let (status, office) = resource(&world, "office", &json!([tool("read", "echo.read")])).await?;
+    ensure!(status == 201, "{office}");
+    bind(&world, &shop, &["echo.read"], &json!({"repos": ["acme/*"]})).await?;
+    bind(&world, &office, &["echo.*"], &json!({})).await?;
+
+    let own: Vec<String> = world.tools().await?.into_iter().filter(|name| name.contains("__")).collect();
+    assert_eq!(own, ["office__read", "shop__read"]);
+
+    let answer = world.call("shop__read", &json!({"repo": "acme/site"})).await?;
+    assert_eq!(answer["status"], "success", "{answer}");
+    let seen = &answer["data"];
+    assert_eq!((&seen["tool_name"], &seen["operation"]), (&json!("read"), &json!("echo.read")));
+    assert_eq!(seen["params"], json!({"repo": "acme/site", "n": 3}));
+    assert_eq!(seen["resource_id"], shop["id"]);
+    assert_eq!(seen["resource_config"]["tools"][0]["x-path"], "/one");
+    let record = world.audit_of(&answer).await?;
+    assert_eq!((&record["tool"], &record["operation"]), (&json!("shop__read"), &json!("echo.read")));
+
+    let mut told = Vec::new();
+    for (tool, params) in [
+        ("shop__read", json!({"repo": "evil/site"})),
+        ("office__read", json!({"repo": "evil/site"})),
+        ("shop__read", json!({"repos": "acme/site"})),
+        ("shop__drop", json!({"repo": "acme/site"})),
+        ("read", json!({"repo": "acme/site"})),
+        ("shop__gone", json!({})),
+    ] {
+        let answer = world.call(tool, &params).await?;
+        told.push(format!("{tool}: {} {}", text(&answer["status"]), text(&answer["message"])));
+    }
+    assert_snapshot!(told.join("\n"), @r#"
+    shop__read: scope_violation Scope violation: Repository evil/site is not authorized
+    office__read: success 
+    shop__read: error Invalid parameters: /repos: undeclared parameter; /repo: required parameter is missing
+    shop__drop: permission_denied Permission denied: tool 'shop__drop' is not available to this bot
+    read: permission_denied Permission denied: tool 'read' is not available to this bot
+    shop__gone: permission_denied Permission denied: tool 'shop__gone' is not available to this bot
+    "#);
+
+    // What the configuration no longer holds is gone at once.
+    let path = format!("/api/resources/{}", text(&shop["id"]));
+    let (status, body) = world.api.patch(&path, &json!({"config": {}})).await?;
+    ensure!(status == 200, "{body}");
+    assert_eq!(world.call("shop__read", &json!({"repo": "acme/site"})).await?["status"], "permission_denied");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_configuration_with_faulty_tools_is_refused() -> Result<()> {
+    let world = world().await?;
+    let mut answers = Answers::default();
+    let mut broken = tool("read", "echo read");
+    broken["input_schema"] = json!({"type": "array"});
+    answers.add("faults", resource(&world, "shop", &json!([broken, tool("read", "echo.read")])).await?);
+    answers.add("a typo", resource(&world, "shop", &json!([{"name": "read", "descripton": "d"}])).await?);
+    answers.add("no list", resource(&world, "shop", &json!("read")).await?);
+    answers.add("the name", resource(&world, "My shop", &json!([tool("read", "echo.read")])).await?);
+
+    let (status, shop) = resource(&world, "shop", &json!([tool("read", "echo.read")])).await?;
+    ensure!(status == 201, "{shop}");
+    let path = format!("/api/resources/{}", text(&shop["id"]));
+    answers.add("another name", world.api.patch(&path, &json!({"name": "My shop"})).await?);
+    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+    let change = json!({"config": {"tools": [tool("drop", "echo.read")]}});
+    answers.add("an operator", operator.patch(&path, &change).await?);
+    assert_snapshot!(answers, @r#"
+    faults: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 3 faults","request_id":"[id 1]","errors":[{"path":"/config/tools/0/operation","message":"expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`"},{"path":"/config/tools/0/input_schema","message":"at `/type`: parameters are an object, so the type must be `object`"},{"path":"/config/tools/1/name","message":"`read` is the name of tools[0] already"}]}
+    a typo: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/tools/0/descripton: unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`","request_id":"[id 2]","errors":[{"path":"/config/tools/0/descripton","message":"unknown field `descripton`, expected one of `name`, `description`, `operation`, `input_schema`, `output_schema`, `cost`"}]}
+    no list: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/tools: expected a list of tools","request_id":"[id 3]","errors":[{"path":"/config/tools","message":"expected a list of tools"}]}
+    the name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none of `_` and holds no `__`: it becomes a part of the tools' names","request_id":"[id 4]","errors":[{"path":"/name","message":"a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none of `_` and holds no `__`: it becomes a part of the tools' names"}]}
+    another name: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/name: a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none of `_` and holds no `__`: it becomes a part of the tools' names","request_id":"[id 5]","errors":[{"path":"/name","message":"a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none of `_` and holds no `__`: it becomes a part of the tools' names"}]}
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the configuration and network of a resource need an admin key","request_id":"[id 6]"}
+    "#);
+    Ok(())
+}
