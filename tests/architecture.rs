@@ -12,6 +12,7 @@ const LAYERS: &[(&[&str], bool)] = &[
     (&["app"], false),
     (&["gateway"], false),
     (&["boot"], false),
+    (&["doctor"], false),
     (&["cli"], false),
     (&["main", "lib"], false),
 ];

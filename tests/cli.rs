@@ -2,6 +2,7 @@
 //! exit code that tells how it went.
 
 mod audit;
+mod doctor;
 mod help;
 mod key;
 mod plugin;

@@ -3,7 +3,7 @@
 //! Contained means: the caller gets exactly the words of the contract, the audit has the row, another bot's calls of
 //! another plugin do not notice, the next call of the same plugin is well, and the memory comes back.
 
-mod guests;
+pub(crate) mod guests;
 mod limits;
 mod requests;
 
@@ -183,14 +183,6 @@ async fn untouched(world: &World, bot: &str, stop: &AtomicBool) -> Result<u32> {
     Ok(calls)
 }
 
-/// What of the server is in memory.
-fn resident_kib(world: &World) -> Result<u64> {
-    let pid = world.server.pid().context("the server runs")?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a process has a size")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
-}
-
 #[tokio::test]
 async fn every_hostile_guest_is_contained() -> Result<()> {
     let attacks = attacks();
@@ -201,7 +193,7 @@ async fn every_hostile_guest_is_contained() -> Result<()> {
     let stop = AtomicBool::new(false);
     let attacking = async {
         let mut failed = Vec::new();
-        let mut sizes = vec![resident_kib(&world)?];
+        let mut sizes = vec![world.resident_kib()?];
         let hoarders = attacks.iter().filter(|attack| attack.told == Err(MEMORY) || attack.told == Err(TOO_LARGE));
         let again: Vec<&Attack> = std::iter::repeat_n(hoarders, HOARDERS_AGAIN).flatten().collect();
         for round in [attacks.iter().collect(), again] {
@@ -210,7 +202,7 @@ async fn every_hostile_guest_is_contained() -> Result<()> {
                     failed.push(format!("{}: {error:#}", attack.name));
                 }
             }
-            sizes.push(resident_kib(&world)?);
+            sizes.push(world.resident_kib()?);
         }
         stop.store(true, Ordering::Relaxed);
         anyhow::Ok((failed, sizes))

@@ -75,6 +75,14 @@ impl World {
         Ok(items.iter().map(|tool| text(&tool["name"]).to_owned()).collect())
     }
 
+    /// The memory of the server that is resident.
+    pub(crate) fn resident_kib(&self) -> Result<u64> {
+        let pid = self.server.pid().context("the server runs")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("a process has a size")?;
+        Ok(line.trim().trim_end_matches(" kB").parse()?)
+    }
+
     /// Waits until the upstream has been asked `count` times since it was last looked at.
     pub(crate) async fn reached(&self, count: usize) -> Result<()> {
         eventually("the upstream is asked", async || Ok((self.github.requests().len() >= count).then_some(()))).await

@@ -12,6 +12,7 @@ use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_types::{Clock, Secret, SystemClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
@@ -25,10 +26,12 @@ use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::telemetry::meters;
 
-pub use data::{ADMIN_KEY_FILE, Data, DataError, MASTER_KEY_FILE};
+pub use data::{ADMIN_KEY_FILE, Data, DataError, Inspected, MASTER_KEY_FILE};
 
 /// How often the server looks whether the policy in force is that of the database (architecture).
 const POLICY_POLL: Duration = Duration::from_millis(500);
+/// How often the server looks into the plugins folder.
+const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are dropped.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long answers that are ready may take to be read at shutdown.
@@ -111,7 +114,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let router = gateway::router(Arc::clone(&app));
     let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
     let chores = vec![
-        tokio::spawn(scan(Arc::clone(&app))),
+        tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
     ];
@@ -163,8 +166,45 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
+/// Serves what is in the plugins folder: the start-up scan, then whatever changes there.
+async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
+    let mut watch = app.plugins.watch();
+    scan(&app).await;
+    if !app.settings.watch_plugins {
+        return;
+    }
+    let mut tick = tokio::time::interval(PLUGINS_POLL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_readable = true;
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        let looked = tokio::task::spawn_blocking(move || (watch.look(Instant::now()), watch));
+        // Only the end of the process cancels it.
+        let Ok((looked, back)) = looked.await else { return };
+        watch = back;
+        match looked {
+            Ok(changed) if !changed.is_empty() => take_changed(&app, changed).await,
+            Ok(_) => is_readable = true,
+            Err(error) if is_readable => {
+                is_readable = false;
+                tracing::error!(%error, "the plugins folder cannot be read; what serves serves on");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Loads the plugins that have changed. Should the policy not be renewed here, `follow_policy` does it.
+async fn take_changed(app: &App, names: Vec<String>) {
+    for name in names {
+        app.plugins.load(&name).await;
+    }
+    if let Err(error) = app.changed().await {
+        tracing::error!(%error, "the plugins cannot be put in force yet");
+    }
+}
+
 /// The start-up scan. The server is ready when it is over, whatever failed.
-async fn scan(app: Arc<App>) {
+async fn scan(app: &App) {
     if let Err(error) = app.plugins.scan().await {
         tracing::error!(error = %error, "the plugins folder cannot be read");
     }

@@ -5,6 +5,7 @@
 
 mod audit;
 mod client;
+mod doctor;
 mod failure;
 mod key;
 mod output;
@@ -36,6 +37,7 @@ Examples:
   monstrum plugin validate plugins/github         check a plugin before it is dropped in
   monstrum plugin list                            what the server has loaded
   monstrum audit list --status permission_denied  who was refused what
+  monstrum doctor                                 what is weak or broken here
   monstrum key create --name ci --kind operator   make an API key";
 
 /// Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited.
@@ -84,6 +86,7 @@ enum Command {
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
+    Doctor(Box<doctor::Doctor>),
     /// Print the OpenAPI description of the API
     #[command(hide = true)]
     Openapi,
@@ -119,6 +122,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Plugin(plugin) => plugin.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
+            Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),
         }
     });

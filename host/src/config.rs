@@ -28,6 +28,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
 
+    /// Load plugins by themselves when their folders change [default: true]
+    #[arg(long, env = "MONSTRUM_WATCH_PLUGINS", action = clap::ArgAction::Set, value_name = "BOOL")]
+    pub watch_plugins: Option<bool>,
+
     /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; with a password better given as
     /// MONSTRUM_DATABASE_URL than as an argument [default: DATA/monstrum.db]
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
@@ -177,6 +181,7 @@ pub struct Settings {
     pub listen: SocketAddr,
     pub data_dir: PathBuf,
     pub plugins_dir: PathBuf,
+    pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
     pub public_url: Option<String>,
     pub ceilings: Ceilings,
@@ -226,6 +231,7 @@ impl Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
             data_dir,
             plugins_dir,
+            watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
             public_url: flags.public_url.or(file.public_url),
             ceilings,

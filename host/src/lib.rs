@@ -11,6 +11,7 @@ pub mod call;
 pub mod cli;
 pub mod config;
 pub mod credentials;
+pub mod doctor;
 pub mod executor;
 pub mod gateway;
 pub mod lanes;

@@ -5,28 +5,32 @@
 //! more than the version before it waits until a root key approves it; every version is stored, so that the old one
 //! serves on even after a start.
 
+mod candidate;
 mod growth;
 mod version;
+mod watch;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, RwLock};
 
+use futures::StreamExt as _;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
-use monstrum_store::{PluginRow, PluginVersionRow, Store, StoreError};
+use monstrum_store::{PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-pub use version::{LoadError, Plugin, Tool, build};
+pub use version::{LoadError, Plugin, Tool, build, with_causes};
+pub use watch::Watch;
 
 use crate::config::Ceilings;
-use crate::plugin_folder::{
-    COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir,
-};
+use crate::plugin_folder::{FolderError, MANIFEST, check_plugins_dir};
+use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;
-use crate::plugins::version::{sha256, with_causes};
+use crate::plugins::version::sha256;
 
 /// Whether a plugin serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -72,31 +76,18 @@ pub enum ApproveError {
     Load(#[from] LoadError),
 }
 
-/// A version as it was read from its folder.
-struct Candidate {
-    plugin: Arc<Plugin>,
-    stored: PluginVersionRow,
-}
-
-impl Candidate {
-    fn row(&self) -> PluginRow {
-        PluginRow {
-            name: self.stored.plugin.clone(),
-            version: self.stored.version.clone(),
-            manifest_digest: self.stored.manifest_digest.clone(),
-            component_digest: self.stored.component_digest.clone(),
-            updated_at: self.stored.created_at,
-        }
-    }
+/// What is to become of a version.
+struct Verdict {
+    /// It is the version on record as serving.
+    is_recorded: bool,
+    /// What it asks for beyond that one.
+    grows: Vec<String>,
 }
 
 /// Every plugin of this host.
 pub struct Plugins {
-    dir: PathBuf,
-    runtime: Runtime,
+    reader: Reader,
     store: Store,
-    clock: Arc<dyn Clock>,
-    ceilings: Ceilings,
     entries: RwLock<BTreeMap<String, Entry>>,
     /// One load at a time, so that two plugins cannot both take one tool name.
     loading: tokio::sync::Mutex<()>,
@@ -113,48 +104,63 @@ impl Plugins {
     ) -> Result<Plugins, FolderError> {
         check_plugins_dir(dir)?;
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
-        let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
-        Ok(Plugins { dir, runtime, store, clock, ceilings, entries, loading })
+        let reader = Reader { dir, runtime, ceilings, clock };
+        Ok(Plugins { reader, store, entries: RwLock::default(), loading: tokio::sync::Mutex::default() })
     }
 
     /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other.
     pub async fn scan(&self) -> Result<(), FolderError> {
-        check_plugins_dir(&self.dir)?;
-        let read = |source| FolderError::Read { path: self.dir.clone(), source };
+        let _one_at_a_time = self.loading.lock().await;
+        let mut versions = pin!(self.reader.read_all(self.names()?));
+        while let Some((name, version)) = versions.next().await {
+            self.take(&name, version).await;
+        }
+        Ok(())
+    }
+
+    /// The folders that are to be plugins, by name.
+    fn names(&self) -> Result<Vec<String>, FolderError> {
+        let dir = &self.reader.dir;
+        check_plugins_dir(dir)?;
+        let read = |source| FolderError::Read { path: dir.clone(), source };
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.dir).map_err(read)? {
+        for entry in std::fs::read_dir(dir).map_err(read)? {
             let entry = entry.map_err(read)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if !name.starts_with('.') && !entry.file_type().map_err(read)?.is_file() {
-                names.push(name);
+            if is_plugin_folder(&entry).map_err(read)? {
+                names.push(entry.file_name().to_string_lossy().into_owned());
             }
         }
         names.sort();
-        for name in names {
-            self.load(&name).await;
-        }
-        Ok(())
+        Ok(names)
     }
 
     /// Loads the folder `name` anew. `None`: there is no such folder, and whatever it held serves no more.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
-        let path = self.dir.join(name);
         let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
-        if !is_plain || path.symlink_metadata().is_err() {
+        if !is_plain || self.reader.dir.join(name).symlink_metadata().is_err() {
             self.write().remove(name);
             return None;
         }
-        let entry = match self.turn(name, &path).await {
+        let version = self.reader.read(name).await;
+        Some(self.take(name, version).await)
+    }
+
+    /// What becomes of plugin `name` with the version that its folder holds.
+    async fn take(&self, name: &str, version: Result<Candidate, LoadError>) -> Entry {
+        let turned = match version {
+            Ok(candidate) => self.turn(name, candidate).await,
+            Err(error) => Err(error),
+        };
+        let entry = match turned {
             Ok(entry) => entry,
             Err(error) => {
                 tracing::error!(plugin.name = name, error = %with_causes(&error), "plugin not loaded");
-                let (status, error) = (PluginStatus::Failed, Some(error.to_string()));
-                Entry { name: name.to_owned(), status, error, serving: self.before(name).await, pending: None }
+                self.failed(name, &error).await
             }
         };
         self.write().insert(name.to_owned(), entry.clone());
-        Some(entry)
+        entry
     }
 
     /// Puts the version that waits in force: the one that was read and shown, whatever the folder holds by now.
@@ -167,12 +173,17 @@ impl Plugins {
             return Err(ApproveError::OtherDigest { found: plugin.digest.clone() });
         }
         self.check_unique(&plugin)?;
-        let row = PluginRow { updated_at: self.clock.now(), ..row };
+        let row = PluginRow { updated_at: self.reader.clock.now(), ..row };
         self.store.put_plugin(&row).await.map_err(LoadError::from)?;
         tracing::info!(plugin.name = name, plugin.version = row.version, ?grows, "plugin approved");
         let entry = loaded(plugin);
         self.write().insert(name.to_owned(), entry.clone());
         Ok(entry)
+    }
+
+    /// Begins to watch the folder.
+    pub fn watch(&self) -> Watch {
+        Watch::new(&self.reader.dir)
     }
 
     /// Every plugin by name.
@@ -185,59 +196,73 @@ impl Plugins {
         self.read_entries().get(name).cloned()
     }
 
-    /// Reads the folder and judges what it holds by the version that serves.
-    async fn turn(&self, name: &str, path: &Path) -> Result<Entry, LoadError> {
-        let candidate = self.read(name, path).await?;
-        self.check_unique(&candidate.plugin)?;
-        let (plugin, row) = (Arc::clone(&candidate.plugin), candidate.row());
-        let recorded = self.store.plugin(&row.name).await?;
-        let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same_version(recorded, &row));
-        let grows = match recorded {
-            Some(recorded) if !is_recorded => self.growth(&recorded, &plugin.manifest).await?,
-            // The first version of a plugin is the operator's own doing: there is nothing that it could exceed.
-            Some(_) | None => Vec::new(),
-        };
-        if !is_recorded {
-            self.store.insert_plugin_version(&candidate.stored).await?;
+    /// Judges every version in the folder as a start would, and keeps nothing of it: for who only looks.
+    pub async fn examine(&self) -> Result<(), FolderError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let mut versions = pin!(self.reader.read_all(self.names()?));
+        while let Some((name, version)) = versions.next().await {
+            let judged = match version {
+                Ok(candidate) => self.judge(&candidate).await.map(|verdict| (candidate, verdict)),
+                Err(error) => Err(error),
+            };
+            let entry = match judged {
+                Ok((candidate, verdict)) => self.entry_of(&name, candidate, verdict).await,
+                Err(error) => self.failed(&name, &error).await,
+            };
+            self.write().insert(name, entry);
         }
-        if grows.is_empty() {
-            if !is_recorded {
-                self.store.put_plugin(&row).await?;
-            }
-            tracing::info!(plugin.name = name, plugin.version = row.version, "plugin loaded");
-            for warning in &plugin.warnings {
-                tracing::warn!(plugin.name = name, %warning, "plugin");
-            }
-            return Ok(loaded(plugin));
-        }
-        tracing::warn!(plugin.name = name, plugin.version = row.version, ?grows, "plugin needs approval");
-        let pending = Some(Pending { plugin, grows, row });
-        let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
-        Ok(Entry { name: name.to_owned(), status, error: None, serving, pending })
+        Ok(())
     }
 
-    async fn read(&self, name: &str, path: &Path) -> Result<Candidate, LoadError> {
-        let folder = PluginFolder::open(path)?;
-        let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
-        let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
-        if manifest.name.as_str() != name {
-            return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
+    /// Judges a version by the one that serves.
+    async fn judge(&self, candidate: &Candidate) -> Result<Verdict, LoadError> {
+        self.check_unique(&candidate.plugin)?;
+        let row = candidate.row();
+        match self.store.plugin(&row.name).await? {
+            Some(recorded) if is_same_version(&recorded, &row) => Ok(Verdict { is_recorded: true, grows: Vec::new() }),
+            Some(recorded) => {
+                let grows = self.growth(&recorded, &candidate.plugin.manifest).await?;
+                Ok(Verdict { is_recorded: false, grows })
+            }
+            // The first version of a plugin is the operator's own doing: there is nothing that it could exceed.
+            None => Ok(Verdict { is_recorded: false, grows: Vec::new() }),
         }
-        let locale_files = folder.locales(&manifest.locales_dir)?;
-        let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
-        let locales = serde_json::json!(locale_files);
-        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
-        let stored = PluginVersionRow {
-            plugin: plugin.name.clone(),
-            version: plugin.manifest.version.to_string(),
-            manifest_digest: sha256(text.as_bytes()),
-            component_digest: plugin.digest.clone(),
-            manifest: text,
-            component,
-            locales,
-            created_at: self.clock.now(),
-        };
-        Ok(Candidate { plugin: Arc::new(plugin), stored })
+    }
+
+    /// Judges a version, stores it if it is new, and says what becomes of the plugin.
+    async fn turn(&self, name: &str, candidate: Candidate) -> Result<Entry, LoadError> {
+        let verdict = self.judge(&candidate).await?;
+        if !verdict.is_recorded {
+            self.store.insert_plugin_version(&candidate.stored).await?;
+            if verdict.grows.is_empty() {
+                self.store.put_plugin(&candidate.row()).await?;
+            }
+        }
+        let (version, grows) = (&candidate.stored.version, &verdict.grows);
+        if grows.is_empty() {
+            tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
+            for warning in &candidate.plugin.warnings {
+                tracing::warn!(plugin.name = name, %warning, "plugin");
+            }
+        } else {
+            tracing::warn!(plugin.name = name, plugin.version = version, ?grows, "plugin needs approval");
+        }
+        Ok(self.entry_of(name, candidate, verdict).await)
+    }
+
+    async fn entry_of(&self, name: &str, candidate: Candidate, verdict: Verdict) -> Entry {
+        if verdict.grows.is_empty() {
+            return loaded(candidate.plugin);
+        }
+        let row = candidate.row();
+        let pending = Some(Pending { plugin: candidate.plugin, grows: verdict.grows, row });
+        let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
+        Entry { name: name.to_owned(), status, error: None, serving, pending }
+    }
+
+    async fn failed(&self, name: &str, error: &LoadError) -> Entry {
+        let (status, error) = (PluginStatus::Failed, Some(error.to_string()));
+        Entry { name: name.to_owned(), status, error, serving: self.before(name).await, pending: None }
     }
 
     /// What `manifest` asks for beyond the version that is on record as serving.
@@ -293,7 +318,7 @@ impl Plugins {
         }
         let manifest = monstrum_manifest::parse(MANIFEST, &stored.manifest)?;
         let locales = serde_json::from_value(stored.locales).map_err(|error| LoadError::Locales(error.to_string()))?;
-        let plugin = build(&self.runtime, self.ceilings, manifest, locales, stored.component).await?;
+        let plugin = build(&self.reader.runtime, self.reader.ceilings, manifest, locales, stored.component).await?;
         self.check_unique(&plugin)?;
         Ok(Some(Arc::new(plugin)))
     }
@@ -309,7 +334,7 @@ impl Plugins {
             if other.manifest.resource_type.id == *id {
                 return Err(LoadError::TypeTaken { id: id.to_string(), owner: other.name.clone() });
             }
-            let taken = |tool: &&Tool| other.tools.iter().any(|theirs| theirs.manifest.name == tool.manifest.name);
+            let taken = |tool: &&Arc<Tool>| other.tools.iter().any(|theirs| theirs.manifest.name == tool.manifest.name);
             if let Some(tool) = plugin.tools.iter().find(taken) {
                 let tool = tool.manifest.name.clone();
                 return Err(LoadError::ToolTaken { tool, owner: other.name.clone() });
@@ -325,6 +350,12 @@ impl Plugins {
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Entry>> {
         self.entries.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
+}
+
+/// Whether an entry of the plugins folder is to be a plugin. A link is, for it is refused by name; what is hidden is not.
+fn is_plugin_folder(entry: &std::fs::DirEntry) -> std::io::Result<bool> {
+    let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+    Ok(!is_hidden && !entry.file_type()?.is_file())
 }
 
 fn is_same_version(a: &PluginRow, b: &PluginRow) -> bool {

@@ -20,6 +20,7 @@ async fn every_command_helps() -> Result<()> {
       plugin  List, show, reload and check plugins
       audit   Read and verify the audit
       key     Make API keys
+      doctor  Look for weak settings and for what is broken
 
     Options:
       -h, --help     Print help
@@ -37,6 +38,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum plugin validate plugins/github         check a plugin before it is dropped in
       monstrum plugin list                            what the server has loaded
       monstrum audit list --status permission_denied  who was refused what
+      monstrum doctor                                 what is weak or broken here
       monstrum key create --name ci --kind operator   make an API key
     [exit 0]
     "#);

@@ -83,12 +83,7 @@ impl Data {
         let folder = |source| DataError::Folder { path: path.to_owned(), source };
         let path = path.canonicalize().map_err(folder)?;
         let lock = take_lock(&path)?;
-        let database = path.join(DATABASE_FILE);
-        let options = match database_url {
-            Some(url) => StoreOptions::from_url(url.expose())?,
-            None => StoreOptions::sqlite(&database),
-        };
-        let store = Store::open(options).await?;
+        let store = Store::open(place(&path, database_url)?).await?;
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
 
         let key_file = path.join(MASTER_KEY_FILE);
@@ -104,10 +99,37 @@ impl Data {
         Ok(Data { path: path.clone(), store, vault, audit_keys, node, admin_key, lock })
     }
 
+    /// Looks at a folder that must be there, whether a server runs on it or not: nothing is made or written.
+    pub async fn inspect(path: &Path, database_url: Option<&DatabaseUrl>) -> Result<Inspected, DataError> {
+        let path = path.canonicalize().map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
+        let store = Store::inspect(place(&path, database_url)?).await?;
+        let key_file = path.join(MASTER_KEY_FILE);
+        let keys = MasterKeys::open(&key_file)?.ok_or(DataError::MasterKeyMissing { path: key_file })?;
+        let vault = Arc::new(Vault::new(keys));
+        // What the audit is chained with opens by the right master key only.
+        unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
+        Ok(Inspected { path, store, vault })
+    }
+
     /// The keys with which new rows are chained.
     pub fn newest_audit_keys(&self) -> Arc<AuditKeys> {
         let (_, keys) = self.audit_keys.last_key_value().expect("a data folder that is open has audit keys");
         Arc::clone(keys)
+    }
+}
+
+/// A data folder that is only looked at.
+pub struct Inspected {
+    pub path: PathBuf,
+    pub store: Store,
+    pub vault: Arc<Vault>,
+}
+
+/// Where the database is.
+fn place(folder: &Path, database_url: Option<&DatabaseUrl>) -> Result<StoreOptions, StoreError> {
+    match database_url {
+        Some(url) => StoreOptions::from_url(url.expose()),
+        None => Ok(StoreOptions::sqlite(folder.join(DATABASE_FILE))),
     }
 }
 

@@ -128,7 +128,7 @@ async fn list(options: &Options) -> Result<ExitCode, Failure> {
     if options.json {
         output::json(&serde_json::json!({ "items": items, "next_cursor": null }))?;
     } else if items.is_empty() {
-        output::note("no plugins; drop a plugin's folder into the server's plugins folder and start the server anew");
+        output::note("no plugins; drop a plugin's folder into the server's plugins folder: it is live within seconds");
     } else {
         output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "ERROR"], items.iter().map(row).collect())?;
     }

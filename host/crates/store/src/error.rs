@@ -41,6 +41,14 @@ pub enum StoreError {
         /// The newest migration of this binary.
         known: i64,
     },
+    /// An earlier version of Monstrum has written the database, and nothing has brought it up to date yet.
+    #[error("the database is from an older version of monstrum (its schema is at {found}, this version has {known})")]
+    Older {
+        /// The newest migration of the database.
+        found: i64,
+        /// The newest migration of this binary.
+        known: i64,
+    },
     /// The schema of the database is not what its migrations made.
     #[error("the schema of the database cannot be brought up to date")]
     Migration(#[source] Cause),

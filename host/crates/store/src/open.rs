@@ -2,6 +2,7 @@
 
 mod postgres;
 
+use std::cmp::Ordering;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::StoreError;
 use crate::address::PostgresAddress;
-use crate::db::{Db, Limits};
+use crate::db::{Db, Limits, Postgres, args};
 use crate::error::{of_driver, of_migration};
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
@@ -133,6 +134,29 @@ impl Store {
         opened.await.map_err(|error: StoreError| error.at(&place))
     }
 
+    /// Opens a database that is there, to look at it: nothing is made, brought up to date or written.
+    pub async fn inspect(options: StoreOptions) -> Result<Self, StoreError> {
+        const VERSION: &str = "select max(version) as value from _sqlx_migrations";
+        let (place, known) = match &options.place {
+            Place::Sqlite(path) => (path.display().to_string(), newest(&SQLITE_MIGRATIONS)),
+            Place::Postgres(address) => (address.to_string(), newest(&postgres::MIGRATIONS)),
+        };
+        let opened = async {
+            let db = match &options.place {
+                Place::Sqlite(path) => inspect_sqlite(path, &options).await?,
+                Place::Postgres(address) => Db::Postgres(Postgres::new(&address.options, options.limits())),
+            };
+            let store = Store { db };
+            let found: i64 = store.db.read().await?.one(VERSION, args![]).await?.unwrap_or(0);
+            match found.cmp(&known) {
+                Ordering::Equal => Ok(store),
+                Ordering::Greater => Err(StoreError::Newer { found, known }),
+                Ordering::Less => Err(StoreError::Older { found, known }),
+            }
+        };
+        opened.await.map_err(|error: StoreError| error.at(&place))
+    }
+
     /// Whether other hosts may use the same database.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -145,15 +169,12 @@ impl Store {
     }
 }
 
+/// Rows that SQLite's thread may be ahead of whoever reads them: a page of the audit's verification.
+const ROWS_AHEAD: usize = 1000;
+
 async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
     let path = create_private(path)?;
-    let common = SqliteConnectOptions::new()
-        .filename(path)
-        .busy_timeout(options.lock_wait)
-        .foreign_keys(true)
-        // A schema that someone else altered may not call functions with side effects.
-        .pragma("trusted_schema", "off")
-        .disable_statement_logging();
+    let common = sqlite(&path, options);
     let mut writing = common
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
@@ -166,6 +187,31 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
     migrate(&writer).await?;
     let readers = pool(READERS).connect_with(common.pragma("query_only", "on")).await.map_err(of_driver)?;
     Ok(Db::Sqlite { writer, readers })
+}
+
+/// What every connection to the file has in common.
+fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
+    SqliteConnectOptions::new()
+        .filename(path)
+        .busy_timeout(options.lock_wait)
+        .foreign_keys(true)
+        // Every result is taken whole; with less room the two threads would wake each other for each row.
+        .row_buffer_size(ROWS_AHEAD)
+        // A schema that someone else altered may not call functions with side effects.
+        .pragma("trusted_schema", "off")
+        .disable_statement_logging()
+}
+
+/// A file for reading only, whatever is asked of it.
+async fn inspect_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
+    let reading = sqlite(path, options).create_if_missing(false).pragma("query_only", "on");
+    let readers = pool(READERS).connect_with(reading).await.map_err(of_driver)?;
+    Ok(Db::Sqlite { writer: readers.clone(), readers })
+}
+
+/// The version of the schema that these migrations end with.
+fn newest(migrations: &Migrator) -> i64 {
+    migrations.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
 /// A pool that keeps its connections: they cost nothing at rest, and their prepared statements are worth keeping.

@@ -11,7 +11,7 @@ use crate::address::PostgresAddress;
 use crate::db::{Db, Limits, Postgres, connect};
 use crate::error::{of_driver, of_migration, unavailable};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/postgres");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/postgres");
 
 /// A migration may rewrite tables, and other hosts that start wait until it is done.
 const MIGRATION_MAX: Duration = Duration::from_secs(600);

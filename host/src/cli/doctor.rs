@@ -1,0 +1,48 @@
+//! `monstrum doctor`: what is weak or broken here, and what to do about it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::failure::Failure;
+use super::output;
+use crate::config::ServeFlags;
+use crate::doctor::{Severity, examine};
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum doctor
+  monstrum doctor --data-dir /var/lib/monstrum
+  monstrum doctor --json
+
+Run it where the server runs, as its user, with its flags and settings (monstrum.toml, MONSTRUM_…). It reads and changes nothing, and
+the server may be running. It ends with 0 if there is nothing to mend, else with 1.";
+
+/// Look for weak settings and for what is broken
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Doctor {
+    #[command(flatten)]
+    flags: ServeFlags,
+}
+
+impl Doctor {
+    pub(super) async fn run(self, json: bool) -> Result<ExitCode, Failure> {
+        let settings = super::resolve(self.flags)?;
+        let findings = examine(&settings).await;
+        if json {
+            output::json(&serde_json::json!({ "healthy": findings.is_empty(), "findings": findings }))?;
+        } else if findings.is_empty() {
+            output::line(format!("nothing to mend in {}", settings.data_dir.display()))?;
+        }
+        for finding in findings.iter().filter(|_| !json) {
+            let severity = match finding.severity {
+                Severity::Weak => "weak",
+                Severity::Broken => "broken",
+            };
+            output::line(output::plain(&format!("{severity}: {}: {}", finding.about, finding.what)))?;
+            output::line(output::plain(&format!("    {}", finding.remedy)))?;
+        }
+        Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

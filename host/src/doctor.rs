@@ -1,0 +1,262 @@
+//! Looks at an installation as it is and says what is weak or broken, each with its remedy. It reads and changes nothing,
+//! and needs no lock: a server may be running.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use monstrum_egress::{CredentialSource, CredentialState};
+use monstrum_runtime::{Runtime, RuntimeOptions};
+use monstrum_store::StoreError;
+use monstrum_types::{Clock, SystemClock};
+use serde::Serialize;
+
+use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, MASTER_KEY_FILE};
+use crate::config::Settings;
+use crate::plugins::{PluginStatus, Plugins, with_causes};
+use crate::policy::{Policy, Resource};
+
+/// With less than this free, an hour of audit may fill the disk.
+const FREE_BYTES_MIN: u64 = 1 << 30;
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// It works, and is less safe than it could be.
+    Weak,
+    /// Something does not work.
+    Broken,
+}
+
+/// One thing to mend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub severity: Severity,
+    /// What it is about: a setting, a file, `database`, `plugin github`, `resource shop`.
+    pub about: String,
+    pub what: String,
+    pub remedy: String,
+}
+
+/// What has been found so far.
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn weak(&mut self, about: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Weak, about.into(), what.into(), remedy.into());
+    }
+
+    fn broken(&mut self, about: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add(Severity::Broken, about.into(), what.into(), remedy.into());
+    }
+
+    fn add(&mut self, severity: Severity, about: String, what: String, remedy: String) {
+        self.0.push(Finding { severity, about, what, remedy });
+    }
+}
+
+/// Everything that is to be mended in the installation of these settings.
+pub async fn examine(settings: &Settings) -> Vec<Finding> {
+    let mut found = Findings::default();
+    check_settings(&mut found, settings);
+    if !settings.data_dir.is_dir() {
+        let what = format!("there is no data folder {}", settings.data_dir.display());
+        found.broken("data_dir", what, "start a server once with `monstrum serve`, or name its folder with --data-dir");
+        return found.0;
+    }
+    check_files(&mut found, settings);
+    match Data::inspect(&settings.data_dir, settings.database_url.as_ref()).await {
+        Err(error) => cannot_open(&mut found, &error),
+        Ok(data) => {
+            if let Err(error) = check_policy(&mut found, settings, &data).await {
+                found.broken(
+                    "database",
+                    with_causes(&error),
+                    "is it whole? `monstrum audit verify` checks the audit in it",
+                );
+            }
+            data.store.close().await;
+        }
+    }
+    found.0
+}
+
+fn check_settings(found: &mut Findings, settings: &Settings) {
+    let is_local = settings.listen.ip().is_loopback();
+    let public = settings.public_url.as_deref();
+    let is_encrypted = public.is_some_and(|url| url.starts_with("https://"));
+    if !is_local && !is_encrypted {
+        let what = format!("{} is reached from other machines, and API keys travel there unencrypted", settings.listen);
+        let remedy =
+            "put a proxy with TLS in front of it, listen on 127.0.0.1, and say its address with --public-url https://…";
+        found.weak("listen", what, remedy);
+    } else if is_local && public.is_some_and(|url| url.starts_with("http://") && !is_loopback(url)) {
+        found.weak(
+            "public_url",
+            "others reach this server without encryption",
+            "serve it by https://, through a proxy",
+        );
+    }
+    if settings.public_docs && (!is_local || public.is_some()) {
+        let what = "/metrics, /docs and the API description are open to whoever reaches the server";
+        found.weak("public_docs", what, "leave public_docs out, and give Prometheus a key");
+    }
+    if settings.otlp_endpoint.as_deref().is_some_and(|url| url.starts_with("http://") && !is_loopback(url)) {
+        let what = "spans, which name bots and tools, leave this machine unencrypted";
+        found.weak("otlp_endpoint", what, "send them to a collector on this machine, or by https://");
+    }
+}
+
+fn is_loopback(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest).split(['/', '?', '#']).next().unwrap_or_default();
+    ["127.0.0.1", "localhost", "[::1]"]
+        .iter()
+        .any(|name| host.strip_prefix(name).is_some_and(|port| port.is_empty() || port.starts_with(':')))
+}
+
+/// What lies in the data folder is secret, and its disk must have room.
+fn check_files(found: &mut Findings, settings: &Settings) {
+    let folder = &settings.data_dir;
+    let database = settings.database_url.is_none().then_some("monstrum.db");
+    for name in ["", MASTER_KEY_FILE, ADMIN_KEY_FILE].into_iter().chain(database) {
+        let path = if name.is_empty() { folder.clone() } else { folder.join(name) };
+        let Ok(metadata) = path.metadata() else { continue };
+        if metadata.mode() & 0o077 != 0 {
+            let what = format!("group or others may read it (mode {:03o})", metadata.mode() & 0o777);
+            found.weak(path.display().to_string(), what, format!("chmod go= {}", path.display()));
+        }
+    }
+    if let Ok(space) = rustix::fs::statvfs(folder) {
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < FREE_BYTES_MIN {
+            let what = format!("only {} MiB are free on its disk; without room for the audit no call runs", free >> 20);
+            found.broken(folder.display().to_string(), what, "make room, or move the data folder to a larger disk");
+        }
+    }
+}
+
+fn cannot_open(found: &mut Findings, error: &DataError) {
+    let (about, remedy) = match error {
+        DataError::MasterKeyMissing { .. } => {
+            ("master key", "put master.key back from a backup; without it no credential can be opened")
+        }
+        DataError::Vault(_) => ("master key", "put the master.key back with which this database was written"),
+        DataError::Store(StoreError::Older { .. }) => {
+            ("database", "start the server: it brings the database up to date. Make a backup before")
+        }
+        DataError::Store(StoreError::Newer { .. }) => ("database", "upgrade monstrum"),
+        DataError::Store(_) => {
+            ("database", "does it run, and is it within reach? may its user log in? is its file there?")
+        }
+        _ => ("data_dir", "run this as the user who runs the server"),
+    };
+    found.broken(about, with_causes(error), remedy);
+}
+
+/// Plugins, resources and their credentials, judged by the functions that a server uses.
+async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let about = settings.plugins_dir.display().to_string();
+    // Compiled components are not shared with the server: its cache is signed with its key, and written.
+    let cache = match tempfile::tempdir() {
+        Ok(cache) => cache,
+        Err(error) => {
+            found.broken("plugins", format!("they cannot be tried out: {error}"), "make room in the temporary folder");
+            return Ok(());
+        }
+    };
+    let options = RuntimeOptions { cache_dir: cache.path().join("cache"), cache_mac_key: [0; 32] };
+    let runtime = match Runtime::new(options) {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            found.broken("engine", with_causes(&error), "raise the limits of the process (ulimit -v, ulimit -u)");
+            return Ok(());
+        }
+    };
+    let plugins =
+        Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings);
+    let plugins = match plugins {
+        Ok(plugins) => Arc::new(plugins),
+        Err(error) => {
+            found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
+            return Ok(());
+        }
+    };
+    if let Err(error) = plugins.examine().await {
+        found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
+    }
+    check_plugins(found, &plugins, &settings.plugins_dir);
+    let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), plugins).await?;
+    check_resources(found, data, &policy, clock.as_ref()).await
+}
+
+fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
+    for entry in plugins.entries() {
+        let about = format!("plugin {}", entry.name);
+        let folder = dir.join(&entry.name);
+        match (entry.status, entry.error, entry.pending) {
+            (PluginStatus::Failed, error, _) => {
+                let what = format!("it does not load: {}", error.unwrap_or_default());
+                found.broken(
+                    about,
+                    what,
+                    format!("`monstrum plugin validate {}` shows each fault in its place", folder.display()),
+                );
+            }
+            (PluginStatus::NeedsApproval, _, Some(pending)) => {
+                let version = &pending.plugin.manifest.version;
+                let what = format!("version {version} asks for more and waits: {}", pending.grows.join("; "));
+                let remedy = format!(
+                    "if that is meant: monstrum plugin approve {} --digest {}",
+                    entry.name, pending.plugin.digest
+                );
+                found.weak(about, what, remedy);
+            }
+            _ => {}
+        }
+    }
+}
+
+async fn check_resources(
+    found: &mut Findings,
+    data: &Inspected,
+    policy: &Policy,
+    clock: &dyn Clock,
+) -> Result<(), StoreError> {
+    let snapshot = policy.load();
+    for row in data.store.snapshot().await?.resources {
+        let about = format!("resource {}", row.name);
+        let Some(resource) = snapshot.resource(row.workspace_id, row.id) else {
+            let what = match snapshot.resource_type(&row.resource_type) {
+                None => {
+                    format!("no plugin that is loaded serves its type `{}`, so nothing can use it", row.resource_type)
+                }
+                Some(_) => {
+                    format!("its configuration does not fit its type `{}`, so nothing can use it", row.resource_type)
+                }
+            };
+            found.broken(about, what, format!("mend the plugin, or configure or delete resource {}", row.id));
+            continue;
+        };
+        check_credential(found, about, resource, clock);
+    }
+    Ok(())
+}
+
+fn check_credential(found: &mut Findings, about: String, resource: &Resource, clock: &dyn Clock) {
+    let Some(held) = &resource.credential else { return };
+    let id = resource.row.id;
+    if resource.credential_source().status() == CredentialState::NeedsAuthorization {
+        let what = "its credential needs authorization: plugin or configuration ask for more than it was given for";
+        let remedy = format!("confirm it (POST /api/resources/{id}/credential/confirm), or save it anew");
+        found.broken(about, what, remedy);
+    } else if held.row.expires_at.is_some_and(|end| end <= clock.now()) {
+        found.broken(
+            about,
+            "its credential has expired",
+            format!("save a new one (PUT /api/resources/{id}/credential)"),
+        );
+    }
+}

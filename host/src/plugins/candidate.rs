@@ -1,0 +1,91 @@
+//! Versions as they are read from their folders, before anything has judged them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::available_parallelism;
+
+use futures::stream::{self, Stream, StreamExt as _};
+use monstrum_runtime::Runtime;
+use monstrum_store::{PluginRow, PluginVersionRow};
+use monstrum_types::Clock;
+
+use super::version::{LoadError, Plugin, build, sha256};
+use crate::config::Ceilings;
+use crate::plugin_folder::{COMPONENT_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+
+/// A version as it was read from its folder.
+pub(super) struct Candidate {
+    pub(super) plugin: Arc<Plugin>,
+    pub(super) stored: PluginVersionRow,
+}
+
+impl Candidate {
+    pub(super) fn row(&self) -> PluginRow {
+        PluginRow {
+            name: self.stored.plugin.clone(),
+            version: self.stored.version.clone(),
+            manifest_digest: self.stored.manifest_digest.clone(),
+            component_digest: self.stored.component_digest.clone(),
+            updated_at: self.stored.created_at,
+        }
+    }
+}
+
+/// Reads folders.
+#[derive(Clone)]
+pub(super) struct Reader {
+    pub(super) dir: PathBuf,
+    pub(super) runtime: Runtime,
+    pub(super) ceilings: Ceilings,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+impl Reader {
+    /// The version in the folder `name`.
+    pub(super) async fn read(&self, name: &str) -> Result<Candidate, LoadError> {
+        let folder = PluginFolder::open(&self.dir.join(name))?;
+        let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
+        let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
+        if manifest.name.as_str() != name {
+            return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
+        }
+        let locale_files = folder.locales(&manifest.locales_dir)?;
+        let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
+        let locales = serde_json::json!(locale_files);
+        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        let stored = PluginVersionRow {
+            plugin: plugin.name.clone(),
+            version: plugin.manifest.version.to_string(),
+            manifest_digest: sha256(text.as_bytes()),
+            component_digest: plugin.digest.clone(),
+            manifest: text,
+            component,
+            locales,
+            created_at: self.clock.now(),
+        };
+        Ok(Candidate { plugin: Arc::new(plugin), stored })
+    }
+
+    /// The versions in all of `names`, in this order, read on all processors: a component is held in memory until its
+    /// turn, so there is one more than there are processors at most.
+    pub(super) fn read_all(
+        &self,
+        names: Vec<String>,
+    ) -> impl Stream<Item = (String, Result<Candidate, LoadError>)> + use<> {
+        let at_once = available_parallelism().map_or(1, usize::from) + 1;
+        let reader = self.clone();
+        let read = move |name: String| {
+            let reader = reader.clone();
+            async move {
+                let folder = name.clone();
+                let read = tokio::spawn(async move { reader.read(&folder).await }).await;
+                let read = read.unwrap_or_else(|_| {
+                    tracing::error!(plugin.name = name, "reading a plugin failed in an unforeseen way");
+                    Err(LoadError::Unforeseen)
+                });
+                (name, read)
+            }
+        };
+        stream::iter(names).map(read).buffered(at_once)
+    }
+}
