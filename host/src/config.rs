@@ -2,15 +2,20 @@
 //!
 //! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
 
+mod registry;
+
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
+
+pub use registry::RegistryPlace;
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -36,6 +41,14 @@ pub struct ServeFlags {
     /// The URL under which others reach this server
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
+
+    /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
+    #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
+    pub registry: Option<RegistryPlace>,
+
+    /// Addresses that are not public and that the name of the registry's server may lead to, as CIDRs
+    #[arg(long, env = "MONSTRUM_REGISTRY_ALLOW_ADDRESSES", value_name = "CIDR", value_delimiter = ',')]
+    pub registry_allow_addresses: Option<Vec<IpNet>>,
 
     /// Most units of computing (wasm instructions) of one call [default: 1000000000]
     #[arg(long, env = "MONSTRUM_MAX_FUEL", value_name = "UNITS")]
@@ -179,6 +192,9 @@ pub struct Settings {
     pub plugins_dir: PathBuf,
     pub database_url: Option<DatabaseUrl>,
     pub public_url: Option<String>,
+    pub registry: Option<RegistryPlace>,
+    /// What the registry's server may have besides public addresses.
+    pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: CallsAtOnce,
     pub shutdown_grace: Duration,
@@ -228,6 +244,11 @@ impl Settings {
             plugins_dir,
             database_url: flags.database_url.or(file.database_url),
             public_url: flags.public_url.or(file.public_url),
+            registry: flags.registry.or(file.registry),
+            registry_allow_addresses: flags
+                .registry_allow_addresses
+                .or(file.registry_allow_addresses)
+                .unwrap_or_default(),
             ceilings,
             calls_at_once,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),

@@ -6,6 +6,7 @@
 //! serves on even after a start.
 
 mod growth;
+mod install;
 mod version;
 
 use std::collections::BTreeMap;
@@ -19,11 +20,12 @@ use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use install::{InstallError, Installed, Package, UninstallError};
 pub use version::{LoadError, Plugin, Tool, build};
 
 use crate::config::Ceilings;
 use crate::plugin_folder::{
-    COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir,
+    COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir, staging,
 };
 use crate::plugins::growth::growth;
 use crate::plugins::version::{sha256, with_causes};
@@ -90,6 +92,15 @@ impl Candidate {
     }
 }
 
+/// A version that could serve, judged by the one that does.
+struct Judged {
+    plugin: Arc<Plugin>,
+    row: PluginRow,
+    grows: Vec<String>,
+    /// It is the one on record as serving.
+    is_recorded: bool,
+}
+
 /// Every plugin of this host.
 pub struct Plugins {
     dir: PathBuf,
@@ -117,10 +128,12 @@ impl Plugins {
         Ok(Plugins { dir, runtime, store, clock, ceilings, entries, loading })
     }
 
-    /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other.
+    /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other. What an
+    /// install that was cut off has left behind goes first.
     pub async fn scan(&self) -> Result<(), FolderError> {
         check_plugins_dir(&self.dir)?;
         let read = |source| FolderError::Read { path: self.dir.clone(), source };
+        staging::clear_leftovers(&self.dir).map_err(read)?;
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.dir).map_err(read)? {
             let entry = entry.map_err(read)?;
@@ -188,6 +201,12 @@ impl Plugins {
     /// Reads the folder and judges what it holds by the version that serves.
     async fn turn(&self, name: &str, path: &Path) -> Result<Entry, LoadError> {
         let candidate = self.read(name, path).await?;
+        let judged = self.judge(candidate).await?;
+        self.settle(judged).await
+    }
+
+    /// Judges a version and stores it. Nothing that serves changes.
+    async fn judge(&self, candidate: Candidate) -> Result<Judged, LoadError> {
         self.check_unique(&candidate.plugin)?;
         let (plugin, row) = (Arc::clone(&candidate.plugin), candidate.row());
         let recorded = self.store.plugin(&row.name).await?;
@@ -200,6 +219,13 @@ impl Plugins {
         if !is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
         }
+        Ok(Judged { plugin, row, grows, is_recorded })
+    }
+
+    /// Lets a version serve, or wait for approval.
+    async fn settle(&self, judged: Judged) -> Result<Entry, LoadError> {
+        let Judged { plugin, row, grows, is_recorded } = judged;
+        let name = plugin.name.as_str();
         if grows.is_empty() {
             if !is_recorded {
                 self.store.put_plugin(&row).await?;
@@ -211,9 +237,9 @@ impl Plugins {
             return Ok(loaded(plugin));
         }
         tracing::warn!(plugin.name = name, plugin.version = row.version, ?grows, "plugin needs approval");
-        let pending = Some(Pending { plugin, grows, row });
         let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
-        Ok(Entry { name: name.to_owned(), status, error: None, serving, pending })
+        let name = name.to_owned();
+        Ok(Entry { name, status, error: None, serving, pending: Some(Pending { plugin, grows, row }) })
     }
 
     async fn read(&self, name: &str, path: &Path) -> Result<Candidate, LoadError> {
@@ -226,7 +252,9 @@ impl Plugins {
         let locale_files = folder.locales(&manifest.locales_dir)?;
         let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
         let locales = serde_json::json!(locale_files);
-        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        let icon = folder.icon(&manifest.resource_type.icon)?;
+        let mut plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        plugin.icon = icon;
         let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),

@@ -10,7 +10,7 @@ use monstrum_types::{Digest, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, MANIFEST};
+use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
@@ -21,6 +21,8 @@ pub struct Plugin {
     pub component: Component,
     pub tools: Vec<Tool>,
     pub locales: Locales,
+    /// The picture that the manifest names, where this version came from its folder.
+    pub icon: Option<Icon>,
     pub warnings: Vec<String>,
 }
 
@@ -104,5 +106,6 @@ pub async fn build(
         component,
         tools,
         locales,
+        icon: None,
     })
 }

@@ -19,6 +19,6 @@ pub use http::{
 };
 pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
-    RoleId, ToolName, WorkspaceId,
+    RoleId, ToolName, TrustId, WorkspaceId,
 };
 pub use secret::Secret;

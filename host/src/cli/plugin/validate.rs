@@ -113,6 +113,9 @@ fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
     let locales = folder.locales(&manifest.locales_dir).map_err(|error| of_folder(dir, &manifest.locales_dir, &error));
     let name = &manifest.executor.component;
     let component = folder.bytes(name, COMPONENT_BYTES_MAX).map_err(|error| of_folder(dir, name, &error));
+    if let Err(error) = folder.icon(&manifest.resource_type.icon) {
+        findings.faults.push(of_folder(dir, &manifest.resource_type.icon, &error));
+    }
     let (locales, component) = match (locales, component) {
         (Ok(locales), Ok(component)) if findings.faults.is_empty() => (locales, component),
         (locales, component) => {
