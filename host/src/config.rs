@@ -215,6 +215,13 @@ pub enum SettingsError {
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
 
+/// Where a user's own settings are: XDG_CONFIG_HOME, or `.config` in their home.
+#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+pub fn user_config_dir() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    named("XDG_CONFIG_HOME").or_else(|| named("HOME").map(|home| home.join(".config")))
+}
+
 /// The file of settings, looked for in the working directory.
 pub const FILE: &str = "monstrum.toml";
 

@@ -47,8 +47,8 @@ pub enum PackageError {
     NotText,
     #[error("the package's {0}")]
     Manifest(#[from] monstrum_manifest::ManifestErrors),
-    #[error("the package was renamed: {what} says `{found}`, the signature is for `{signed}`")]
-    Renamed { what: &'static str, found: String, signed: String },
+    #[error("the package was renamed: {what} says `{found}`, its manifest `{manifest}`")]
+    Renamed { what: &'static str, found: String, manifest: String },
     #[error(transparent)]
     Install(#[from] InstallError),
     #[error(transparent)]
@@ -113,19 +113,9 @@ impl Packages {
         let checked = tokio::task::spawn_blocking(move || signed.verify(&upload.package).map(|()| upload.package));
         let package = checked.await.map_err(|_| PackageError::Interrupted)??;
         self.check_trusted(&signature).await?;
-        let unpacked = tokio::task::spawn_blocking(move || Archive::read(&package));
-        let archive = unpacked.await.map_err(|_| PackageError::Interrupted)??;
-        let text = std::str::from_utf8(archive.manifest()).map_err(|_| PackageError::NotText)?;
-        let manifest = monstrum_manifest::parse(MANIFEST, text)?;
-        check_named(&signature, "its manifest", &manifest.name, &manifest.version)?;
-        if let Some(folder) = archive.folder().filter(|folder| *folder != signature.name.as_str()) {
-            let (found, signed) = (folder.to_owned(), signature.name.to_string());
-            return Err(PackageError::Renamed { what: "the folder in it", found, signed });
-        }
-        if let Some((name, version)) = upload.file_name.as_deref().and_then(claimed_by_name) {
-            check_named(&signature, "its file name", &name, &version)?;
-        }
-        Ok(Package { name: manifest.name, version: manifest.version, files: archive.into_files() })
+        let unpacked =
+            tokio::task::spawn_blocking(move || unpack(&package, Some(&signature), upload.file_name.as_deref()));
+        unpacked.await.map_err(|_| PackageError::Interrupted)?
     }
 
     async fn check_trusted(&self, signature: &PackageSignature) -> Result<(), PackageError> {
@@ -143,15 +133,37 @@ impl Packages {
     }
 }
 
+/// Unpacks a package and checks that it is what its signature and its file's name say.
+pub fn unpack(
+    package: &[u8],
+    signature: Option<&PackageSignature>,
+    file_name: Option<&str>,
+) -> Result<Package, PackageError> {
+    let archive = Archive::read(package)?;
+    let text = std::str::from_utf8(archive.manifest()).map_err(|_| PackageError::NotText)?;
+    let manifest = monstrum_manifest::parse(MANIFEST, text)?;
+    let (name, version) = (&manifest.name, &manifest.version);
+    if let Some(signature) = signature {
+        check_named((&signature.name, &signature.version), "the signature", (name, version))?;
+    }
+    if let Some((claimed, of_version)) = file_name.and_then(claimed_by_name) {
+        check_named((&claimed, &of_version), "the file's name", (name, version))?;
+    }
+    if let Some(folder) = archive.folder().filter(|folder| *folder != name.as_str()) {
+        let (found, manifest) = (folder.to_owned(), name.to_string());
+        return Err(PackageError::Renamed { what: "the folder in it", found, manifest });
+    }
+    Ok(Package { manifest, files: archive.into_files() })
+}
+
 fn check_named(
-    signature: &PackageSignature,
+    found: (&PluginName, &Version),
     what: &'static str,
-    name: &PluginName,
-    version: &Version,
+    manifest: (&PluginName, &Version),
 ) -> Result<(), PackageError> {
-    if (name, version) == (&signature.name, &signature.version) {
+    if found == manifest {
         return Ok(());
     }
-    let (found, signed) = (format!("{name} {version}"), format!("{} {}", signature.name, signature.version));
-    Err(PackageError::Renamed { what, found, signed })
+    let shown = |(name, version): (&PluginName, &Version)| format!("{name} {version}");
+    Err(PackageError::Renamed { what, found: shown(found), manifest: shown(manifest) })
 }

@@ -12,7 +12,6 @@ use crate::app::App;
 use crate::gateway::extract::{Caller, PageQuery, Params, page_by_name};
 use crate::gateway::packages::problem;
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::packages::PackageError;
 
 /// A plugin of the registry.
 #[derive(Serialize, ToSchema)]
@@ -62,7 +61,8 @@ pub async fn list(
 ) -> Result<Json<AvailableList>, Problem> {
     caller.root()?;
     let page = query.page()?;
-    let registry = app.packages.registry().ok_or_else(|| problem(PackageError::NoRegistry))?;
+    let absent = || Problem::not_found("registry: start the server with --registry");
+    let registry = app.packages.registry().ok_or_else(absent)?;
     let index = registry.index().await.map_err(|error| problem(error.into()))?;
     let found = index.search(search.q.as_deref().unwrap_or_default());
     let (found, next_cursor) = page_by_name(found, &page, |listing| listing.name.as_str());

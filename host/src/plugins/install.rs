@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use monstrum_manifest::Manifest;
 use monstrum_store::{BoundRow, StoreError};
 use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
@@ -17,10 +18,10 @@ use crate::plugins::{Entry, LoadError, Plugins};
 /// How many bindings a refusal names; whoever removes these sees the next.
 const BOUND_NAMED_MAX: u32 = 10;
 
-/// A plugin to be installed: what the manifest among its files says it is.
+/// A plugin to be installed.
 pub struct Package {
-    pub name: PluginName,
-    pub version: Version,
+    /// What is among the files.
+    pub manifest: Manifest,
     /// By their paths, which are plain.
     pub files: BTreeMap<String, Vec<u8>>,
 }
@@ -78,7 +79,8 @@ impl Plugins {
     /// Installs a package whose origin the caller has checked, over the version that may be there.
     pub async fn install(&self, package: Package, allow_downgrade: bool) -> Result<Installed, InstallError> {
         let _one_at_a_time = self.loading.lock().await;
-        let Package { name, version, files } = package;
+        let Package { manifest, files } = package;
+        let (name, version) = (manifest.name, manifest.version);
         if !allow_downgrade {
             self.check_not_older(&name, &version).await?;
         }

@@ -35,18 +35,26 @@ pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
             output::json(&json!({ "valid": false, "errors": findings.faults, "warnings": [] }))?;
             Ok(ExitCode::FAILURE)
         }
-        Err(findings) => {
-            for fault in &findings.faults {
-                show(fault, &findings.source);
-            }
-            let count = match findings.faults.len() {
-                1 => "1 fault".to_owned(),
-                many => format!("{many} faults"),
-            };
-            let message = format!("the plugin in {} would not load: {count}", dir.display());
-            Err(Failure::new(message, "correct what is shown above and run this again"))
-        }
+        Err(findings) => Err(refusal(dir, &findings)),
     }
+}
+
+/// The plugin of a folder, for commands that go on with one that is right.
+pub(super) async fn valid(dir: &Path) -> Result<plugins::Plugin, Failure> {
+    check(dir).await?.map_err(|findings| refusal(dir, &findings))
+}
+
+/// Shows what is wrong, and fails.
+fn refusal(dir: &Path, findings: &Findings) -> Failure {
+    for fault in &findings.faults {
+        show(fault, &findings.source);
+    }
+    let count = match findings.faults.len() {
+        1 => "1 fault".to_owned(),
+        many => format!("{many} faults"),
+    };
+    let message = format!("the plugin in {} would not load: {count}", dir.display());
+    Failure::new(message, "correct what is shown above and run this again")
 }
 
 /// The plugin as the server would have it, or everything that is wrong with it.

@@ -1,0 +1,221 @@
+//! Plugins by name, from a folder and from a web server on loopback. Whoever runs the registry is not trusted.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use axum::Router;
+use axum::extract::{Path as Named, State};
+use axum::http::StatusCode;
+use insta::assert_snapshot;
+use monstrum_package::SigningKey;
+use serde_json::{Value, json};
+use support::{Api, Server};
+
+use super::{Source, left, trust};
+use crate::cli::{parsed, told};
+use crate::http::Answers;
+use crate::stable::stable;
+
+/// A folder of packages with its index, and the key that has signed them.
+struct Packages {
+    folder: PathBuf,
+    key: SigningKey,
+}
+
+impl Packages {
+    async fn new(server: &Server, versions: &[(&str, &str)]) -> Result<Packages> {
+        let packages = Packages { folder: server.home().join("packages"), key: SigningKey::generate()? };
+        fs::create_dir(&packages.folder)?;
+        for (plugin, version) in versions {
+            packages.add(&Source::of(plugin, version)?)?;
+        }
+        packages.index(server).await?;
+        Ok(packages)
+    }
+
+    fn add(&self, source: &Source) -> Result<()> {
+        let sent = source.packed(&self.key)?;
+        fs::write(self.folder.join(&sent.file_name), &sent.package)?;
+        fs::write(self.folder.join(format!("{}.sig", sent.file_name)), sent.signature.context("it is signed")?)?;
+        Ok(())
+    }
+
+    async fn index(&self, server: &Server) -> Result<()> {
+        let folder = self.folder.to_str().context("its name is plain")?;
+        let (code, answer) = parsed(server, &["registry", "index", folder]).await?;
+        ensure!(code == Some(0), "{answer}");
+        Ok(())
+    }
+}
+
+/// A server whose registry these packages are, by `place`.
+async fn serving(mut server: Server, packages: &Packages, place: &str) -> Result<(Server, Api)> {
+    server = server.argument("--registry").argument(place);
+    server.launch().await?;
+    let api = server.api()?;
+    trust(&api, &packages.key, "*").await?;
+    Ok((server, api))
+}
+
+/// Hands out the files of a folder, as any web server would.
+async fn web(folder: &Path) -> Result<SocketAddr> {
+    async fn file(State(folder): State<PathBuf>, Named(name): Named<String>) -> Result<Vec<u8>, StatusCode> {
+        fs::read(folder.join(name)).map_err(|_| StatusCode::NOT_FOUND)
+    }
+    let router = Router::new().route("/mst/{name}", axum::routing::get(file)).with_state(folder.to_owned());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(std::future::IntoFuture::into_future(axum::serve(listener, router)));
+    Ok(address)
+}
+
+const VERSIONS: [(&str, &str); 4] =
+    [("test-echo", "1.0.0"), ("test-echo", "1.1.0"), ("test-echo", "2.0.0-rc.1"), ("test-result", "1.0.0")];
+
+/// The same from a folder and over HTTP.
+async fn goes_by_name(api: &Api) -> Result<String> {
+    let mut answers = Answers::default();
+    let install = async |body: Value| -> Result<(u16, Value)> {
+        let (status, answer) = api.post("/api/plugins", &body).await?;
+        Ok((status, if status < 300 { answer["version"].clone() } else { answer["detail"].clone() }))
+    };
+    let (status, list) = api.get("/api/registry?q=").await?;
+    answers.add("all", (status, list));
+    answers.add("search", api.get("/api/registry?q=RESULT&limit=1").await?);
+    answers.add("older first", install(json!({ "name": "test-echo", "version": "1.0.0" })).await?);
+    answers.add("newest", install(json!({ "name": "test-echo" })).await?);
+    answers.add("older again", install(json!({ "name": "test-echo", "version": "1.0.0" })).await?);
+    let named = json!({ "name": "test-echo", "version": "2.0.0-rc.1" });
+    answers.add("pre-release by name", install(named).await?);
+    answers.add("absent version", install(json!({ "name": "test-echo", "version": "3.0.0" })).await?);
+    answers.add("absent", install(json!({ "name": "nothing" })).await?);
+    answers.add("no name", install(json!({ "name": "../etc" })).await?);
+    Ok(answers.to_string())
+}
+
+#[tokio::test]
+async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let packages = Packages::new(&server, &VERSIONS).await?;
+    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let (server, api) = serving(server, &packages, &place).await?;
+    let by_folder = goes_by_name(&api).await?;
+    drop(server);
+
+    let server = Server::prepare(&[])?;
+    let packages = Packages::new(&server, &VERSIONS).await?;
+    let address = web(&packages.folder).await?;
+    let (_server, api) = serving(server, &packages, &format!("http://{address}/mst")).await?;
+    assert_eq!(goes_by_name(&api).await?, by_folder);
+    assert_snapshot!(by_folder, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_registry_that_lies_installs_nothing() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let packages = Packages::new(&server, &VERSIONS).await?;
+    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let (server, api) = serving(server, &packages, &place).await?;
+    let path = |name: &str| packages.folder.join(name);
+    let good = fs::read_to_string(path("index.json"))?;
+    let mut lines = Vec::new();
+    let mut attempt = async |label: &str| -> Result<()> {
+        let before = left(&server)?;
+        let (status, answer) = api.post("/api/plugins", &json!({ "name": "test-result" })).await?;
+        ensure!(status >= 400, "{label}: {answer}");
+        assert_eq!(left(&server)?, before, "{label}");
+        let home = server.home().to_string_lossy().into_owned();
+        let detail = answer["detail"].as_str().unwrap_or_default().replace(&home, "[home]");
+        lines.push(format!("{label}: {status} {}", stable(&json!(detail)).as_str().unwrap_or_default()));
+        Ok(())
+    };
+    for (label, from, to) in [
+        ("a path out of it", "\"test-result-1.0.0.mst\"", "\"../test-result-1.0.0.mst\""),
+        ("another server", "\"test-result-1.0.0.mst\"", "\"https://evil.example/x.mst\""),
+        ("another format", "monstrum-registry-1", "monstrum-registry-9"),
+        ("no JSON", "{", "<"),
+    ] {
+        fs::write(path("index.json"), good.replacen(from, to, 1))?;
+        attempt(label).await?;
+    }
+    fs::write(path("index.json"), vec![b' '; (16 << 20) + 1])?;
+    attempt("an endless index").await?;
+    fs::write(path("index.json"), &good)?;
+    let package = fs::read(path("test-result-1.0.0.mst"))?;
+    fs::copy(path("test-echo-1.0.0.mst"), path("test-result-1.0.0.mst"))?;
+    attempt("another package in its place").await?;
+    fs::write(path("test-result-1.0.0.mst"), [package.as_slice(), b"x"].concat())?;
+    attempt("a longer package").await?;
+    fs::remove_file(path("test-result-1.0.0.mst"))?;
+    std::os::unix::fs::symlink("/etc/passwd", path("test-result-1.0.0.mst"))?;
+    attempt("a link out of it").await?;
+    fs::remove_file(path("test-result-1.0.0.mst"))?;
+    attempt("no package").await?;
+    fs::write(path("test-result-1.0.0.mst"), &package)?;
+    fs::copy(path("test-echo-1.0.0.mst.sig"), path("test-result-1.0.0.mst.sig"))?;
+    attempt("the signature of another").await?;
+    let stranger = Packages { folder: packages.folder.clone(), key: SigningKey::generate()? };
+    stranger.add(&Source::of("test-result", "1.0.0")?)?;
+    stranger.index(&server).await?;
+    attempt("signed by whoever runs it").await?;
+    let lines = lines.join("\n");
+    let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?;
+    assert_snapshot!(keys.replace_all(&lines, "[key]"), @"");
+    Ok(())
+}
+
+/// An operator's own setting opens no more than what it names.
+#[tokio::test]
+async fn a_registry_is_reached_through_egress() -> Result<()> {
+    for (place, wanted) in [
+        ("http://packages.example/", "http:// is only for a server on this machine"),
+        ("http://10.1.2.3/", "http:// is only for a server on this machine"),
+        ("ftp://127.0.0.1/", "expected a folder"),
+        ("https://user:secret@127.0.0.1/", "must hold no user"),
+    ] {
+        let server = Server::prepare(&[])?;
+        let output = server.command(&["serve", "--listen", "127.0.0.1:0", "--registry", place]).await?;
+        let said = String::from_utf8(output.stderr)?;
+        assert!(output.status.code() == Some(2) && said.contains(wanted), "{place}: {said}");
+    }
+    // The name leads to this machine, which nobody has opened.
+    let mut server = Server::prepare(&[])?.argument("--registry").argument("https://localhost:1/");
+    server.launch().await?;
+    let (status, answer) = server.api()?.get("/api/registry").await?;
+    assert_eq!(status, 502, "{answer}");
+    assert!(answer["detail"].as_str().is_some_and(|detail| detail.contains("cannot fetch index.json")), "{answer}");
+    let server = Server::start(&[]).await?;
+    assert_eq!(server.api()?.get("/api/registry").await?.0, 404);
+    Ok(())
+}
+
+#[tokio::test]
+async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let packages = Packages::new(&server, &[("test-echo", "1.0.0"), ("test-result", "1.0.0")]).await?;
+    let place = packages.folder.to_str().context("its name is plain")?.to_owned();
+    let (server, api) = serving(server, &packages, &place).await?;
+    let mut lines = vec![told(&server, &["plugin", "search", "echo"]).await?];
+    for name in ["test-echo", "test-result@1.0.0"] {
+        assert_eq!(parsed(&server, &["plugin", "install", name]).await?.0, Some(0), "{name}");
+    }
+    lines.push(told(&server, &["plugin", "update", "--all"]).await?);
+    packages.add(&Source::of("test-echo", "1.2.0")?)?;
+    packages.add(&Source::of("test-result", "1.3.0-rc.1")?)?;
+    packages.index(&server).await?;
+    let (code, entry) = parsed(&server, &["plugin", "update", "--all"]).await?;
+    assert_eq!((code, &entry["version"]), (Some(0), &json!("1.2.0")));
+    let version = async |name: &str| anyhow::Ok(api.get(&format!("/api/plugins/{name}")).await?.1["version"].clone());
+    assert_eq!((version("test-echo").await?, version("test-result").await?), (json!("1.2.0"), json!("1.0.0")));
+    lines.push(told(&server, &["plugin", "update", "test-echo"]).await?);
+    lines.push(told(&server, &["plugin", "update", "absent"]).await?);
+    lines.push(told(&server, &["plugin", "install", "test-echo@1.0.0"]).await?);
+    lines.push(told(&server, &["plugin", "install", "test-echo", "--allow-unsigned"]).await?);
+    lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
+    lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
+    assert_snapshot!(lines.join("\n"), @"");
+    Ok(())
+}
