@@ -13,7 +13,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use monstrum_package::{PackageSignature, SigningKey, package_file, pack};
+use monstrum_package::{PackageSignature, SigningKey, pack, package_file};
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};

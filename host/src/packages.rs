@@ -8,7 +8,9 @@ mod registry;
 use std::sync::Arc;
 
 use monstrum_guardian::match_glob;
-use monstrum_package::{Archive, ArchiveError, PackageSignature, PublicKey, ResolveError, SignatureError, claimed_by_name};
+use monstrum_package::{
+    Archive, ArchiveError, PackageSignature, PublicKey, ResolveError, SignatureError, claimed_by_name,
+};
 use monstrum_store::{Store, StoreError};
 use monstrum_types::PluginName;
 use semver::Version;

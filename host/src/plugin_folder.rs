@@ -63,8 +63,13 @@ pub struct PluginFolder {
 impl PluginFolder {
     /// Opens the plugin's folder `path`.
     pub fn open(path: &Path) -> Result<PluginFolder, FolderError> {
-        let folder = open_checked(CWD, path, path, OFlags::DIRECTORY, "folder")?.0;
-        Ok(PluginFolder { path: path.to_owned(), folder })
+        PluginFolder::open_as(path, path)
+    }
+
+    /// The same; what goes wrong is told of `name`.
+    pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
+        let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
+        Ok(PluginFolder { path: name.to_owned(), folder })
     }
 
     /// The text of a file of the folder.

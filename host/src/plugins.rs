@@ -200,7 +200,7 @@ impl Plugins {
 
     /// Reads the folder and judges what it holds by the version that serves.
     async fn turn(&self, name: &str, path: &Path) -> Result<Entry, LoadError> {
-        let candidate = self.read(name, path).await?;
+        let candidate = self.read(name, PluginFolder::open(path)?).await?;
         let judged = self.judge(candidate).await?;
         self.settle(judged).await
     }
@@ -242,8 +242,7 @@ impl Plugins {
         Ok(Entry { name, status, error: None, serving, pending: Some(Pending { plugin, grows, row }) })
     }
 
-    async fn read(&self, name: &str, path: &Path) -> Result<Candidate, LoadError> {
-        let folder = PluginFolder::open(path)?;
+    async fn read(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
         if manifest.name.as_str() != name {

@@ -16,10 +16,12 @@ async fn every_command_helps() -> Result<()> {
     Usage: monstrum [OPTIONS] <COMMAND>
 
     Commands:
-      serve   Run the server
-      plugin  List, show, reload and check plugins
-      audit   Read and verify the audit
-      key     Make API keys
+      serve     Run the server
+      plugin    Pack, install, list, show, reload and check plugins
+      trust     Say whose packages may be installed
+      registry  Make a registry of packages
+      audit     Read and verify the audit
+      key       Make API keys
 
     Options:
       -h, --help     Print help
@@ -35,6 +37,7 @@ async fn every_command_helps() -> Result<()> {
     Examples:
       monstrum serve                                  run a server from ./data
       monstrum plugin validate plugins/github         check a plugin before it is dropped in
+      monstrum plugin install github-1.0.0.mst        install a signed package
       monstrum plugin list                            what the server has loaded
       monstrum audit list --status permission_denied  who was refused what
       monstrum key create --name ci --kind operator   make an API key
@@ -46,6 +49,15 @@ async fn every_command_helps() -> Result<()> {
         &["plugin", "info"],
         &["plugin", "reload"],
         &["plugin", "validate"],
+        &["plugin", "pack"],
+        &["plugin", "install"],
+        &["plugin", "uninstall"],
+        &["plugin", "update"],
+        &["plugin", "search"],
+        &["trust", "add"],
+        &["trust", "list"],
+        &["trust", "remove"],
+        &["registry", "index"],
         &["audit", "list"],
         &["audit", "verify"],
         &["key", "create"],

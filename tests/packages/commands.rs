@@ -78,7 +78,31 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     let id = list["items"][0]["id"].as_str().context("an id")?.to_owned();
     lines.push(said(&server, &["trust", "remove", &id]).await?);
     lines.push(said(&server, &["trust", "list"]).await?);
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    [stderr]
+    error: The input is not acceptable (422)
+      /signature: the package is signed by a key that is not trusted: [public key]; `monstrum trust add` trusts one
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [public key] may sign `test-echo` ([id 1])
+    [exit 0]
+    [stderr]
+    error: Conflict (409)
+      the key is trusted for these names already
+      request [id 1]
+    hint: choose another name, or remove what is in the way
+    [exit 1]
+     ID                                    PLUGINS    KEY                                                   SINCE
+     [id 1]  test-echo  [public key]  [time]
+    [exit 0]
+    [stderr]
+    [id 1] is trusted no longer
+    [exit 0]
+    [stderr]
+    no key is trusted, so no package can be installed; see `monstrum trust add --help`
+    [exit 0]
+    "#);
     Ok(())
 }
 
@@ -111,7 +135,60 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     ] {
         lines.push(said(&server, arguments).await?);
     }
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    [stderr]
+    error: there is no place for a signing key: this user has no home
+    hint: name a file with --key-file
+    [exit 1]
+    package    a.mst
+    signature  a.mst.sig
+    sha256     [digest]
+    trust      monstrum trust add [public key] --name test-echo
+    [stderr]
+    made a signing key in [home]/key; keep it, and keep it to yourself
+    [exit 0]
+    [stderr]
+    error: the signing key [home]/key may be used by others (mode 644)
+    hint: whoever has read it can sign as you; make a new one, or: chmod 600 [home]/key
+    [exit 1]
+    [stderr]
+    error: [home]/key holds no signing key
+      a signing key is `monstrum-signing-key:` and 44 characters of base64
+    hint: --key-file names another file
+    [exit 1]
+    [stderr]
+    error: cannot read absent.mst
+      No such file or directory (os error 2)
+    hint: is the name right?
+    [exit 1]
+    [stderr]
+    error: cannot read b.mst.sig
+      No such file or directory (os error 2)
+    hint: `monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned
+    [exit 1]
+    [stderr]
+    error: the package is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
+    hint: `monstrum plugin pack` makes packages that can be installed
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /name: no registry is configured; start the server with --registry
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such registry: start the server with --registry
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    "#);
     Ok(())
 }
 
@@ -191,6 +268,33 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     lines.push(stable(&index).to_string());
     lines.push(said(&server, &["registry", "index", "nowhere"]).await?);
     let bytes = regex::Regex::new("\"size\":[0-9]+")?;
-    assert_snapshot!(bytes.replace_all(&lines.join("\n"), "\"size\":[n]"), @"");
+    assert_snapshot!(bytes.replace_all(&lines.join("\n"), "\"size\":[n]"), @r#"
+    [stderr]
+    error: test-echo-1.0.0.mst cannot be part of a registry
+      No such file or directory (os error 2)
+      its signature is test-echo-1.0.0.mst.sig
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    [stderr]
+    error: test-echo-1.0.1.mst cannot be part of a registry
+      the package was renamed: the file's name says `test-echo 1.0.1`, its manifest `test-echo 1.0.0`
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    [stderr]
+    error: echo.mst cannot be part of a registry: it has to be called test-echo-1.0.0.mst
+    hint: rename it, and its signature with it
+    [exit 1]
+    [stderr]
+    error: test-echo-1.0.0.mst cannot be part of a registry
+      the package was changed after it was signed: its digest is [digest], [digest] was signed
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
+    [stderr]
+    error: cannot read nowhere
+      No such file or directory (os error 2)
+    hint: name the folder that holds the packages
+    [exit 1]
+    "#);
     Ok(())
 }

@@ -39,7 +39,9 @@ async fn an_installed_plugin_serves_is_updated_and_removed() -> Result<()> {
     assert_eq!(world.call("test_echo_run", &json!({})).await?["status"], "success");
 
     let refused = world.api.delete("/api/plugins/test-echo").await?;
-    assert_snapshot!(detail(&refused).replace(&world.bot, "[bot]"), @"");
+    assert_snapshot!(detail(&refused).replace(&world.bot, "[bot]"), @r#"
+    409 plugin `test-echo` is still bound; delete these bindings first: resource `test-echo-of-[bot]` to bot `tester` in workspace `default`
+    "#);
     let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
     ensure!(world.api.delete(&path).await?.0 == 204);
     assert_eq!(world.api.delete("/api/plugins/test-echo").await?, (204, Value::Null));
@@ -108,7 +110,11 @@ async fn a_package_takes_neither_the_tools_nor_the_place_of_another() -> Result<
     let in_the_way = Source::of("test-result", "1.0.0")?.packed(&key)?.to(&api).await?;
     let told = [taken, reserved, in_the_way].map(|answer| detail(&answer));
     let home = server.home().to_string_lossy().into_owned();
-    assert_snapshot!(told.join("\n").replace(&home, "[home]"), @"");
+    assert_snapshot!(told.join("\n").replace(&home, "[home]"), @r#"
+    422 /package: resource type `test-echo` exists already, in plugin `test-echo`
+    422 /package: the package's monstrum.yaml:9:7: resource_type.id: `ssh` is a built-in type and cannot be replaced
+    409 [home]/plugins/test-result is not a folder; remove it first
+    "#);
     Ok(())
 }
 

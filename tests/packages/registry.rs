@@ -109,7 +109,17 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     let address = web(&packages.folder).await?;
     let (_server, api) = serving(server, &packages, &format!("http://{address}/mst")).await?;
     assert_eq!(goes_by_name(&api).await?, by_folder);
-    assert_snapshot!(by_folder, @"");
+    assert_snapshot!(by_folder, @r#"
+    all: 200 {"items":[{"name":"test-echo","description":"A guest that shows what it was given and sends what it is told to","version":"1.1.0","versions":["2.0.0-rc.1","1.1.0","1.0.0"]},{"name":"test-result","description":"A guest that returns what a host must not hand on","version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    older first: 201 "1.0.0"
+    newest: 200 "1.1.0"
+    older again: 409 "plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade"
+    pre-release by name: 200 "2.0.0-rc.1"
+    absent version: 422 "/name: the registry has no version 3.0.0 of plugin `test-echo`"
+    absent: 422 "/name: the registry has no plugin `nothing`"
+    no name: 422 "/name: `../etc` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter at line 1 column 17"
+    "#);
     Ok(())
 }
 
@@ -163,7 +173,19 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     attempt("signed by whoever runs it").await?;
     let lines = lines.join("\n");
     let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?;
-    assert_snapshot!(keys.replace_all(&lines, "[key]"), @"");
+    assert_snapshot!(keys.replace_all(&lines, "[key]"), @r#"
+    a path out of it: 502 the registry cannot be used: the index's entry `test-result` 1.0.0: `file` is not NAME-VERSION.mst
+    another server: 502 the registry cannot be used: the index's entry `test-result` 1.0.0: `file` is not NAME-VERSION.mst
+    another format: 502 the registry cannot be used: the index cannot be read: its format is not `monstrum-registry-1`; `monstrum registry index DIR` writes it
+    no JSON: 502 the registry cannot be used: the index cannot be read: expected value at line 1 column 1; `monstrum registry index DIR` writes it
+    an endless index: 502 [home]/packages/index.json of the registry has more than 16777216 bytes
+    another package in its place: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
+    a longer package: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
+    a link out of it: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: Too many levels of symbolic links (os error 40)
+    no package: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: No such file or directory (os error 2)
+    the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    signed by whoever runs it: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
+    "#);
     Ok(())
 }
 
@@ -216,6 +238,41 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     lines.push(told(&server, &["plugin", "install", "test-echo", "--allow-unsigned"]).await?);
     lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
     lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+     NAME       VERSION  DESCRIPTION
+     test-echo  1.0.0    A guest that shows what it was given and sends what it is told to
+    [exit 0]
+    [stderr]
+    everything is up to date
+    [exit 0]
+    [stderr]
+    everything is up to date
+    [exit 0]
+    [stderr]
+    error: Not found (404)
+      no such plugin
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: Conflict (409)
+      plugin `test-echo`: version 1.0.0 is older than 1.2.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade
+      request [id 1]
+    hint: choose another name, or remove what is in the way
+    [exit 1]
+    [stderr]
+    error: what comes from a registry has to be signed
+    hint: --allow-unsigned is for a file that lies here
+    [exit 1]
+    [stderr]
+    plugin `test-result` is removed
+    [exit 0]
+    [stderr]
+    error: Not found (404)
+      no such plugin
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    "#);
     Ok(())
 }

@@ -70,7 +70,23 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.1.0");
     assert_eq!(old_sent.with(&api, true).await?.0, 200, "an operator may go back");
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @r#"
+    unsigned: 422 /signature: the package is not signed; send its file NAME-VERSION.mst.sig along
+    no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
+    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    by a stranger: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
+    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
+    another key named in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    another version in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    another name in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    file renamed to another plugin: 422 /package: the package was renamed: the file's name says `github 1.1.0`, its manifest `test-echo 1.1.0`
+    file renamed to another version: 422 /package: the package was renamed: the file's name says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
+    signed as another plugin: 422 /package: the package was renamed: the signature says `test-other 1.1.0`, its manifest `test-echo 1.1.0`
+    signed as another version: 422 /package: the package was renamed: the signature says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade
+    "#);
     Ok(())
 }
 
@@ -119,7 +135,16 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     answers.add("taken back", api.delete(&path).await?);
     let (status, again) = api.delete(&path).await?;
     answers.add("again", (status, again["detail"].clone()));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    none: 200 {"items":[],"next_cursor":null}
+    given: 201 "test-*"
+    twice: 409 "the key is trusted for these names already"
+    no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
+    no names: 422 "/name_glob: must not be empty"
+    nothing: 422 "/public_key: required field is missing"
+    taken back: 204
+    again: 404 "no such trust"
+    "#);
     let answer = Source::of("test-echo", "1.1.0")?.packed(&key)?.to(&api).await?;
     assert!(answer.0 == 422 && detail(&answer).contains("not trusted"), "{answer:?}");
     // What is installed stays.
@@ -155,7 +180,16 @@ async fn a_form_that_is_none_is_refused_by_its_field() -> Result<()> {
     answers.add("cut off", (status, json!([body["errors"][0]["path"], null])));
     let named = api.post("/api/plugins", &json!({ "name": "test-echo", "allow_unsigned": true })).await?;
     answers.add("by name", (named.0, named.1["detail"].clone()));
-    assert_snapshot!(answers, @"");
+    assert_snapshot!(answers, @r#"
+    no package: 422 ["/package","required field is missing"]
+    unsigned: 422 ["/allow_unsigned","unknown field, expected `package`, `signature` or `allow_downgrade`"]
+    two packages: 422 ["/package","the field is there twice"]
+    two signatures: 422 ["/signature","the field is there twice"]
+    a long signature: 422 ["/signature","at most 4096 bytes are allowed"]
+    a wrong flag: 422 ["/allow_downgrade","expected `true` or `false`"]
+    cut off: 422 ["",null]
+    by name: 422 "/allow_unsigned: unknown field `allow_unsigned`, expected one of `name`, `version`, `allow_downgrade` at line 1 column 36"
+    "#);
     assert_eq!(left(&server)?, ["plugins"]);
     Ok(())
 }

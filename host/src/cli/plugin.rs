@@ -59,10 +59,14 @@ pub(super) enum Plugin {
     List,
     /// Show one plugin
     #[command(after_help = INFO_EXAMPLES)]
-    Info { name: String },
+    Info {
+        name: String,
+    },
     /// Load a plugin anew from its folder
     #[command(after_help = RELOAD_EXAMPLES)]
-    Reload { name: String },
+    Reload {
+        name: String,
+    },
     /// Put a version that needs approval in force
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve {

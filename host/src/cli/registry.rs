@@ -46,8 +46,7 @@ impl Registry {
     pub(super) fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let Registry::Index { dir } = self;
         let hint = "name the folder that holds the packages";
-        let unreadable =
-            |error: &std::io::Error| Failure::of(format!("cannot read {}", dir.display()), error, hint);
+        let unreadable = |error: &std::io::Error| Failure::of(format!("cannot read {}", dir.display()), error, hint);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&dir).map_err(|error| unreadable(&error))? {
             let name = entry.map_err(|error| unreadable(&error))?.file_name().to_string_lossy().into_owned();

@@ -218,7 +218,9 @@ mod tests {
     fn routes_that_create_take_an_idempotency_key() {
         let document = document();
         let takes = |path: &str| document["paths"][path]["post"]["parameters"].to_string().contains("Idempotency-Key");
-        for path in ["/api/workspaces", "/api/resources", "/api/roles", "/api/bots", "/api/bots/{id}/resources", "/api/trust"] {
+        for path in
+            ["/api/workspaces", "/api/resources", "/api/roles", "/api/bots", "/api/bots/{id}/resources", "/api/trust"]
+        {
             assert!(takes(path), "{path}");
         }
         assert!(!takes("/api/keys"), "a key is shown once, so its answer is not stored");

@@ -200,10 +200,9 @@ pub fn problem(error: PackageError) -> Problem {
         | PackageError::Signature(_)
         | PackageError::UntrustedKey { .. }
         | PackageError::UntrustedName { .. } => Problem::invalid_at("/signature", error.to_string()),
-        PackageError::Archive(_)
-        | PackageError::NotText
-        | PackageError::Manifest(_)
-        | PackageError::Renamed { .. } => Problem::invalid_at("/package", error.to_string()),
+        PackageError::Archive(_) | PackageError::NotText | PackageError::Manifest(_) | PackageError::Renamed { .. } => {
+            Problem::invalid_at("/package", error.to_string())
+        }
         PackageError::NoRegistry | PackageError::Resolve(_) => Problem::invalid_at("/name", error.to_string()),
         PackageError::Registry(_) => Problem::bad_gateway(chain(&error)),
         PackageError::Store(error) | PackageError::Install(InstallError::Load(LoadError::Store(error))) => error.into(),

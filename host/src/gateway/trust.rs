@@ -89,11 +89,7 @@ pub async fn create(
 /// Trusts a key no longer; what it has signed and is installed stays
 #[utoipa::path(delete, path = "/api/trust/{id}", tag = "trust", params(("id" = TrustId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<TrustId>,
-) -> Result<StatusCode, Problem> {
+pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<TrustId>) -> Result<StatusCode, Problem> {
     caller.root()?;
     if app.store.delete_trust(id).await? {
         tracing::info!(trust.id = %id, "a key is trusted no longer");

@@ -74,8 +74,7 @@ impl Registry {
                     // Settings take http:// for loopback addresses only.
                     allow_http: url.scheme() == "http",
                 };
-                let options =
-                    EgressOptions { response_body_bytes_max: PACKAGE_BYTES_MAX, ..EgressOptions::default() };
+                let options = EgressOptions { response_body_bytes_max: PACKAGE_BYTES_MAX, ..EgressOptions::default() };
                 let scope = Scope { api_base: Some(url), network, ..Scope::default() };
                 Registry::Web(Box::new(Web { egress: Egress::new(options), scope }))
             }

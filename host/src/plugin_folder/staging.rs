@@ -58,10 +58,8 @@ impl Staged {
         DirBuilder::new().mode(0o755).create(&path).map_err(failed(&path))?;
         let lock = File::open(&path).map_err(failed(&path))?;
         let staged = Staged { plugins_dir: plugins_dir.to_owned(), path, _lock: lock };
-        flock(&staged._lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| StageError::Write {
-            path: staged.path.clone(),
-            source: error.into(),
-        })?;
+        flock(&staged._lock, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| StageError::Write { path: staged.path.clone(), source: error.into() })?;
         let mut folders = BTreeSet::from([staged.path.clone()]);
         for (name, content) in files {
             let target = staged.path.join(name);

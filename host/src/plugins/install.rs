@@ -5,14 +5,15 @@
 //! the new one.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use monstrum_manifest::Manifest;
 use monstrum_store::{BoundRow, StoreError};
 use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
 
-use crate::plugin_folder::MANIFEST;
 use crate::plugin_folder::staging::{self, StageError, Staged};
+use crate::plugin_folder::{MANIFEST, PluginFolder};
 use crate::plugins::{Entry, LoadError, Plugins};
 
 /// How many bindings a refusal names; whoever removes these sees the next.
@@ -65,9 +66,9 @@ pub enum UninstallError {
 }
 
 fn list(bound: &[BoundRow]) -> String {
-    let each = bound.iter().map(|row| {
-        format!("resource `{}` to bot `{}` in workspace `{}`", row.resource, row.bot, row.workspace)
-    });
+    let each = bound
+        .iter()
+        .map(|row| format!("resource `{}` to bot `{}` in workspace `{}`", row.resource, row.bot, row.workspace));
     let mut text = each.collect::<Vec<_>>().join(", ");
     if bound.len() >= BOUND_NAMED_MAX as usize {
         text.push_str(", and maybe more");
@@ -87,7 +88,9 @@ impl Plugins {
         let (dir, plugin) = (self.dir.clone(), name.clone());
         let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
         let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
-        let candidate = self.read(name.as_str(), staged.path()).await?;
+        // The hidden name of the folder is nobody's business.
+        let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
+        let candidate = self.read(name.as_str(), folder).await?;
         let judged = self.judge(candidate).await?;
         let plugin = name.clone();
         let placed = tokio::task::spawn_blocking(move || staged.put_in_place(&plugin));

@@ -88,11 +88,7 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     Ok(encoding)
 }
 
-async fn read_body(
-    mut response: reqwest::Response,
-    encoding: Encoding,
-    bytes_max: usize,
-) -> Result<Vec<u8>, Failure> {
+async fn read_body(mut response: reqwest::Response, encoding: Encoding, bytes_max: usize) -> Result<Vec<u8>, Failure> {
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
     if encoding == Encoding::Identity && response.content_length().is_some_and(|length| length > limit) {
         return Err(too_large(bytes_max));

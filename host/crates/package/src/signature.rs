@@ -266,7 +266,8 @@ mod tests {
         let weak = format!("{KEY_PREFIX}{}", BASE64_STANDARD.encode([[1].as_slice(), &[0; 31]].concat()));
         let (_, signature) = signed();
         let good = signature.public_key.to_string();
-        for bad in [&weak, "", "ed25519:", &good.replace("ed25519", "ED25519"), good.trim_end_matches('='), &good[8..]] {
+        for bad in [&weak, "", "ed25519:", &good.replace("ed25519", "ED25519"), good.trim_end_matches('='), &good[8..]]
+        {
             assert_eq!(bad.parse::<PublicKey>(), Err(SignatureError::PublicKey), "{bad}");
         }
         assert_eq!(good.parse::<PublicKey>().unwrap().to_string(), good);

@@ -182,7 +182,10 @@ fn read(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>, Failure> {
     let mut content = Vec::new();
     file.take(bytes_max as u64 + 1).read_to_end(&mut content).map_err(|error| failed(&error))?;
     if content.len() > bytes_max {
-        return Err(Failure::new(format!("{} has more than {bytes_max} bytes", path.display()), "no package is so large"));
+        return Err(Failure::new(
+            format!("{} has more than {bytes_max} bytes", path.display()),
+            "no package is so large",
+        ));
     }
     Ok(content)
 }

@@ -48,8 +48,8 @@ impl Pack {
         let manifest = validate::valid(&self.dir).await?.manifest;
         let (name, version) = (&manifest.name, &manifest.version);
         let hint = "`monstrum plugin validate DIR` shows what a plugin's folder holds";
-        let files = files(&self.dir, &manifest)
-            .map_err(|error| Failure::of("the folder cannot be packed", &error, hint))?;
+        let files =
+            files(&self.dir, &manifest).map_err(|error| Failure::of("the folder cannot be packed", &error, hint))?;
         let package = pack(&files).map_err(|error| Failure::of("the folder cannot be packed", &error, hint))?;
         let key = signing::key(self.key_file.as_deref())?;
         let signature = key.sign(name, version, &package);
@@ -112,6 +112,10 @@ fn files(dir: &Path, manifest: &Manifest) -> Result<BTreeMap<String, Vec<u8>>, F
 
 fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, content).map_err(|error| {
-        Failure::of(format!("cannot write {}", path.display()), &error, "--out names another file; is its folder there?")
+        Failure::of(
+            format!("cannot write {}", path.display()),
+            &error,
+            "--out names another file; is its folder there?",
+        )
     })
 }

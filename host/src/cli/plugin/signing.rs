@@ -61,6 +61,9 @@ fn make(path: &Path) -> Result<SigningKey, Failure> {
         file.sync_all()
     });
     written.map_err(|error| failed(&error))?;
-    output::note(&format!("made a signing key in {}; keep it, and keep it to yourself", output::plain(&path.display().to_string())));
+    output::note(&format!(
+        "made a signing key in {}; keep it, and keep it to yourself",
+        output::plain(&path.display().to_string())
+    ));
     Ok(key)
 }

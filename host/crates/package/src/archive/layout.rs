@@ -66,7 +66,8 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
 
 /// How many entries there are, and where the directory begins.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
-    let cut = || ArchiveError::NotZip("it does not end as one; it may be cut off, or bytes follow its end");
+    let cut =
+        || ArchiveError::NotZip("it does not end as one; it is cut off, or a comment or other bytes follow its end");
     let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
     if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
         return Err(cut());
@@ -86,19 +87,14 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
     if count > ENTRIES_MAX {
         return Err(ArchiveError::TooManyEntries { entries: count });
     }
-    let directory = usize::try_from(offset).ok().filter(|offset| {
-        usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at)
-    });
+    let directory = usize::try_from(offset)
+        .ok()
+        .filter(|offset| usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at));
     directory.map(|directory| (count, directory)).ok_or(ArchiveError::Layout("its directory is not where its end says"))
 }
 
 /// A record of the directory with the file that it speaks of, and where the next one begins.
-fn central(
-    archive: &[u8],
-    at: usize,
-    directory_end: usize,
-    directory: usize,
-) -> Result<(Entry, usize), ArchiveError> {
+fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
     let cut = || ArchiveError::Layout("its directory is cut off");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;
     if u32_at(record, 0) != Some(CENTRAL) || record.len() < CENTRAL_BYTES {
@@ -210,11 +206,7 @@ fn check_row(entries: &[Entry], directory: usize) -> Result<(), ArchiveError> {
         }
         at = end;
     }
-    if at == directory {
-        Ok(())
-    } else {
-        Err(ArchiveError::Layout("bytes lie between its files and its directory"))
-    }
+    if at == directory { Ok(()) } else { Err(ArchiveError::Layout("bytes lie between its files and its directory")) }
 }
 
 /// A name as it may be told: what is no plain character is escaped, and what is too long is cut.

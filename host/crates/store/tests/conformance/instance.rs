@@ -114,8 +114,7 @@ pub(crate) async fn what_is_bound_is_named_by_its_type(store: &Store) {
     }
     assert!(store.bound(&resource.resource_type, 10).await.unwrap().is_empty());
     store.insert_binding(&rows::binding(&bot, &resource, None)).await.unwrap();
-    let bound =
-        BoundRow { workspace: "default".to_owned(), resource: "github".to_owned(), bot: "bot".to_owned() };
+    let bound = BoundRow { workspace: "default".to_owned(), resource: "github".to_owned(), bot: "bot".to_owned() };
     assert_eq!(store.bound(&resource.resource_type, 10).await.unwrap(), [bound]);
     assert!(store.bound(&resource.resource_type, 0).await.unwrap().is_empty());
     assert!(store.bound(&"other".parse().unwrap(), 10).await.unwrap().is_empty());
