@@ -39,9 +39,7 @@ async fn an_installed_plugin_serves_is_updated_and_removed() -> Result<()> {
     assert_eq!(world.call("test_echo_run", &json!({})).await?["status"], "success");
 
     let refused = world.api.delete("/api/plugins/test-echo").await?;
-    assert_snapshot!(detail(&refused).replace(&world.bot, "[bot]"), @r#"
-    409 plugin `test-echo` is still bound; delete these bindings first: resource `test-echo-of-[bot]` to bot `tester` in workspace `default`
-    "#);
+    assert_snapshot!(detail(&refused).replace(&world.bot, "[bot]"), @"409 plugin `test-echo` is still bound; delete these bindings first: resource `test-echo-of-[bot]` to bot `tester` in workspace `default`");
     let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
     ensure!(world.api.delete(&path).await?.0 == 204);
     assert_eq!(world.api.delete("/api/plugins/test-echo").await?, (204, Value::Null));
