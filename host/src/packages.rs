@@ -8,9 +8,7 @@ mod registry;
 use std::sync::Arc;
 
 use monstrum_guardian::match_glob;
-use monstrum_package::{
-    Archive, ArchiveError, PackageSignature, PublicKey, ResolveError, SignatureError, claimed_by_name,
-};
+use monstrum_package::{Archive, ArchiveError, PackageSignature, ResolveError, SignatureError, claimed_by_name};
 use monstrum_store::{Store, StoreError};
 use monstrum_types::PluginName;
 use semver::Version;
@@ -40,9 +38,9 @@ pub enum PackageError {
     #[error(transparent)]
     Signature(#[from] SignatureError),
     #[error("the package is signed by a key that is not trusted: {key}; `monstrum trust add` trusts one")]
-    UntrustedKey { key: PublicKey },
+    UntrustedKey { key: String },
     #[error("the package is signed by {key}, which is trusted for {} and not for `{name}`", globs.join(", "))]
-    UntrustedName { key: PublicKey, name: PluginName, globs: Vec<String> },
+    UntrustedName { key: String, name: PluginName, globs: Vec<String> },
     #[error(transparent)]
     Archive(#[from] ArchiveError),
     #[error("the package's {MANIFEST} is not UTF-8 text")]
@@ -121,9 +119,8 @@ impl Packages {
     }
 
     async fn check_trusted(&self, signature: &PackageSignature) -> Result<(), PackageError> {
-        let (key, name) = (signature.public_key.clone(), &signature.name);
-        let globs: Vec<String> =
-            self.store.trust_of_key(&key.to_string()).await?.into_iter().map(|row| row.name_glob).collect();
+        let (key, name) = (signature.public_key.to_string(), &signature.name);
+        let globs: Vec<String> = self.store.trust_of_key(&key).await?.into_iter().map(|row| row.name_glob).collect();
         if globs.is_empty() {
             return Err(PackageError::UntrustedKey { key });
         }

@@ -18,6 +18,7 @@ use crate::gateway::extract::{Caller, Id, parse_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::packages::{PackageError, Upload};
+use crate::plugin_folder::staging::StageError;
 use crate::plugins::{InstallError, Installed, LoadError, UninstallError};
 
 /// A package, its signature, and what stands around them in a form.
@@ -208,9 +209,10 @@ pub fn problem(error: PackageError) -> Problem {
         PackageError::Store(error) | PackageError::Install(InstallError::Load(LoadError::Store(error))) => error.into(),
         PackageError::Install(InstallError::Older { .. }) => Problem::conflict(error.to_string()),
         PackageError::Install(InstallError::Load(_)) => Problem::invalid_at("/package", error.to_string()),
-        PackageError::Install(InstallError::Stage(crate::plugin_folder::staging::StageError::InTheWay { .. })) => {
-            Problem::conflict(error.to_string())
-        }
+        // What an operator can mend, as far as it is safe to tell.
+        PackageError::Install(InstallError::Stage(
+            StageError::InTheWay { .. } | StageError::NoExchange { .. } | StageError::Changing { .. },
+        )) => Problem::conflict(error.to_string()),
         PackageError::Install(InstallError::Stage(_) | InstallError::Interrupted) | PackageError::Interrupted => {
             Problem::internal(&chain(&error))
         }

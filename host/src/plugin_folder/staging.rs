@@ -161,7 +161,9 @@ fn hidden(plugins_dir: &Path, kind: &str, name: &str) -> Result<PathBuf, StageEr
 
 fn refused(error: Errno, place: &Path) -> StageError {
     match error {
-        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP => StageError::NoExchange { path: place.to_owned() },
+        Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::XDEV => {
+            StageError::NoExchange { path: place.to_owned() }
+        }
         other => StageError::Write { path: place.to_owned(), source: other.into() },
     }
 }

@@ -88,7 +88,7 @@ impl Install {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let bytes = package.len() as u64;
         let bar = bar(bytes);
-        let body = Body::wrap_stream(chunks(package, bar.clone()));
+        let body = Body::wrap_stream(chunks(&package, bar.clone()));
         let mut form = Form::new()
             .part("signature", Part::bytes(signature).file_name(format!("{name}{SIGNATURE_SUFFIX}")))
             .part("package", Part::stream_with_length(body, bytes).file_name(name));
@@ -198,7 +198,7 @@ fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-fn chunks(package: Vec<u8>, bar: ProgressBar) -> impl stream::Stream<Item = std::io::Result<Vec<u8>>> + Send + 'static {
+fn chunks(package: &[u8], bar: ProgressBar) -> impl stream::Stream<Item = std::io::Result<Vec<u8>>> + Send + use<> {
     let parts: Vec<Vec<u8>> = package.chunks(CHUNK_BYTES).map(<[u8]>::to_vec).collect();
     stream::iter(parts.into_iter().map(move |part| {
         bar.inc(part.len() as u64);
