@@ -123,6 +123,30 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     Ok(())
 }
 
+/// What a plugin may fetch is no measure for a package.
+#[tokio::test]
+async fn a_large_package_comes_from_a_web_server() -> Result<()> {
+    const BYTES: usize = 12 << 20;
+    let server = Server::prepare(&[])?;
+    let packages = Packages::new(&server, &[]).await?;
+    let mut large = Source::of("test-result", "1.0.0")?;
+    let mut state = 0x2545_f491_u32;
+    let noise = std::iter::repeat_with(|| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        u8::try_from(state >> 24).unwrap_or_default()
+    });
+    large.files.insert("data.bin".to_owned(), noise.take(BYTES).collect());
+    packages.add(&large)?;
+    ensure!(fs::metadata(packages.folder.join("test-result-1.0.0.mst"))?.len() > BYTES as u64);
+    packages.index(&server).await?;
+    let address = web(&packages.folder).await?;
+    let (server, api) = serving(server, &packages, &format!("http://{address}/mst/")).await?;
+    let (status, entry) = api.post("/api/plugins", &json!({ "name": "test-result" })).await?;
+    assert_eq!((status, &entry["status"]), (201, &json!("loaded")), "{entry}");
+    assert_eq!(super::in_place(&server, "test-result")?, large.files);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     let server = Server::prepare(&[])?;

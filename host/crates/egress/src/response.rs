@@ -256,6 +256,21 @@ mod tests {
     }
 
     #[test]
+    fn a_body_is_bounded_by_what_it_decodes_to() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&[0; 2 << 20]).unwrap();
+        let packed = encoder.finish().unwrap();
+        for (encoding, bytes) in [(Encoding::Identity, [0; 2 << 20].as_slice()), (Encoding::Gzip, &packed)] {
+            let read = |bytes_max| {
+                let mut body = Body::new(encoding, bytes_max);
+                body.push(bytes).and_then(|()| body.finish()).map_err(|failure| failure.message)
+            };
+            assert_eq!(read(2 << 20).map(|body| body.len()), Ok(2 << 20), "{encoding:?}");
+            assert_eq!(read(1 << 20), Err("the response is larger than 1 MiB".to_owned()), "{encoding:?}");
+        }
+    }
+
+    #[test]
     fn retry_after_is_read_from_two_statuses_only() {
         // 1994-11-06 08:49:37
         let now = UtcMillis(784_111_777_000);
