@@ -252,8 +252,9 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     packages.add(&Source::of("test-echo", "1.2.0")?)?;
     packages.add(&Source::of("test-result", "1.3.0-rc.1")?)?;
     packages.index(&server).await?;
-    let (code, entry) = parsed(&server, &["plugin", "update", "--all"]).await?;
-    assert_eq!((code, &entry["version"]), (Some(0), &json!("1.2.0")));
+    let (code, answer) = parsed(&server, &["plugin", "update", "--all"]).await?;
+    assert_eq!((code, &answer["updated"][0]["version"]), (Some(0), &json!("1.2.0")));
+    assert_eq!(answer["updated"].as_array().map(Vec::len), Some(1), "{answer}");
     let version = async |name: &str| anyhow::Ok(api.get(&format!("/api/plugins/{name}")).await?.1["version"].clone());
     assert_eq!((version("test-echo").await?, version("test-result").await?), (json!("1.2.0"), json!("1.0.0")));
     lines.push(told(&server, &["plugin", "update", "test-echo"]).await?);
@@ -267,10 +268,10 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
      test-echo  1.0.0    A guest that shows what it was given and sends what it is told to
     [exit 0]
     [stderr]
-    everything is up to date
+    nothing was updated; `monstrum plugin search` lists what the registry has
     [exit 0]
     [stderr]
-    everything is up to date
+    nothing was updated; `monstrum plugin search` lists what the registry has
     [exit 0]
     [stderr]
     error: Not found (404)

@@ -82,7 +82,10 @@ pub async fn install(
                 app.packages.install_named(&name, version.as_ref(), allow_downgrade).await
             }
         };
-        let installed = installed.map_err(problem)?;
+        let installed = installed.map_err(|error| {
+            tracing::warn!(error = ?chain(&error), "a package was not installed");
+            problem(error)
+        })?;
         app.changed().await?;
         Ok::<Installed, Problem>(installed)
     });

@@ -14,7 +14,7 @@ use monstrum_manifest::Manifest;
 use monstrum_package::{MANIFEST, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX};
 use reqwest::Body;
 use reqwest::multipart::{Form, Part};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::client::Client;
 use super::super::failure::Failure;
@@ -68,7 +68,8 @@ impl Install {
                     Some((name, version)) => (name, Some(version)),
                     None => (self.what.as_str(), None),
                 };
-                named(&Client::new(options)?, options, name, version, self.allow_downgrade).await
+                let entry = named(&Client::new(options)?, name, version, self.allow_downgrade).await?;
+                show_loaded(name, &entry, options.json)
             }
             (false, true) => Err(Failure::new(
                 "what comes from a registry has to be signed",
@@ -139,14 +140,13 @@ impl Install {
     }
 }
 
-/// Asks the server to install a plugin of its registry.
+/// Asks the server to install a plugin of its registry; what became of it.
 pub(super) async fn named(
     client: &Client,
-    options: &Options,
     name: &str,
     version: Option<&str>,
     allow_downgrade: bool,
-) -> Result<ExitCode, Failure> {
+) -> Result<Value, Failure> {
     let mut body = json!({ "name": name });
     if let Some(version) = version {
         body["version"] = json!(version);
@@ -160,7 +160,7 @@ pub(super) async fn named(
     bar.enable_steady_tick(std::time::Duration::from_millis(100));
     let entry = client.post(&["api", "plugins"], Some(&body)).await;
     bar.finish_and_clear();
-    show_loaded(name, &entry?, options.json)
+    entry
 }
 
 /// What is in the folder is what a server would start from.

@@ -10,6 +10,7 @@ use super::super::client::Client;
 use super::super::failure::Failure;
 use super::super::{Options, output};
 use super::install::named;
+use super::show_loaded;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +41,7 @@ impl Update {
         let query = self.name.iter().map(|name| ("q", name.clone())).collect::<Vec<_>>();
         let available = client.items(&["api", "registry"], &query).await?;
         let mut outcome = ExitCode::SUCCESS;
-        let mut updated = 0;
+        let mut updated = Vec::new();
         for entry in &installed {
             let name = output::cell(&entry["name"]);
             let Some(newest) = newest(&available, &name) else {
@@ -55,19 +56,19 @@ impl Update {
             if present.is_some_and(|present| present.cmp_precedence(&newest).is_ge()) {
                 continue;
             }
-            updated += 1;
-            match named(&client, options, &name, Some(&newest.to_string()), false).await {
-                Ok(_) => {}
-                Err(failure) if self.all => {
-                    outcome = failure.report(options.json);
-                }
+            match named(&client, &name, Some(&newest.to_string()), false).await {
+                Ok(entry) => updated.push(entry),
+                Err(failure) if self.all => outcome = failure.report(options.json),
                 Err(failure) => return Err(failure),
             }
         }
-        if updated == 0 && options.json {
-            output::json(&json!({ "updated": [] }))?;
-        } else if updated == 0 {
-            output::note("everything is up to date");
+        if options.json {
+            output::json(&json!({ "updated": updated }))?;
+        } else if updated.is_empty() {
+            output::note("nothing was updated; `monstrum plugin search` lists what the registry has");
+        }
+        for entry in updated.iter().filter(|_| !options.json) {
+            show_loaded(&output::cell(&entry["name"]), entry, false)?;
         }
         Ok(outcome)
     }
