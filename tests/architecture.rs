@@ -8,7 +8,21 @@ use std::path::{Path, PathBuf};
 const LAYERS: &[(&[&str], bool)] = &[
     (&["api_key", "config", "plugin_folder", "language"], false),
     (&["telemetry", "lanes"], false),
-    (&["session", "tools", "authorize", "executor", "auditor", "policy", "plugins", "credentials", "call"], true),
+    (
+        &[
+            "session",
+            "tools",
+            "authorize",
+            "executor",
+            "auditor",
+            "policy",
+            "plugins",
+            "packages",
+            "credentials",
+            "call",
+        ],
+        true,
+    ),
     (&["app"], false),
     (&["gateway"], false),
     (&["boot"], false),
@@ -19,7 +33,7 @@ const LAYERS: &[(&[&str], bool)] = &[
 
 /// The crates in layers; those of one layer never use each other.
 const CRATES: &[&[&str]] =
-    &[&["types"], &["manifest"], &["guardian", "vault", "store"], &["egress", "runtime"], &["host"]];
+    &[&["types"], &["manifest"], &["guardian", "vault", "store", "package"], &["egress", "runtime"], &["host"]];
 
 /// Libraries that only some places may know.
 const LIBRARIES: &[(&str, &[&str])] = &[

@@ -11,6 +11,7 @@ mod crash;
 mod hostile;
 mod http;
 mod locked;
+mod packages;
 mod postgres;
 mod stable;
 mod tamper;

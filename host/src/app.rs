@@ -9,6 +9,7 @@ use monstrum_vault::Vault;
 use crate::auditor::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::config::Settings;
+use crate::packages::Packages;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::telemetry::meters;
@@ -21,6 +22,7 @@ pub struct App {
     pub audit_keys: KeyRing,
     pub auditor: Auditor,
     pub plugins: Arc<Plugins>,
+    pub packages: Packages,
     pub policy: Arc<Policy>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,

@@ -22,6 +22,7 @@ use crate::config::Settings;
 use crate::executor::Executor;
 use crate::gateway;
 use crate::lanes::Lanes;
+use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::telemetry::meters;
@@ -96,6 +97,10 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         Executor::new(Egress::new(EgressOptions::default()), Lanes::new(settings.calls_at_once), settings.ceilings);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
+    let registry = settings.registry.clone();
+    let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
+    let packages = Packages::new(data.store.clone(), Arc::clone(&plugins), registry);
+
     let base_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
     let app = Arc::new(App {
         settings,
@@ -104,6 +109,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
         audit_keys: data.audit_keys,
         auditor,
         plugins,
+        packages,
         policy,
         calls: Arc::new(calls),
         clock,

@@ -1,7 +1,8 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `plugin validate` and `audit verify --data-dir` work on files; everything else is a client of
-//! the API. What a command finds goes to standard output, what it has to say about itself to standard error.
+//! `serve` runs the server; `plugin validate`, `plugin pack`, `registry index` and `audit verify --data-dir` work on files;
+//! everything else is a client of the API. What a command finds goes to standard output, what it has to say about itself
+//! to standard error.
 
 mod audit;
 mod client;
@@ -10,7 +11,9 @@ mod failure;
 mod key;
 mod output;
 mod plugin;
+mod registry;
 mod serve;
+mod trust;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,6 +38,7 @@ const EXAMPLES: &str = "\
 Examples:
   monstrum serve                                  run a server from ./data
   monstrum plugin validate plugins/github         check a plugin before it is dropped in
+  monstrum plugin install github-1.0.0.mst        install a signed package
   monstrum plugin list                            what the server has loaded
   monstrum audit list --status permission_denied  who was refused what
   monstrum doctor                                 what is weak or broken here
@@ -83,6 +87,10 @@ enum Command {
     #[command(subcommand)]
     Plugin(plugin::Plugin),
     #[command(subcommand)]
+    Trust(trust::Trust),
+    #[command(subcommand)]
+    Registry(registry::Registry),
+    #[command(subcommand)]
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
@@ -120,6 +128,8 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
         match command {
             Command::Serve(serve) => serve.run(&options).await,
             Command::Plugin(plugin) => plugin.run(&options).await,
+            Command::Trust(trust) => trust.run(&options).await,
+            Command::Registry(registry) => registry.run(&options),
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,

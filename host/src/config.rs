@@ -2,15 +2,20 @@
 //!
 //! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
 
+mod registry;
+
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use ipnet::IpNet;
 use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
+
+pub use registry::RegistryPlace;
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -40,6 +45,14 @@ pub struct ServeFlags {
     /// The URL under which others reach this server
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<String>,
+
+    /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
+    #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
+    pub registry: Option<RegistryPlace>,
+
+    /// Addresses that are not public and that the name of the registry's server may lead to, as CIDRs
+    #[arg(long, env = "MONSTRUM_REGISTRY_ALLOW_ADDRESSES", value_name = "CIDR", value_delimiter = ',')]
+    pub registry_allow_addresses: Option<Vec<IpNet>>,
 
     /// Most units of computing (wasm instructions) of one call [default: 1000000000]
     #[arg(long, env = "MONSTRUM_MAX_FUEL", value_name = "UNITS")]
@@ -184,6 +197,9 @@ pub struct Settings {
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
     pub public_url: Option<String>,
+    pub registry: Option<RegistryPlace>,
+    /// What the registry's server may have besides public addresses.
+    pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: CallsAtOnce,
     pub shutdown_grace: Duration,
@@ -202,6 +218,13 @@ pub enum SettingsError {
     TooLarge { path: PathBuf, setting: &'static str, max: u32 },
     #[error("{}: {}", path.display(), source.message())]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
+}
+
+/// Where a user's own settings are: XDG_CONFIG_HOME, or `.config` in their home.
+#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+pub fn user_config_dir() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    named("XDG_CONFIG_HOME").or_else(|| named("HOME").map(|home| home.join(".config")))
 }
 
 /// The file of settings, looked for in the working directory.
@@ -234,6 +257,11 @@ impl Settings {
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
             public_url: flags.public_url.or(file.public_url),
+            registry: flags.registry.or(file.registry),
+            registry_allow_addresses: flags
+                .registry_allow_addresses
+                .or(file.registry_allow_addresses)
+                .unwrap_or_default(),
             ceilings,
             calls_at_once,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),

@@ -13,8 +13,10 @@ mod health;
 mod idempotency;
 mod keys;
 mod language;
+mod packages;
 mod plugins;
 mod problem;
+mod registry;
 mod resource_types;
 mod resources;
 mod roles;
@@ -22,6 +24,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 mod tools;
+mod trust;
 mod workspaces;
 
 use std::sync::Arc;
@@ -55,7 +58,8 @@ fn creating() -> OpenApiRouter<Arc<App>> {
             .routes(routes!(resources::create))
             .routes(routes!(roles::create))
             .routes(routes!(bots::create))
-            .routes(routes!(bindings::create)),
+            .routes(routes!(bindings::create))
+            .routes(routes!(trust::create)),
     )
 }
 
@@ -72,10 +76,14 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(keys::list, keys::create))
         .routes(routes!(keys::rotate))
         .routes(routes!(keys::delete))
-        .routes(routes!(plugins::list))
-        .routes(routes!(plugins::show))
+        .routes(routes!(plugins::list, packages::install))
+        .routes(routes!(plugins::show, packages::uninstall))
+        .routes(routes!(packages::icon))
         .routes(routes!(plugins::reload))
         .routes(routes!(plugins::approve))
+        .routes(routes!(registry::list))
+        .routes(routes!(trust::list))
+        .routes(routes!(trust::delete))
         .routes(routes!(resource_types::list))
         .routes(routes!(resource_types::show))
         .routes(routes!(resources::list))

@@ -16,6 +16,7 @@ pub mod executor;
 pub mod gateway;
 pub mod lanes;
 pub mod language;
+pub mod packages;
 pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;

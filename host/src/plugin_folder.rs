@@ -1,6 +1,8 @@
 //! A plugin's folder on disk, read with suspicion: what lies there becomes code that acts with credentials, so a folder
 //! or file that others may write, or a symbolic link, is refused, and every read has a limit.
 
+pub mod staging;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
@@ -17,6 +19,8 @@ pub const MANIFEST_BYTES_MAX: u64 = 256 << 10;
 pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
 /// The largest translation, as for the manifest.
 pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
+/// The largest icon (plugin-contract).
+pub const ICON_BYTES_MAX: u64 = 64 << 10;
 /// More languages than any plugin has.
 pub const LOCALES_MAX: usize = 100;
 
@@ -37,8 +41,17 @@ pub enum FolderError {
     NotText { path: PathBuf },
     #[error("{} holds more than {LOCALES_MAX} translations", path.display())]
     TooManyLocales { path: PathBuf },
+    #[error("{} is neither a PNG nor a WebP picture", path.display())]
+    NotAPicture { path: PathBuf },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+}
+
+/// The picture of a plugin.
+pub struct Icon {
+    /// Its media type, by what it is and not by what it is called.
+    pub media_type: &'static str,
+    pub bytes: Vec<u8>,
 }
 
 /// An open folder; everything in it is opened relative to it and never through a link.
@@ -50,8 +63,13 @@ pub struct PluginFolder {
 impl PluginFolder {
     /// Opens the plugin's folder `path`.
     pub fn open(path: &Path) -> Result<PluginFolder, FolderError> {
-        let folder = open_checked(CWD, path, path, OFlags::DIRECTORY, "folder")?.0;
-        Ok(PluginFolder { path: path.to_owned(), folder })
+        PluginFolder::open_as(path, path)
+    }
+
+    /// The same; what goes wrong is told of `name`.
+    pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
+        let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
+        Ok(PluginFolder { path: name.to_owned(), folder })
     }
 
     /// The text of a file of the folder.
@@ -63,6 +81,22 @@ impl PluginFolder {
     /// The bytes of a file of the folder.
     pub fn bytes(&self, name: &str, bytes_max: u64) -> Result<Vec<u8>, FolderError> {
         read_capped(&self.folder, name, &self.path.join(name), bytes_max)
+    }
+
+    /// The icon that a manifest names; `None` for one that is the name of a symbol.
+    pub fn icon(&self, icon: &str) -> Result<Option<Icon>, FolderError> {
+        if !icon.contains('.') {
+            return Ok(None);
+        }
+        let bytes = self.bytes(icon, ICON_BYTES_MAX)?;
+        let media_type = if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
+            "image/png"
+        } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
+            "image/webp"
+        } else {
+            return Err(FolderError::NotAPicture { path: self.path.join(icon) });
+        };
+        Ok(Some(Icon { media_type, bytes }))
     }
 
     /// The translations: language tag to JSON text. A folder that is not there holds none.
@@ -180,6 +214,22 @@ mod tests {
         let (_parent, path) = folder();
         assert_eq!(text(&path).unwrap(), "name: github\n");
         assert!(PluginFolder::open(&path).unwrap().locales("locales").unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_icon_is_what_its_bytes_are() {
+        let (_parent, path) = folder();
+        let icon = |content: &[u8]| {
+            std::fs::write(path.join("icon.png"), content).unwrap();
+            PluginFolder::open(&path).unwrap().icon("icon.png")
+        };
+        assert_eq!(icon(b"\x89PNG\r\n\x1a\nrest").unwrap().unwrap().media_type, "image/png");
+        assert_eq!(icon(b"RIFF\0\0\0\0WEBPrest").unwrap().unwrap().media_type, "image/webp");
+        assert!(matches!(icon(b"<svg onload='alert(1)'/>"), Err(FolderError::NotAPicture { .. })));
+        assert!(matches!(icon(&[0; (64 << 10) + 1]), Err(FolderError::TooLarge { .. })));
+        let opened = PluginFolder::open(&path).unwrap();
+        assert!(matches!(opened.icon("other.png"), Err(FolderError::Absent { .. })));
+        assert!(opened.icon("github").unwrap().is_none() && opened.icon("").unwrap().is_none());
     }
 
     #[test]

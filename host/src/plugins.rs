@@ -7,6 +7,7 @@
 
 mod candidate;
 mod growth;
+mod install;
 mod version;
 mod watch;
 
@@ -23,11 +24,12 @@ use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use install::{InstallError, Installed, Package, UninstallError};
 pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, MANIFEST, check_plugins_dir};
+use crate::plugin_folder::{FolderError, MANIFEST, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;
 use crate::plugins::version::sha256;
@@ -108,10 +110,14 @@ impl Plugins {
         Ok(Plugins { reader, store, entries: RwLock::default(), loading: tokio::sync::Mutex::default() })
     }
 
-    /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other.
+    /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other. What an
+    /// install that was cut off has left behind goes first.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
-        let mut versions = pin!(self.reader.read_all(self.names()?));
+        let names = self.names()?;
+        let dir = &self.reader.dir;
+        staging::clear_leftovers(dir).map_err(|source| FolderError::Read { path: dir.clone(), source })?;
+        let mut versions = pin!(self.reader.read_all(names));
         while let Some((name, version)) = versions.next().await {
             self.take(&name, version).await;
         }
@@ -149,7 +155,7 @@ impl Plugins {
     /// What becomes of plugin `name` with the version that its folder holds.
     async fn take(&self, name: &str, version: Result<Candidate, LoadError>) -> Entry {
         let turned = match version {
-            Ok(candidate) => self.turn(name, candidate).await,
+            Ok(candidate) => self.turn(candidate).await,
             Err(error) => Err(error),
         };
         let entry = match turned {
@@ -229,17 +235,29 @@ impl Plugins {
         }
     }
 
-    /// Judges a version, stores it if it is new, and says what becomes of the plugin.
-    async fn turn(&self, name: &str, candidate: Candidate) -> Result<Entry, LoadError> {
+    /// Judges a version, keeps it, and puts it in force if nothing speaks against that.
+    async fn turn(&self, candidate: Candidate) -> Result<Entry, LoadError> {
         let verdict = self.judge(&candidate).await?;
+        self.keep(&candidate, &verdict).await?;
+        self.settle(candidate, verdict).await
+    }
+
+    /// Stores a version that is new. Nothing that serves changes.
+    async fn keep(&self, candidate: &Candidate, verdict: &Verdict) -> Result<(), LoadError> {
         if !verdict.is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
-            if verdict.grows.is_empty() {
+        }
+        Ok(())
+    }
+
+    /// Lets a version serve, or wait for approval.
+    async fn settle(&self, candidate: Candidate, verdict: Verdict) -> Result<Entry, LoadError> {
+        let (name, version) = (candidate.plugin.name.to_string(), &candidate.stored.version);
+        let grows = &verdict.grows;
+        if grows.is_empty() {
+            if !verdict.is_recorded {
                 self.store.put_plugin(&candidate.row()).await?;
             }
-        }
-        let (version, grows) = (&candidate.stored.version, &verdict.grows);
-        if grows.is_empty() {
             tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
             for warning in &candidate.plugin.warnings {
                 tracing::warn!(plugin.name = name, %warning, "plugin");
@@ -247,7 +265,7 @@ impl Plugins {
         } else {
             tracing::warn!(plugin.name = name, plugin.version = version, ?grows, "plugin needs approval");
         }
-        Ok(self.entry_of(name, candidate, verdict).await)
+        Ok(self.entry_of(&name, candidate, verdict).await)
     }
 
     async fn entry_of(&self, name: &str, candidate: Candidate, verdict: Verdict) -> Entry {

@@ -16,11 +16,13 @@ async fn every_command_helps() -> Result<()> {
     Usage: monstrum [OPTIONS] <COMMAND>
 
     Commands:
-      serve   Run the server
-      plugin  List, show, reload and check plugins
-      audit   Read and verify the audit
-      key     Make API keys
-      doctor  Look for weak settings and for what is broken
+      serve     Run the server
+      plugin    Pack, install, list, show, reload and check plugins
+      trust     Say whose packages may be installed
+      registry  Make a registry of packages
+      audit     Read and verify the audit
+      key       Make API keys
+      doctor    Look for weak settings and for what is broken
 
     Options:
       -h, --help     Print help
@@ -36,6 +38,7 @@ async fn every_command_helps() -> Result<()> {
     Examples:
       monstrum serve                                  run a server from ./data
       monstrum plugin validate plugins/github         check a plugin before it is dropped in
+      monstrum plugin install github-1.0.0.mst        install a signed package
       monstrum plugin list                            what the server has loaded
       monstrum audit list --status permission_denied  who was refused what
       monstrum doctor                                 what is weak or broken here
@@ -48,6 +51,15 @@ async fn every_command_helps() -> Result<()> {
         &["plugin", "info"],
         &["plugin", "reload"],
         &["plugin", "validate"],
+        &["plugin", "pack"],
+        &["plugin", "install"],
+        &["plugin", "uninstall"],
+        &["plugin", "update"],
+        &["plugin", "search"],
+        &["trust", "add"],
+        &["trust", "list"],
+        &["trust", "remove"],
+        &["registry", "index"],
         &["audit", "list"],
         &["audit", "verify"],
         &["key", "create"],

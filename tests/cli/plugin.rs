@@ -126,7 +126,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
         &["plugin", "list", "--key", "mk_x", "--url", "http://me:secret@127.0.0.1:1"],
         &["plugin", "list", "--key", "mk\n_x"],
         &["plugin", "list", "--colour"],
-        &["plugin", "install", "x"],
+        &["plugin", "lst", "x"],
         &["plugin", "info"],
     ] {
         answers.push(format!("$ {}\n{}", arguments.join(" ").escape_debug(), told(&server, arguments).await?));
@@ -171,9 +171,9 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
 
     For more information, try '--help'.
     [exit 2]
-    $ plugin install x
+    $ plugin lst x
     [stderr]
-    error: unrecognized subcommand 'install'
+    error: unrecognized subcommand 'lst'
 
       tip: a similar subcommand exists: 'list'
 

@@ -67,6 +67,9 @@ impl Fresh {
             "workspaces" | "roles" => made(api, &format!("/api/{collection}"), &json!({ "name": self.name() })).await?,
             "keys" => made(api, "/api/keys", &json!({ "name": self.name(), "kind": "operator" })).await?,
             "resources" => self.resource().await?,
+            "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
+            // The one that is there is needed for the other routes.
+            "plugins" if method == "DELETE" => "absent".to_owned(),
             "plugins" | "resource-types" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
             "bots" => {
@@ -93,6 +96,8 @@ impl Fresh {
             | "POST /api/plugins/{name}/reload"
             | "POST /api/resources/{id}/credential/confirm" => return Ok(None),
             "POST /api/plugins/{name}/approve" => json!({}),
+            "POST /api/plugins" => json!({ "name": "absent" }),
+            "POST /api/trust" => trust(&name)?,
             _ if route.starts_with("GET ") || route.starts_with("DELETE ") => return Ok(None),
             "POST /api/workspaces" | "POST /api/roles" | "POST /api/bots" => json!({ "name": name }),
             "PATCH /api/workspaces/{id}"
@@ -140,6 +145,12 @@ impl Fresh {
     }
 }
 
+/// A key that nobody has trusted before.
+fn trust(name: &str) -> Result<Value> {
+    let key = monstrum_package::SigningKey::generate()?.public();
+    Ok(json!({ "public_key": key.to_string(), "name_glob": name }))
+}
+
 #[tokio::test]
 async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()> {
     let fresh = Fresh::start().await?;
@@ -176,9 +187,13 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
     GET    /api/plugins                                       401  401  200  200  200  403  200
+    POST   /api/plugins                                       401  401  422  403  403  403  403
     GET    /api/plugins/{name}                                401  401  200  200  200  403  200
+    DELETE /api/plugins/{name}                                401  401  404  403  403  403  403
     POST   /api/plugins/{name}/approve                        401  401  409  403  403  403  403
+    GET    /api/plugins/{name}/icon                           401  401  404  404  404  403  404
     POST   /api/plugins/{name}/reload                         401  401  200  403  403  403  403
+    GET    /api/registry                                      401  401  404  403  403  403  403
     GET    /api/resource-types                                401  401  200  200  200  403  200
     GET    /api/resource-types/{id}                           401  401  200  200  200  403  200
     GET    /api/resources                                     401  401  200  200  200  403  200
@@ -194,6 +209,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/roles/{id}                                    401  401  200  200  200  403  404
     DELETE /api/roles/{id}                                    401  401  204  204  403  403  404
     PATCH  /api/roles/{id}                                    401  401  200  200  403  403  404
+    GET    /api/trust                                         401  401  200  403  403  403  403
+    POST   /api/trust                                         401  401  201  403  403  403  403
+    DELETE /api/trust/{id}                                    401  401  204  403  403  403  403
     GET    /api/workspaces                                    401  401  200  403  403  403  403
     POST   /api/workspaces                                    401  401  201  403  403  403  403
     GET    /api/workspaces/{id}                               401  401  200  403  403  403  403
@@ -283,12 +301,14 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
     post /api/keys: 422 "/unknown"
+    post /api/plugins: 422 "/unknown"
     post /api/plugins/{name}/approve: 422 "/unknown"
     post /api/resources: 422 "/unknown"
     patch /api/resources/{id}: 422 "/unknown"
     put /api/resources/{id}/credential: 422 ""
     post /api/roles: 422 "/unknown"
     patch /api/roles/{id}: 422 "/unknown"
+    post /api/trust: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"
     "#);

@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
+use monstrum_package::{Index, IndexEntry, SigningKey, digest, package_file, signature_file};
+use monstrum_types::PluginName;
 use serde_json::{Value, json};
+use support::Server;
 
 use crate::http::roles::faults;
 use crate::http::{Answers, made};
@@ -10,7 +13,10 @@ use crate::world::{World, text};
 
 #[tokio::test]
 async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
-    let world = World::with(&["test-echo", "test-loop", "test-trap"]).await?;
+    let server = Server::prepare(&["test-echo", "test-loop", "test-trap"])?;
+    std::fs::write(server.home().join("index.json"), index(&["first", "second", "third"])?)?;
+    let registry = server.home().to_str().context("its name is plain")?.to_owned();
+    let world = World::on(server.argument("--registry").argument(&registry)).await?;
     for number in 0..4 {
         let name = format!("n{number}");
         for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
@@ -18,6 +24,8 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         made(&world.api, "/api/keys", &json!({ "name": name, "kind": if number % 2 == 0 { "root" } else { "admin" } }))
             .await?;
+        let key = SigningKey::generate()?.public().to_string();
+        made(&world.api, "/api/trust", &json!({ "public_key": key, "name_glob": name })).await?;
         let resource = world.api.resource("test-echo", &name, &world.github.url()).await?;
         let body = json!({ "resource_id": resource, "permissions": {} });
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
@@ -55,9 +63,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/bots/{id}/resources has 4; 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200
+    /api/registry has 3; 422 422 422 422 422 422 200
     /api/resource-types has 3; 422 422 422 422 422 422 200
     /api/resources has 4; 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422
+    /api/trust has 4; 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422
     "#);
     let mut answers = Answers::default();
@@ -71,6 +81,23 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     ?limit=1&limit=2: 422 [{"path":"","message":"Failed to deserialize query string: duplicate field `limit`"}]
     "#);
     Ok(())
+}
+
+/// The index of a registry with these plugins.
+fn index(names: &[&str]) -> Result<String> {
+    let entries = names.iter().map(|name| {
+        let (name, version): (PluginName, _) = (name.parse()?, "1.0.0".parse()?);
+        Ok(IndexEntry {
+            description: String::new(),
+            file: package_file(&name, &version),
+            size: 1,
+            sha256: digest(b""),
+            signature: signature_file(&name, &version),
+            name,
+            version,
+        })
+    });
+    Ok(Index::new(entries.collect::<Result<_>>()?)?.to_text())
 }
 
 /// Every item, by pages of `limit`.

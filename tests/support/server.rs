@@ -98,12 +98,17 @@ impl Server {
 
     /// The same, into the folder `name`. The caller changes what the manifest is called.
     pub fn install_as(&self, plugin: &str, name: &str) -> Result<()> {
+        files::copy_dir(&Server::plugin_source(plugin)?, &self.plugins_dir().join(name))
+    }
+
+    /// The folder of a plugin as it was built.
+    pub fn plugin_source(plugin: &str) -> Result<PathBuf> {
         let folder = if plugin.starts_with("test-") { "test-plugins" } else { "plugins" };
         let source = files::target_dir()?.join(folder).join(plugin);
         if !source.is_dir() {
             bail!("{} is missing; run: cargo xtask plugins --test", source.display());
         }
-        files::copy_dir(&source, &self.plugins_dir().join(name))
+        Ok(source)
     }
 
     /// Starts the process and waits until it is ready.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use monstrum_types::Secret;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::multipart::Form;
+use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -69,6 +70,39 @@ impl Client {
         self.send(Method::POST, path, &[], body).await
     }
 
+    /// DELETE of the route made of `path`.
+    pub(super) async fn delete(&self, path: &[&str]) -> Result<Value, Failure> {
+        self.send(Method::DELETE, path, &[], None).await
+    }
+
+    /// POST of a form to the route made of `path`.
+    pub(super) async fn upload(&self, path: &[&str], form: Form) -> Result<Value, Failure> {
+        self.answer(self.request(Method::POST, path).multipart(form)).await
+    }
+
+    /// Every item of the list at `path`, page after page.
+    pub(super) async fn items(&self, path: &[&str], query: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
+        let mut items = Vec::new();
+        let mut query = [query, &[("limit", "1000".to_owned())]].concat();
+        let asked = query.len();
+        loop {
+            let mut page = self.get(path, &query).await?;
+            let Value::Array(rows) = page["items"].take() else {
+                let hint = "is --url that of a Monstrum server?";
+                return Err(Failure::new("the server's answer is no list", hint));
+            };
+            let is_last = rows.is_empty();
+            items.extend(rows);
+            match page["next_cursor"].take() {
+                Value::String(cursor) if !is_last => {
+                    query.truncate(asked);
+                    query.push(("cursor", cursor));
+                }
+                _ => return Ok(items),
+            }
+        }
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -76,15 +110,24 @@ impl Client {
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, Failure> {
-        let mut url = self.base.clone();
-        url.path_segments_mut().expect("an http URL has a path").pop_if_empty().extend(path);
-        let mut request = self.http.request(method, url).header(AUTHORIZATION, self.authorization.clone()).query(query);
-        if let Some(workspace) = &self.workspace {
-            request = request.header("Monstrum-Workspace", workspace);
-        }
+        let mut request = self.request(method, path).query(query);
         if let Some(body) = body {
             request = request.json(body);
         }
+        self.answer(request).await
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
+        let mut url = self.base.clone();
+        url.path_segments_mut().expect("an http URL has a path").pop_if_empty().extend(path);
+        let request = self.http.request(method, url).header(AUTHORIZATION, self.authorization.clone());
+        match &self.workspace {
+            Some(workspace) => request.header("Monstrum-Workspace", workspace),
+            None => request,
+        }
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();
         let mut bytes = Vec::new();

@@ -1,5 +1,11 @@
 //! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
 
+mod install;
+mod pack;
+mod search;
+mod signing;
+mod uninstall;
+mod update;
 mod validate;
 
 use std::path::PathBuf;
@@ -45,7 +51,7 @@ Examples:
 Needs no server: manifest, translations and component are checked as a start would check them. It ends with 1 if the
 plugin would not load.";
 
-/// List, show, reload and check plugins
+/// Pack, install, list, show, reload and check plugins
 #[derive(Subcommand)]
 pub(super) enum Plugin {
     /// List the plugins of the server
@@ -53,10 +59,14 @@ pub(super) enum Plugin {
     List,
     /// Show one plugin
     #[command(after_help = INFO_EXAMPLES)]
-    Info { name: String },
+    Info {
+        name: String,
+    },
     /// Load a plugin anew from its folder
     #[command(after_help = RELOAD_EXAMPLES)]
-    Reload { name: String },
+    Reload {
+        name: String,
+    },
     /// Put a version that needs approval in force
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve {
@@ -71,6 +81,11 @@ pub(super) enum Plugin {
         /// The folder that holds monstrum.yaml
         dir: PathBuf,
     },
+    Pack(pack::Pack),
+    Install(install::Install),
+    Uninstall(uninstall::Uninstall),
+    Update(update::Update),
+    Search(search::Search),
 }
 
 impl Plugin {
@@ -84,15 +99,7 @@ impl Plugin {
             }
             Plugin::Reload { name } => {
                 let entry = Client::new(options)?.post(&["api", "plugins", &name, "reload"], None).await?;
-                show(&entry, options.json)?;
-                if entry["status"] == "failed" {
-                    let hint = "`monstrum plugin validate DIR` on the server's machine shows every fault with its line";
-                    return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
-                }
-                if entry["status"] == "needs_approval" {
-                    output::note(&format!("it asks for more than before; to let it: monstrum plugin approve {name}"));
-                }
-                Ok(ExitCode::SUCCESS)
+                show_loaded(&name, &entry, options.json)
             }
             Plugin::Approve { name, digest } => {
                 let body = digest.map_or_else(|| serde_json::json!({}), |digest| serde_json::json!({"digest": digest}));
@@ -101,34 +108,23 @@ impl Plugin {
                 Ok(ExitCode::SUCCESS)
             }
             Plugin::Validate { dir } => validate::run(&dir, options.json).await,
+            Plugin::Pack(pack) => pack.run(options).await,
+            Plugin::Install(install) => install.run(options).await,
+            Plugin::Uninstall(uninstall) => uninstall.run(options).await,
+            Plugin::Update(update) => update.run(options).await,
+            Plugin::Search(search) => search.run(options).await,
         }
     }
 }
 
 async fn list(options: &Options) -> Result<ExitCode, Failure> {
-    let client = Client::new(options)?;
-    let mut items = Vec::new();
-    let mut query = vec![("limit", "1000".to_owned())];
-    loop {
-        let mut page = client.get(&["api", "plugins"], &query).await?;
-        let Value::Array(rows) = page["items"].take() else {
-            let hint = "is --url that of a Monstrum server?";
-            return Err(Failure::new("the server's answer is no list of plugins", hint));
-        };
-        let is_last = rows.is_empty();
-        items.extend(rows);
-        match page["next_cursor"].take() {
-            Value::String(cursor) if !is_last => {
-                query.truncate(1);
-                query.push(("cursor", cursor));
-            }
-            _ => break,
-        }
-    }
+    let items = Client::new(options)?.items(&["api", "plugins"], &[]).await?;
     if options.json {
         output::json(&serde_json::json!({ "items": items, "next_cursor": null }))?;
     } else if items.is_empty() {
-        output::note("no plugins; drop a plugin's folder into the server's plugins folder: it is live within seconds");
+        output::note(
+            "no plugins; `monstrum plugin install` installs one, and a folder dropped into the server's plugins folder is live within seconds",
+        );
     } else {
         output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "ERROR"], items.iter().map(row).collect())?;
     }
@@ -139,6 +135,19 @@ fn row(entry: &Value) -> Vec<String> {
     let tools = entry["tools"].as_array().map_or(0, Vec::len).to_string();
     let error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
     vec![output::cell(&entry["name"]), output::cell(&entry["version"]), output::cell(&entry["status"]), tools, error]
+}
+
+/// Shows what became of a plugin that was to be loaded.
+fn show_loaded(name: &str, entry: &Value, json: bool) -> Result<ExitCode, Failure> {
+    show(entry, json)?;
+    if entry["status"] == "failed" {
+        let hint = "`monstrum plugin validate DIR` on the server's machine shows every fault with its line";
+        return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
+    }
+    if entry["status"] == "needs_approval" {
+        output::note(&format!("it asks for more than before; to let it: monstrum plugin approve {name}"));
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn show(entry: &Value, json: bool) -> Result<(), Failure> {

@@ -38,6 +38,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "workspaces", description = "The walls between tenants"),
         (name = "keys", description = "API keys"),
         (name = "plugins", description = "What serves, and what does not"),
+        (name = "registry", description = "What could be installed by name"),
+        (name = "trust", description = "Whose signature counts for which plugins"),
         (name = "resource types", description = "The contracts of the plugins that serve"),
         (name = "resources", description = "Instances of resource types"),
         (name = "credentials", description = "Secrets go in and never come out"),
@@ -170,9 +172,16 @@ mod tests {
         DELETE /api/keys/{id}
         GET /api/plugins
         GET /api/plugins/{name}
+        POST /api/plugins
+        DELETE /api/plugins/{name}
+        GET /api/plugins/{name}/icon
         POST /api/plugins/{name}/reload
         POST /api/plugins/{name}/approve
         POST /api/resources/{id}/credential/confirm
+        GET /api/registry
+        GET /api/trust
+        POST /api/trust
+        DELETE /api/trust/{id}
         GET /api/resource-types
         GET /api/resource-types/{id}
         GET /api/resources
@@ -209,7 +218,9 @@ mod tests {
     fn routes_that_create_take_an_idempotency_key() {
         let document = document();
         let takes = |path: &str| document["paths"][path]["post"]["parameters"].to_string().contains("Idempotency-Key");
-        for path in ["/api/workspaces", "/api/resources", "/api/roles", "/api/bots", "/api/bots/{id}/resources"] {
+        for path in
+            ["/api/workspaces", "/api/resources", "/api/roles", "/api/bots", "/api/bots/{id}/resources", "/api/trust"]
+        {
             assert!(takes(path), "{path}");
         }
         assert!(!takes("/api/keys"), "a key is shown once, so its answer is not stored");

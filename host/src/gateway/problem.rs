@@ -103,6 +103,11 @@ impl Problem {
         problem
     }
 
+    /// 502: somebody whom the host asked did not answer as they should.
+    pub fn bad_gateway(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::BAD_GATEWAY, "bad_gateway", "Another server did not answer as it should", detail)
+    }
+
     /// 503: the host cannot serve this at present.
     pub fn unavailable(detail: impl Into<String>) -> Self {
         let mut problem =
@@ -177,6 +182,7 @@ impl From<InvalidId> for Problem {
 /// A unique constraint is named `{table}_{column}_{column}_key`; its last column is what the caller can change.
 fn conflict_text(constraint: &str) -> String {
     match constraint {
+        "trust_public_key_name_glob_key" => "the key is trusted for these names already".to_owned(),
         "workspaces_name_key" => "another workspace has this name".to_owned(),
         name if name.ends_with("_name_key") => "the name is taken in this workspace".to_owned(),
         name if name.ends_with("_resource_id_key") => "this resource is bound to this bot already".to_owned(),

@@ -43,7 +43,11 @@ pub(super) struct Reader {
 impl Reader {
     /// The version in the folder `name`.
     pub(super) async fn read(&self, name: &str) -> Result<Candidate, LoadError> {
-        let folder = PluginFolder::open(&self.dir.join(name))?;
+        self.read_from(name, PluginFolder::open(&self.dir.join(name))?).await
+    }
+
+    /// The version of the plugin `name` in a folder that is open.
+    pub(super) async fn read_from(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
         if manifest.name.as_str() != name {
@@ -52,7 +56,9 @@ impl Reader {
         let locale_files = folder.locales(&manifest.locales_dir)?;
         let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
         let locales = serde_json::json!(locale_files);
-        let plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        let icon = folder.icon(&manifest.resource_type.icon)?;
+        let mut plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        plugin.icon = icon;
         let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),

@@ -11,7 +11,7 @@ use monstrum_types::{Digest, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, MANIFEST};
+use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
@@ -22,6 +22,8 @@ pub struct Plugin {
     pub component: Component,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
+    /// The picture that the manifest names, where this version came from its folder.
+    pub icon: Option<Icon>,
     pub warnings: Vec<String>,
 }
 
@@ -122,5 +124,6 @@ pub async fn build(
         component,
         tools,
         locales,
+        icon: None,
     })
 }

@@ -15,7 +15,8 @@ use url::Url;
 
 use crate::inject::Outgoing;
 use crate::limits::{
-    CLIENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, IDLE_TIMEOUT, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX,
+    CLIENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, IDLE_TIMEOUT, RESPONSE_BODY_BYTES_MAX,
+    RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX,
 };
 use crate::policy::Network;
 use crate::resolve::{Resolve, SystemResolver};
@@ -31,6 +32,8 @@ pub struct EgressOptions {
     pub clock: Arc<dyn Clock>,
     /// Is told of every step as it begins.
     pub observer: Option<Arc<StepObserver>>,
+    /// The most that a response's body may decode to.
+    pub response_body_bytes_max: usize,
 }
 
 impl Default for EgressOptions {
@@ -40,6 +43,7 @@ impl Default for EgressOptions {
             extra_roots: Vec::new(),
             clock: Arc::new(SystemClock),
             observer: None,
+            response_body_bytes_max: RESPONSE_BODY_BYTES_MAX,
         }
     }
 }

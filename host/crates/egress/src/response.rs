@@ -14,9 +14,7 @@ use monstrum_types::{Failure, FailureCode, HttpResponse, UtcMillis};
 
 use crate::client;
 use crate::headers::is_injected;
-use crate::limits::{
-    INLINE_SEARCH_BYTES_MAX, RESPONSE_BODY_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX,
-};
+use crate::limits::{INLINE_SEARCH_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use crate::redact::Redactor;
 
 /// How a body is encoded.
@@ -33,9 +31,10 @@ pub(crate) async fn read(
     inject: &[InjectRule],
     redactor: Arc<Redactor>,
     now: UtcMillis,
+    bytes_max: usize,
 ) -> Result<HttpResponse, Failure> {
     let retry_after_ms = retry_after_ms(response.status(), response.headers(), now);
-    let answer = read_parts(response, method, inject, redactor).await;
+    let answer = read_parts(response, method, inject, redactor, bytes_max).await;
     answer.map_err(|failure| Failure { retry_after_ms, ..failure })
 }
 
@@ -44,6 +43,7 @@ async fn read_parts(
     method: &Method,
     inject: &[InjectRule],
     redactor: Arc<Redactor>,
+    bytes_max: usize,
 ) -> Result<HttpResponse, Failure> {
     let status = response.status();
     check_headers(response.headers())?;
@@ -51,7 +51,7 @@ async fn read_parts(
     let has_body = *method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED;
     let body = if has_body {
         let encoding = encoding(&headers)?;
-        let body = read_body(response, encoding).await?;
+        let body = read_body(response, encoding, bytes_max).await?;
         headers.remove(CONTENT_ENCODING);
         let body = redact_body(body, &redactor).await?;
         if headers.contains_key(CONTENT_LENGTH) {
@@ -88,13 +88,13 @@ fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     Ok(encoding)
 }
 
-async fn read_body(mut response: reqwest::Response, encoding: Encoding) -> Result<Vec<u8>, Failure> {
-    let limit = u64::try_from(RESPONSE_BODY_BYTES_MAX).unwrap_or(u64::MAX);
+async fn read_body(mut response: reqwest::Response, encoding: Encoding, bytes_max: usize) -> Result<Vec<u8>, Failure> {
+    let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX);
     if encoding == Encoding::Identity && response.content_length().is_some_and(|length| length > limit) {
-        return Err(too_large());
+        return Err(too_large(bytes_max));
     }
     let host = response.url().host_str().unwrap_or_default().to_owned();
-    let mut body = Body::new(encoding);
+    let mut body = Body::new(encoding, bytes_max);
     loop {
         match response.chunk().await {
             Ok(Some(chunk)) => body.push(&chunk)?,
@@ -108,47 +108,60 @@ async fn read_body(mut response: reqwest::Response, encoding: Encoding) -> Resul
 enum Body {
     Identity(Capped),
     /// None before the first byte: an empty body is no gzip stream, and no fault.
-    Gzip(Option<Box<MultiGzDecoder<Capped>>>),
+    Gzip(Option<Box<MultiGzDecoder<Capped>>>, usize),
 }
 
 impl Body {
-    fn new(encoding: Encoding) -> Self {
+    fn new(encoding: Encoding, bytes_max: usize) -> Self {
         match encoding {
-            Encoding::Identity => Body::Identity(Capped::default()),
-            Encoding::Gzip => Body::Gzip(None),
+            Encoding::Identity => Body::Identity(Capped::new(bytes_max)),
+            Encoding::Gzip => Body::Gzip(None, bytes_max),
         }
     }
 
     fn push(&mut self, chunk: &[u8]) -> Result<(), Failure> {
         match self {
-            Body::Identity(bytes) => bytes.write_all(chunk).map_err(|error| body_failure(&error)),
-            Body::Gzip(_) if chunk.is_empty() => Ok(()),
-            Body::Gzip(decoder) => {
-                let decoder = decoder.get_or_insert_with(|| Box::new(MultiGzDecoder::new(Capped::default())));
-                decoder.write_all(chunk).map_err(|error| body_failure(&error))
+            Body::Identity(bytes) => {
+                let bytes_max = bytes.bytes_max;
+                bytes.write_all(chunk).map_err(|error| body_failure(&error, bytes_max))
+            }
+            Body::Gzip(..) if chunk.is_empty() => Ok(()),
+            Body::Gzip(decoder, bytes_max) => {
+                let decoder = decoder.get_or_insert_with(|| Box::new(MultiGzDecoder::new(Capped::new(*bytes_max))));
+                decoder.write_all(chunk).map_err(|error| body_failure(&error, *bytes_max))
             }
         }
     }
 
     fn finish(self) -> Result<Vec<u8>, Failure> {
         match self {
-            Body::Identity(bytes) => Ok(bytes.0),
-            Body::Gzip(None) => Ok(Vec::new()),
-            Body::Gzip(Some(decoder)) => decoder.finish().map(|bytes| bytes.0).map_err(|error| body_failure(&error)),
+            Body::Identity(bytes) => Ok(bytes.bytes),
+            Body::Gzip(None, _) => Ok(Vec::new()),
+            Body::Gzip(Some(decoder), bytes_max) => {
+                decoder.finish().map(|capped| capped.bytes).map_err(|error| body_failure(&error, bytes_max))
+            }
         }
     }
 }
 
 /// Takes bytes up to the limit, and an error from then on: so no chunk can decode to more than that.
-#[derive(Default)]
-struct Capped(Vec<u8>);
+struct Capped {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+}
+
+impl Capped {
+    fn new(bytes_max: usize) -> Self {
+        Capped { bytes: Vec::new(), bytes_max }
+    }
+}
 
 impl Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > RESPONSE_BODY_BYTES_MAX {
+        if self.bytes.len() + bytes.len() > self.bytes_max {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
@@ -157,9 +170,9 @@ impl Write for Capped {
     }
 }
 
-fn body_failure(error: &io::Error) -> Failure {
+fn body_failure(error: &io::Error, bytes_max: usize) -> Failure {
     if error.kind() == io::ErrorKind::FileTooLarge {
-        too_large()
+        too_large(bytes_max)
     } else {
         Failure::sent(FailureCode::Protocol, "the response's body is not what its content encoding says")
     }
@@ -208,8 +221,8 @@ fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Op
     Some(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX))
 }
 
-fn too_large() -> Failure {
-    Failure::sent(FailureCode::TooLarge, "the response is larger than 10 MiB")
+fn too_large(bytes_max: usize) -> Failure {
+    Failure::sent(FailureCode::TooLarge, format!("the response is larger than {} MiB", bytes_max >> 20))
 }
 
 fn not_decoded() -> Failure {
@@ -239,6 +252,21 @@ mod tests {
         }
         for other in [&["br"][..], &["deflate"], &["zstd"], &["gzip, gzip"], &["gzip", "gzip"], &["gzip, br"], &["x"]] {
             assert_eq!(encoded(other), Err(FailureCode::Protocol), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_bounded_by_what_it_decodes_to() {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        encoder.write_all(&[0; 2 << 20]).unwrap();
+        let packed = encoder.finish().unwrap();
+        for (encoding, bytes) in [(Encoding::Identity, [0; 2 << 20].as_slice()), (Encoding::Gzip, &packed)] {
+            let read = |bytes_max| {
+                let mut body = Body::new(encoding, bytes_max);
+                body.push(bytes).and_then(|()| body.finish()).map_err(|failure| failure.message)
+            };
+            assert_eq!(read(2 << 20).map(|body| body.len()), Ok(2 << 20), "{encoding:?}");
+            assert_eq!(read(1 << 20), Err("the response is larger than 1 MiB".to_owned()), "{encoding:?}");
         }
     }
 

@@ -35,6 +35,7 @@ struct Inner {
     clients: Clients,
     clock: Arc<dyn Clock>,
     observer: Option<Arc<StepObserver>>,
+    response_body_bytes_max: usize,
 }
 
 /// One step of a request. Their order is part of the contract.
@@ -69,8 +70,8 @@ impl Egress {
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
-        let EgressOptions { resolver, clock, observer, .. } = options;
-        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer }) }
+        let EgressOptions { resolver, clock, observer, response_body_bytes_max, .. } = options;
+        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max }) }
     }
 
     /// Sends `request`, as far as `scope` allows, and returns what came back without secrets.
@@ -158,7 +159,8 @@ impl Sending<'_, '_> {
             let sealed = credential.as_ref().map_or(&[][..], |credential| &credential.inject);
             let rules = [&self.scope.inject, sealed].concat();
             let now = self.egress.clock.now();
-            return response::read(answer, &outgoing.method, &rules, self.redactor.current(), now).await;
+            let limit = self.egress.response_body_bytes_max;
+            return response::read(answer, &outgoing.method, &rules, self.redactor.current(), now, limit).await;
         }
     }
 

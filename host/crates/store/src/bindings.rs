@@ -1,6 +1,6 @@
 //! Bindings of resources to bots, which grant what a bot may do.
 
-use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use monstrum_types::{BindingId, BotId, ResourceId, ResourceTypeId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
 use crate::db::{FromRow, Row, args};
@@ -29,6 +29,14 @@ pub struct BindingRow {
     pub expires_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+}
+
+/// What is bound to what, by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundRow {
+    pub workspace: String,
+    pub resource: String,
+    pub bot: String,
 }
 
 macro_rules! columns {
@@ -72,6 +80,12 @@ impl FromRow for BindingRow {
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
         })
+    }
+}
+
+impl FromRow for BoundRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(BoundRow { workspace: row.text("workspace")?, resource: row.text("resource")?, bot: row.text("bot")? })
     }
 }
 
@@ -119,6 +133,17 @@ impl Store {
     ) -> Result<Listed<BindingRow, BindingId>, StoreError> {
         let rows = self.db.all(PAGE, args![workspace, bot, &page.after(), page.rows()]).await?;
         Ok(page.of(rows, |row: &BindingRow| row.id))
+    }
+
+    /// What of a resource type is bound, in all workspaces: the first `limit`.
+    pub async fn bound(&self, resource_type: &ResourceTypeId, limit: u32) -> Result<Vec<BoundRow>, StoreError> {
+        let sql = "select workspaces.name as workspace, resources.name as resource, bots.name as bot \
+                   from bot_resources \
+                   join resources on resources.id = bot_resources.resource_id \
+                   join bots on bots.id = bot_resources.bot_id \
+                   join workspaces on workspaces.id = bot_resources.workspace_id \
+                   where resources.resource_type = $1 order by workspaces.name, resources.name, bots.name limit $2";
+        self.db.all(sql, args![resource_type, i64::from(limit)]).await
     }
 
     /// Writes the row over the one of its id, bot and workspace; whether there was one.

@@ -22,10 +22,11 @@ mod plugins;
 mod policy;
 mod resources;
 mod roles;
+mod trust;
 mod workspaces;
 
 pub use audit::{AuditKind, AuditRow, CallFilter, ScanPage, UnreadableRow};
-pub use bindings::BindingRow;
+pub use bindings::{BindingRow, BoundRow};
 pub use bots::BotRow;
 pub use credentials::CredentialRow;
 pub use error::StoreError;
@@ -38,4 +39,5 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
+pub use trust::TrustRow;
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -20,7 +20,7 @@ pub use http::{
 };
 pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
-    RoleId, ToolName, WorkspaceId,
+    RoleId, ToolName, TrustId, WorkspaceId,
 };
 pub use json_text::JsonText;
 pub use secret::Secret;

@@ -35,18 +35,26 @@ pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
             output::json(&json!({ "valid": false, "errors": findings.faults, "warnings": [] }))?;
             Ok(ExitCode::FAILURE)
         }
-        Err(findings) => {
-            for fault in &findings.faults {
-                show(fault, &findings.source);
-            }
-            let count = match findings.faults.len() {
-                1 => "1 fault".to_owned(),
-                many => format!("{many} faults"),
-            };
-            let message = format!("the plugin in {} would not load: {count}", dir.display());
-            Err(Failure::new(message, "correct what is shown above and run this again"))
-        }
+        Err(findings) => Err(refusal(dir, &findings)),
     }
+}
+
+/// The plugin of a folder, for commands that go on with one that is right.
+pub(super) async fn valid(dir: &Path) -> Result<plugins::Plugin, Failure> {
+    check(dir).await?.map_err(|findings| refusal(dir, &findings))
+}
+
+/// Shows what is wrong, and fails.
+fn refusal(dir: &Path, findings: &Findings) -> Failure {
+    for fault in &findings.faults {
+        show(fault, &findings.source);
+    }
+    let count = match findings.faults.len() {
+        1 => "1 fault".to_owned(),
+        many => format!("{many} faults"),
+    };
+    let message = format!("the plugin in {} would not load: {count}", dir.display());
+    Failure::new(message, "correct what is shown above and run this again")
 }
 
 /// The plugin as the server would have it, or everything that is wrong with it.
@@ -113,6 +121,9 @@ fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
     let locales = folder.locales(&manifest.locales_dir).map_err(|error| of_folder(dir, &manifest.locales_dir, &error));
     let name = &manifest.executor.component;
     let component = folder.bytes(name, COMPONENT_BYTES_MAX).map_err(|error| of_folder(dir, name, &error));
+    if let Err(error) = folder.icon(&manifest.resource_type.icon) {
+        findings.faults.push(of_folder(dir, &manifest.resource_type.icon, &error));
+    }
     let (locales, component) = match (locales, component) {
         (Ok(locales), Ok(component)) if findings.faults.is_empty() => (locales, component),
         (locales, component) => {

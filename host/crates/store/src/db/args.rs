@@ -164,7 +164,7 @@ macro_rules! ids {
         }
     )+ };
 }
-ids!(WorkspaceId, BotId, ResourceId, BindingId, RoleId, CredentialId, KeyId, RequestId);
+ids!(WorkspaceId, BotId, ResourceId, BindingId, RoleId, CredentialId, KeyId, TrustId, RequestId);
 
 macro_rules! names {
     ($($name:ident),+) => { $(

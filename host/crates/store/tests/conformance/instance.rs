@@ -1,10 +1,10 @@
 //! Rows of the instance, and answers that are kept.
 
 use monstrum_store::{
-    AuditKind, Claim, IdempotencyKey, InstanceKeyRow, PluginRow, PluginVersionRow, ResourceRow, Store, StoreError,
-    StoredAnswer,
+    AuditKind, BoundRow, Claim, IdempotencyKey, InstanceKeyRow, Page, PluginRow, PluginVersionRow, ResourceRow, Store,
+    StoreError, StoredAnswer, TrustRow,
 };
-use monstrum_types::{Digest, KeyId, RequestId};
+use monstrum_types::{Digest, KeyId, RequestId, TrustId};
 use serde_json::json;
 
 use crate::rows::{self, NOW, default_workspace};
@@ -76,6 +76,48 @@ pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
     assert!(!store.delete_plugin(&new.plugin).await.unwrap());
     assert!(store.plugins().await.unwrap().is_empty());
     assert!(store.plugin_versions(&new.plugin).await.unwrap().is_empty());
+}
+
+pub(crate) async fn trust_comes_and_goes(store: &Store) {
+    let row = |key: &str, name_glob: &str| TrustRow {
+        id: TrustId::new(),
+        public_key: key.to_owned(),
+        name_glob: name_glob.to_owned(),
+        created_at: NOW,
+    };
+    let (first, second, other) = (row("ed25519:a", "github"), row("ed25519:a", "acme-*"), row("ed25519:b", "github"));
+    for row in [&first, &second, &other] {
+        store.insert_trust(row).await.unwrap();
+    }
+    match store.insert_trust(&row("ed25519:a", "github")).await {
+        Err(StoreError::Conflict { constraint }) => assert_eq!(constraint, "trust_public_key_name_glob_key"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(store.trust_of_key("ed25519:a").await.unwrap(), [first.clone(), second.clone()]);
+    assert!(store.trust_of_key("ed25519:A").await.unwrap().is_empty());
+    let page = store.trust(&Page::first(2)).await.unwrap();
+    assert_eq!(page.items, [first.clone(), second.clone()]);
+    let rest = store.trust(&Page { limit: 2, cursor: page.next_cursor }).await.unwrap();
+    assert_eq!((rest.items, rest.next_cursor), (vec![other], None));
+    assert!(store.delete_trust(first.id).await.unwrap());
+    assert!(!store.delete_trust(first.id).await.unwrap());
+    assert_eq!(store.trust_of_key("ed25519:a").await.unwrap(), [second]);
+}
+
+pub(crate) async fn what_is_bound_is_named_by_its_type(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (bot, resource, unbound) =
+        (rows::bot(workspace, "bot"), rows::resource(workspace, "github"), rows::resource(workspace, "unbound"));
+    store.insert_bot(&bot).await.unwrap();
+    for row in [&resource, &unbound] {
+        store.insert_resource(row).await.unwrap();
+    }
+    assert!(store.bound(&resource.resource_type, 10).await.unwrap().is_empty());
+    store.insert_binding(&rows::binding(&bot, &resource, None)).await.unwrap();
+    let bound = BoundRow { workspace: "default".to_owned(), resource: "github".to_owned(), bot: "bot".to_owned() };
+    assert_eq!(store.bound(&resource.resource_type, 10).await.unwrap(), [bound]);
+    assert!(store.bound(&resource.resource_type, 0).await.unwrap().is_empty());
+    assert!(store.bound(&"other".parse().unwrap(), 10).await.unwrap().is_empty());
 }
 
 async fn request(store: &Store, key: &str) -> IdempotencyKey {

@@ -64,6 +64,8 @@ cases! {
     instance {
         instance_keys_are_made_once,
         plugins_serve_stored_versions_only,
+        trust_comes_and_goes,
+        what_is_bound_is_named_by_its_type,
         a_request_is_claimed_once,
         of_two_claims_at_once_one_is_first,
         a_released_or_old_claim_is_free_again,

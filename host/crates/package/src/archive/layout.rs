@@ -1,0 +1,229 @@
+//! The records of a ZIP archive, read strictly: what is taken here is one gapless row of files, a directory that says
+//! the same of each of them, and the end, with nothing before, between or after.
+//!
+//! Readers of ZIP differ in which of its redundant records they believe. An archive whose records disagree would be one
+//! thing to whoever looked at it and another to us, so none such is taken.
+
+use super::{ArchiveError, Fault};
+use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
+
+const LOCAL: u32 = 0x0403_4b50;
+const CENTRAL: u32 = 0x0201_4b50;
+const END: u32 = 0x0605_4b50;
+const ZIP64_LOCATOR: u32 = 0x0706_4b50;
+
+const LOCAL_BYTES: usize = 30;
+const CENTRAL_BYTES: usize = 46;
+const END_BYTES: usize = 22;
+const ZIP64_LOCATOR_BYTES: usize = 20;
+
+const STORED: u16 = 0;
+const DEFLATED: u16 = 8;
+
+/// Bit 0, 6 and 13: some kind of encryption.
+const FLAGS_ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
+/// Bit 3: sizes follow the data.
+const FLAG_DESCRIPTOR: u16 = 1 << 3;
+/// Bits 1 and 2: how hard the compressor tried; bit 11: the name is UTF-8.
+const FLAGS_KNOWN: u16 = 1 << 1 | 1 << 2 | 1 << 11;
+
+/// Extra fields by which some readers see another size, another name or another content.
+const EXTRA_ZIP64: u16 = 0x0001;
+const EXTRA_OTHERS: [u16; 5] = [0x7075, 0x6375, 0x9901, 0x0014, 0x0017];
+
+const DOS_FOLDER: u32 = 0x10;
+const MODE_KIND: u32 = 0o170_000;
+const MODE_FILE: u32 = 0o100_000;
+const MODE_FOLDER: u32 = 0o040_000;
+
+/// One entry, of which both of its records say the same.
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) is_folder: bool,
+    /// As the records say; what comes out is measured.
+    pub(super) bytes: usize,
+    start: usize,
+    end: usize,
+}
+
+/// The entries in the order of the directory.
+pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
+    let (count, directory) = end(archive)?;
+    let mut entries = Vec::with_capacity(count);
+    let mut at = directory;
+    let directory_end = archive.len() - END_BYTES;
+    for _ in 0..count {
+        let (entry, next) = central(archive, at, directory_end, directory)?;
+        entries.push(entry);
+        at = next;
+    }
+    if at != directory_end {
+        return Err(ArchiveError::Layout("its directory holds more than the entries that it counts"));
+    }
+    check_row(&entries, directory)?;
+    Ok(entries)
+}
+
+/// How many entries there are, and where the directory begins.
+fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
+    let cut =
+        || ArchiveError::NotZip("it does not end as one; it is cut off, or a comment or other bytes follow its end");
+    let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
+    if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
+        return Err(cut());
+    }
+    let field16 = |offset| u16_at(archive, at + offset).ok_or_else(cut);
+    let field32 = |offset| u32_at(archive, at + offset).ok_or_else(cut);
+    let (on_disk, in_all) = (field16(8)?, field16(10)?);
+    let (size, offset) = (field32(12)?, field32(16)?);
+    let has_locator = at.checked_sub(ZIP64_LOCATOR_BYTES).and_then(|at| u32_at(archive, at)) == Some(ZIP64_LOCATOR);
+    if has_locator || in_all == u16::MAX || size == u32::MAX || offset == u32::MAX {
+        return Err(ArchiveError::Zip64);
+    }
+    if field16(4)? != 0 || field16(6)? != 0 || on_disk != in_all {
+        return Err(ArchiveError::Layout("it claims to be a part of several"));
+    }
+    let count = usize::from(in_all);
+    if count > ENTRIES_MAX {
+        return Err(ArchiveError::TooManyEntries { entries: count });
+    }
+    let directory = usize::try_from(offset)
+        .ok()
+        .filter(|offset| usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at));
+    directory.map(|directory| (count, directory)).ok_or(ArchiveError::Layout("its directory is not where its end says"))
+}
+
+/// A record of the directory with the file that it speaks of, and where the next one begins.
+fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
+    let cut = || ArchiveError::Layout("its directory is cut off");
+    let record = archive.get(at..directory_end).ok_or_else(cut)?;
+    if u32_at(record, 0) != Some(CENTRAL) || record.len() < CENTRAL_BYTES {
+        return Err(cut());
+    }
+    let word = |offset| u16_at(record, offset).ok_or_else(cut);
+    let long = |offset| u32_at(record, offset).ok_or_else(cut);
+    let lengths = (usize::from(word(28)?), usize::from(word(30)?), usize::from(word(32)?));
+    let name_end = CENTRAL_BYTES + lengths.0;
+    let extra_end = name_end + lengths.1;
+    let name = record.get(CENTRAL_BYTES..name_end).ok_or_else(cut)?;
+    let extra = record.get(name_end..extra_end).ok_or_else(cut)?;
+    let next = at + extra_end + lengths.2;
+    if next > directory_end {
+        return Err(cut());
+    }
+    let fault = |fault| ArchiveError::Entry { name: shown(name), fault };
+
+    let (flags, method) = (word(8)?, word(10)?);
+    if flags & FLAGS_ENCRYPTED != 0 {
+        return Err(fault(Fault::Encrypted));
+    }
+    if flags & FLAG_DESCRIPTOR != 0 {
+        return Err(fault(Fault::Streamed));
+    }
+    if flags & !FLAGS_KNOWN != 0 {
+        return Err(fault(Fault::Flags));
+    }
+    if method != STORED && method != DEFLATED {
+        return Err(fault(Fault::Method(method)));
+    }
+    check_extra(extra).map_err(fault)?;
+    let (packed, bytes, offset) = (long(20)?, long(24)?, long(42)?);
+    if packed == u32::MAX || bytes == u32::MAX || offset == u32::MAX {
+        return Err(ArchiveError::Zip64);
+    }
+    if word(34)? != 0 {
+        return Err(ArchiveError::Layout("it claims to be a part of several"));
+    }
+    let is_folder = name.last() == Some(&b'/');
+    check_kind(long(38)?, is_folder).map_err(fault)?;
+    if is_folder && (packed, bytes) != (0, 0) || method == STORED && packed != bytes {
+        return Err(fault(Fault::Size));
+    }
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    if bytes > FILE_BYTES_MAX {
+        return Err(fault(Fault::TooLarge));
+    }
+
+    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+    let end = local(archive, start, directory, name, record).map_err(fault)?;
+    Ok((Entry { name: name.to_vec(), is_folder, bytes, start, end }, next))
+}
+
+/// Checks the record before a file's data against that of the directory; where the data end.
+fn local(archive: &[u8], at: usize, directory: usize, name: &[u8], central: &[u8]) -> Result<usize, Fault> {
+    let record = archive.get(at..directory).ok_or(Fault::Outside)?;
+    if u32_at(record, 0) != Some(LOCAL) || record.len() < LOCAL_BYTES {
+        return Err(Fault::Outside);
+    }
+    // Flags, method, CRC and both sizes, which stand in a row in both records but for the time that parts them.
+    let same = record[6..10] == central[8..12] && record[14..26] == central[16..28];
+    let name_end = LOCAL_BYTES + usize::from(u16_at(record, 26).ok_or(Fault::Outside)?);
+    let extra_end = name_end + usize::from(u16_at(record, 28).ok_or(Fault::Outside)?);
+    if !same || record.get(LOCAL_BYTES..name_end) != Some(name) {
+        return Err(Fault::Disagrees);
+    }
+    check_extra(record.get(name_end..extra_end).ok_or(Fault::Outside)?)?;
+    let packed = u32_at(record, 18).and_then(|packed| usize::try_from(packed).ok()).ok_or(Fault::Outside)?;
+    let end = extra_end.checked_add(packed).filter(|end| *end <= record.len()).ok_or(Fault::Outside)?;
+    Ok(at + end)
+}
+
+fn check_extra(mut extra: &[u8]) -> Result<(), Fault> {
+    while !extra.is_empty() {
+        let (Some(id), Some(length)) = (u16_at(extra, 0), u16_at(extra, 2)) else { return Err(Fault::Extra) };
+        if id == EXTRA_ZIP64 {
+            return Err(Fault::Zip64);
+        }
+        if EXTRA_OTHERS.contains(&id) {
+            return Err(Fault::Extra);
+        }
+        extra = extra.get(4 + usize::from(length)..).ok_or(Fault::Extra)?;
+    }
+    Ok(())
+}
+
+/// Whether the entry is the plain file or folder that its name says. Who made the archive does not count: readers
+/// differ in whether they ask.
+fn check_kind(attributes: u32, is_folder: bool) -> Result<(), Fault> {
+    let says_folder = attributes & DOS_FOLDER != 0;
+    match attributes >> 16 & MODE_KIND {
+        0 if says_folder && !is_folder => Err(Fault::Special),
+        0 => Ok(()),
+        MODE_FILE if !is_folder && !says_folder => Ok(()),
+        MODE_FOLDER if is_folder => Ok(()),
+        _ => Err(Fault::Special),
+    }
+}
+
+/// Whether the files lie one after another from the first byte to the directory.
+fn check_row(entries: &[Entry], directory: usize) -> Result<(), ArchiveError> {
+    let mut spans: Vec<(usize, usize)> = entries.iter().map(|entry| (entry.start, entry.end)).collect();
+    spans.sort_unstable();
+    let mut at = 0;
+    for (start, end) in spans {
+        if start != at {
+            return Err(ArchiveError::Layout("its files overlap, or bytes lie before or between them"));
+        }
+        at = end;
+    }
+    if at == directory { Ok(()) } else { Err(ArchiveError::Layout("bytes lie between its files and its directory")) }
+}
+
+/// A name as it may be told: what is no plain character is escaped, and what is too long is cut.
+pub(super) fn shown(name: &[u8]) -> String {
+    const CHARS_MAX: usize = 80;
+    let text = String::from_utf8_lossy(name);
+    let mut shown: String = text.chars().take(CHARS_MAX).flat_map(char::escape_default).collect();
+    if text.chars().count() > CHARS_MAX {
+        shown.push('…');
+    }
+    shown
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}

@@ -1,0 +1,286 @@
+//! The index of a registry: one static `index.json` that any web server can host. Whoever hosts it is not trusted:
+//! every entry is checked when it is read, and every package by its digest and signature after.
+
+use std::collections::BTreeMap;
+
+use monstrum_types::{Digest, PluginName};
+use semver::Version;
+use serde::{Deserialize, Serialize};
+
+use crate::file_name::{package_file, signature_file};
+use crate::limits::{DESCRIPTION_BYTES_MAX, INDEX_BYTES_MAX, INDEX_ENTRIES_MAX, PACKAGE_BYTES_MAX};
+
+const FORMAT: &str = "monstrum-registry-1";
+
+/// The packages of a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Index {
+    format: String,
+    packages: Vec<IndexEntry>,
+}
+
+/// One package of a registry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexEntry {
+    /// The plugin.
+    pub name: PluginName,
+    /// Its version.
+    pub version: Version,
+    /// From its manifest.
+    pub description: String,
+    /// The package, beside the index: `NAME-VERSION.mst`, nothing else.
+    pub file: String,
+    /// The package's size in bytes.
+    pub size: u64,
+    /// The package's digest.
+    pub sha256: Digest,
+    /// The signature, beside the index: `NAME-VERSION.mst.sig`, nothing else.
+    pub signature: String,
+}
+
+/// A plugin of a registry with its versions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// The plugin.
+    pub name: PluginName,
+    /// Of its newest version.
+    pub description: String,
+    /// What an install without a version takes; `None` where there are only pre-releases.
+    pub newest: Option<Version>,
+    /// All versions, newest first.
+    pub versions: Vec<Version>,
+}
+
+/// Why an index cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IndexError {
+    /// It is over the limit.
+    #[error("the index has more than {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
+    TooLarge,
+    /// It is none.
+    #[error("the index cannot be read: {0}; `monstrum registry index DIR` writes it")]
+    Malformed(String),
+    /// An entry is not what `monstrum registry index` would write.
+    #[error("the index's entry `{name}` {version}: {why}")]
+    Entry {
+        /// The plugin.
+        name: PluginName,
+        /// Its version.
+        version: Version,
+        /// What is wrong.
+        why: &'static str,
+    },
+}
+
+/// Why a registry has no package to install.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// There is no plugin of this name.
+    #[error("the registry has no plugin `{0}`")]
+    Name(PluginName),
+    /// There is no such version.
+    #[error("the registry has no version {version} of plugin `{name}`")]
+    Version {
+        /// The plugin.
+        name: PluginName,
+        /// What was asked for.
+        version: Version,
+    },
+    /// There is nothing but pre-releases.
+    #[error("the registry has only pre-releases of plugin `{name}`; name one, such as `{name}@{newest}`")]
+    PreReleases {
+        /// The plugin.
+        name: PluginName,
+        /// The newest of them.
+        newest: Version,
+    },
+}
+
+impl Index {
+    /// An index of these packages, in the order of their names and versions.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Index::parse`].
+    pub fn new(mut packages: Vec<IndexEntry>) -> Result<Index, IndexError> {
+        packages.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+        if packages.len() > INDEX_ENTRIES_MAX {
+            return Err(IndexError::TooLarge);
+        }
+        for entry in &packages {
+            let why = fault(entry).map(|why| (entry, why));
+            if let Some((entry, why)) = why {
+                return Err(IndexError::Entry { name: entry.name.clone(), version: entry.version.clone(), why });
+            }
+        }
+        if let Some([_, twice]) = packages
+            .windows(2)
+            .find(|pair| pair[0].name == pair[1].name && pair[0].version.cmp_precedence(&pair[1].version).is_eq())
+        {
+            let why = "the version is there twice";
+            return Err(IndexError::Entry { name: twice.name.clone(), version: twice.version.clone(), why });
+        }
+        Ok(Index { format: FORMAT.to_owned(), packages })
+    }
+
+    /// Reads an index.
+    ///
+    /// # Errors
+    ///
+    /// If it is over a limit, or holds an entry that names anything but its own files.
+    pub fn parse(bytes: &[u8]) -> Result<Index, IndexError> {
+        if bytes.len() > INDEX_BYTES_MAX {
+            return Err(IndexError::TooLarge);
+        }
+        let index: Index = serde_json::from_slice(bytes).map_err(|error| IndexError::Malformed(error.to_string()))?;
+        if index.format != FORMAT {
+            return Err(IndexError::Malformed(format!("its format is not `{FORMAT}`")));
+        }
+        Index::new(index.packages)
+    }
+
+    /// The text of `index.json`.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let text = serde_json::to_string_pretty(self).expect("texts and numbers are JSON");
+        text + "\n"
+    }
+
+    /// Every package.
+    #[must_use]
+    pub fn packages(&self) -> &[IndexEntry] {
+        &self.packages
+    }
+
+    /// The package of this version or, without one, of the newest that is no pre-release.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn resolve(&self, name: &PluginName, version: Option<&Version>) -> Result<&IndexEntry, ResolveError> {
+        let of_name: Vec<&IndexEntry> = self.packages.iter().filter(|entry| entry.name == *name).collect();
+        let last = of_name.last().ok_or_else(|| ResolveError::Name(name.clone()))?;
+        let found = match version {
+            Some(version) => of_name.iter().find(|entry| entry.version == *version),
+            None => of_name.iter().rfind(|entry| entry.version.pre.is_empty()),
+        };
+        found.copied().ok_or_else(|| match version {
+            Some(version) => ResolveError::Version { name: name.clone(), version: version.clone() },
+            None => ResolveError::PreReleases { name: name.clone(), newest: last.version.clone() },
+        })
+    }
+
+    /// The plugins whose name or description holds `text`, whatever the case of its letters.
+    #[must_use]
+    pub fn search(&self, text: &str) -> Vec<Listing> {
+        let text = text.to_lowercase();
+        let mut by_name: BTreeMap<&PluginName, Vec<&IndexEntry>> = BTreeMap::new();
+        for entry in &self.packages {
+            by_name.entry(&entry.name).or_default().push(entry);
+        }
+        let listings = by_name.into_iter().filter_map(|(name, entries)| {
+            let newest = entries.iter().rfind(|entry| entry.version.pre.is_empty());
+            let described = newest.or(entries.last())?;
+            let is_found = name.as_str().contains(&text) || described.description.to_lowercase().contains(&text);
+            is_found.then(|| Listing {
+                name: name.clone(),
+                description: described.description.clone(),
+                newest: newest.map(|entry| entry.version.clone()),
+                versions: entries.iter().rev().map(|entry| entry.version.clone()).collect(),
+            })
+        });
+        listings.collect()
+    }
+}
+
+/// What is wrong with an entry. That its files are called as they must be leaves no room for another path.
+fn fault(entry: &IndexEntry) -> Option<&'static str> {
+    if entry.file != package_file(&entry.name, &entry.version) {
+        return Some("`file` is not NAME-VERSION.mst");
+    }
+    if entry.signature != signature_file(&entry.name, &entry.version) {
+        return Some("`signature` is not NAME-VERSION.mst.sig");
+    }
+    if entry.size > PACKAGE_BYTES_MAX as u64 {
+        return Some("the package is too large");
+    }
+    if entry.description.len() > DESCRIPTION_BYTES_MAX {
+        return Some("the description is too long");
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, version: &str) -> IndexEntry {
+        let (name, version): (PluginName, Version) = (name.parse().unwrap(), version.parse().unwrap());
+        IndexEntry {
+            file: package_file(&name, &version),
+            signature: signature_file(&name, &version),
+            description: format!("Speaks to {name}"),
+            size: 1,
+            sha256: crate::digest(b""),
+            name,
+            version,
+        }
+    }
+
+    fn index(entries: &[(&str, &str)]) -> Index {
+        Index::new(entries.iter().map(|(name, version)| entry(name, version)).collect()).unwrap()
+    }
+
+    #[test]
+    fn the_newest_release_is_taken_unless_one_is_named() {
+        let index = index(&[("a", "1.9.0"), ("a", "2.0.0-rc.1"), ("a", "1.10.0"), ("b", "0.1.0-alpha")]);
+        let resolve = |name: &str, version: Option<&str>| {
+            let version = version.map(|version| version.parse().unwrap());
+            let found = index.resolve(&name.parse().unwrap(), version.as_ref());
+            found.map(|entry| entry.version.to_string()).map_err(|error| error.to_string())
+        };
+        assert_eq!(resolve("a", None).unwrap(), "1.10.0");
+        assert_eq!(resolve("a", Some("1.9.0")).unwrap(), "1.9.0");
+        assert_eq!(resolve("a", Some("2.0.0-rc.1")).unwrap(), "2.0.0-rc.1");
+        assert!(resolve("a", Some("3.0.0")).unwrap_err().contains("no version 3.0.0"));
+        assert!(resolve("b", None).unwrap_err().contains("name one, such as `b@0.1.0-alpha`"));
+        assert!(resolve("c", None).unwrap_err().contains("no plugin `c`"));
+    }
+
+    #[test]
+    fn plugins_are_found_by_name_and_description() {
+        let index = index(&[("github", "1.0.0"), ("github", "1.1.0"), ("jira", "2.0.0-rc.1")]);
+        let found = index.search("SPEAKS to");
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0].newest, Some("1.1.0".parse().unwrap()));
+        assert_eq!(found[0].versions, ["1.1.0".parse().unwrap(), "1.0.0".parse().unwrap()]);
+        assert_eq!(found[1].newest, None);
+        assert_eq!(index.search("git").len(), 1);
+        assert!(index.search("nothing").is_empty());
+    }
+
+    #[test]
+    fn an_entry_that_names_another_file_makes_the_whole_index_void() {
+        let text = index(&[("a", "1.0.0")]).to_text();
+        assert_eq!(Index::parse(text.as_bytes()).unwrap(), index(&[("a", "1.0.0")]));
+        for (from, to) in [
+            ("\"a-1.0.0.mst\"", "\"../a-1.0.0.mst\""),
+            ("\"a-1.0.0.mst\"", "\"https://evil.example/a-1.0.0.mst\""),
+            ("\"a-1.0.0.mst.sig\"", "\"/etc/passwd\""),
+            ("\"a-1.0.0.mst.sig\"", "\"b-1.0.0.mst.sig\""),
+            ("\"size\": 1", "\"size\": 99999999999"),
+            ("\"size\": 1", "\"size\": -1"),
+            ("\"a\"", "\"A\""),
+            (FORMAT, "monstrum-registry-2"),
+            ("Speaks", &"x".repeat(2000)),
+            ("{", "{\"more\": 1, "),
+        ] {
+            assert!(text.contains(from));
+            assert!(Index::parse(text.replacen(from, to, 1).as_bytes()).is_err(), "{from} -> {to}");
+        }
+        let twice = Index::new(vec![entry("a", "1.0.0+x"), entry("a", "1.0.0+y")]);
+        assert!(twice.unwrap_err().to_string().contains("twice"));
+    }
+}

@@ -1,0 +1,49 @@
+//! Making a package: the same files give the same bytes, wherever and whenever they are packed.
+
+use std::collections::BTreeMap;
+use std::io::{Cursor, Write};
+
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
+
+use crate::archive::{Archive, ArchiveError};
+use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
+
+/// Why files cannot be packed.
+#[derive(Debug, thiserror::Error)]
+pub enum PackError {
+    /// They are over a limit.
+    #[error("at most {FILES_MAX} files of {FILE_BYTES_MAX} bytes each, {UNPACKED_BYTES_MAX} in all, can be packed")]
+    TooMuch,
+    /// The archive could not be written.
+    #[error("the archive cannot be written")]
+    Zip(#[source] zip::result::ZipError),
+    /// What came out could not be installed.
+    #[error(transparent)]
+    Refused(#[from] ArchiveError),
+}
+
+/// Packs files by their paths.
+///
+/// # Errors
+///
+/// If nobody could install what would come out.
+pub fn pack(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, PackError> {
+    let in_all: usize = files.values().map(Vec::len).sum();
+    let is_large = files.values().any(|content| content.len() > FILE_BYTES_MAX);
+    if files.len() > FILES_MAX || is_large || in_all > UNPACKED_BYTES_MAX {
+        return Err(PackError::TooMuch);
+    }
+    let options = SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .last_modified_time(DateTime::default())
+        .unix_permissions(0o644);
+    let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
+    for (path, content) in files {
+        writer.start_file(path.as_str(), options).map_err(PackError::Zip)?;
+        writer.write_all(content).map_err(|error| PackError::Zip(error.into()))?;
+    }
+    let package = writer.finish().map_err(PackError::Zip)?.into_inner();
+    Archive::read(&package)?;
+    Ok(package)
+}

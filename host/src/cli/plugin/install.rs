@@ -1,0 +1,207 @@
+//! `monstrum plugin install`: a package that lies here, or one of the server's registry by its name.
+//!
+//! The server takes signed packages only, by keys that it trusts. Who may write the plugins folder could put anything
+//! there by hand; `--allow-unsigned` does that for them, with the checks of a start, and is never asked of the server.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use futures::stream;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use monstrum_manifest::Manifest;
+use monstrum_package::{MANIFEST, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX};
+use reqwest::Body;
+use reqwest::multipart::{Form, Part};
+use serde_json::{Value, json};
+
+use super::super::client::Client;
+use super::super::failure::Failure;
+use super::super::{Options, output, resolve};
+use super::{show_loaded, validate};
+use crate::config::ServeFlags;
+use crate::packages;
+use crate::plugin_folder::staging::Staged;
+use crate::plugin_folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
+use crate::plugins::Package;
+
+/// What is sent at a time: often enough for the bar to move.
+const CHUNK_BYTES: usize = 64 << 10;
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum plugin install github-1.0.0.mst      with github-1.0.0.mst.sig beside it
+  monstrum plugin install github                the newest version in the server's registry
+  monstrum plugin install github@1.0.0 --allow-downgrade
+  monstrum plugin install mine.mst --allow-unsigned --plugins-dir /srv/plugins
+
+The server takes a package that is signed by a key that it trusts (`monstrum trust add`). With --allow-unsigned the package
+is not sent: it is checked as a start would check it and put into the plugins folder, which must be on this machine.";
+
+/// Install a package, or a plugin of the registry
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Install {
+    /// A file that ends with .mst, or NAME or NAME@VERSION
+    #[arg(value_name = "FILE|NAME[@VERSION]")]
+    what: String,
+    /// Take an older version than the one on record
+    #[arg(long)]
+    allow_downgrade: bool,
+    /// Put a package that nobody has signed into the plugins folder of this machine
+    #[arg(long)]
+    allow_unsigned: bool,
+    /// The server's plugins folder, for --allow-unsigned
+    #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
+    plugins_dir: Option<PathBuf>,
+}
+
+impl Install {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let is_file = self.what.ends_with(SUFFIX) || self.what.contains('/');
+        match (is_file, self.allow_unsigned) {
+            (true, false) => self.upload(options).await,
+            (true, true) => self.place(options).await,
+            (false, false) => {
+                let (name, version) = match self.what.split_once('@') {
+                    Some((name, version)) => (name, Some(version)),
+                    None => (self.what.as_str(), None),
+                };
+                let entry = named(&Client::new(options)?, name, version, self.allow_downgrade).await?;
+                show_loaded(name, &entry, options.json)
+            }
+            (false, true) => Err(Failure::new(
+                "what comes from a registry has to be signed",
+                "--allow-unsigned is for a file that lies here",
+            )),
+        }
+    }
+
+    /// Sends the package with the signature that lies beside it.
+    async fn upload(&self, options: &Options) -> Result<ExitCode, Failure> {
+        let file = Path::new(&self.what);
+        let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
+        let signature = PathBuf::from(format!("{}{SIGNATURE_SUFFIX}", self.what));
+        let unsigned = "`monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned";
+        let signature = read(&signature, SIGNATURE_BYTES_MAX, unsigned)?;
+        let client = Client::new(options)?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let bytes = package.len() as u64;
+        let bar = bar(bytes);
+        let body = Body::wrap_stream(chunks(&package, bar.clone()));
+        let mut form = Form::new()
+            .part("signature", Part::bytes(signature).file_name(format!("{name}{SIGNATURE_SUFFIX}")))
+            .part("package", Part::stream_with_length(body, bytes).file_name(name));
+        if self.allow_downgrade {
+            form = form.text("allow_downgrade", "true");
+        }
+        let entry = client.upload(&["api", "plugins"], form).await;
+        bar.finish_and_clear();
+        let entry = entry?;
+        show_loaded(&output::cell(&entry["name"]), &entry, options.json)
+    }
+
+    /// Puts the package in place by hand, as it were.
+    async fn place(&self, options: &Options) -> Result<ExitCode, Failure> {
+        let file = Path::new(&self.what);
+        let package = read(file, PACKAGE_BYTES_MAX, "is the name right?")?;
+        let file_name = file.file_name().unwrap_or_default().to_string_lossy();
+        let Package { manifest, files } = packages::unpack(&package, None, Some(&file_name)).map_err(|error| {
+            Failure::from_error(&error, "`monstrum plugin pack` makes packages that can be installed")
+        })?;
+        let flags = ServeFlags {
+            data_dir: options.data_dir.clone(),
+            plugins_dir: self.plugins_dir.clone(),
+            ..ServeFlags::default()
+        };
+        let plugins_dir = resolve(flags)?.plugins_dir;
+        let hint = "--plugins-dir names the server's plugins folder, which must be on this machine";
+        check_plugins_dir(&plugins_dir).map_err(|error| Failure::from_error(&error, hint))?;
+        if !self.allow_downgrade {
+            check_not_older(&plugins_dir, &manifest)?;
+        }
+        let failed = |error: &dyn std::error::Error| {
+            Failure::of("the package cannot be put in place; what was there is as it was", error, hint)
+        };
+        // First as a folder of the same name where it does no harm: what would not load is not put in place.
+        let trial = tempfile::tempdir().map_err(|error| failed(&error))?;
+        let staged = Staged::write(trial.path(), &manifest.name, &files).map_err(|error| failed(&error))?;
+        staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
+        validate::valid(&trial.path().join(manifest.name.as_str())).await?;
+        let staged = Staged::write(&plugins_dir, &manifest.name, &files).map_err(|error| failed(&error))?;
+        staged.put_in_place(&manifest.name).map_err(|error| failed(&error))?;
+        let place = plugins_dir.join(manifest.name.as_str());
+        output::warning(&format!("nobody has signed what is now in {}", place.display()));
+        output::note("the server is asked to load it; one that does not run loads it when it starts");
+        let name = manifest.name.as_str();
+        let entry = Client::new(options)?.post(&["api", "plugins", name, "reload"], None).await?;
+        show_loaded(name, &entry, options.json)
+    }
+}
+
+/// Asks the server to install a plugin of its registry; what became of it.
+pub(super) async fn named(
+    client: &Client,
+    name: &str,
+    version: Option<&str>,
+    allow_downgrade: bool,
+) -> Result<Value, Failure> {
+    let mut body = json!({ "name": name });
+    if let Some(version) = version {
+        body["version"] = json!(version);
+    }
+    if allow_downgrade {
+        body["allow_downgrade"] = json!(true);
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    bar.set_message(format!("the server fetches {}", output::plain(name)));
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is well formed"));
+    bar.enable_steady_tick(std::time::Duration::from_millis(100));
+    let entry = client.post(&["api", "plugins"], Some(&body)).await;
+    bar.finish_and_clear();
+    entry
+}
+
+/// What is in the folder is what a server would start from.
+fn check_not_older(plugins_dir: &Path, manifest: &Manifest) -> Result<(), Failure> {
+    let there = std::path::absolute(plugins_dir.join(manifest.name.as_str())).ok();
+    let text = there.and_then(|path| PluginFolder::open(&path).ok()?.text(MANIFEST, MANIFEST_BYTES_MAX).ok());
+    // A manifest that cannot be read is none that could be gone back from.
+    let Some(there) = text.and_then(|text| monstrum_manifest::parse(MANIFEST, &text).ok()) else { return Ok(()) };
+    if manifest.version.cmp_precedence(&there.version).is_lt() {
+        let message = format!("version {} is older than {}, which is in place", manifest.version, there.version);
+        return Err(Failure::new(message, "--allow-downgrade takes it all the same"));
+    }
+    Ok(())
+}
+
+fn read(path: &Path, bytes_max: usize, hint: &str) -> Result<Vec<u8>, Failure> {
+    let failed = |error: &std::io::Error| Failure::of(format!("cannot read {}", path.display()), error, hint);
+    let file = std::fs::File::open(path).map_err(|error| failed(&error))?;
+    let mut content = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut content).map_err(|error| failed(&error))?;
+    if content.len() > bytes_max {
+        return Err(Failure::new(
+            format!("{} has more than {bytes_max} bytes", path.display()),
+            "no package is so large",
+        ));
+    }
+    Ok(content)
+}
+
+/// Seen on a terminal only.
+fn bar(bytes: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
+    let template = "{wide_bar} {bytes}/{total_bytes} {eta}";
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
+    bar
+}
+
+fn chunks(package: &[u8], bar: ProgressBar) -> impl stream::Stream<Item = std::io::Result<Vec<u8>>> + Send + use<> {
+    let parts: Vec<Vec<u8>> = package.chunks(CHUNK_BYTES).map(<[u8]>::to_vec).collect();
+    stream::iter(parts.into_iter().map(move |part| {
+        bar.inc(part.len() as u64);
+        Ok(part)
+    }))
+}

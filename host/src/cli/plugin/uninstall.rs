@@ -1,0 +1,36 @@
+//! `monstrum plugin uninstall`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use super::super::client::Client;
+use super::super::failure::Failure;
+use super::super::{Options, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum plugin uninstall github
+
+A plugin to whose resources bots are bound stays: the refusal names the bindings. What the server has on record of a plugin
+stays as well, so that an older version, or one that asks for more, does not come in by this detour.";
+
+/// Remove a plugin from the server
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Uninstall {
+    name: String,
+}
+
+impl Uninstall {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        Client::new(options)?.delete(&["api", "plugins", &self.name]).await?;
+        if options.json {
+            output::json(&json!({ "name": self.name, "removed": true }))?;
+        } else {
+            output::note(&format!("plugin `{}` is removed", output::plain(&self.name)));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

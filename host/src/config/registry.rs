@@ -1,0 +1,122 @@
+//! Where the registry of packages is: a folder of this machine, or a web server.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use url::{Host, Url};
+
+const HTTP_HINT: &str = "http:// is only for a server on this machine, named by its address as in \
+                         http://127.0.0.1:8000/; use https://";
+
+/// A registry, as an operator names it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum RegistryPlace {
+    Folder(PathBuf),
+    /// https, or http on a loopback address. It ends with a slash.
+    Web(Url),
+}
+
+impl RegistryPlace {
+    /// The address that the operator has opened by writing it down: one that is named as a number. A name has to lead
+    /// to public addresses, or to what is opened besides.
+    pub fn named_address(&self) -> Option<IpNet> {
+        match self {
+            RegistryPlace::Folder(_) => None,
+            RegistryPlace::Web(url) => match url.host()? {
+                Host::Domain(_) => None,
+                Host::Ipv4(address) => Some(IpNet::from(std::net::IpAddr::from(address))),
+                Host::Ipv6(address) => Some(IpNet::from(std::net::IpAddr::from(address))),
+            },
+        }
+    }
+}
+
+impl FromStr for RegistryPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("expected a folder or a URL".to_owned());
+        }
+        if !text.contains("://") {
+            return Ok(RegistryPlace::Folder(PathBuf::from(text)));
+        }
+        // The text is not repeated: it may hold a password.
+        let mut url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
+        if !url.username().is_empty() || url.password().is_some() || url.query().is_some() || url.fragment().is_some() {
+            return Err("the URL must hold no user, password, query or fragment".to_owned());
+        }
+        let is_loopback = match url.host() {
+            Some(Host::Ipv4(address)) => address.is_loopback(),
+            Some(Host::Ipv6(address)) => address.is_loopback(),
+            Some(Host::Domain(_)) | None => false,
+        };
+        match url.scheme() {
+            "https" => {}
+            "http" if is_loopback => {}
+            "http" => return Err(HTTP_HINT.to_owned()),
+            _ => return Err("expected a folder, an https:// URL, or http:// on a loopback address".to_owned()),
+        }
+        if !url.path().ends_with('/') {
+            let path = format!("{}/", url.path());
+            url.set_path(&path);
+        }
+        Ok(RegistryPlace::Web(url))
+    }
+}
+
+impl TryFrom<String> for RegistryPlace {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for RegistryPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegistryPlace::Folder(path) => path.display().fmt(f),
+            RegistryPlace::Web(url) => url.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_http_is_for_this_machine_only() {
+        let shown = |text: &str| text.parse::<RegistryPlace>().map(|place| place.to_string());
+        assert_eq!(shown("https://packages.example/mst"), Ok("https://packages.example/mst/".to_owned()));
+        assert_eq!(shown("http://127.0.0.1:8000"), Ok("http://127.0.0.1:8000/".to_owned()));
+        assert_eq!(shown("http://[::1]:8000/a/"), Ok("http://[::1]:8000/a/".to_owned()));
+        assert_eq!(shown("/srv/registry"), Ok("/srv/registry".to_owned()));
+        for refused in [
+            "http://packages.example/",
+            "http://localhost:8000/",
+            "http://10.0.0.1/",
+            "ftp://127.0.0.1/",
+            "file:///etc",
+            "https://user:secret@packages.example/",
+            "https://packages.example/?key=1",
+            "",
+        ] {
+            assert!(shown(refused).is_err(), "{refused}");
+        }
+        assert!(!shown("https://user:secret@packages.example/").unwrap_err().contains("secret"));
+    }
+
+    #[test]
+    fn only_an_address_that_is_written_down_is_opened() {
+        let opened = |text: &str| text.parse::<RegistryPlace>().unwrap().named_address().map(|net| net.to_string());
+        assert_eq!(opened("http://127.0.0.1:8000").as_deref(), Some("127.0.0.1/32"));
+        assert_eq!(opened("https://10.1.2.3/").as_deref(), Some("10.1.2.3/32"));
+        assert_eq!(opened("https://packages.example/"), None);
+    }
+}

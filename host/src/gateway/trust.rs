@@ -1,0 +1,100 @@
+//! `/api/trust`: whose signature counts for which plugins. Root keys only.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use http::StatusCode;
+use monstrum_package::PublicKey;
+use monstrum_store::TrustRow;
+use monstrum_types::{TrustId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+
+/// A key whose signature counts for some plugins.
+#[derive(Serialize, ToSchema)]
+pub struct Trust {
+    pub id: TrustId,
+    /// `ed25519:` and 44 characters of base64.
+    pub public_key: String,
+    /// A glob over the names of plugins.
+    pub name_glob: String,
+    pub created_at: UtcMillis,
+}
+
+/// A page of trust.
+#[derive(Serialize, ToSchema)]
+pub struct TrustList {
+    pub items: Vec<Trust>,
+    pub next_cursor: Option<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTrust {
+    /// As `monstrum plugin pack` prints it.
+    public_key: String,
+    /// Which plugins the key may sign, such as `github` or `acme-*`.
+    name_glob: String,
+}
+
+impl From<TrustRow> for Trust {
+    fn from(row: TrustRow) -> Self {
+        let TrustRow { id, public_key, name_glob, created_at } = row;
+        Trust { id, public_key, name_glob, created_at }
+    }
+}
+
+/// Lists whose signatures count
+#[utoipa::path(get, path = "/api/trust", tag = "trust", params(PageQuery),
+    responses((status = 200, body = TrustList), (status = "4XX", body = ProblemBody)))]
+pub async fn list(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<TrustList>, Problem> {
+    caller.root()?;
+    let listed = app.store.trust(&query.page()?).await?;
+    let items = listed.items.into_iter().map(Trust::from).collect();
+    Ok(Json(TrustList { items, next_cursor: listed.next_cursor.map(String::from) }))
+}
+
+/// Trusts a key to sign packages of some plugins
+#[utoipa::path(post, path = "/api/trust", tag = "trust", request_body = NewTrust,
+    responses((status = 201, body = Trust), (status = "4XX", body = ProblemBody)))]
+pub async fn create(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Input(new): Input<NewTrust>,
+) -> Result<(StatusCode, Json<Trust>), Problem> {
+    caller.root()?;
+    let mut faults = Faults::default();
+    if let Err(error) = new.public_key.parse::<PublicKey>() {
+        faults.add("/public_key", error.to_string());
+    }
+    rules::name(&mut faults, "/name_glob", &new.name_glob);
+    faults.check()?;
+    let NewTrust { public_key, name_glob } = new;
+    let row = TrustRow { id: TrustId::new(), public_key, name_glob, created_at: app.clock.now() };
+    app.store.insert_trust(&row).await?;
+    tracing::info!(trust.id = %row.id, public_key = row.public_key, name_glob = row.name_glob, "a key is trusted");
+    Ok((StatusCode::CREATED, Json(row.into())))
+}
+
+/// Trusts a key no longer; what it has signed and is installed stays
+#[utoipa::path(delete, path = "/api/trust/{id}", tag = "trust", params(("id" = TrustId, Path)),
+    responses((status = 204), (status = "4XX", body = ProblemBody)))]
+pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<TrustId>) -> Result<StatusCode, Problem> {
+    caller.root()?;
+    if app.store.delete_trust(id).await? {
+        tracing::info!(trust.id = %id, "a key is trusted no longer");
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(Problem::not_found("trust"))
+    }
+}

@@ -1,0 +1,168 @@
+//! Packages: whom they are from, and whether that counts, before anything of them is unpacked.
+//!
+//! Over the API nothing is installed without a signature by a key that a root key has trusted for the plugin's name;
+//! there is no way to ask for less. What the signature, the manifest and the file's name say must agree.
+
+mod registry;
+
+use std::sync::Arc;
+
+use monstrum_guardian::match_glob;
+use monstrum_package::{Archive, ArchiveError, PackageSignature, ResolveError, SignatureError, claimed_by_name};
+use monstrum_store::{Store, StoreError};
+use monstrum_types::PluginName;
+use semver::Version;
+
+use crate::plugin_folder::MANIFEST;
+use crate::plugins::{InstallError, Installed, Package, Plugins};
+
+pub use registry::{Registry, RegistryError};
+
+/// Packages that are unpacked at one time. Each may take its limit in memory, and they are installed one by one anyway.
+const UNPACKED_AT_ONCE: usize = 2;
+
+/// A package as it was handed in.
+pub struct Upload {
+    pub package: Vec<u8>,
+    /// What the file was called.
+    pub file_name: Option<String>,
+    /// The bytes of `NAME-VERSION.mst.sig`.
+    pub signature: Option<Vec<u8>>,
+}
+
+/// Why a package was not installed.
+#[derive(Debug, thiserror::Error)]
+pub enum PackageError {
+    #[error("the package is not signed; send its file NAME-VERSION.mst.sig along")]
+    Unsigned,
+    #[error(transparent)]
+    Signature(#[from] SignatureError),
+    #[error("the package is signed by a key that is not trusted: {key}; `monstrum trust add` trusts one")]
+    UntrustedKey { key: String },
+    #[error("the package is signed by {key}, which is trusted for {} and not for `{name}`", globs.join(", "))]
+    UntrustedName { key: String, name: PluginName, globs: Vec<String> },
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    #[error("the package's {MANIFEST} is not UTF-8 text")]
+    NotText,
+    #[error("the package's {0}")]
+    Manifest(#[from] monstrum_manifest::ManifestErrors),
+    #[error("the package was renamed: {what} says `{found}`, its manifest `{manifest}`")]
+    Renamed { what: &'static str, found: String, manifest: String },
+    #[error(transparent)]
+    Install(#[from] InstallError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("no registry is configured; start the server with --registry")]
+    NoRegistry,
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    #[error("the package could not be read to its end")]
+    Interrupted,
+}
+
+/// What installs packages.
+pub struct Packages {
+    store: Store,
+    plugins: Arc<Plugins>,
+    registry: Option<Registry>,
+    unpacking: tokio::sync::Semaphore,
+}
+
+impl Packages {
+    /// Packages that are installed into `plugins`.
+    pub fn new(store: Store, plugins: Arc<Plugins>, registry: Option<Registry>) -> Packages {
+        Packages { store, plugins, registry, unpacking: tokio::sync::Semaphore::new(UNPACKED_AT_ONCE) }
+    }
+
+    /// The registry, where one is configured.
+    pub fn registry(&self) -> Option<&Registry> {
+        self.registry.as_ref()
+    }
+
+    /// Installs a package that somebody has handed in.
+    pub async fn install(&self, upload: Upload, allow_downgrade: bool) -> Result<Installed, PackageError> {
+        let _turn = self.unpacking.acquire().await.map_err(|_| PackageError::Interrupted)?;
+        let package = self.verified(upload).await?;
+        Ok(self.plugins.install(package, allow_downgrade).await?)
+    }
+
+    /// Installs a plugin of the registry: this version or, without one, the newest that is no pre-release.
+    pub async fn install_named(
+        &self,
+        name: &PluginName,
+        version: Option<&Version>,
+        allow_downgrade: bool,
+    ) -> Result<Installed, PackageError> {
+        let registry = self.registry.as_ref().ok_or(PackageError::NoRegistry)?;
+        let index = registry.index().await?;
+        let entry = index.resolve(name, version)?;
+        let package = registry.package(entry).await?;
+        let signature = registry.signature(entry).await?;
+        let upload = Upload { package, file_name: Some(entry.file.clone()), signature: Some(signature) };
+        self.install(upload, allow_downgrade).await
+    }
+
+    /// The package, once it is certain whom it is from and that it says so itself.
+    async fn verified(&self, upload: Upload) -> Result<Package, PackageError> {
+        let signature = upload.signature.as_deref().ok_or(PackageError::Unsigned)?;
+        let signature = PackageSignature::parse(signature)?;
+        let signed = signature.clone();
+        let checked = tokio::task::spawn_blocking(move || signed.verify(&upload.package).map(|()| upload.package));
+        let package = checked.await.map_err(|_| PackageError::Interrupted)??;
+        self.check_trusted(&signature).await?;
+        let unpacked =
+            tokio::task::spawn_blocking(move || unpack(&package, Some(&signature), upload.file_name.as_deref()));
+        unpacked.await.map_err(|_| PackageError::Interrupted)?
+    }
+
+    async fn check_trusted(&self, signature: &PackageSignature) -> Result<(), PackageError> {
+        let (key, name) = (signature.public_key.to_string(), &signature.name);
+        let globs: Vec<String> = self.store.trust_of_key(&key).await?.into_iter().map(|row| row.name_glob).collect();
+        if globs.is_empty() {
+            return Err(PackageError::UntrustedKey { key });
+        }
+        if globs.iter().any(|glob| match_glob(name.as_str(), glob)) {
+            return Ok(());
+        }
+        let globs = globs.into_iter().map(|glob| format!("`{glob}`")).collect();
+        Err(PackageError::UntrustedName { key, name: name.clone(), globs })
+    }
+}
+
+/// Unpacks a package and checks that it is what its signature and its file's name say.
+pub fn unpack(
+    package: &[u8],
+    signature: Option<&PackageSignature>,
+    file_name: Option<&str>,
+) -> Result<Package, PackageError> {
+    let archive = Archive::read(package)?;
+    let text = std::str::from_utf8(archive.manifest()).map_err(|_| PackageError::NotText)?;
+    let manifest = monstrum_manifest::parse(MANIFEST, text)?;
+    let (name, version) = (&manifest.name, &manifest.version);
+    if let Some(signature) = signature {
+        check_named((&signature.name, &signature.version), "the signature", (name, version))?;
+    }
+    if let Some((claimed, of_version)) = file_name.and_then(claimed_by_name) {
+        check_named((&claimed, &of_version), "the file's name", (name, version))?;
+    }
+    if let Some(folder) = archive.folder().filter(|folder| *folder != name.as_str()) {
+        let (found, manifest) = (folder.to_owned(), name.to_string());
+        return Err(PackageError::Renamed { what: "the folder in it", found, manifest });
+    }
+    Ok(Package { manifest, files: archive.into_files() })
+}
+
+fn check_named(
+    found: (&PluginName, &Version),
+    what: &'static str,
+    manifest: (&PluginName, &Version),
+) -> Result<(), PackageError> {
+    if found == manifest {
+        return Ok(());
+    }
+    let shown = |(name, version): (&PluginName, &Version)| format!("{name} {version}");
+    Err(PackageError::Renamed { what, found: shown(found), manifest: shown(manifest) })
+}

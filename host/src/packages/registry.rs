@@ -1,0 +1,169 @@
+//! The registry: a folder, or an index on a web server, which is reached through egress like everything else.
+//!
+//! Nobody trusts a registry: it says what there is, and the digest of its index and the signature of the package say
+//! whether that is what came. Whoever runs it can only keep something back.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use ipnet::IpNet;
+use monstrum_egress::{
+    Credential, CredentialSource, CredentialState, Egress, EgressOptions, Network, RedactorCell, Scope,
+};
+use monstrum_package::{
+    INDEX_BYTES_MAX, Index, IndexEntry, IndexError, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, digest,
+};
+use monstrum_types::{Digest, Failure, HttpRequest};
+use rustix::fs::{Mode, OFlags};
+use tokio::time::Instant;
+
+use crate::config::RegistryPlace;
+
+/// What the index is called.
+const INDEX: &str = "index.json";
+/// The index is needed before anybody knows that something happens.
+const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
+/// The largest package over 2 Mbit/s.
+const PACKAGE_WAIT_MAX: Duration = Duration::from_secs(300);
+
+/// Why nothing came from the registry.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    #[error("cannot read {} of the registry", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} of the registry has more than {bytes_max} bytes", path.display())]
+    TooLarge { path: PathBuf, bytes_max: usize },
+    #[error("cannot fetch {file} from the registry")]
+    Fetch { file: String, source: Failure },
+    #[error("the registry answered {status} for {file}")]
+    Status { file: String, status: u16 },
+    #[error("the registry cannot be used")]
+    Index(#[from] IndexError),
+    #[error("{file} of the registry is not what its index names: its digest is {found}, not {named}")]
+    Other { file: String, found: Digest, named: Digest },
+    #[error("the registry could not be read to its end")]
+    Interrupted,
+}
+
+/// Where packages come from by name.
+pub enum Registry {
+    Folder(PathBuf),
+    Web(Box<Web>),
+}
+
+/// A registry on a web server.
+pub struct Web {
+    egress: Egress,
+    scope: Scope,
+}
+
+impl Registry {
+    /// The registry at `place`. A web server may have public addresses, one that `place` names as a number, and those in
+    /// `allow_addresses`.
+    pub fn new(place: RegistryPlace, allow_addresses: &[IpNet]) -> Registry {
+        let named = place.named_address();
+        match place {
+            RegistryPlace::Folder(path) => Registry::Folder(path),
+            RegistryPlace::Web(url) => {
+                let network = Network {
+                    allow_addresses: allow_addresses.iter().copied().chain(named).collect(),
+                    // Settings take http:// for loopback addresses only.
+                    allow_http: url.scheme() == "http",
+                };
+                let options = EgressOptions { response_body_bytes_max: PACKAGE_BYTES_MAX, ..EgressOptions::default() };
+                let scope = Scope { api_base: Some(url), network, ..Scope::default() };
+                Registry::Web(Box::new(Web { egress: Egress::new(options), scope }))
+            }
+        }
+    }
+
+    /// What there is now.
+    pub async fn index(&self) -> Result<Index, RegistryError> {
+        let bytes = self.fetch(INDEX, INDEX_BYTES_MAX, INDEX_WAIT_MAX).await?;
+        Ok(Index::parse(&bytes)?)
+    }
+
+    /// The package that an entry of the index names.
+    pub async fn package(&self, entry: &IndexEntry) -> Result<Vec<u8>, RegistryError> {
+        let bytes_max = usize::try_from(entry.size).map_or(PACKAGE_BYTES_MAX, |size| size.min(PACKAGE_BYTES_MAX));
+        let package = self.fetch(&entry.file, bytes_max, PACKAGE_WAIT_MAX).await?;
+        let found = digest(&package);
+        if found == entry.sha256 {
+            return Ok(package);
+        }
+        Err(RegistryError::Other { file: entry.file.clone(), found, named: entry.sha256.clone() })
+    }
+
+    /// The signature of the package that an entry of the index names.
+    pub async fn signature(&self, entry: &IndexEntry) -> Result<Vec<u8>, RegistryError> {
+        self.fetch(&entry.signature, SIGNATURE_BYTES_MAX, INDEX_WAIT_MAX).await
+    }
+
+    /// `file` is a plain name: the index's own, or one that the index was checked to name.
+    async fn fetch(&self, file: &str, bytes_max: usize, wait: Duration) -> Result<Vec<u8>, RegistryError> {
+        match self {
+            Registry::Folder(folder) => {
+                let path = folder.join(file);
+                let read = tokio::task::spawn_blocking(move || read(&path, bytes_max));
+                read.await.map_err(|_| RegistryError::Interrupted)?
+            }
+            Registry::Web(web) => web.fetch(file, bytes_max, wait).await,
+        }
+    }
+}
+
+impl Web {
+    async fn fetch(&self, file: &str, bytes_max: usize, wait: Duration) -> Result<Vec<u8>, RegistryError> {
+        let request = HttpRequest { method: "GET".to_owned(), url: format!("/{file}"), ..HttpRequest::default() };
+        let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { Box::pin(async { Ok(()) }) };
+        let redactor = RedactorCell::default();
+        let until = Instant::now() + wait;
+        let sent = self.egress.send(&self.scope, &Anonymous, &redactor, request, until, &nothing_to_do).await;
+        let answer = sent.map_err(|source| RegistryError::Fetch { file: file.to_owned(), source })?;
+        if answer.status != 200 {
+            return Err(RegistryError::Status { file: file.to_owned(), status: answer.status });
+        }
+        if answer.body.len() > bytes_max {
+            return Err(RegistryError::TooLarge { path: PathBuf::from(file), bytes_max });
+        }
+        Ok(answer.body)
+    }
+}
+
+fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, RegistryError> {
+    let failed = |source| RegistryError::Read { path: path.to_owned(), source };
+    // Neither a link out of the folder nor a pipe that nobody writes to.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    let file = File::from(file);
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(failed(std::io::ErrorKind::InvalidInput.into()));
+    }
+    let mut content = Vec::new();
+    file.take(bytes_max as u64 + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() > bytes_max {
+        return Err(RegistryError::TooLarge { path: path.to_owned(), bytes_max });
+    }
+    Ok(content)
+}
+
+/// A registry is asked without a credential.
+struct Anonymous;
+
+impl CredentialSource for Anonymous {
+    fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {
+        Box::pin(async { Err(CredentialState::NotNeeded) })
+    }
+
+    fn refresh<'a>(&'a self, _: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
+        Box::pin(async { Err(CredentialState::NotNeeded) })
+    }
+
+    fn status(&self) -> CredentialState {
+        CredentialState::NotNeeded
+    }
+}

@@ -1,0 +1,157 @@
+//! Installing and removing plugins while the server runs.
+//!
+//! What was verified is what is loaded: a package is written beside its place, read from there and judged as a start
+//! would read and judge it, and only then put in place, in one step. A power cut at any point leaves the old folder or
+//! the new one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use monstrum_manifest::Manifest;
+use monstrum_store::{BoundRow, StoreError};
+use monstrum_types::{PluginName, ResourceTypeId};
+use semver::Version;
+
+use crate::plugin_folder::staging::{self, StageError, Staged};
+use crate::plugin_folder::{MANIFEST, PluginFolder};
+use crate::plugins::{Entry, LoadError, Plugins};
+
+/// How many bindings a refusal names; whoever removes these sees the next.
+const BOUND_NAMED_MAX: u32 = 10;
+
+/// A plugin to be installed.
+pub struct Package {
+    /// What is among the files.
+    pub manifest: Manifest,
+    /// By their paths, which are plain.
+    pub files: BTreeMap<String, Vec<u8>>,
+}
+
+/// A plugin that is in place.
+pub struct Installed {
+    pub entry: Entry,
+    /// Whether there was a folder of that name before.
+    pub replaced: bool,
+}
+
+/// Why a plugin was not installed. The one before it is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error(
+        "plugin `{plugin}`: version {version} is older than {recorded}, which is on record, and may be a replay; whoever \
+         wants it all the same says --allow-downgrade"
+    )]
+    Older { plugin: PluginName, version: Version, recorded: String },
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    #[error("installing was interrupted")]
+    Interrupted,
+}
+
+/// Why a plugin was not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum UninstallError {
+    #[error("there is no such plugin")]
+    Absent,
+    #[error("plugin `{plugin}` is still bound; delete these bindings first: {}", list(.bound))]
+    Bound { plugin: String, bound: Vec<BoundRow> },
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Stage(#[from] StageError),
+    #[error("removing was interrupted")]
+    Interrupted,
+}
+
+fn list(bound: &[BoundRow]) -> String {
+    let each = bound
+        .iter()
+        .map(|row| format!("resource `{}` to bot `{}` in workspace `{}`", row.resource, row.bot, row.workspace));
+    let mut text = each.collect::<Vec<_>>().join(", ");
+    if bound.len() >= BOUND_NAMED_MAX as usize {
+        text.push_str(", and maybe more");
+    }
+    text
+}
+
+impl Plugins {
+    /// Installs a package whose origin the caller has checked, over the version that may be there.
+    pub async fn install(&self, package: Package, allow_downgrade: bool) -> Result<Installed, InstallError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let Package { manifest, files } = package;
+        let (name, version) = (manifest.name, manifest.version);
+        if !allow_downgrade {
+            self.check_not_older(&name, &version).await?;
+        }
+        let (dir, plugin) = (self.reader.dir.clone(), name.clone());
+        let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
+        let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
+        // The hidden name of the folder is nobody's business.
+        let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
+        let candidate = self.reader.read_from(name.as_str(), folder).await?;
+        let verdict = self.judge(&candidate).await?;
+        self.keep(&candidate, &verdict).await?;
+        let plugin = name.clone();
+        let placed = tokio::task::spawn_blocking(move || staged.put_in_place(&plugin));
+        let replaced = placed.await.map_err(|_| InstallError::Interrupted)??;
+        // From here on a start would load this version; what serves now follows.
+        let entry = self.settle(candidate, verdict).await?;
+        tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "plugin installed");
+        self.write().insert(name.to_string(), entry.clone());
+        Ok(Installed { entry, replaced })
+    }
+
+    /// Takes a plugin away. What is on record of it stays, so that a later install is judged by it.
+    pub async fn uninstall(&self, name: &str) -> Result<(), UninstallError> {
+        let _one_at_a_time = self.loading.lock().await;
+        let is_plain = name.parse::<PluginName>().is_ok() || self.entry(name).is_some();
+        if !is_plain {
+            return Err(UninstallError::Absent);
+        }
+        if let Some(resource_type) = self.type_of(name).await? {
+            let bound = self.store.bound(&resource_type, BOUND_NAMED_MAX).await?;
+            if !bound.is_empty() {
+                return Err(UninstallError::Bound { plugin: name.to_owned(), bound });
+            }
+        }
+        let (dir, folder) = (self.reader.dir.clone(), name.to_owned());
+        let removed = tokio::task::spawn_blocking(move || staging::remove(&dir, &folder));
+        let removed = removed.await.map_err(|_| UninstallError::Interrupted)??;
+        let known = self.write().remove(name).is_some();
+        if !removed && !known {
+            return Err(UninstallError::Absent);
+        }
+        tracing::info!(plugin.name = name, "plugin removed");
+        Ok(())
+    }
+
+    /// Refuses what is older than the version on record, or than one that waits for approval: an old package keeps its
+    /// signature for ever, with the faults that a later one has mended.
+    async fn check_not_older(&self, name: &PluginName, version: &Version) -> Result<(), InstallError> {
+        let recorded = self.store.plugin(name).await.map_err(LoadError::from)?.map(|row| row.version);
+        let pending = self.entry(name.as_str()).and_then(|entry| entry.pending);
+        let pending = pending.map(|pending| pending.plugin.manifest.version.to_string());
+        for recorded in recorded.into_iter().chain(pending) {
+            let is_older = recorded.parse::<Version>().map_or(true, |known| version.cmp_precedence(&known).is_lt());
+            if is_older {
+                let (plugin, version) = (name.clone(), version.clone());
+                return Err(InstallError::Older { plugin, version, recorded });
+            }
+        }
+        Ok(())
+    }
+
+    /// The resource type of a plugin that serves, or else of the version on record.
+    async fn type_of(&self, name: &str) -> Result<Option<ResourceTypeId>, StoreError> {
+        if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
+            return Ok(Some(serving.manifest.resource_type.id.clone()));
+        }
+        let Ok(name) = name.parse::<PluginName>() else { return Ok(None) };
+        let Some(row) = self.store.plugin(&name).await? else { return Ok(None) };
+        let stored = self.store.plugin_version(&name, &row.manifest_digest, &row.component_digest).await?;
+        let manifest = stored.and_then(|stored| monstrum_manifest::parse(MANIFEST, &stored.manifest).ok());
+        Ok(manifest.map(|manifest| manifest.resource_type.id))
+    }
+}

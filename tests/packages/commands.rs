@@ -1,0 +1,300 @@
+//! The commands of authors and operators: pack, trust, install, uninstall, and the index of a registry.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use insta::assert_snapshot;
+use serde_json::json;
+use support::Server;
+
+use super::{Source, in_place, left};
+use crate::cli::{parsed, run, told};
+use crate::stable::stable;
+
+/// What a command said, without keys.
+async fn said(server: &Server, arguments: &[&str]) -> Result<String> {
+    let text = told(server, arguments).await?;
+    let text = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=")?.replace_all(&text, "[public key]").into_owned();
+    Ok(regex::Regex::new("[0-9]{3,} bytes")?.replace_all(&text, "[n] bytes").into_owned())
+}
+
+/// An author's folder beside the server's.
+fn author(server: &Server, source: &Source) -> Result<String> {
+    let folder = server.home().join("author").join(&source.name);
+    for (name, content) in &source.files {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().context("it lies in a folder")?)?;
+        fs::write(&path, content)?;
+    }
+    for entry in walk(&folder)? {
+        let mode = if entry.is_dir() { 0o755 } else { 0o644 };
+        fs::set_permissions(entry, PermissionsExt::from_mode(mode))?;
+    }
+    Ok(folder.to_str().context("its name is plain")?.to_owned())
+}
+
+fn walk(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut found = vec![folder.to_owned()];
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() { found.extend(walk(&path)?) } else { found.push(path) }
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
+    let home = tempfile::tempdir()?;
+    let config = home.path().join("config");
+    let mut server = Server::prepare(&[])?.variable("XDG_CONFIG_HOME", config.to_str().context("a plain name")?);
+    server.launch().await?;
+    let folder = author(&server, &Source::of("test-echo", "1.0.0")?)?;
+    fs::create_dir(Path::new(&folder).join("target"))?;
+    fs::write(Path::new(&folder).join("target/huge"), "not a part of it")?;
+
+    let (code, packed) = parsed(&server, &["plugin", "pack", &folder]).await?;
+    assert_eq!((code, &packed["file"]), (Some(0), &json!("test-echo-1.0.0.mst")), "{packed}");
+    let key_file = config.join("monstrum/signing.key");
+    assert_eq!(fs::metadata(&key_file)?.permissions().mode() & 0o777, 0o600);
+    let package = fs::read(server.home().join("test-echo-1.0.0.mst"))?;
+    let (_, again) = parsed(&server, &["plugin", "pack", &folder]).await?;
+    assert_eq!(fs::read(server.home().join("test-echo-1.0.0.mst"))?, package, "the same bytes each time");
+    assert_eq!(again["public_key"], packed["public_key"], "one key for all packages");
+    let key = fs::read_to_string(&key_file)?;
+    assert!(!format!("{packed}{}", server.output()).contains(key.trim()));
+
+    let mut lines = vec![said(&server, &["plugin", "install", "test-echo-1.0.0.mst"]).await?];
+    let trust: Vec<&str> = packed["trust"].as_str().context("a line")?.split(' ').skip(1).collect();
+    lines.push(said(&server, &trust).await?);
+    lines.push(said(&server, &trust).await?);
+    let (code, entry) = parsed(&server, &["plugin", "install", "test-echo-1.0.0.mst"]).await?;
+    assert_eq!((code, &entry["status"]), (Some(0), &json!("loaded")));
+    let names: Vec<String> = in_place(&server, "test-echo")?.into_keys().collect();
+    assert_eq!(names, ["README.md", "monstrum.yaml", "plugin.wasm"]);
+    lines.push(said(&server, &["trust", "list"]).await?);
+    let (_, list) = parsed(&server, &["trust", "list"]).await?;
+    let id = list["items"][0]["id"].as_str().context("an id")?.to_owned();
+    lines.push(said(&server, &["trust", "remove", &id]).await?);
+    lines.push(said(&server, &["trust", "list"]).await?);
+    assert_snapshot!(lines.join("\n"), @r#"
+    [stderr]
+    error: The input is not acceptable (422)
+      /signature: the package is signed by a key that is not trusted: [public key]; `monstrum trust add` trusts one
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [public key] may sign `test-echo` ([id 1])
+    [exit 0]
+    [stderr]
+    error: Conflict (409)
+      the key is trusted for these names already
+      request [id 1]
+    hint: choose another name, or remove what is in the way
+    [exit 1]
+     ID                                    PLUGINS    KEY                                                   SINCE
+     [id 1]  test-echo  [public key]  [time]
+    [exit 0]
+    [stderr]
+    [id 1] is trusted no longer
+    [exit 0]
+    [stderr]
+    no key is trusted, so no package can be installed; see `monstrum trust add --help`
+    [exit 0]
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
+    let mut server = Server::prepare(&[])?;
+    server.launch().await?;
+    let folder = author(&server, &Source::of("test-echo", "1.0.0")?)?;
+    let mut lines = vec![said(&server, &["plugin", "pack", &folder]).await?];
+    let key = server.home().join("key");
+    let key = key.to_str().context("a plain name")?;
+    lines.push(said(&server, &["plugin", "pack", &folder, "--key-file", key, "--out", "a.mst"]).await?);
+    fs::set_permissions(key, PermissionsExt::from_mode(0o644))?;
+    lines.push(said(&server, &["plugin", "pack", &folder, "--key-file", key]).await?);
+    fs::write(key, "no key")?;
+    fs::set_permissions(key, PermissionsExt::from_mode(0o600))?;
+    lines.push(said(&server, &["plugin", "pack", &folder, "--key-file", key]).await?);
+    fs::write(Path::new(&folder).join("plugin.wasm"), "no component")?;
+    let broken = run(&server, &["plugin", "pack", &folder]).await?;
+    let broken = String::from_utf8(broken.stderr)?;
+    assert!(broken.contains("not a WebAssembly component") && broken.contains("hint:"), "{broken}");
+    fs::write(server.home().join("b.mst"), "text")?;
+    for arguments in [
+        &["plugin", "install", "absent.mst"][..],
+        &["plugin", "install", "b.mst"],
+        &["plugin", "install", "b.mst", "--allow-unsigned"],
+        &["plugin", "install", "github"],
+        &["plugin", "search"],
+        &["trust", "add", "ed25519:AAAA", "--name", "github"],
+    ] {
+        lines.push(said(&server, arguments).await?);
+    }
+    assert_snapshot!(lines.join("\n"), @r#"
+    [stderr]
+    error: there is no place for a signing key: this user has no home
+    hint: name a file with --key-file
+    [exit 1]
+    package    a.mst
+    signature  a.mst.sig
+    sha256     [digest]
+    trust      monstrum trust add [public key] --name test-echo
+    [stderr]
+    made a signing key in [home]/key; keep it, and keep it to yourself
+    [exit 0]
+    [stderr]
+    error: the signing key [home]/key may be used by others (mode 644)
+    hint: whoever has read it can sign as you; make a new one, or: chmod 600 [home]/key
+    [exit 1]
+    [stderr]
+    error: [home]/key holds no signing key
+      a signing key is `monstrum-signing-key:` and 44 characters of base64
+    hint: --key-file names another file
+    [exit 1]
+    [stderr]
+    error: cannot read absent.mst
+      No such file or directory (os error 2)
+    hint: is the name right?
+    [exit 1]
+    [stderr]
+    error: cannot read b.mst.sig
+      No such file or directory (os error 2)
+    hint: `monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned
+    [exit 1]
+    [stderr]
+    error: the package is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
+    hint: `monstrum plugin pack` makes packages that can be installed
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /name: no registry is configured; start the server with --registry
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such registry: start the server with --registry
+      request [id 1]
+    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: The input is not acceptable (422)
+      /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
+      request [id 1]
+    hint: correct the input and try again; `--help` shows what is expected
+    [exit 1]
+    "#);
+    Ok(())
+}
+
+/// A person who may write the plugins folder may do so by hand as well; the server is never asked to take less.
+#[tokio::test]
+async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let key = monstrum_package::SigningKey::generate()?;
+    let (first, second) = (Source::of("test-echo", "1.0.0")?, Source::of("test-echo", "1.1.0")?);
+    let mut broken = Source::of("test-result", "1.0.0")?;
+    broken.files.insert("plugin.wasm".to_owned(), b"no component".to_vec());
+    for source in [&first, &second, &broken] {
+        let sent = source.packed(&key)?;
+        fs::write(server.home().join(&sent.file_name), &sent.package)?;
+    }
+    let install = async |file: &str, more: &[&str]| {
+        let arguments = [&["plugin", "install", file, "--allow-unsigned"], more].concat();
+        let output = run(&server, &arguments).await?;
+        let stderr = stable(&json!(String::from_utf8(output.stderr)?)).as_str().unwrap_or_default().to_owned();
+        anyhow::Ok((output.status.code(), stderr))
+    };
+    let (code, stderr) = install("test-echo-1.1.0.mst", &[]).await?;
+    ensure!(code == Some(0), "{stderr}");
+    assert!(stderr.contains("nobody has signed"), "{stderr}");
+    let version = async || anyhow::Ok(server.api()?.get("/api/plugins/test-echo").await?.1["version"].clone());
+    assert_eq!(version().await?, "1.1.0");
+    let before = left(&server)?;
+    let (code, stderr) = install("test-echo-1.0.0.mst", &[]).await?;
+    assert!(code == Some(1) && stderr.contains("older than 1.1.0"), "{stderr}");
+    let (code, stderr) = install("test-result-1.0.0.mst", &[]).await?;
+    assert!(code == Some(1) && stderr.contains("would not load"), "{stderr}");
+    let elsewhere = server.home().join("nowhere");
+    let (code, stderr) =
+        install("test-echo-1.1.0.mst", &["--plugins-dir", elsewhere.to_str().context("plain")?]).await?;
+    assert!(code == Some(1) && stderr.contains("--plugins-dir"), "{stderr}");
+    assert_eq!((left(&server)?, version().await?), (before, json!("1.1.0")));
+    let (code, stderr) = install("test-echo-1.0.0.mst", &["--allow-downgrade"]).await?;
+    ensure!(code == Some(0), "{stderr}");
+    assert_eq!(version().await?, "1.0.0");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let folder = server.home().join("packages");
+    fs::create_dir(&folder)?;
+    let path = folder.to_str().context("a plain name")?;
+    let key = monstrum_package::SigningKey::generate()?;
+    let sent = Source::of("test-echo", "1.0.0")?.packed(&key)?;
+    let write = |name: &str, package: &[u8], signature: Option<&str>| -> Result<()> {
+        for entry in fs::read_dir(&folder)? {
+            fs::remove_file(entry?.path())?;
+        }
+        fs::write(folder.join(name), package)?;
+        if let Some(signature) = signature {
+            fs::write(folder.join(format!("{name}.sig")), signature)?;
+        }
+        Ok(())
+    };
+    let signature = sent.signature.clone().context("it is signed")?;
+    let mut lines = Vec::new();
+    for (name, package, signature) in [
+        ("test-echo-1.0.0.mst", sent.package.as_slice(), None),
+        ("test-echo-1.0.1.mst", &sent.package, Some(signature.as_str())),
+        ("echo.mst", &sent.package, Some(&signature)),
+        ("test-echo-1.0.0.mst", b"PK", Some(&signature)),
+    ] {
+        write(name, package, signature)?;
+        lines.push(said(&server, &["registry", "index", path]).await?);
+        assert!(!folder.join("index.json").exists());
+    }
+    write(&sent.file_name, &sent.package, Some(&signature))?;
+    let (code, _) = parsed(&server, &["registry", "index", path]).await?;
+    assert_eq!(code, Some(0));
+    let index: serde_json::Value = serde_json::from_slice(&fs::read(folder.join("index.json"))?)?;
+    lines.push(stable(&index).to_string());
+    lines.push(said(&server, &["registry", "index", "nowhere"]).await?);
+    let bytes = regex::Regex::new("\"size\":[0-9]+")?;
+    assert_snapshot!(bytes.replace_all(&lines.join("\n"), "\"size\":[n]"), @r#"
+    [stderr]
+    error: test-echo-1.0.0.mst cannot be part of a registry
+      No such file or directory (os error 2)
+      its signature is test-echo-1.0.0.mst.sig
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    [stderr]
+    error: test-echo-1.0.1.mst cannot be part of a registry
+      the package was renamed: the file's name says `test-echo 1.0.1`, its manifest `test-echo 1.0.0`
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    [stderr]
+    error: echo.mst cannot be part of a registry: it has to be called test-echo-1.0.0.mst
+    hint: rename it, and its signature with it
+    [exit 1]
+    [stderr]
+    error: test-echo-1.0.0.mst cannot be part of a registry
+      the package was changed after it was signed: its digest is [digest], [digest] was signed
+    hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
+    [exit 1]
+    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
+    [stderr]
+    error: cannot read nowhere
+      No such file or directory (os error 2)
+    hint: name the folder that holds the packages
+    [exit 1]
+    "#);
+    Ok(())
+}

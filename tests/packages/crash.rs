@@ -1,0 +1,126 @@
+//! The power is cut at any moment of an install or an update: after a start the old version or the new one is there,
+//! whole, or nothing where there was nothing.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use monstrum_package::SigningKey;
+use serde_json::json;
+use support::Server;
+
+use super::{Sent, Source, in_place, left, trusted};
+use crate::world::World;
+
+const MOMENTS: usize = 50;
+const PLUGIN: &str = "test-echo";
+
+/// Moments by a generator with a fixed seed.
+struct Moments(u32);
+
+impl Moments {
+    /// Some time up to `most`.
+    fn next(&mut self, most: Duration) -> Duration {
+        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        most.mul_f64(f64::from(self.0 >> 8) / f64::from(1 << 24))
+    }
+}
+
+struct Versions {
+    sources: [Source; 2],
+    sent: [Sent; 2],
+}
+
+impl Versions {
+    fn new(key: &SigningKey) -> Result<Versions> {
+        let sources = [Source::of(PLUGIN, "1.0.0")?, Source::of(PLUGIN, "1.0.1")?];
+        let sent = [sources[0].packed(key)?, sources[1].packed(key)?];
+        Ok(Versions { sources, sent })
+    }
+
+    /// Which of them is there, whole: in the folder, and in what serves. `None` where nothing is.
+    async fn present(&self, server: &Server) -> Result<Option<usize>> {
+        let hidden: Vec<String> = left(server)?.into_iter().filter(|name| name.contains("/.")).collect();
+        ensure!(hidden.is_empty(), "left behind: {hidden:?}");
+        let (status, entry) = server.api()?.get(&format!("/api/plugins/{PLUGIN}")).await?;
+        let files = match status {
+            404 => BTreeMap::new(),
+            _ => in_place(server, PLUGIN)?,
+        };
+        let found = self.sources.iter().position(|source| source.files == files);
+        match found {
+            None => ensure!(status == 404 && !server.plugins_dir().join(PLUGIN).exists(), "neither: {status} {entry}"),
+            Some(index) => {
+                let version = self.sources[index].version.as_str();
+                ensure!(entry["version"] == version && entry["status"] == "loaded", "not {version}: {entry}");
+            }
+        }
+        Ok(found)
+    }
+}
+
+#[tokio::test]
+async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> {
+    let mut world = World::with(&[]).await?;
+    let versions = Versions::new(&trusted(&world.api).await?)?;
+    // Both are compiled, and it is known how long an install takes.
+    let mut took = Duration::ZERO;
+    for sent in versions.sent.iter().rev() {
+        let began = Instant::now();
+        let (status, entry) = sent.with(&world.api, true).await?;
+        ensure!(status < 300, "{status} {entry}");
+        took = began.elapsed();
+    }
+    world.grant_all(PLUGIN).await?;
+    let mut moments = Moments(0x2545_f491);
+    let mut ends = BTreeMap::new();
+    let mut present = Some(0);
+    for number in 0..MOMENTS {
+        if number % 2 == 1 && present.is_some() {
+            // As an operator may do by hand: what is bound is not uninstalled.
+            std::fs::remove_dir_all(world.server.plugins_dir().join(PLUGIN))?;
+            world.api.post(&format!("/api/plugins/{PLUGIN}/reload"), &json!(null)).await?;
+            present = None;
+        }
+        let next = present.map_or(number / 2 % 2, |present| 1 - present);
+        let moment = moments.next(took.mul_f64(1.2));
+        let api = world.api.clone();
+        let sent = versions.sent[next].clone();
+        // Most connections break, which is what happens to whoever asks.
+        let installing = tokio::spawn(async move { sent.with(&api, true).await.is_ok() });
+        tokio::time::sleep(moment).await;
+        world.server.kill().await?;
+        let answered = installing.await?;
+        world.server.launch().await?;
+        world.api = world.server.api()?;
+        let now = versions.present(&world.server).await.with_context(|| format!("moment {number}, {moment:?}"))?;
+        ensure!(now == present || now == Some(next), "moment {number}: {now:?}, neither {present:?} nor {next}");
+        ensure!(!answered || now == Some(next), "moment {number}: it was answered, and is not there");
+        if now.is_some() {
+            let call = world.call("test_echo_run", &json!({})).await?;
+            ensure!(call["status"] == "success", "moment {number}: {call}");
+        }
+        *ends.entry(if now == Some(next) { "new" } else { "old" }).or_insert(0) += 1;
+        present = now;
+    }
+    // Moments that all fell before or all behind would show nothing.
+    assert!(ends.len() == 2, "{ends:?} in {took:?}");
+    Ok(())
+}
+
+/// What a cut-off install or removal leaves is gone after the next start, and what else is hidden stays.
+#[tokio::test]
+async fn leftovers_go_with_the_next_start() -> Result<()> {
+    let mut server = Server::prepare(&["test-result"])?;
+    for name in [".monstrum-staged-test-echo-0011", ".monstrum-removed-test-echo-0022", ".git"] {
+        let folder = server.plugins_dir().join(name);
+        std::fs::create_dir(&folder)?;
+        std::fs::write(folder.join("monstrum.yaml"), "name: test-echo\n")?;
+    }
+    server.launch().await?;
+    let (_, list) = server.api()?.get("/api/plugins").await?;
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
+    let hidden: Vec<String> = left(&server)?.into_iter().filter(|name| name.contains("/.")).collect();
+    assert_eq!(hidden, ["plugins/.git", "plugins/.git/monstrum.yaml"]);
+    Ok(())
+}

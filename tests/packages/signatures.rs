@@ -1,0 +1,195 @@
+//! Whose packages are taken: what was changed, renamed, replayed or signed by somebody else is refused, each with its
+//! own message.
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use monstrum_package::SigningKey;
+use reqwest::Method;
+use reqwest::multipart::{Form, Part};
+use serde_json::{Value, json};
+use support::Server;
+
+use super::{Sent, Source, detail, left, trust, trusted};
+use crate::http::{Answers, send};
+use crate::stable::stable;
+
+/// A refusal without what differs from run to run.
+fn told(answer: &(u16, Value)) -> String {
+    let text = stable(&json!(detail(answer))).as_str().unwrap_or_default().to_owned();
+    let keys = regex::Regex::new("ed25519:[A-Za-z0-9+/]{43}=").expect("the pattern is valid");
+    keys.replace_all(&text, "[key]").into_owned()
+}
+
+#[tokio::test]
+async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let key = trusted(&api).await?;
+    let (old, new) = (Source::of("test-echo", "1.0.0")?, Source::of("test-echo", "1.1.0")?);
+    let (old_sent, sent) = (old.packed(&key)?, new.packed(&key)?);
+    let stranger = SigningKey::generate()?;
+    let narrow = SigningKey::generate()?;
+    trust(&api, &narrow, "github*").await?;
+    trust(&api, &narrow, "test-ech").await?;
+
+    let mut tampered = sent.clone();
+    let last = tampered.package.len() / 2;
+    tampered.package[last] ^= 1;
+    let mut evil = new.clone();
+    evil.files.insert("README.md".to_owned(), b"another".to_vec());
+    let swapped = Sent { package: evil.packed(&stranger)?.package, ..sent.clone() };
+    let edit = |from: &str, to: &str| {
+        let signature = sent.signature.as_ref().map(|text| text.replace(from, to));
+        Sent { signature, ..sent.clone() }
+    };
+    let forged_key = edit(&key.public().to_string(), &narrow.public().to_string());
+    let cases = [
+        ("unsigned", Sent { signature: None, ..sent.clone() }),
+        ("no signature at all", Sent { signature: Some("trust me".to_owned()), ..sent.clone() }),
+        ("tampered", tampered),
+        ("another package under its signature", swapped),
+        ("by a stranger", new.packed(&stranger)?),
+        ("by a key for other names", new.packed(&narrow)?),
+        ("another key named in the signature", forged_key),
+        ("another version in the signature", edit("\"1.1.0\"", "\"9.9.9\"")),
+        ("another name in the signature", edit("\"test-echo\"", "\"test-other\"")),
+        ("the signature of another version", Sent { signature: old_sent.signature.clone(), ..sent.clone() }),
+        ("file renamed to another plugin", Sent { file_name: "github-1.1.0.mst".to_owned(), ..sent.clone() }),
+        ("file renamed to another version", Sent { file_name: "test-echo-2.0.0.mst".to_owned(), ..sent.clone() }),
+        ("signed as another plugin", Source { name: "test-other".to_owned(), ..new.clone() }.packed(&key)?),
+        ("signed as another version", Source { version: "2.0.0".to_owned(), ..new.clone() }.packed(&key)?),
+    ];
+    let before = left(&server)?;
+    let mut lines = Vec::new();
+    for (name, case) in cases {
+        lines.push(format!("{name}: {}", told(&case.to(&api).await?)));
+        assert_eq!(left(&server)?, before, "{name}");
+    }
+    assert_eq!(sent.to(&api).await?.0, 201);
+    lines.push(format!("an older version, replayed: {}", told(&old_sent.to(&api).await?)));
+    assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.1.0");
+    assert_eq!(old_sent.with(&api, true).await?.0, 200, "an operator may go back");
+    assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
+    assert_snapshot!(lines.join("\n"), @r#"
+    unsigned: 422 /signature: the package is not signed; send its file NAME-VERSION.mst.sig along
+    no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
+    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    by a stranger: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
+    by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
+    another key named in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    another version in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    another name in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
+    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    file renamed to another plugin: 422 /package: the package was renamed: the file's name says `github 1.1.0`, its manifest `test-echo 1.1.0`
+    file renamed to another version: 422 /package: the package was renamed: the file's name says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
+    signed as another plugin: 422 /package: the package was renamed: the signature says `test-other 1.1.0`, its manifest `test-echo 1.1.0`
+    signed as another version: 422 /package: the package was renamed: the signature says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade
+    "#);
+    Ok(())
+}
+
+/// The record outlives the folder: otherwise an old version would come in by way of an uninstall.
+#[tokio::test]
+async fn an_older_version_is_a_replay_after_an_uninstall_and_a_start_as_well() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let key = trusted(&api).await?;
+    let (old, new) = (Source::of("test-echo", "1.0.0")?, Source::of("test-echo", "1.1.0")?);
+    assert_eq!(new.packed(&key)?.to(&api).await?.0, 201);
+    assert_eq!(api.delete("/api/plugins/test-echo").await?.0, 204);
+    assert_eq!(old.packed(&key)?.to(&api).await?.0, 409);
+    server.restart().await?;
+    let api = server.api()?;
+    assert_eq!(old.packed(&key)?.to(&api).await?.0, 409);
+    assert_eq!(left(&server)?, ["plugins"]);
+    assert_eq!(new.packed(&key)?.to(&api).await?.0, 201);
+    Ok(())
+}
+
+#[tokio::test]
+async fn trust_is_given_listed_and_taken_back() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let key = SigningKey::generate()?;
+    let public_key = key.public().to_string();
+    let source = Source::of("test-echo", "1.0.0")?;
+    let mut answers = Answers::default();
+    answers.add("none", api.get("/api/trust").await?);
+    for (label, body) in [
+        ("given", json!({ "public_key": public_key, "name_glob": "test-*" })),
+        ("twice", json!({ "public_key": public_key, "name_glob": "test-*" })),
+        ("no key", json!({ "public_key": "ed25519:AAAA", "name_glob": "test-*" })),
+        ("no names", json!({ "public_key": public_key, "name_glob": "" })),
+        ("nothing", json!({})),
+    ] {
+        let (status, body) = api.post("/api/trust", &body).await?;
+        let shown = if status == 201 { body["name_glob"].clone() } else { body["detail"].clone() };
+        answers.add(label, (status, shown));
+    }
+    let (_, list) = api.get("/api/trust").await?;
+    assert_eq!(list["items"][0]["public_key"], public_key.as_str());
+    assert_eq!(source.packed(&key)?.to(&api).await?.0, 201);
+    let path = format!("/api/trust/{}", list["items"][0]["id"].as_str().unwrap_or_default());
+    answers.add("taken back", api.delete(&path).await?);
+    let (status, again) = api.delete(&path).await?;
+    answers.add("again", (status, again["detail"].clone()));
+    assert_snapshot!(answers, @r#"
+    none: 200 {"items":[],"next_cursor":null}
+    given: 201 "test-*"
+    twice: 409 "the key is trusted for these names already"
+    no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
+    no names: 422 "/name_glob: must not be empty"
+    nothing: 422 "/public_key: required field is missing"
+    taken back: 204
+    again: 404 "no such trust"
+    "#);
+    let answer = Source::of("test-echo", "1.1.0")?.packed(&key)?.to(&api).await?;
+    assert!(answer.0 == 422 && detail(&answer).contains("not trusted"), "{answer:?}");
+    // What is installed stays.
+    assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
+    Ok(())
+}
+
+/// There is no way to ask the API for less than a signature.
+#[tokio::test]
+async fn a_form_that_is_none_is_refused_by_its_field() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let key = trusted(&api).await?;
+    let sent = Source::of("test-echo", "1.0.0")?.packed(&key)?;
+    let package = || Part::bytes(sent.package.clone());
+    let signature = || Part::text(sent.signature.clone().unwrap_or_default());
+    let forms = [
+        ("no package", Form::new().part("signature", signature())),
+        ("unsigned", Form::new().part("package", package()).text("allow_unsigned", "true")),
+        ("two packages", Form::new().part("package", package()).part("package", package())),
+        ("two signatures", Form::new().part("signature", signature()).part("signature", signature())),
+        ("a long signature", Form::new().text("signature", "x".repeat(5000))),
+        ("a wrong flag", Form::new().part("package", package()).text("allow_downgrade", "maybe")),
+    ];
+    let mut answers = Answers::default();
+    for (label, form) in forms {
+        let (status, _, body) = send(api.request(Method::POST, "/api/plugins").multipart(form)).await?;
+        answers.add(label, (status, json!([body["errors"][0]["path"], body["errors"][0]["message"]])));
+    }
+    let cut = "--x\r\nContent-Disposition: form-data; name=\"package\"\r\n\r\nPK";
+    let request = api.request(Method::POST, "/api/plugins").header("Content-Type", "multipart/form-data; boundary=x");
+    let (status, _, body) = send(request.body(cut)).await?;
+    answers.add("cut off", (status, json!([body["errors"][0]["path"], null])));
+    let named = api.post("/api/plugins", &json!({ "name": "test-echo", "allow_unsigned": true })).await?;
+    answers.add("by name", (named.0, named.1["detail"].clone()));
+    assert_snapshot!(answers, @r#"
+    no package: 422 ["/package","required field is missing"]
+    unsigned: 422 ["/allow_unsigned","unknown field, expected `package`, `signature` or `allow_downgrade`"]
+    two packages: 422 ["/package","the field is there twice"]
+    two signatures: 422 ["/signature","the field is there twice"]
+    a long signature: 422 ["/signature","at most 4096 bytes are allowed"]
+    a wrong flag: 422 ["/allow_downgrade","expected `true` or `false`"]
+    cut off: 422 ["",null]
+    by name: 422 "/allow_unsigned: unknown field `allow_unsigned`, expected one of `name`, `version`, `allow_downgrade` at line 1 column 36"
+    "#);
+    assert_eq!(left(&server)?, ["plugins"]);
+    Ok(())
+}
