@@ -69,6 +69,11 @@ impl Client {
         self.send(Method::POST, path, &[], body).await
     }
 
+    /// PUT to the route made of `path`.
+    pub(super) async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(Method::PUT, path, &[], Some(body)).await
+    }
+
     async fn send(
         &self,
         method: Method,

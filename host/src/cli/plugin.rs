@@ -1,6 +1,13 @@
 //! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
 
+mod faults;
+mod feed;
+mod new;
+mod permissions;
+mod source;
+mod test;
 mod validate;
+mod workbench;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,10 +49,25 @@ Examples:
   monstrum plugin validate plugins/github
   monstrum plugin validate . --json
 
-Needs no server: manifest, translations and component are checked as a start would check them. It ends with 1 if the
-plugin would not load.";
+Needs no server: manifest, translations and component are checked as a start would check them, and what the plugin may
+do once it serves is told. It ends with 1 if the plugin would not load.";
 
-/// List, show, reload and check plugins
+const TEST_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin test .
+  monstrum plugin test plugins/github --json
+
+Runs each case of DIR/tests/*.yaml with the real component under the real host; only the network is played by the case.
+It ends with 1 if one of them fails. docs/authors-guide.md tells what a case consists of.";
+
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin schema > monstrum.schema.json
+
+An editor with a YAML language server checks a manifest by it whose first line is
+  # yaml-language-server: $schema=./monstrum.schema.json";
+
+/// Make, test, list, show, reload and check plugins
 #[derive(Subcommand)]
 pub(super) enum Plugin {
     /// List the plugins of the server
@@ -53,10 +75,14 @@ pub(super) enum Plugin {
     List,
     /// Show one plugin
     #[command(after_help = INFO_EXAMPLES)]
-    Info { name: String },
+    Info {
+        name: String,
+    },
     /// Load a plugin anew from its folder
     #[command(after_help = RELOAD_EXAMPLES)]
-    Reload { name: String },
+    Reload {
+        name: String,
+    },
     /// Put a version that needs approval in force
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve {
@@ -71,6 +97,16 @@ pub(super) enum Plugin {
         /// The folder that holds monstrum.yaml
         dir: PathBuf,
     },
+    New(new::New),
+    /// Run a plugin's test cases under the real host
+    #[command(after_help = TEST_EXAMPLES)]
+    Test {
+        /// The folder that holds monstrum.yaml, the component and tests/
+        dir: PathBuf,
+    },
+    /// Print the JSON Schema of the manifest
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema,
 }
 
 impl Plugin {
@@ -101,6 +137,11 @@ impl Plugin {
                 Ok(ExitCode::SUCCESS)
             }
             Plugin::Validate { dir } => validate::run(&dir, options.json).await,
+            Plugin::New(new) => new.run(options.json),
+            Plugin::Test { dir } => test::run(&dir, options.json).await,
+            Plugin::Schema => {
+                output::line(monstrum_manifest::json_schema_text().trim_end()).map(|()| ExitCode::SUCCESS)
+            }
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod auth;
 mod depth;
+mod document;
 mod error;
 mod fields;
 mod json_schema;
@@ -23,12 +24,13 @@ mod yaml;
 
 pub use auth::{fill, placeholders};
 pub use depth::json_depth;
+pub use document::{MANIFEST_DEPTH_MAX, fault_at, read_document};
 pub use error::{ManifestError, ManifestErrors};
 pub use fields::{check_fields, check_secret_fields};
-pub use json_schema::json_schema;
+pub use json_schema::{json_schema, json_schema_text};
 pub use locale::{LocaleError, Locales, accepted_languages};
 pub use model::*;
 pub use origin::{InvalidOrigin, OriginPattern};
-pub use parse::{MANIFEST_BYTES_MAX, MANIFEST_DEPTH_MAX, parse};
+pub use parse::{MANIFEST_BYTES_MAX, parse};
 pub use schema::{InputSchema, OutputSchema};
 pub use warnings::warnings;

@@ -262,6 +262,7 @@ impl Call {
             extra_roots: self.roots.clone(),
             clock: Arc::new(FixedClock::new(NOW)),
             observer: Some(Arc::new(move |step| steps.lock().unwrap().push(step))),
+            transport: None,
         })
     }
 
