@@ -1,15 +1,17 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `plugin validate` and `audit verify --data-dir` work on files; everything else is a client of
-//! the API. What a command finds goes to standard output, what it has to say about itself to standard error.
+//! `serve` runs the server; `plugin new`, `validate`, `test`, `dev`, `schema`, `completions` and `audit verify --data-dir`
+//! need none; everything else is a client of the API. What a command finds goes to standard output, what it has to say about itself to standard error.
 
 mod audit;
 mod client;
+mod completions;
 mod failure;
 mod key;
 mod output;
 mod plugin;
 mod serve;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 use monstrum_types::Secret;
 
 use crate::config::{DatabaseUrl, ServeFlags, Settings};
@@ -33,6 +36,7 @@ const DATABASE_HINT: &str = "is the database of --database-url running and withi
 const EXAMPLES: &str = "\
 Examples:
   monstrum serve                                  run a server from ./data
+  monstrum plugin new weather                     begin a plugin of your own
   monstrum plugin validate plugins/github         check a plugin before it is dropped in
   monstrum plugin list                            what the server has loaded
   monstrum audit list --status permission_denied  who was refused what
@@ -84,6 +88,13 @@ enum Command {
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
+    /// Print what a shell needs to complete commands
+    #[command(after_help = completions::EXAMPLES)]
+    Completions {
+        /// The shell
+        #[arg(value_parser = completions::shells())]
+        shell: Shell,
+    },
     /// Print the OpenAPI description of the API
     #[command(hide = true)]
     Openapi,
@@ -91,9 +102,12 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
-    let is_offline = is_offline(&matches);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let parsed = Cli::command().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((is_offline(&matches), Cli::from_arg_matches(&matches)?)));
+    let (is_offline, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::report(&error),
+    };
     let json = cli.options.json;
     let result = run(cli, is_offline);
     result.unwrap_or_else(|failure| failure.report(json))
@@ -119,6 +133,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Plugin(plugin) => plugin.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
+            Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
             Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),
         }
     });

@@ -1,5 +1,6 @@
 //! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
 
+mod dev;
 mod faults;
 mod feed;
 mod new;
@@ -98,6 +99,7 @@ pub(super) enum Plugin {
         dir: PathBuf,
     },
     New(new::New),
+    Dev(dev::Dev),
     /// Run a plugin's test cases under the real host
     #[command(after_help = TEST_EXAMPLES)]
     Test {
@@ -138,6 +140,7 @@ impl Plugin {
             }
             Plugin::Validate { dir } => validate::run(&dir, options.json).await,
             Plugin::New(new) => new.run(options.json),
+            Plugin::Dev(dev) => dev.run().await,
             Plugin::Test { dir } => test::run(&dir, options.json).await,
             Plugin::Schema => {
                 output::line(monstrum_manifest::json_schema_text().trim_end()).map(|()| ExitCode::SUCCESS)
