@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use monstrum_egress::{EgressOptions, Redactor};
-use monstrum_manifest::{FieldKind, Manifest};
+use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, Manifest};
 use monstrum_types::Secret;
 use serde_json::{Value, json};
 
@@ -144,10 +144,15 @@ impl Rig<'_> {
         bench.client().post(&["api", "bots", &bot, "tools", &case.tool, "call"], Some(&call)).await
     }
 
+    /// The case's own, or the first of the manifest that a person fills in.
     fn auth_method(&self, case: &Case) -> Value {
+        let by_hand = |method: &&AuthMethod| {
+            matches!(method.method, AuthKind::ApiKey | AuthKind::Token | AuthKind::SshKey | AuthKind::Basic)
+        };
+        let methods = &self.manifest.resource_type.auth_methods;
         match &case.resource.auth_method {
             Some(method) => json!(method),
-            None => json!(self.manifest.resource_type.auth_methods.first().map(|method| method.method)),
+            None => json!(methods.iter().find(by_hand).or(methods.first()).map(|method| method.method)),
         }
     }
 

@@ -12,7 +12,7 @@ const QUIET: Duration = Duration::from_millis(200);
 /// More files than the sources of a plugin have; the others are not looked at.
 const FILES_MAX: usize = 10_000;
 /// What builds write, and nobody saves.
-const BUILT: [&str; 3] = ["target", "plugin.wasm", "bindings.rs"];
+const BUILT: [&str; 4] = ["target", "plugin.wasm", "bindings.rs", "Cargo.lock"];
 
 /// When each file was written, and how long it is.
 type Files = BTreeMap<PathBuf, (SystemTime, u64)>;

@@ -46,7 +46,7 @@ pub(super) struct Resource {
     pub(super) config: Map<String, Value>,
     #[serde(default)]
     pub(super) network: Map<String, Value>,
-    /// Of the credential; the manifest's first where none is named.
+    /// Of the credential; the manifest's first that a person fills in, where none is named.
     #[serde(default)]
     pub(super) auth_method: Option<String>,
     /// Dummies. Without any, the resource has no credential.
