@@ -38,7 +38,8 @@ fn hint(error: &clap::Error) -> String {
     let suggested = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
     let suggestion = suggested.into_iter().find_map(|kind| error.get(kind)).and_then(|value| match value {
         ContextValue::String(one) => Some(one.clone()),
-        ContextValue::Strings(all) => all.first().cloned(),
+        // The likeliest comes last.
+        ContextValue::Strings(all) => all.last().cloned(),
         _ => None,
     });
     let command = match error.get(ContextKind::Usage) {
