@@ -106,9 +106,9 @@ async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
     assert!(curl.contains("/tools/weather_get_item/call"), "{curl}");
 
     let id = json!({ "id": "a-7" });
-    let answer = api.call(bot, "weather_get_item", &id).await?;
-    assert_eq!(answer["code"], "unauthenticated", "{answer}");
-    dev.line("call weather_get_item: error (unauthenticated), ").await?;
+    let answer = api.call(bot, "weather_get_item", &json!({})).await?;
+    assert_eq!(answer["code"], "invalid_params", "{answer}");
+    dev.line("call weather_get_item: error (invalid_params), ").await?;
 
     save(
         &code,
