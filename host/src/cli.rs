@@ -106,7 +106,7 @@ pub fn main() -> ExitCode {
     let parsed = parsed.and_then(|matches| Ok((is_offline(&matches), Cli::from_arg_matches(&matches)?)));
     let (is_offline, cli) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return usage::report(&error),
+        Err(error) => return usage::report(&error, &Cli::command()),
     };
     let json = cli.options.json;
     let result = run(cli, is_offline);

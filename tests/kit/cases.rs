@@ -121,7 +121,7 @@ async fn what_is_not_as_declared_is_told_where_it_differs() -> Result<()> {
     assert_eq!(faults[0], json!(["data/id: expected 2, found 1", "data/more: expected \"x\", found nothing"]));
     let header = "http: GET https://api.github.com/repos/acme/site: header authorization: expected `Bearer another`, found `Bearer [redacted]`";
     assert_eq!(faults[1], json!([header]));
-    let connect = "GitHub request error: connect: the case has no answer to this request";
+    let connect = "GitHub request error: the case has no answer to this request";
     assert_eq!(
         faults[2],
         json!([

@@ -44,7 +44,8 @@ struct Credential {
     method: AuthKind,
     secret_fields: Vec<String>,
     inject: Vec<InjectRule>,
-    audience: Vec<OriginPattern>,
+    /// Null: wherever the operator says that `api_base` is.
+    audience: Option<Vec<OriginPattern>>,
 }
 
 #[derive(Serialize)]
@@ -146,6 +147,8 @@ fn defaults(manifest: &Manifest) -> Map<String, Value> {
 
 fn credential(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> Credential {
     let fields = method.credential_fields(&manifest.resource_type).iter();
+    let is_api_base_open = !config.contains_key("api_base")
+        && manifest.resource_type.config_schema.iter().any(|field| field.field == "api_base");
     Credential {
         method: method.method,
         secret_fields: fields
@@ -153,7 +156,10 @@ fn credential(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Val
             .map(|field| field.field.clone())
             .collect(),
         inject: method.inject_rules(),
-        audience: method.audience(config, &manifest.executor),
+        audience: match (&method.audience, is_api_base_open) {
+            (None, true) => None,
+            _ => Some(method.audience(config, &manifest.executor)),
+        },
     }
 }
 
@@ -179,7 +185,10 @@ impl Credential {
             InjectRule::Body(rule) => format!("body {}: {}", rule.body, rule.value),
             InjectRule::Path(rule) => format!("path {} = {}", rule.path, rule.value),
         }));
-        let audience = words(self.audience.iter().map(ToString::to_string));
+        let audience = match &self.audience {
+            Some(origins) => words(origins.iter().map(ToString::to_string)),
+            None => "the origin of api_base".to_owned(),
+        };
         format!("{}: {rules}, to {audience}", word(&self.method))
     }
 }
