@@ -32,6 +32,7 @@ async fn from_nothing_to_an_answered_call_by_cargo_component() -> Result<()> {
     from_nothing_to_an_answered_call(COMPONENT, "wasm32-wasip1").await
 }
 
+#[expect(clippy::print_stdout, reason = "how long it took is what a reader of the log looks for")]
 async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Result<()> {
     let mut server = Server::prepare(&[])?;
     server.launch().await?;
@@ -42,8 +43,9 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     // What a umask left to the group is no fault of the plugin.
     fs::set_permissions(folder.join("plugin.wasm"), fs::Permissions::from_mode(0o644))?;
     kit(&server, &["plugin", "validate", "weather"]).await?;
+    fs::write(folder.join("tests/guide.yaml"), case_of_the_guide()?)?;
     let told = kit(&server, &["plugin", "test", "weather"]).await?;
-    assert!(told.ends_with("2 cases passed\n"), "{told}");
+    assert!(told.ends_with("3 cases passed\n"), "{told}");
     drop_in(&folder, &server.plugins_dir().join("weather"))?;
     kit(&server, &["plugin", "reload", "weather"]).await?;
     let answer = call(&server).await?;
@@ -54,11 +56,22 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     Ok(())
 }
 
+/// The case with every field that the author's guide shows.
+fn case_of_the_guide() -> Result<&'static str> {
+    let guide = include_str!("../../docs/authors-guide.md");
+    let case = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    case.context("the guide shows a case")
+}
+
 /// What an operator copies: the plugin without its sources.
 fn drop_in(folder: &Path, target: &Path) -> Result<()> {
     fs::create_dir_all(target.join("locales"))?;
     for file in ["monstrum.yaml", "plugin.wasm", "locales/en.json"] {
         fs::copy(folder.join(file), target.join(file))?;
+        fs::set_permissions(target.join(file), fs::Permissions::from_mode(0o644))?;
+    }
+    for folder in [target, &target.join("locales")] {
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
 }

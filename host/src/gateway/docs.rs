@@ -95,7 +95,7 @@ pub async fn openapi(_: Reader) -> Response {
 #[utoipa::path(get, path = "/api/manifest.schema.json", tag = "description",
     responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
 pub async fn manifest_schema(_: Reader) -> Response {
-    ([(header::CONTENT_TYPE, "application/schema+json")], monstrum_manifest::json_schema_text()).into_response()
+    ([(header::CONTENT_TYPE, "application/json")], monstrum_manifest::json_schema_text()).into_response()
 }
 
 /// Leads to the page of the API

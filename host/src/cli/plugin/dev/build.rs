@@ -20,7 +20,7 @@ pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBu
     // Errors are shown as always; what was built is told as JSON, wherever the target folder is.
     command.arg("--message-format=json-render-diagnostics").current_dir(dir);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
-    let output = command.spawn().and_then(|child| Ok(child.wait_with_output()));
+    let output = command.spawn().map(tokio::process::Child::wait_with_output);
     let cannot_run =
         |error| Failure::of("cannot run cargo", &error, "install Rust with rustup, and have cargo in the PATH");
     let output = output.map_err(cannot_run)?.await.map_err(cannot_run)?;
@@ -29,9 +29,9 @@ pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBu
         return Err(Failure::new("the plugin was not built", hint));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let built =
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter_map(|message| component(&message));
-    built.last().ok_or_else(|| {
+    // The author's own crate is built last.
+    let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
+    messages.find_map(|message| component(&message)).ok_or_else(|| {
         Failure::new("cargo has built no component", "is crate-type = [\"cdylib\"] in the [lib] of Cargo.toml?")
     })
 }
