@@ -22,6 +22,9 @@ use crate::cli::run;
 /// Far longer than a build of a plugin takes on a busy machine.
 const BUILD_MAX: Duration = Duration::from_secs(900);
 
+/// Held by a test that builds a plugin: one build at a time is enough for a machine that runs other tests as well.
+static BUILDING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// Runs cargo in a plugin's folder as its author would, apart from what this run of cargo has set.
 async fn cargo(folder: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("cargo");

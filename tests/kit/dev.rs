@@ -13,7 +13,7 @@ use support::{Api, Server};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::kit::{items, weather};
+use crate::kit::{BUILDING, items, weather};
 
 /// A build of a plugin, the first time with all that it consists of.
 const TOLD_MAX: Duration = Duration::from_secs(600);
@@ -91,6 +91,7 @@ fn save(file: &Path, from: &str, to: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_save_is_built_loaded_and_told_of() -> Result<()> {
+    let _one_at_a_time = BUILDING.lock().await;
     let server = Server::prepare(&[])?;
     let folder = weather(&server).await?;
     let temporary = server.home().join("temporary");

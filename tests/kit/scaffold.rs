@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::Server;
 
 use crate::cli::{parsed, run};
-use crate::kit::{cargo, items, kit, weather};
+use crate::kit::{BUILDING, cargo, items, kit, weather};
 
 /// By cargo alone.
 const PLAIN: &[&str] = &["build", "--release", "--target", "wasm32-wasip2"];
@@ -19,7 +19,10 @@ const COMPONENT: &[&str] = &["component", "build", "--release"];
 
 #[tokio::test]
 async fn from_nothing_to_an_answered_call_by_plain_cargo() -> Result<()> {
-    from_nothing_to_an_answered_call(PLAIN, "wasm32-wasip2").await
+    let _one_at_a_time = BUILDING.lock().await;
+    let server = from_nothing_to_an_answered_call(PLAIN, "wasm32-wasip2").await?;
+    cargo(&server.home().join("weather"), &["test"]).await?;
+    Ok(())
 }
 
 #[tokio::test]
@@ -29,11 +32,13 @@ async fn from_nothing_to_an_answered_call_by_cargo_component() -> Result<()> {
         eprintln!("cargo-component is not installed; `cargo xtask test` does that");
         return Ok(());
     }
-    from_nothing_to_an_answered_call(COMPONENT, "wasm32-wasip1").await
+    let _one_at_a_time = BUILDING.lock().await;
+    from_nothing_to_an_answered_call(COMPONENT, "wasm32-wasip1").await?;
+    Ok(())
 }
 
 #[expect(clippy::print_stdout, reason = "how long it took is what a reader of the log looks for")]
-async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Result<()> {
+async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Result<Server> {
     let mut server = Server::prepare(&[])?;
     server.launch().await?;
     let began = Instant::now();
@@ -52,8 +57,7 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     let took = began.elapsed();
     assert_eq!(answer["data"], json!({ "id": "a-7", "authorization": "[redacted]" }), "{answer}");
     println!("from nothing to an answered call by `cargo {}`: {:.1} s", build.join(" "), took.as_secs_f64());
-    cargo(&folder, &["test"]).await?;
-    Ok(())
+    Ok(server)
 }
 
 /// The case with every field that the author's guide shows.
