@@ -10,6 +10,7 @@ mod cli;
 mod crash;
 mod hostile;
 mod http;
+mod kit;
 mod locked;
 mod packages;
 mod postgres;

@@ -73,6 +73,11 @@ pub struct Running {
 
 /// Starts a server. It answers when this returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
+    start_with(settings, EgressOptions::default()).await
+}
+
+/// The same with another way out, as the author's kit wants it.
+pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Running, BootError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings.data_dir, settings.database_url.as_ref(), clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
@@ -93,8 +98,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     let keys = data.newest_audit_keys();
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let executor =
-        Executor::new(Egress::new(EgressOptions::default()), Lanes::new(settings.calls_at_once), settings.ceilings);
+    let executor = Executor::new(Egress::new(egress), Lanes::new(settings.calls_at_once), settings.ceilings);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let registry = settings.registry.clone();

@@ -1,11 +1,12 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `plugin validate`, `plugin pack`, `registry index` and `audit verify --data-dir` work on files;
-//! everything else is a client of the API. What a command finds goes to standard output, what it has to say about itself
-//! to standard error.
+//! `serve` runs the server; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`,
+//! `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
+//! goes to standard output, what it has to say about itself to standard error.
 
 mod audit;
 mod client;
+mod completions;
 mod doctor;
 mod failure;
 mod key;
@@ -14,6 +15,7 @@ mod plugin;
 mod registry;
 mod serve;
 mod trust;
+mod usage;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 use monstrum_types::Secret;
 
 use crate::config::{DatabaseUrl, ServeFlags, Settings};
@@ -37,6 +40,7 @@ const DATABASE_HINT: &str = "is the database of --database-url running and withi
 const EXAMPLES: &str = "\
 Examples:
   monstrum serve                                  run a server from ./data
+  monstrum plugin new weather                     begin a plugin of your own
   monstrum plugin validate plugins/github         check a plugin before it is dropped in
   monstrum plugin install github-1.0.0.mst        install a signed package
   monstrum plugin list                            what the server has loaded
@@ -95,6 +99,13 @@ enum Command {
     #[command(subcommand)]
     Key(key::Key),
     Doctor(Box<doctor::Doctor>),
+    /// Print what a shell needs to complete commands
+    #[command(after_help = completions::EXAMPLES)]
+    Completions {
+        /// The shell
+        #[arg(value_parser = completions::shells())]
+        shell: Shell,
+    },
     /// Print the OpenAPI description of the API
     #[command(hide = true)]
     Openapi,
@@ -102,9 +113,12 @@ enum Command {
 
 /// Runs the command that the arguments name.
 pub fn main() -> ExitCode {
-    let matches = Cli::command().get_matches();
-    let is_offline = is_offline(&matches);
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let parsed = Cli::command().try_get_matches();
+    let parsed = parsed.and_then(|matches| Ok((is_offline(&matches), Cli::from_arg_matches(&matches)?)));
+    let (is_offline, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return usage::report(&error, &Cli::command()),
+    };
     let json = cli.options.json;
     let result = run(cli, is_offline);
     result.unwrap_or_else(|failure| failure.report(json))
@@ -133,6 +147,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
+            Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
             Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),
         }
     });

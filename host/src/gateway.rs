@@ -70,6 +70,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
         .routes(routes!(docs::openapi))
+        .routes(routes!(docs::manifest_schema))
         .routes(routes!(docs::page))
         .routes(routes!(workspaces::list))
         .routes(routes!(workspaces::show, workspaces::update, workspaces::delete))

@@ -72,13 +72,11 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     [exit 1]
     [stderr]
     error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
-
-    For more information, try '--help'.
+    hint: `monstrum audit list --help` shows what there is, with examples
     [exit 2]
     [stderr]
     error: invalid value '0' for '--limit <ROWS>': 0 is not in 1..=100000
-
-    For more information, try '--help'.
+    hint: `monstrum audit list --help` shows what there is, with examples
     [exit 2]
     [stderr]
     error: The input is not acceptable (422)

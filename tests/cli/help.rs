@@ -16,13 +16,14 @@ async fn every_command_helps() -> Result<()> {
     Usage: monstrum [OPTIONS] <COMMAND>
 
     Commands:
-      serve     Run the server
-      plugin    Pack, install, list, show, reload and check plugins
-      trust     Say whose packages may be installed
-      registry  Make a registry of packages
-      audit     Read and verify the audit
-      key       Make API keys
-      doctor    Look for weak settings and for what is broken
+      serve        Run the server
+      plugin       Make, test, pack, install, list, show, reload and check plugins
+      trust        Say whose packages may be installed
+      registry     Make a registry of packages
+      audit        Read and verify the audit
+      key          Make API keys
+      doctor       Look for weak settings and for what is broken
+      completions  Print what a shell needs to complete commands
 
     Options:
       -h, --help     Print help
@@ -37,6 +38,7 @@ async fn every_command_helps() -> Result<()> {
 
     Examples:
       monstrum serve                                  run a server from ./data
+      monstrum plugin new weather                     begin a plugin of your own
       monstrum plugin validate plugins/github         check a plugin before it is dropped in
       monstrum plugin install github-1.0.0.mst        install a signed package
       monstrum plugin list                            what the server has loaded
@@ -60,9 +62,14 @@ async fn every_command_helps() -> Result<()> {
         &["trust", "list"],
         &["trust", "remove"],
         &["registry", "index"],
+        &["plugin", "new"],
+        &["plugin", "test"],
+        &["plugin", "dev"],
+        &["plugin", "schema"],
         &["audit", "list"],
         &["audit", "verify"],
         &["key", "create"],
+        &["completions"],
     ] {
         let output = run(&server, &[command, &["--help"]].concat()).await?;
         let text = String::from_utf8(output.stdout)?;
@@ -73,5 +80,34 @@ async fn every_command_helps() -> Result<()> {
     let version = run(&server, &["--version"]).await?;
     assert_eq!(String::from_utf8(version.stdout)?, format!("monstrum {}\n", env!("CARGO_PKG_VERSION")));
     assert!(!server.data_dir().exists(), "help makes nothing");
+    Ok(())
+}
+
+/// Every shell gets a script that names every command; bash itself reads its own.
+#[tokio::test]
+async fn shells_complete_every_command() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    for shell in ["bash", "zsh", "fish"] {
+        let output = run(&server, &["completions", shell]).await?;
+        let script = String::from_utf8(output.stdout)?;
+        assert!(output.status.success(), "{shell}");
+        for word in ["serve", "plugin", "validate", "reload", "completions", "data-dir"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        if shell == "bash" {
+            let file = server.home().join("monstrum.bash");
+            std::fs::write(&file, &script)?;
+            let ask = "source monstrum.bash; COMP_WORDS=(monstrum plugin val); COMP_CWORD=2; _monstrum monstrum val plugin; echo \"${COMPREPLY[@]}\"";
+            let bash =
+                tokio::process::Command::new("bash").args(["--norc", "-c", ask]).current_dir(server.home()).output();
+            assert_eq!(String::from_utf8(bash.await?.stdout)?.trim(), "validate");
+        }
+    }
+    let refused = told(&server, &["completions", "tcsh"]).await?;
+    assert!(
+        refused.contains("[possible values: bash, zsh, fish]")
+            && refused.contains("\nhint: `monstrum completions --help`"),
+        "{refused}"
+    );
     Ok(())
 }

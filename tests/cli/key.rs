@@ -73,22 +73,19 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
       --kind <KIND>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR>
-
-    For more information, try '--help'.
+    hint: `monstrum key create --help` shows what there is, with examples
     [exit 2]
     [stderr]
     error: invalid value 'god' for '--kind <KIND>'
       [possible values: root, admin, operator, bot]
-
-    For more information, try '--help'.
+    hint: `monstrum key create --help` shows what there is, with examples
     [exit 2]
     [stderr]
     error: the following required arguments were not provided:
       --bot-id <ID>
 
     Usage: monstrum key create --name <NAME> --kind <KIND> --url <URL> --data-dir <DIR> --bot-id <ID>
-
-    For more information, try '--help'.
+    hint: `monstrum key create --help` shows what there is, with examples
     [exit 2]
     [stderr]
     error: The input is not acceptable (422)

@@ -168,8 +168,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
     error: unexpected argument '--colour' found
 
     Usage: monstrum plugin list [OPTIONS]
-
-    For more information, try '--help'.
+    hint: `monstrum plugin list --help` shows what there is, with examples
     [exit 2]
     $ plugin lst x
     [stderr]
@@ -178,8 +177,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       tip: a similar subcommand exists: 'list'
 
     Usage: monstrum plugin [OPTIONS] <COMMAND>
-
-    For more information, try '--help'.
+    hint: `monstrum plugin --help` shows what there is, with examples
     [exit 2]
     $ plugin info
     [stderr]
@@ -187,8 +185,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       <NAME>
 
     Usage: monstrum plugin info --data-dir <DIR> <NAME>
-
-    For more information, try '--help'.
+    hint: `monstrum plugin info --help` shows what there is, with examples
     [exit 2]
     "#);
     Ok(())

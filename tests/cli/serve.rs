@@ -95,8 +95,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 8080
     [stderr]
     error: invalid value '8080' for '--listen <ADDR:PORT>': invalid socket address syntax
-
-    For more information, try '--help'.
+    hint: `monstrum serve --help` shows what there is, with examples
     [exit 2]
     $ --listen 127.0.0.1:0 --data-dir file
     [stderr]
@@ -160,16 +159,14 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
       tip: a similar argument exists: '--listen'
 
     Usage: monstrum serve --listen <ADDR:PORT>
-
-    For more information, try '--help'.
+    hint: `monstrum serve --help` shows what there is, with examples
     [exit 2]
     $ extra
     [stderr]
     error: unexpected argument 'extra' found
 
     Usage: monstrum serve [OPTIONS]
-
-    For more information, try '--help'.
+    hint: `monstrum serve --help` shows what there is, with examples
     [exit 2]
     $ unknown setting
     [stderr]

@@ -185,6 +185,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/keys                                          401  401  201  201  403  403  201
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
     POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
+    GET    /api/manifest.schema.json                          401  401  200  200  200  200  200
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
     GET    /api/plugins                                       401  401  200  200  200  403  200
     POST   /api/plugins                                       401  401  422  403  403  403  403

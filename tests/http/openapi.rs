@@ -53,9 +53,16 @@ async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
     let mut open = Server::prepare(&[])?.argument("--public-docs");
     open.launch().await?;
     let mut table = Vec::new();
-    for path in
-        ["/api/openapi.json", "/docs", "/docs/", "/docs/swagger-ui.css", "/docs/nothing", "/metrics", "/api/roles"]
-    {
+    for path in [
+        "/api/openapi.json",
+        "/api/manifest.schema.json",
+        "/docs",
+        "/docs/",
+        "/docs/swagger-ui.css",
+        "/docs/nothing",
+        "/metrics",
+        "/api/roles",
+    ] {
         let mut row = Vec::new();
         for server in [&closed, &open] {
             for api in [server.api()?, Api::new(server.url().context("it runs")?, "")?] {
@@ -66,6 +73,7 @@ async fn documents_need_a_key_unless_they_are_public() -> Result<()> {
     }
     assert_snapshot!(table.join("\n"), @r#"
     /api/openapi.json: 200 401 200 200
+    /api/manifest.schema.json: 200 401 200 200
     /docs: 303 401 303 303
     /docs/: 200 401 200 200
     /docs/swagger-ui.css: 200 401 200 200

@@ -15,4 +15,4 @@ pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
-pub use server::{Server, install_tls};
+pub use server::{Server, install_tls, program};

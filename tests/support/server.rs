@@ -41,6 +41,11 @@ struct Process {
     readers: Vec<JoinHandle<()>>,
 }
 
+/// The program, for what is run in another way than as a server.
+pub fn program() -> Result<PathBuf> {
+    files::binary("monstrum")
+}
+
 /// Installs the TLS library of the process, which the HTTP clients need; once is enough.
 pub fn install_tls() {
     static INSTALLED: Once = Once::new();

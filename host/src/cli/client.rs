@@ -103,6 +103,11 @@ impl Client {
         }
     }
 
+    /// PUT to the route made of `path`.
+    pub(super) async fn put(&self, path: &[&str], body: &Value) -> Result<Value, Failure> {
+        self.send(Method::PUT, path, &[], Some(body)).await
+    }
+
     async fn send(
         &self,
         method: Method,

@@ -43,6 +43,18 @@ impl Failure {
         self
     }
 
+    /// The same, of a part of something larger.
+    pub(super) fn about(mut self, part: &str) -> Self {
+        self.message = format!("{part}: {}", self.message);
+        self
+    }
+
+    /// What went wrong in one line, for a report of its own.
+    pub(super) fn sentence(&self) -> String {
+        let parts = std::iter::once(&self.message).chain(&self.causes);
+        parts.map(|part| part.replace('\n', "; ")).collect::<Vec<_>>().join(": ")
+    }
+
     /// Standard output took no more.
     pub(super) fn of_output(error: &io::Error) -> Self {
         let mut failure = Failure::of("cannot write to standard output", error, "is the disk full?");

@@ -1,12 +1,20 @@
 //! `monstrum plugin`: what a server has loaded, and what a folder is worth before a server sees it.
 
+mod dev;
+mod faults;
+mod feed;
 mod install;
+mod new;
 mod pack;
+mod permissions;
 mod search;
 mod signing;
+mod source;
+mod test;
 mod uninstall;
 mod update;
 mod validate;
+mod workbench;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -48,10 +56,25 @@ Examples:
   monstrum plugin validate plugins/github
   monstrum plugin validate . --json
 
-Needs no server: manifest, translations and component are checked as a start would check them. It ends with 1 if the
-plugin would not load.";
+Needs no server: manifest, translations and component are checked as a start would check them, and what the plugin may
+do once it serves is told. It ends with 1 if the plugin would not load.";
 
-/// Pack, install, list, show, reload and check plugins
+const TEST_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin test .
+  monstrum plugin test plugins/github --json
+
+Runs each case of DIR/tests/*.yaml with the real component under the real host; only the network is played by the case.
+It ends with 1 if one of them fails. docs/authors-guide.md tells what a case consists of.";
+
+const SCHEMA_EXAMPLES: &str = "\
+Examples:
+  monstrum plugin schema > monstrum.schema.json
+
+An editor with a YAML language server checks a manifest by it whose first line is
+  # yaml-language-server: $schema=./monstrum.schema.json";
+
+/// Make, test, pack, install, list, show, reload and check plugins
 #[derive(Subcommand)]
 pub(super) enum Plugin {
     /// List the plugins of the server
@@ -86,6 +109,17 @@ pub(super) enum Plugin {
     Uninstall(uninstall::Uninstall),
     Update(update::Update),
     Search(search::Search),
+    New(new::New),
+    Dev(dev::Dev),
+    /// Run a plugin's test cases under the real host
+    #[command(after_help = TEST_EXAMPLES)]
+    Test {
+        /// The folder that holds monstrum.yaml, the component and tests/
+        dir: PathBuf,
+    },
+    /// Print the JSON Schema of the manifest
+    #[command(after_help = SCHEMA_EXAMPLES)]
+    Schema,
 }
 
 impl Plugin {
@@ -113,6 +147,12 @@ impl Plugin {
             Plugin::Uninstall(uninstall) => uninstall.run(options).await,
             Plugin::Update(update) => update.run(options).await,
             Plugin::Search(search) => search.run(options).await,
+            Plugin::New(new) => new.run(options.json),
+            Plugin::Dev(dev) => dev.run().await,
+            Plugin::Test { dir } => test::run(&dir, options.json).await,
+            Plugin::Schema => {
+                output::line(monstrum_manifest::json_schema_text().trim_end()).map(|()| ExitCode::SUCCESS)
+            }
         }
     }
 }

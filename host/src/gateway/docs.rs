@@ -93,6 +93,13 @@ pub async fn openapi(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], served()).into_response()
 }
 
+/// Shows the JSON Schema of a plugin's manifest, for editors
+#[utoipa::path(get, path = "/api/manifest.schema.json", tag = "description",
+    responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
+pub async fn manifest_schema(_: Reader) -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], monstrum_manifest::json_schema_text()).into_response()
+}
+
 /// Leads to the page of the API
 #[utoipa::path(get, path = "/docs", tag = "description",
     responses((status = 303, description = "to /docs/"), (status = "4XX", body = ProblemBody)))]
@@ -161,6 +168,7 @@ mod tests {
         GET /metrics
         GET /docs
         GET /api/openapi.json
+        GET /api/manifest.schema.json
         GET /api/workspaces
         POST /api/workspaces
         GET /api/workspaces/{id}

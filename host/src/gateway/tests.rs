@@ -137,7 +137,8 @@ async fn a_bot_key_reaches_its_own_tools_and_nothing_else() {
     let (own, other) = (server.bot("own").await, server.bot("other").await);
     let key = server.key("bot", Some(&own)).await;
     for (method, path) in routes() {
-        if matches!(path.as_str(), "/healthz" | "/readyz" | "/api/openapi.json" | "/docs") {
+        let is_document = matches!(path.as_str(), "/api/openapi.json" | "/api/manifest.schema.json" | "/docs");
+        if is_document || matches!(path.as_str(), "/healthz" | "/readyz") {
             continue;
         }
         let path = path.replace("019a0000-0000-7000-8000-000000000001", &other);
@@ -326,7 +327,7 @@ async fn bad_requests_get_the_one_envelope() {
 #[tokio::test]
 async fn the_setting_opens_documents_and_nothing_else() {
     let server = Server::start(true).await;
-    for path in ["/api/openapi.json", "/metrics", "/docs/", "/docs/swagger-ui.css"] {
+    for path in ["/api/openapi.json", "/api/manifest.schema.json", "/metrics", "/docs/", "/docs/swagger-ui.css"] {
         assert_eq!(server.ask("", Method::GET, path, None).await.status, StatusCode::OK, "{path}");
     }
     assert_eq!(server.ask("", Method::GET, "/api/bots", None).await.status, StatusCode::UNAUTHORIZED);

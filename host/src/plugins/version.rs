@@ -116,10 +116,12 @@ pub async fn build(
     // Its start is tried out with the memory that its calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
+    let mut warnings = monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob);
+    warnings.extend(locales.warnings(&manifest));
     Ok(Plugin {
         name: manifest.name.clone(),
         digest: component.digest().clone(),
-        warnings: monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob),
+        warnings,
         manifest,
         component,
         tools,

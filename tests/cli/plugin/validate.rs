@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use anyhow::{Context, Result, ensure};
 use insta::{assert_json_snapshot, assert_snapshot};
+use serde_json::json;
 use support::Server;
 
 use crate::cli::{parsed, run, told};
@@ -28,6 +29,25 @@ async fn a_good_folder_is_valid() -> Result<()> {
     let server = Server::prepare(&["test-echo", "github"])?;
     assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
     test-echo 1.0.0 is valid: 8 tools, component [digest]
+
+    may use      http
+    may reach    what the operator sets as api_base
+    credentials  token: header Authorization: Bearer {access_token}, to the origin of api_base
+                 api_key: header X-API-Key: {api_key}, query api_key={api_key}, to the origin of api_base
+                 basic: basic {username}:{password}, to the origin of api_base
+    limits       1000000000 fuel, 64 MiB, 30 s a call
+
+     TOOL                 OPERATION      BOUNDED BY
+     test_echo_run        echo.read      repos, paths, labels
+     test_echo_again      echo.read      repos, paths, labels
+     test_echo_write      echo.write     repos, paths, labels, kinds
+     test_echo_open       echo.open      repos
+     test_echo_mismatch   echo.mismatch  repos
+     test_echo_unhandled  nothing.run    nothing
+     test_echo_fetch      fetch.run      nothing
+     test_echo_flood      flood.run      nothing
+
+    no scope can bound the parameters of: test_echo_unhandled, test_echo_fetch, test_echo_flood
     [stderr]
     warning: scope dimension `repos`: tool `test_echo_unhandled` declares none of its param_paths, so a binding that constrains the dimension denies the tool
     warning: scope dimension `repos`: tool `test_echo_fetch` declares none of its param_paths, so a binding that constrains the dimension denies the tool
@@ -46,10 +66,27 @@ async fn a_good_folder_is_valid() -> Result<()> {
     "#);
     assert_snapshot!(told(&server, &["plugin", "validate", "plugins/github/"]).await?, @r#"
     github 1.0.0 is valid: 8 tools, component [digest]
+
+    may use      http
+    may reach    https://api.github.com (api_base, unless the operator sets another)
+    credentials  oauth2_auth_code: header Authorization: Bearer {access_token}, to https://api.github.com
+                 token: header Authorization: Bearer {access_token}, to https://api.github.com
+    limits       1000000000 fuel, 64 MiB, 30 s a call
+
+     TOOL                  OPERATION            BOUNDED BY
+     github_list_issues    issue.read           repos
+     github_create_issue   issue.write          repos
+     github_update_issue   issue.write          repos
+     github_add_labels     issue.label.write    repos
+     github_remove_labels  issue.label.write    repos
+     github_add_comment    issue.comment.write  repos
+     github_list_comments  issue.comment.read   repos
+     github_get_repo       repo.read            repos
     [exit 0]
     "#);
-    let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
+    let (code, mut report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
     assert_eq!(code, Some(0));
+    let permissions = report["permissions"].take();
     assert_json_snapshot!(stable(&report), @r#"
     {
       "valid": true,
@@ -88,10 +125,23 @@ async fn a_good_folder_is_valid() -> Result<()> {
       "capabilities": [
         "http"
       ],
+      "permissions": null,
       "errors": [],
       "warnings": []
     }
     "#);
+    let tool = json!({ "name": "github_get_repo", "operation": "repo.read", "dimensions": ["repos"], "denied_by": [] });
+    assert_eq!(permissions["tools"][7], tool);
+    let token = json!({
+        "method": "token", "secret_fields": ["access_token"], "audience": ["https://api.github.com"],
+        "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
+    });
+    assert_eq!(permissions["credentials"][1], token);
+    assert_eq!(permissions["limits"], json!({ "fuel": 1_000_000_000, "memory_mib": 64, "timeout_s": 30 }));
+    let (_, echo) = parsed(&server, &VALIDATE).await?;
+    let unbounded = json!(["test_echo_unhandled", "test_echo_fetch", "test_echo_flood"]);
+    assert_eq!(echo["permissions"]["unconstrained_tools"], unbounded);
+    assert_eq!(echo["permissions"]["credentials"][0]["audience"], json!(null));
     Ok(())
 }
 
@@ -179,6 +229,18 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     "version: one": plugins/test-echo/monstrum.yaml:2:10: "version": "expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number"
     "author: Monstrum\nauthor: Twice": plugins/test-echo/monstrum.yaml:5:1: "author": "the key is there twice"
     "#);
+    Ok(())
+}
+
+/// A translation of nothing is most often a misspelled one.
+#[tokio::test]
+async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
+    let server = Server::prepare(&["github"])?;
+    let locale = server.plugins_dir().join("github/locales/de.json");
+    fs::write(locale, r#"{ "tools.github_get_repos.description": "Zeigt ein Repository" }"#)?;
+    let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
+    let warning = "translations `de`: `tools.github_get_repos.description` is no text of the manifest";
+    assert_eq!((code, &report["warnings"]), (Some(0), &json!([warning])));
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::future::BoxFuture;
 use monstrum_types::{Clock, Failure, FailureCode, SystemClock};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
@@ -34,6 +35,15 @@ pub struct EgressOptions {
     pub observer: Option<Arc<StepObserver>>,
     /// The most that a response's body may decode to.
     pub response_body_bytes_max: usize,
+    /// Where requests go in place of the network. A server has none.
+    pub transport: Option<Arc<dyn Transport>>,
+}
+
+/// Takes the place of the network, and of nothing else: what reaches it has passed every check and carries its
+/// credential, and what comes from it is bounded and redacted like the answer of any upstream.
+pub trait Transport: Send + Sync {
+    /// One request and its answer.
+    fn exchange(&self, request: http::Request<Vec<u8>>) -> BoxFuture<'_, Result<http::Response<Vec<u8>>, Failure>>;
 }
 
 impl Default for EgressOptions {
@@ -44,6 +54,7 @@ impl Default for EgressOptions {
             clock: Arc::new(SystemClock),
             observer: None,
             response_body_bytes_max: RESPONSE_BODY_BYTES_MAX,
+            transport: None,
         }
     }
 }
@@ -164,6 +175,16 @@ pub(crate) fn request(outgoing: Outgoing) -> reqwest::Request {
     *request.headers_mut() = outgoing.headers;
     *request.body_mut() = outgoing.body.map(reqwest::Body::from);
     request
+}
+
+/// `outgoing` as a [`Transport`] takes it.
+pub(crate) fn plain_request(outgoing: Outgoing) -> Result<http::Request<Vec<u8>>, Failure> {
+    let mut request = http::Request::new(outgoing.body.unwrap_or_default());
+    *request.method_mut() = outgoing.method;
+    let uri = outgoing.url.as_str().parse();
+    *request.uri_mut() = uri.map_err(|_| Failure::unsent(FailureCode::Invalid, "the URL cannot be sent"))?;
+    *request.headers_mut() = outgoing.headers;
+    Ok(request)
 }
 
 /// Whether the request cannot have reached the other side.

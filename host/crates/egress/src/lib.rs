@@ -27,7 +27,7 @@ mod send;
 mod url;
 
 pub use addresses::is_allowed;
-pub use client::EgressOptions;
+pub use client::{EgressOptions, Transport};
 pub use credential::{Credential, CredentialSource, CredentialState};
 pub use limits::{
     REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX, RESPONSE_BODY_BYTES_MAX,

@@ -12,7 +12,7 @@ use http::header::{ACCEPT_ENCODING, HeaderValue, USER_AGENT};
 use monstrum_types::{Clock, Failure, FailureCode, HttpRequest, HttpResponse};
 use tokio::time::{Instant, timeout_at};
 
-use crate::client::{Clients, EgressOptions};
+use crate::client::{Clients, EgressOptions, Transport};
 use crate::credential::{Credential, CredentialSource, CredentialState};
 use crate::inject::{Outgoing, inject};
 use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS};
@@ -36,6 +36,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     observer: Option<Arc<StepObserver>>,
     response_body_bytes_max: usize,
+    transport: Option<Arc<dyn Transport>>,
 }
 
 /// One step of a request. Their order is part of the contract.
@@ -70,8 +71,8 @@ impl Egress {
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
-        let EgressOptions { resolver, clock, observer, response_body_bytes_max, .. } = options;
-        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max }) }
+        let EgressOptions { resolver, clock, observer, response_body_bytes_max, transport, .. } = options;
+        Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max, transport }) }
     }
 
     /// Sends `request`, as far as `scope` allows, and returns what came back without secrets.
@@ -238,8 +239,6 @@ impl Sending<'_, '_> {
         credential: Option<&Credential>,
         addresses: &[IpAddr],
     ) -> Result<reqwest::Response, Failure> {
-        let host = outgoing.url.host_str().unwrap_or_default();
-        let client = self.egress.clients.client(&outgoing.url, addresses, &self.scope.network)?;
         let outgoing = match credential {
             Some(credential) => inject(outgoing.clone(), credential)?,
             None => outgoing.clone(),
@@ -248,11 +247,19 @@ impl Sending<'_, '_> {
             (self.before_sending)().await?;
         }
         let sent_before = self.sent.swap(true, Ordering::SeqCst);
-        client.execute(client::request(outgoing)).await.map_err(|error| {
-            let failure = client::failure(error, host);
+        self.transmit(outgoing, addresses).await.inspect_err(|failure| {
             self.sent.store(sent_before || failure.sent, Ordering::SeqCst);
-            failure
         })
+    }
+
+    /// Over the network, or whatever takes its place.
+    async fn transmit(&self, outgoing: Outgoing, addresses: &[IpAddr]) -> Result<reqwest::Response, Failure> {
+        if let Some(transport) = &self.egress.transport {
+            return transport.exchange(client::plain_request(outgoing)?).await.map(reqwest::Response::from);
+        }
+        let host = outgoing.url.host_str().unwrap_or_default().to_owned();
+        let client = self.egress.clients.client(&outgoing.url, addresses, &self.scope.network)?;
+        client.execute(client::request(outgoing)).await.map_err(|error| client::failure(error, &host))
     }
 }
 

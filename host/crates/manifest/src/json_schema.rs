@@ -15,6 +15,14 @@ pub fn json_schema() -> Value {
     schema
 }
 
+/// The same as text, as it is committed and as `monstrum plugin schema` prints it.
+#[must_use]
+pub fn json_schema_text() -> String {
+    let mut text = serde_json::to_string_pretty(&json_schema()).expect("a JSON value has a text");
+    text.push('\n');
+    text
+}
+
 /// Lets every closed object have keys that start with `x-`, as the parser does.
 fn allow_free_keys(schema: &mut Value) {
     match schema {
@@ -36,6 +44,12 @@ mod tests {
     fn accepts(text: &str) -> bool {
         let manifest: Value = serde_yaml::from_str(text).unwrap();
         jsonschema::validator_for(&json_schema()).unwrap().is_valid(&manifest)
+    }
+
+    #[test]
+    fn the_committed_schema_is_the_present_one() {
+        let committed = include_str!("../monstrum.schema.json");
+        assert!(committed == json_schema_text(), "monstrum.schema.json is out of date: run `cargo xtask schema`");
     }
 
     #[test]

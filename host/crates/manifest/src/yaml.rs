@@ -32,10 +32,18 @@ pub(crate) struct YamlFault {
     pub(crate) message: String,
 }
 
-/// Reads a text as one JSON value, without the keys that start with `x-`.
-pub(crate) fn read(text: &str, depth_max: usize) -> Result<Value, YamlFault> {
+/// Which keys of a document count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    All,
+    /// Not those that start with `x-`, which are free.
+    WithoutFree,
+}
+
+/// Reads a text as one JSON value.
+pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlFault> {
     let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, fault: RefCell::new(None) };
-    let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: false };
+    let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: keys == Keys::All };
     reader.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
         let position = error.location().map(|location| (location.line(), location.column()));
         match reading.fault.take() {
@@ -79,10 +87,10 @@ impl Reading {
         self.values.set(self.values.get() + 1);
         self.bytes.set(self.bytes.get() + text_bytes);
         if self.values.get() > VALUES_MAX {
-            return Err(self.fail(field, format!("the manifest holds more than {VALUES_MAX} keys and values")));
+            return Err(self.fail(field, format!("the file holds more than {VALUES_MAX} keys and values")));
         }
         if self.bytes.get() > TEXT_BYTES_MAX {
-            return Err(self.fail(field, format!("the manifest holds more than {TEXT_BYTES_MAX} bytes of text")));
+            return Err(self.fail(field, format!("the file holds more than {TEXT_BYTES_MAX} bytes of text")));
         }
         Ok(())
     }

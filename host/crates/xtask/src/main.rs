@@ -1,4 +1,5 @@
-//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `soak`, `openapi`.
+//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `soak`, `openapi`,
+//! `schema`.
 //!
 //! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
 //! step by step what it does, with cargo's own progress in between.
@@ -64,6 +65,8 @@ enum Task {
     },
     /// Write the API's description to host/openapi.json
     Openapi,
+    /// Write the manifest's JSON Schema to host/crates/manifest/monstrum.schema.json
+    Schema,
 }
 
 fn main() -> ExitCode {
@@ -74,7 +77,8 @@ fn main() -> ExitCode {
         Task::Plugins { test } => build_plugins(&repository, test),
         Task::Bench { arguments } => bench(&repository, "benches", &arguments),
         Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
-        Task::Openapi => openapi(&repository),
+        Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
+        Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -132,18 +136,19 @@ fn become_it(mut command: Command) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", command.get_program().display()))
 }
 
-fn openapi(repository: &Repository) -> Result<()> {
+/// Writes what `monstrum` prints for `arguments` to `file`, which is committed.
+fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<()> {
     let mut steps = Steps::new(2);
     steps.step("server", || {
         run(repository.cargo().args(["build", "--package", "monstrum-host", "--bin", "monstrum"]))
     })?;
-    steps.step("host/openapi.json", || {
-        let description = output(Command::new(repository.binary("debug", "monstrum")).arg("openapi"))?;
-        if description.trim().is_empty() {
-            bail!("`monstrum openapi` printed nothing");
+    steps.step(file, || {
+        let printed = output(Command::new(repository.binary("debug", "monstrum")).args(arguments))?;
+        if printed.trim().is_empty() {
+            bail!("`monstrum {}` printed nothing", arguments.join(" "));
         }
-        let path = repository.path("host/openapi.json");
-        std::fs::write(&path, description).with_context(|| format!("cannot write {}", path.display()))
+        let path = repository.path(file);
+        std::fs::write(&path, printed).with_context(|| format!("cannot write {}", path.display()))
     })
 }
 

@@ -1,21 +1,20 @@
-//! `monstrum plugin validate`: checks a folder as the server would, and shows each fault where it is.
+//! `monstrum plugin validate`: checks a folder as the server would, shows each fault where it is, and says what the
+//! plugin may do once it serves.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, MietteDiagnostic, NamedSource, Report};
 use monstrum_manifest::{Manifest, ManifestError};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use serde_json::{Value, json};
 
 use super::super::failure::Failure;
 use super::super::output;
+use super::faults::{fault, show};
+use super::permissions::Permissions;
 use crate::config::Ceilings;
 use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 use crate::plugins::{self, LoadError};
-
-/// A source line longer than this says nothing on a screen.
-const LINE_CHARS_MAX: usize = 300;
 
 /// What was found in a folder.
 struct Findings {
@@ -140,10 +139,6 @@ fn file(dir: &Path, name: &str) -> String {
     path.display().to_string()
 }
 
-fn fault(file: String, field: String, message: String) -> ManifestError {
-    ManifestError { file, line: None, column: None, field, message }
-}
-
 fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut message = error.to_string();
@@ -172,42 +167,8 @@ fn faults(dir: &Path, component: &str, error: LoadError) -> Vec<ManifestError> {
     }
 }
 
-/// One fault, with the line of the manifest where it is.
-fn show(fault: &ManifestError, source: &str) {
-    match snippet(fault, source) {
-        Some(text) => output::note(text.trim_end()),
-        None => output::error(&fault.to_string()),
-    }
-}
-
-fn snippet(fault: &ManifestError, source: &str) -> Option<String> {
-    let (line, column) = (fault.line?, fault.column?);
-    // Character by character, so lines and columns stay what they are.
-    let source = output::plain(source);
-    let start: usize = source.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
-    let text = source[start..].lines().next()?;
-    if text.chars().count() > LINE_CHARS_MAX {
-        return None;
-    }
-    let offset = text.char_indices().nth(column.checked_sub(1)?).map_or(text.len(), |(at, _)| at);
-    let length = text[offset..].trim_end().len();
-    let message = match fault.field.as_str() {
-        "" => output::plain(&fault.message),
-        field => output::plain(&format!("{field}: {}", fault.message)),
-    };
-    let span = LabeledSpan::underline((start + offset, length));
-    let report = Report::new(MietteDiagnostic::new(message).with_label(span))
-        .with_source_code(NamedSource::new(output::plain(&fault.file), source.clone()));
-    let theme = if output::is_coloured() { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
-    let mut rendered = String::new();
-    GraphicalReportHandler::new_themed(theme)
-        .with_links(false)
-        .render_report(&mut rendered, report.as_ref())
-        .ok()
-        .map(|()| rendered)
-}
-
 fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
+    let permissions = Permissions::of(plugin);
     let tools: Vec<&str> = plugin.tools.iter().map(|tool| tool.manifest.name.as_str()).collect();
     if json {
         let value: Value = json!({
@@ -218,6 +179,7 @@ fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
             "tools": tools,
             "imports": plugin.component.imports(),
             "capabilities": plugin.manifest.executor.capabilities,
+            "permissions": permissions,
             "errors": [],
             "warnings": plugin.warnings,
         });
@@ -228,35 +190,6 @@ fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
     }
     let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
     let text = format!("{} {} is valid: {count}, component {}", plugin.name, plugin.manifest.version, plugin.digest);
-    output::line(output::plain(&text))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fault_is_shown_with_its_line() {
-        let source = "name: github\nversion: 1\n";
-        let fault = ManifestError {
-            file: "github/monstrum.yaml".to_owned(),
-            line: Some(2),
-            column: Some(10),
-            field: "version".to_owned(),
-            message: "expected a semantic version such as 1.0.0".to_owned(),
-        };
-        let text = snippet(&fault, source).unwrap();
-        for part in ["github/monstrum.yaml:2:10", "version: expected a semantic version", "version: 1"] {
-            assert!(text.contains(part), "{part} in {text}");
-        }
-    }
-
-    #[test]
-    fn positions_outside_of_the_text_are_no_fault_of_ours() {
-        let mut fault = fault("f".to_owned(), String::new(), "m".to_owned());
-        for (line, column) in [(0, 1), (1, 0), (9, 9), (1, 900), (2, 1)] {
-            (fault.line, fault.column) = (Some(line), Some(column));
-            snippet(&fault, "ä: \u{1b}[2J\n");
-        }
-    }
+    output::line(output::plain(&text))?;
+    permissions.show()
 }

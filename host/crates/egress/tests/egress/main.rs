@@ -15,3 +15,4 @@ mod redirects;
 mod requests;
 mod responses;
 mod support;
+mod transport;

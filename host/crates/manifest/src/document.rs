@@ -1,0 +1,236 @@
+//! YAML documents of a known shape: text in, a value or its fault by file, line and field out. The manifest is one, the
+//! cases of `monstrum plugin test` are others.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_path_to_error::Segment as ErrorSegment;
+
+use crate::error::{FieldPath, ManifestError, Segment, cut};
+use crate::nesting::check_nesting;
+use crate::yaml::{self, Keys};
+
+/// The deepest nesting of a document. The manifest itself takes 8 levels, so schemas have ample room.
+pub const MANIFEST_DEPTH_MAX: usize = 64;
+/// The longest message, in characters: it may quote the document.
+const MESSAGE_CHARS_MAX: usize = 400;
+
+/// Reads a document in which every key is the author's own. `file` is only how the error names it.
+///
+/// # Errors
+/// The first fault.
+pub fn read_document<T: DeserializeOwned + Serialize>(
+    file: &str,
+    text: &str,
+    bytes_max: usize,
+) -> Result<T, ManifestError> {
+    let document = Document { kind: "file", bytes_max, keys: Keys::All };
+    document.read(text).map_err(|fault| fault.into_error(file))
+}
+
+/// A fault at a field of a document that has been read, such as `http[0].answer.status`.
+#[must_use]
+pub fn fault_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
+    let segments = field.split(['.', '[']).map(|step| match step.strip_suffix(']').map(str::parse) {
+        Some(Ok(index)) => Segment::Index(index),
+        _ => Segment::Key(step.to_owned()),
+    });
+    let field = FieldPath(segments.collect());
+    Fault { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
+}
+
+/// What is wrong with a document, and where.
+pub(crate) struct Fault {
+    pub(crate) position: Option<yaml::Position>,
+    pub(crate) field: FieldPath,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    fn of_file(message: String) -> Self {
+        Fault { position: None, field: FieldPath::default(), message }
+    }
+
+    pub(crate) fn into_error(self, file: &str) -> ManifestError {
+        ManifestError {
+            file: file.to_owned(),
+            line: self.position.map(|(line, _)| line),
+            column: self.position.map(|(_, column)| column),
+            field: shown(&self.field.to_string()),
+            message: shown(&self.message),
+        }
+    }
+}
+
+/// One line that a terminal shows as it is: what it quotes of the manifest may hold anything.
+fn shown(text: &str) -> String {
+    let escaped: String =
+        text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
+    cut(&escaped, MESSAGE_CHARS_MAX)
+}
+
+/// A kind of document.
+pub(crate) struct Document {
+    /// What messages call it.
+    pub(crate) kind: &'static str,
+    pub(crate) bytes_max: usize,
+    pub(crate) keys: Keys,
+}
+
+impl Document {
+    /// From text to shapes.
+    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, Fault> {
+        let Document { kind, bytes_max, keys } = *self;
+        if text.len() > bytes_max {
+            return Err(Fault::of_file(format!("a {kind} has at most {bytes_max} bytes, this one has {}", text.len())));
+        }
+        check_nesting(text, MANIFEST_DEPTH_MAX).map_err(|deep| Fault {
+            position: Some((deep.line, deep.column)),
+            field: FieldPath::default(),
+            message: format!("nested deeper than {MANIFEST_DEPTH_MAX} levels"),
+        })?;
+        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|fault| Fault {
+            position: fault.position,
+            field: fault.field,
+            message: fault.message,
+        })?;
+        match value {
+            Value::Null => return Err(Fault::of_file(format!("the {kind} is empty"))),
+            Value::Array(_) => return Err(Fault::of_file("expected a mapping, found a list".to_owned())),
+            _ => {}
+        }
+        typed(text, &value)
+    }
+}
+
+fn typed<T: DeserializeOwned + Serialize>(text: &str, value: &Value) -> Result<T, Fault> {
+    let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
+        let mut field = FieldPath::default();
+        for segment in error.path() {
+            match segment {
+                ErrorSegment::Seq { index } => field.0.push(Segment::Index(*index)),
+                ErrorSegment::Map { key } => field.0.push(Segment::Key(key.clone())),
+                // An enum's variant is no step in the text.
+                ErrorSegment::Enum { .. } | ErrorSegment::Unknown => {}
+            }
+        }
+        shape_fault(text, field, &error.inner().to_string())
+    })?;
+    // Serde also takes a list for a mapping and a mapping for a word; here a thing is written in one way only.
+    let canonical = serde_json::to_value(&read).map_err(|error| Fault::of_file(error.to_string()))?;
+    if let Some((field, expected)) = other_shape(&FieldPath::default(), value, &canonical) {
+        return Err(Fault {
+            position: yaml::locate(text, &field, false),
+            field,
+            message: format!("expected {expected}"),
+        });
+    }
+    Ok(read)
+}
+
+/// The first place where `written` is of another kind than `canonical`, and the kind that is expected there.
+fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(FieldPath, &'static str)> {
+    match (written, canonical) {
+        (Value::Object(written), Value::Object(canonical)) => written
+            .iter()
+            .find_map(|(key, value)| other_shape(&at.key(key), value, canonical.get(key).unwrap_or(value))),
+        (Value::Array(written), Value::Array(canonical)) => written
+            .iter()
+            .zip(canonical)
+            .enumerate()
+            .find_map(|(index, (value, canonical))| other_shape(&at.index(index), value, canonical)),
+        (Value::Array(_), Value::Object(_)) => Some((at.clone(), "a mapping")),
+        (Value::Object(_), Value::String(_)) => Some((at.clone(), "one word")),
+        _ => None,
+    }
+}
+
+/// Puts serde's words into those of somebody who writes YAML.
+fn shape_fault(text: &str, field: FieldPath, message: &str) -> Fault {
+    if let Some(accepted) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, ")) {
+        let position = yaml::locate(text, &field, true);
+        return Fault { position, field, message: format!("unknown field, {}", accepted.1) };
+    }
+    let position = yaml::locate(text, &field, false);
+    if let Some(name) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
+        return Fault { position, field: field.key(name), message: "required field is missing".to_owned() };
+    }
+    if let Some(value) = message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once("`, ")) {
+        return Fault { position, field, message: format!("{}, found `{}`", value.1, cut(value.0, 64)) };
+    }
+    let mismatch = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
+    let message = match mismatch.and_then(|rest| rest.rsplit_once(", expected ")) {
+        Some((found, expected)) => format!("expected {}, found {}", in_yaml_words(expected), found_word(found)),
+        None if field == FieldPath::default().key("version") => {
+            format!("expected a semantic version such as 1.0.0: {message}")
+        }
+        None => message.to_owned(),
+    };
+    Fault { position, field, message }
+}
+
+fn in_yaml_words(expected: &str) -> &str {
+    match expected {
+        "a sequence" => "a list",
+        "a map" => "a mapping",
+        "u8" => "a whole number from 0 to 255",
+        "u32" | "u64" => "a whole number, not negative",
+        "f64" => "a number",
+        "semver version" => "a semantic version such as 1.0.0",
+        other if other.starts_with("struct ") => "a mapping",
+        other if other.starts_with("string or map") => "one of the known words",
+        other => other,
+    }
+}
+
+fn found_word(found: &str) -> String {
+    match found {
+        "sequence" => "a list".to_owned(),
+        "map" => "a mapping".to_owned(),
+        "null" => "nothing".to_owned(),
+        other => cut(other, 80),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        headers: BTreeMap<String, String>,
+        #[serde(default)]
+        items: Vec<u32>,
+    }
+
+    fn says(text: &str) -> String {
+        read_document::<Sample>("s.yaml", text, 100).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_key_counts() {
+        let sample: Sample = read_document("s.yaml", "headers: { x-request-id: a }\n", 100).unwrap();
+        assert_eq!(sample.headers["x-request-id"], "a");
+        assert_eq!(
+            says("headers: {}\nx-free: 1\n"),
+            "s.yaml:2:1: x-free: unknown field, expected `headers` or `items`"
+        );
+    }
+
+    #[test]
+    fn faults_have_a_place() {
+        assert_eq!(
+            says("headers: {}\nitems: [1, a]\n"),
+            "s.yaml:2:12: items[1]: expected a whole number, not negative, found string \"a\""
+        );
+        assert_eq!(says(""), "s.yaml: the file is empty");
+        assert_eq!(says(&"#".repeat(101)), "s.yaml: a file has at most 100 bytes, this one has 101");
+        let fault = fault_at("s.yaml", "headers: {}\nitems: [1, 7]\n", "items[1]", "too large");
+        assert_eq!(fault.to_string(), "s.yaml:2:12: items[1]: too large");
+    }
+}

@@ -1,0 +1,205 @@
+//! `monstrum plugin dev`: a server of the author's own that has the plugin as it was saved last.
+//!
+//! Every save is built by cargo and reloaded; a version that does not build or load leaves the one before it serving.
+//! What the plugin's calls say is printed as they end.
+
+mod build;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use clap::Args;
+use monstrum_egress::EgressOptions;
+use monstrum_manifest::AuthKind;
+use serde_json::{Value, json};
+
+use super::super::failure::Failure;
+use super::super::output;
+use super::feed::{self, Said};
+use super::source::Source;
+use super::workbench::{Home, Workbench};
+use watch::Watch;
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum plugin dev .
+  monstrum plugin dev . --keep ../weather-dev     keeps resources and credentials for the next time
+  monstrum plugin dev . --cargo-component         builds by `cargo component build`
+
+It starts a server of its own on a free port of 127.0.0.1, builds the plugin on every save, and prints each call with
+its log lines. Ctrl-C ends it.";
+
+/// The names of what is set up for the author.
+const NAME: &str = "dev";
+
+/// Build and load a plugin on every save, in a server of its own
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(in super::super) struct Dev {
+    /// The plugin's folder, with Cargo.toml and monstrum.yaml
+    dir: PathBuf,
+    /// Keep the server's folders here, instead of removing them at the end
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Build by `cargo component build` instead of `cargo build`
+    #[arg(long)]
+    cargo_component: bool,
+}
+
+impl Dev {
+    pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+        let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
+        let home = match &self.keep {
+            Some(path) => Home::kept(path),
+            None => Home::temporary()?,
+        };
+        feed::install(print_calls());
+        let bench = Workbench::start(&home, EgressOptions::default()).await?;
+        output::line(format!("listening on {}", bench.url()))?;
+        output::line(output::plain(&format!("the root key is in {}", home.key_file().display())))?;
+        let session = Session { dev: &self, home: &home, bench: &bench };
+        let ended = tokio::select! {
+            ended = session.follow() => ended,
+            _ = &mut interrupted => Ok(()),
+        };
+        bench.stop().await;
+        ended.map(|()| ExitCode::SUCCESS)
+    }
+}
+
+/// One run of the command.
+struct Session<'a> {
+    dev: &'a Dev,
+    home: &'a Home,
+    bench: &'a Workbench,
+}
+
+impl Session<'_> {
+    /// Builds now, and again whenever something is saved.
+    async fn follow(&self) -> Result<(), Failure> {
+        let mut watch = Watch::new(&self.dev.dir);
+        let mut is_set_up = false;
+        loop {
+            match self.turn().await {
+                Ok(entry) => {
+                    tell_entry(&entry)?;
+                    if !is_set_up && entry["digest"].is_string() {
+                        self.set_up(&entry).await?;
+                        is_set_up = true;
+                    }
+                }
+                // What is wrong with a save is mended by the next one.
+                Err(failure) => drop(failure.report(false)),
+            }
+            watch.changed().await;
+        }
+    }
+
+    /// Builds, lays out and loads what is there now; the plugin as the server has it then.
+    async fn turn(&self) -> Result<Value, Failure> {
+        let source = Source::open(&self.dev.dir)?;
+        let component = build::run(&self.dev.dir, self.dev.cargo_component).await?;
+        source.lay_out(&component, &self.home.plugins_dir())?;
+        let name = source.manifest.name.as_str();
+        let client = self.bench.client();
+        let entry = client.post(&["api", "plugins", name, "reload"], None).await?;
+        if entry["status"] != "needs_approval" {
+            return Ok(entry);
+        }
+        // An author's own server: what the plugin asks for is what its author has just written.
+        for growth in entry["pending"]["grows"].as_array().into_iter().flatten() {
+            output::note(&format!("approved: {}", output::plain(&output::cell(growth))));
+        }
+        let approval = json!({ "digest": entry["pending"]["digest"] });
+        client.post(&["api", "plugins", name, "approve"], Some(&approval)).await
+    }
+
+    /// A resource and a bot that may use all of it, and how to call.
+    async fn set_up(&self, entry: &Value) -> Result<(), Failure> {
+        let url = self.bench.url();
+        let source = Source::open(&self.dev.dir)?;
+        let resource_type = &source.manifest.resource_type;
+        let Some(tool) = resource_type.tools.first() else { return Ok(()) };
+        let existing = self.existing("resources").await?;
+        let resource = match existing {
+            Some(resource) => resource,
+            None => {
+                let body = json!({ "resource_type": entry["resource_type"], "name": NAME });
+                match self.bench.made(&["api", "resources"], &body).await {
+                    Ok(resource) => resource,
+                    Err(failure) => {
+                        output::warning(&format!("no resource was made: {}", failure.sentence()));
+                        output::hint(&format!(
+                            "POST {url}/api/resources with the config that it needs, then bind a bot"
+                        ));
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        let bot = match self.existing("bots").await? {
+            Some(bot) => bot,
+            None => {
+                let binding = json!({ "permissions": { "allowed_operations": ["*"] } });
+                self.bench.bot(NAME, &resource, binding).await?
+            }
+        };
+        let key = format!("-H \"Authorization: Bearer $(cat {})\"", self.home.key_file().display());
+        if let Some(method) = resource_type.auth_methods.iter().find(|method| method.method != AuthKind::None) {
+            let fields: serde_json::Map<String, Value> = method
+                .credential_fields(resource_type)
+                .iter()
+                .map(|field| (field.field.clone(), Value::from("…")))
+                .collect();
+            let body = json!({ "auth_method": method.method, "fields": fields });
+            let line = format!("curl -X PUT {key} {url}/api/resources/{resource}/credential -d '{body}'");
+            output::line(output::plain(&format!("to give its credential:\n  {line}")))?;
+        }
+        let line = format!("curl {key} {url}/api/bots/{bot}/tools/{}/call -d '{{\"params\": {{…}}}}'", tool.name);
+        output::line(output::plain(&format!("to call a tool:\n  {line}")))
+    }
+
+    /// What an earlier run has made in folders that were kept.
+    async fn existing(&self, collection: &str) -> Result<Option<String>, Failure> {
+        let page = self.bench.client().get(&["api", collection], &[("limit", "1000".to_owned())]).await?;
+        let items = page["items"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let found = items.iter().find(|item| item["name"] == NAME);
+        Ok(found.and_then(|item| item["id"].as_str()).map(str::to_owned))
+    }
+}
+
+fn tell_entry(entry: &Value) -> Result<(), Failure> {
+    let [name, version, error] = ["name", "version", "error"].map(|field| output::cell(&entry[field]));
+    if entry["status"] == "failed" {
+        output::error(&format!("{name} was not loaded: {error}"));
+        return Ok(());
+    }
+    for warning in entry["warnings"].as_array().into_iter().flatten() {
+        output::warning(&output::cell(warning));
+    }
+    output::line(output::plain(&format!("{name} {version} is loaded, {}", output::cell(&entry["digest"]))))
+}
+
+/// Prints a call when it has ended, with the lines that it has logged.
+fn print_calls() -> impl Fn(Said) + Send + Sync + 'static {
+    let waiting: Mutex<BTreeMap<String, Vec<String>>> = Mutex::default();
+    move |said| {
+        let mut waiting = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match said {
+            Said::Line { call, text } => waiting.entry(call).or_default().push(text),
+            Said::Ended { call, tool, status, code, duration_ms } => {
+                let code = if code.is_empty() { code } else { format!(" ({code})") };
+                let mut text = format!("call {tool}: {status}{code}, {duration_ms} ms");
+                for line in waiting.remove(&call).unwrap_or_default() {
+                    text.push_str("\n  ");
+                    text.push_str(&line.replace('\n', "\n    "));
+                }
+                // Nobody reads any more; Ctrl-C ends the server all the same.
+                drop(output::line(output::plain(&text)));
+            }
+        }
+    }
+}

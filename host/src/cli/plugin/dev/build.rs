@@ -1,0 +1,64 @@
+//! Builds an author's crate by cargo, whose own words reach the terminal as they come.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use serde_json::Value;
+use tokio::process::Command;
+
+use super::super::super::failure::Failure;
+
+const TARGET: &str = "wasm32-wasip2";
+
+/// Builds the crate in `dir`; the component.
+pub(super) async fn run(dir: &Path, with_cargo_component: bool) -> Result<PathBuf, Failure> {
+    let mut command = Command::new("cargo");
+    match with_cargo_component {
+        true => command.args(["component", "build", "--release"]),
+        false => command.args(["build", "--release", "--target", TARGET]),
+    };
+    // Errors are shown as always; what was built is told as JSON, wherever the target folder is.
+    command.arg("--message-format=json-render-diagnostics").current_dir(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).kill_on_drop(true);
+    let output = command.spawn().map(tokio::process::Child::wait_with_output);
+    let cannot_run =
+        |error| Failure::of("cannot run cargo", &error, "install Rust with rustup, and have cargo in the PATH");
+    let output = output.map_err(cannot_run)?.await.map_err(cannot_run)?;
+    if !output.status.success() {
+        let hint = format!("cargo says above what to correct; the target is added by: rustup target add {TARGET}");
+        return Err(Failure::new("the plugin was not built", hint));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    // The author's own crate is built last.
+    let mut messages = text.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
+    messages.find_map(|message| component(&message)).ok_or_else(|| {
+        Failure::new("cargo has built no component", "is crate-type = [\"cdylib\"] in the [lib] of Cargo.toml?")
+    })
+}
+
+/// The .wasm file of a message that tells of one.
+fn component(message: &Value) -> Option<PathBuf> {
+    if message["reason"] != "compiler-artifact" {
+        return None;
+    }
+    let files = message["filenames"].as_array()?.iter().filter_map(Value::as_str);
+    files.map(PathBuf::from).find(|file| file.extension().is_some_and(|extension| extension == "wasm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_component_is_found_among_the_messages() {
+        let artifact = |file: &str| json!({ "reason": "compiler-artifact", "filenames": [file] });
+        assert_eq!(
+            component(&artifact("/t/wasm32-wasip2/release/a.wasm")),
+            Some("/t/wasm32-wasip2/release/a.wasm".into())
+        );
+        assert_eq!(component(&artifact("/t/release/deps/libserde.rlib")), None);
+        assert_eq!(component(&json!({ "reason": "build-finished", "success": true })), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! What a plugin may do once it serves, told from its manifest: for whoever is about to let it.
+
+use monstrum_guardian::match_glob;
+use monstrum_manifest::{
+    AuthKind, AuthMethod, Capability, FieldKind, InjectRule, Manifest, OriginPattern, ScopeDimension, check_fields,
+};
+use monstrum_types::{ResourceTypeId, ToolName};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::super::failure::Failure;
+use super::super::output;
+use crate::config::Ceilings;
+use crate::plugins::{Plugin, Tool};
+
+/// The summary. Where the operator's configuration decides, it is that of a resource with the manifest's defaults.
+#[derive(Serialize)]
+pub(super) struct Permissions {
+    resource_type: ResourceTypeId,
+    capabilities: Vec<Capability>,
+    /// Globs over tools of other plugins.
+    calls: Vec<String>,
+    egress: Egress,
+    credentials: Vec<Credential>,
+    tools: Vec<ToolPermission>,
+    /// The tools whose parameters no dimension can bound.
+    unconstrained_tools: Vec<ToolName>,
+    limits: Limits,
+}
+
+#[derive(Serialize)]
+struct Egress {
+    /// The default of `api_base`; an operator may set another.
+    api_base: Option<String>,
+    /// Whether the resource's configuration says where `api_base` is.
+    configurable: bool,
+    origins: Vec<OriginPattern>,
+    follow_redirects: u8,
+}
+
+/// How a credential leaves, and to whom.
+#[derive(Serialize)]
+struct Credential {
+    method: AuthKind,
+    secret_fields: Vec<String>,
+    inject: Vec<InjectRule>,
+    /// Null: wherever the operator says that `api_base` is.
+    audience: Option<Vec<OriginPattern>>,
+}
+
+#[derive(Serialize)]
+struct ToolPermission {
+    name: ToolName,
+    operation: String,
+    /// The dimensions that check its parameters.
+    dimensions: Vec<String>,
+    /// The dimensions that deny it as soon as a binding constrains them.
+    denied_by: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    fuel: u64,
+    memory_mib: u32,
+    timeout_s: u32,
+}
+
+impl Permissions {
+    pub(super) fn of(plugin: &Plugin) -> Permissions {
+        let manifest = &plugin.manifest;
+        let (resource_type, executor) = (&manifest.resource_type, &manifest.executor);
+        let config = defaults(manifest);
+        let tools: Vec<ToolPermission> =
+            plugin.tools.iter().map(|tool| ToolPermission::of(tool, &resource_type.scope_dimensions)).collect();
+        let free = tools.iter().filter(|tool| tool.dimensions.is_empty()).map(|tool| tool.name.clone());
+        let (asked, default) = (executor.limits, Ceilings::default());
+        Permissions {
+            resource_type: resource_type.id.clone(),
+            capabilities: executor.capabilities.clone(),
+            calls: executor.calls.clone(),
+            egress: Egress {
+                api_base: config.get("api_base").and_then(Value::as_str).map(str::to_owned),
+                configurable: resource_type.config_schema.iter().any(|field| field.field == "api_base"),
+                origins: executor.egress.clone(),
+                follow_redirects: executor.follow_redirects,
+            },
+            credentials: resource_type
+                .auth_methods
+                .iter()
+                .map(|method| credential(manifest, method, &config))
+                .collect(),
+            unconstrained_tools: free.collect(),
+            tools,
+            limits: Limits {
+                fuel: asked.fuel.unwrap_or(default.fuel),
+                memory_mib: asked.memory_mib.unwrap_or(default.memory_mib),
+                timeout_s: asked.timeout_s.unwrap_or(default.timeout_s),
+            },
+        }
+    }
+
+    /// For people.
+    pub(super) fn show(&self) -> Result<(), Failure> {
+        let credentials: Vec<String> = self.credentials.iter().map(Credential::sentence).collect();
+        let Limits { fuel, memory_mib, timeout_s } = self.limits;
+        let mut fields = vec![
+            ("may use", words(self.capabilities.iter().map(word))),
+            ("may call", words(self.calls.iter().cloned())),
+            ("may reach", self.egress.sentence()),
+            ("credentials", if credentials.is_empty() { "none".to_owned() } else { credentials.join("\n") }),
+            ("limits", format!("{fuel} fuel, {memory_mib} MiB, {timeout_s} s a call")),
+        ];
+        fields.retain(|(name, value)| *name != "may call" || value != NOTHING);
+        output::line("")?;
+        output::fields(&fields)?;
+        if !self.tools.is_empty() {
+            output::line("")?;
+            output::table(&["TOOL", "OPERATION", "BOUNDED BY"], self.tools.iter().map(ToolPermission::row).collect())?;
+        }
+        if !self.unconstrained_tools.is_empty() {
+            output::line("")?;
+            let names = words(self.unconstrained_tools.iter().map(ToString::to_string));
+            output::line(output::plain(&format!("no scope can bound the parameters of: {names}")))?;
+        }
+        Ok(())
+    }
+}
+
+const NOTHING: &str = "nothing";
+
+fn words(all: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = all.collect();
+    if all.is_empty() { NOTHING.to_owned() } else { all.join(", ") }
+}
+
+/// A word of the manifest's own spelling.
+fn word(value: &impl Serialize) -> String {
+    output::cell(&serde_json::to_value(value).expect("a word of the manifest is a JSON string"))
+}
+
+/// The configuration of a resource that sets nothing.
+fn defaults(manifest: &Manifest) -> Map<String, Value> {
+    let optional: Vec<_> =
+        manifest.resource_type.config_schema.iter().filter(|field| field.default.is_some()).cloned().collect();
+    check_fields(&optional, Map::new()).unwrap_or_default()
+}
+
+fn credential(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> Credential {
+    let fields = method.credential_fields(&manifest.resource_type).iter();
+    let is_api_base_open = !config.contains_key("api_base")
+        && manifest.resource_type.config_schema.iter().any(|field| field.field == "api_base");
+    Credential {
+        method: method.method,
+        secret_fields: fields
+            .filter(|field| field.kind == FieldKind::Secret)
+            .map(|field| field.field.clone())
+            .collect(),
+        inject: method.inject_rules(),
+        audience: match (&method.audience, is_api_base_open) {
+            (None, true) => None,
+            _ => Some(method.audience(config, &manifest.executor)),
+        },
+    }
+}
+
+impl Egress {
+    fn sentence(&self) -> String {
+        let base = match (&self.api_base, self.configurable) {
+            (Some(base), true) => Some(format!("{base} (api_base, unless the operator sets another)")),
+            (None, true) => Some("what the operator sets as api_base".to_owned()),
+            (_, false) => None,
+        };
+        let redirects =
+            (self.follow_redirects > 0).then(|| format!("and follows up to {} redirects there", self.follow_redirects));
+        words(base.into_iter().chain(self.origins.iter().map(ToString::to_string)).chain(redirects))
+    }
+}
+
+impl Credential {
+    fn sentence(&self) -> String {
+        let rules = words(self.inject.iter().map(|rule| match rule {
+            InjectRule::Header(rule) => format!("header {}: {}", rule.header, rule.value),
+            InjectRule::Query(rule) => format!("query {}={}", rule.query, rule.value),
+            InjectRule::Basic(rule) => format!("basic {}:{}", rule.basic.username, rule.basic.password),
+            InjectRule::Body(rule) => format!("body {}: {}", rule.body, rule.value),
+            InjectRule::Path(rule) => format!("path {} = {}", rule.path, rule.value),
+        }));
+        let audience = match &self.audience {
+            Some(origins) => words(origins.iter().map(ToString::to_string)),
+            None => "the origin of api_base".to_owned(),
+        };
+        format!("{}: {rules}, to {audience}", word(&self.method))
+    }
+}
+
+impl ToolPermission {
+    fn of(tool: &Tool, dimensions: &[ScopeDimension]) -> ToolPermission {
+        let operation = &tool.manifest.operation;
+        let concerned = dimensions.iter().filter(|dimension| {
+            dimension.operation_filter.as_deref().is_none_or(|filter| match_glob(operation, filter))
+        });
+        let (checked, denying): (Vec<&ScopeDimension>, Vec<&ScopeDimension>) =
+            concerned.partition(|dimension| dimension.param_paths.iter().any(|path| tool.input.declares(path)));
+        let keys = |dimensions: Vec<&ScopeDimension>| dimensions.into_iter().map(|one| one.key.clone()).collect();
+        ToolPermission {
+            name: tool.manifest.name.clone(),
+            operation: operation.clone(),
+            dimensions: keys(checked),
+            denied_by: keys(denying),
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![self.name.to_string(), self.operation.clone(), words(self.dimensions.iter().cloned())]
+    }
+}

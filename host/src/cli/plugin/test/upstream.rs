@@ -1,0 +1,167 @@
+//! The upstream of a case: it takes the place of the network, checks each request that the host would send and plays the
+//! answer that the case holds for it. Every check before the network and everything after it is the host's own.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use monstrum_egress::{LookupError, Resolve, Transport};
+use monstrum_types::{Failure, FailureCode};
+use reqwest::Url;
+use serde_json::Value;
+
+use super::case::{Answer, Breakdown, Exchange, Wanted};
+use super::compare::{Closeness, differences, shown};
+
+/// Public by the registry of special addresses, and nobody's web site. Nothing ever connects to it.
+const ANYWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 9));
+
+/// What the present case has to say.
+#[derive(Default)]
+pub(super) struct Upstream {
+    script: Mutex<Script>,
+}
+
+#[derive(Default)]
+struct Script {
+    waiting: Vec<Exchange>,
+    faults: Vec<String>,
+}
+
+impl Upstream {
+    /// Begins another case.
+    pub(super) fn play(&self, exchanges: Vec<Exchange>) {
+        *self.script() = Script { waiting: exchanges, faults: Vec::new() };
+    }
+
+    /// Ends the case: what was wrong with its requests, and which ones were not made.
+    pub(super) fn finish(&self) -> Vec<String> {
+        let Script { waiting, mut faults } = std::mem::take(&mut *self.script());
+        let unused =
+            waiting.iter().map(|exchange| format!("http: no request was made for {}", exchange.request.line()));
+        faults.extend(unused);
+        faults
+    }
+
+    fn answer(&self, request: &Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Failure> {
+        let mut script = self.script();
+        let Some(index) = script.waiting.iter().position(|exchange| exchange.request.is_meant(request)) else {
+            let unexpected = format!("http: unexpected request {} {}", request.method(), request.uri());
+            script.faults.push(unexpected);
+            return Err(Failure::unsent(FailureCode::Connect, "the case has no answer to this request"));
+        };
+        let Exchange { request: wanted, answer } = script.waiting.remove(index);
+        let faults = wanted.faults(request).into_iter().map(|fault| format!("http: {}: {fault}", wanted.line()));
+        script.faults.extend(faults);
+        answer.response()
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Transport for Upstream {
+    fn exchange(&self, request: Request<Vec<u8>>) -> BoxFuture<'_, Result<Response<Vec<u8>>, Failure>> {
+        async move { self.answer(&request) }.boxed()
+    }
+}
+
+/// Every name is one of the public internet; what a name must not lead to is the host's own to test.
+pub(super) struct EveryName;
+
+impl Resolve for EveryName {
+    fn lookup<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>> {
+        async { Ok(vec![ANYWHERE]) }.boxed()
+    }
+}
+
+impl Wanted {
+    fn line(&self) -> String {
+        format!("{} {}", self.method, self.url)
+    }
+
+    /// Whether the method and the URL are those of `request`.
+    fn is_meant(&self, request: &Request<Vec<u8>>) -> bool {
+        let (Ok(wanted), Ok(mut sent)) = (Url::parse(&self.url), Url::parse(&request.uri().to_string())) else {
+            return false;
+        };
+        if wanted.query().is_none() {
+            sent.set_query(None);
+        }
+        self.method == request.method().as_str() && wanted == sent
+    }
+
+    /// What else of `request` is not as wanted.
+    fn faults(&self, request: &Request<Vec<u8>>) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (name, value) in &self.headers {
+            let sent: Vec<&[u8]> =
+                request.headers().get_all(name.to_ascii_lowercase()).iter().map(HeaderValue::as_bytes).collect();
+            if !sent.contains(&value.as_bytes()) {
+                let found = match sent.first() {
+                    Some(found) => format!("`{}`", String::from_utf8_lossy(found)),
+                    None => "none".to_owned(),
+                };
+                faults.push(format!("header {name}: expected `{value}`, found {found}"));
+            }
+        }
+        if let Some(wanted) = &self.body {
+            let text = String::from_utf8_lossy(request.body());
+            faults.extend(match wanted {
+                Value::String(wanted) if *wanted == text => Vec::new(),
+                Value::String(wanted) => {
+                    vec![format!("body: expected {}, found {}", shown(&wanted.as_str().into()), shown(&text.into()))]
+                }
+                wanted => match serde_json::from_str(&text) {
+                    Ok(found) => differences("body", wanted, &found, Closeness::Within),
+                    Err(_) => vec![format!("body: expected JSON, found {}", shown(&text.into()))],
+                },
+            });
+        }
+        faults
+    }
+}
+
+impl Answer {
+    fn response(self) -> Result<Response<Vec<u8>>, Failure> {
+        if let Some(breakdown) = self.failure {
+            return Err(breakdown.failure());
+        }
+        let body = match &self.body {
+            None => Vec::new(),
+            Some(Value::String(text)) => text.clone().into_bytes(),
+            Some(json) => json.to_string().into_bytes(),
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(self.status).map_err(|_| unusable())?;
+        if self.body.as_ref().is_some_and(|body| !body.is_string()) {
+            response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        for (name, value) in &self.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unusable())?;
+            response.headers_mut().insert(name, HeaderValue::from_str(value).map_err(|_| unusable())?);
+        }
+        Ok(response)
+    }
+}
+
+/// Cases are checked when they are read, so this is said to nobody.
+fn unusable() -> Failure {
+    Failure::unsent(FailureCode::Internal, "the case's answer is no HTTP")
+}
+
+impl Breakdown {
+    /// In the words that the host has for it.
+    fn failure(self) -> Failure {
+        match self {
+            Breakdown::Dns => Failure::unsent(FailureCode::Dns, "the name could not be resolved"),
+            Breakdown::Connect => Failure::unsent(FailureCode::Connect, "no connection could be established"),
+            Breakdown::Tls => Failure::unsent(FailureCode::Tls, "no secure connection could be established"),
+            Breakdown::Timeout => Failure::sent(FailureCode::Timeout, "the upstream did not answer in time"),
+            Breakdown::Protocol => Failure::sent(FailureCode::Protocol, "the upstream did not speak HTTP"),
+        }
+    }
+}

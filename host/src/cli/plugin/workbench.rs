@@ -1,0 +1,112 @@
+//! A server of one's own, in this process and on a free port of the loopback interface, for as long as a command runs.
+//! It is the server that `monstrum serve` starts, with folders of its own.
+
+use std::path::{Path, PathBuf};
+
+use monstrum_egress::EgressOptions;
+use monstrum_types::Secret;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::super::Options;
+use super::super::client::Client;
+use super::super::failure::Failure;
+use super::source::make_dir;
+use crate::boot::{self, ADMIN_KEY_FILE, Running};
+use crate::config::{ServeFlags, Settings};
+
+/// The folders of such a server.
+pub(super) struct Home {
+    path: PathBuf,
+    /// Removed with this value, where nobody has asked to keep it.
+    _temporary: Option<TempDir>,
+}
+
+impl Home {
+    /// A folder that is gone afterwards.
+    pub(super) fn temporary() -> Result<Home, Failure> {
+        let folder = tempfile::Builder::new().prefix("monstrum-").tempdir();
+        let folder = folder.map_err(|error| {
+            Failure::of("cannot make a temporary folder", &error, "is there room on the disk? TMPDIR names another")
+        })?;
+        Ok(Home { path: folder.path().to_owned(), _temporary: Some(folder) })
+    }
+
+    /// A folder that stays.
+    pub(super) fn kept(path: &Path) -> Home {
+        Home { path: path.to_owned(), _temporary: None }
+    }
+
+    /// Where the server finds its plugins.
+    pub(super) fn plugins_dir(&self) -> PathBuf {
+        self.path.join("plugins")
+    }
+
+    /// Where the root key is, once a server has started here.
+    pub(super) fn key_file(&self) -> PathBuf {
+        self.path.join("data").join(ADMIN_KEY_FILE)
+    }
+}
+
+/// A running server and a client that holds its root key.
+pub(super) struct Workbench {
+    running: Running,
+    client: Client,
+}
+
+impl Workbench {
+    /// Starts a server whose plugins go out by `egress`.
+    pub(super) async fn start(home: &Home, egress: EgressOptions) -> Result<Workbench, Failure> {
+        make_dir(&home.plugins_dir())?;
+        let flags = ServeFlags {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            data_dir: Some(home.path.join("data")),
+            plugins_dir: Some(home.plugins_dir()),
+            ..ServeFlags::default()
+        };
+        let hint = "is there room in the temporary folder? may this user open ports on 127.0.0.1?";
+        let failed = |error: &dyn std::error::Error| Failure::of("no server could be started to run it", error, hint);
+        let settings = Settings::resolve(flags, &home.path).map_err(|error| failed(&error))?;
+        let running = boot::start_with(settings, egress).await.map_err(|error| failed(&error))?;
+        let key = match &running.admin_key {
+            Some(key) => key.clone(),
+            None => {
+                let text = std::fs::read_to_string(home.key_file()).map_err(|error| failed(&error))?;
+                Secret::new(text.trim().to_owned())
+            }
+        };
+        let url = Some(format!("http://{}", running.address));
+        let options = Options { url, key: Some(key), workspace: None, data_dir: None, json: false };
+        Ok(Workbench { client: Client::new(&options)?, running })
+    }
+
+    /// Where it listens.
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.running.address)
+    }
+
+    /// Its API, with the root key.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Ends it as Ctrl-C ends a server.
+    pub(super) async fn stop(self) {
+        self.running.stop_handle().cancel();
+        self.running.stopped().await;
+    }
+
+    /// The id of what POST to `path` makes of `body`.
+    pub(super) async fn made(&self, path: &[&str], body: &Value) -> Result<String, Failure> {
+        let made = self.client.post(path, Some(body)).await?;
+        Ok(made["id"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// A bot of this name, bound to `resource` by `binding`.
+    pub(super) async fn bot(&self, name: &str, resource: &str, mut binding: Value) -> Result<String, Failure> {
+        let bot = self.made(&["api", "bots"], &json!({ "name": name })).await?;
+        binding["resource_id"] = resource.into();
+        self.made(&["api", "bots", &bot, "resources"], &binding).await?;
+        Ok(bot)
+    }
+}
