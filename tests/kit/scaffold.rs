@@ -51,8 +51,12 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     fs::write(folder.join("tests/guide.yaml"), case_of_the_guide()?)?;
     let told = kit(&server, &["plugin", "test", "weather"]).await?;
     assert!(told.ends_with("3 cases passed\n"), "{told}");
-    drop_in(&folder, &server.plugins_dir().join("weather"))?;
-    kit(&server, &["plugin", "reload", "weather"]).await?;
+    let (_, packed) = parsed(&server, &["plugin", "pack", "weather", "--key-file", "signing.key"]).await?;
+    let trust: Vec<&str> =
+        packed["trust"].as_str().context("the line to trust the key by")?.split(' ').skip(1).collect();
+    kit(&server, &trust).await?;
+    let package = packed["file"].as_str().context("the package has a name")?;
+    kit(&server, &["plugin", "install", package]).await?;
     let answer = call(&server).await?;
     let took = began.elapsed();
     assert_eq!(answer["data"], json!({ "id": "a-7", "authorization": "[redacted]" }), "{answer}");
@@ -65,19 +69,6 @@ fn case_of_the_guide() -> Result<&'static str> {
     let guide = include_str!("../../docs/authors-guide.md");
     let case = guide.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     case.context("the guide shows a case")
-}
-
-/// What an operator copies: the plugin without its sources.
-fn drop_in(folder: &Path, target: &Path) -> Result<()> {
-    fs::create_dir_all(target.join("locales"))?;
-    for file in ["monstrum.yaml", "plugin.wasm", "locales/en.json"] {
-        fs::copy(folder.join(file), target.join(file))?;
-        fs::set_permissions(target.join(file), fs::Permissions::from_mode(0o644))?;
-    }
-    for folder in [target, &target.join("locales")] {
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    }
-    Ok(())
 }
 
 async fn call(server: &Server) -> Result<Value> {
