@@ -28,7 +28,7 @@ pub use configured::{CheckedConfig, ConfiguredTool, check_config};
 pub use depth::json_depth;
 pub use document::{MANIFEST_DEPTH_MAX, fault_at, read_document};
 pub use error::{ManifestError, ManifestErrors};
-pub use fields::check_secret_fields;
+pub use fields::{check_fields, check_secret_fields};
 pub use json_schema::{json_schema, json_schema_text};
 pub use locale::{LocaleError, Locales, accepted_languages};
 pub use model::*;
