@@ -174,7 +174,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
     [stderr]
     error: unrecognized subcommand 'lst'
 
-      tip: a similar subcommand exists: 'list'
+      tip: some similar subcommands exist: 'test', 'list'
 
     Usage: monstrum plugin [OPTIONS] <COMMAND>
     hint: `monstrum plugin --help` shows what there is, with examples
