@@ -19,7 +19,7 @@ use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::packages::{PackageError, Upload};
 use crate::plugin_folder::staging::StageError;
-use crate::plugins::{InstallError, Installed, LoadError, UninstallError};
+use crate::plugins::{InstallError, Installed, LoadError, UninstallError, with_causes};
 
 /// A package, its signature, and what stands around them in a form.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);
@@ -83,7 +83,7 @@ pub async fn install(
             }
         };
         let installed = installed.map_err(|error| {
-            tracing::warn!(error = ?chain(&error), "a package was not installed");
+            tracing::warn!(error = ?with_causes(&error), "a package was not installed");
             problem(error)
         })?;
         app.changed().await?;
@@ -109,7 +109,7 @@ pub async fn uninstall(
             UninstallError::Absent => Problem::not_found("plugin"),
             UninstallError::Bound { .. } => Problem::conflict(error.to_string()),
             UninstallError::Store(error) => error.into(),
-            UninstallError::Stage(_) | UninstallError::Interrupted => Problem::internal(&chain(&error)),
+            UninstallError::Stage(_) | UninstallError::Interrupted => Problem::internal(&with_causes(&error)),
         })?;
         app.changed().await?;
         Ok::<(), Problem>(())
@@ -208,7 +208,7 @@ pub fn problem(error: PackageError) -> Problem {
             Problem::invalid_at("/package", error.to_string())
         }
         PackageError::NoRegistry | PackageError::Resolve(_) => Problem::invalid_at("/name", error.to_string()),
-        PackageError::Registry(_) => Problem::bad_gateway(chain(&error)),
+        PackageError::Registry(_) => Problem::bad_gateway(with_causes(&error)),
         PackageError::Store(error) | PackageError::Install(InstallError::Load(LoadError::Store(error))) => error.into(),
         PackageError::Install(InstallError::Older { .. }) => Problem::conflict(error.to_string()),
         PackageError::Install(InstallError::Load(_)) => Problem::invalid_at("/package", error.to_string()),
@@ -217,18 +217,7 @@ pub fn problem(error: PackageError) -> Problem {
             StageError::InTheWay { .. } | StageError::NoExchange { .. } | StageError::Changing { .. },
         )) => Problem::conflict(error.to_string()),
         PackageError::Install(InstallError::Stage(_) | InstallError::Interrupted) | PackageError::Interrupted => {
-            Problem::internal(&chain(&error))
+            Problem::internal(&with_causes(&error))
         }
     }
-}
-
-/// An error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
