@@ -196,9 +196,11 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     for entry in plugins.entries() {
         let about = format!("plugin {}", entry.name);
         let folder = dir.join(&entry.name);
+        let serves_on = entry.serving.map(|plugin| format!(" (version {} serves on)", plugin.manifest.version));
         match (entry.status, entry.error, entry.pending) {
             (PluginStatus::Failed, error, _) => {
-                let what = format!("it does not load: {}", error.unwrap_or_default());
+                let error = error.unwrap_or_default();
+                let what = format!("it does not load{}: {error}", serves_on.unwrap_or_default());
                 found.broken(
                     about,
                     what,
@@ -209,8 +211,10 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
                 let version = &pending.plugin.manifest.version;
                 let what = format!("version {version} asks for more and waits: {}", pending.grows.join("; "));
                 let remedy = format!(
-                    "if that is meant: monstrum plugin approve {} --digest {}",
-                    entry.name, pending.plugin.digest
+                    "if that is meant: monstrum plugin approve {} --digest {} --manifest-digest {}",
+                    entry.name,
+                    pending.plugin.digest,
+                    pending.manifest_digest()
                 );
                 found.weak(about, what, remedy);
             }

@@ -67,13 +67,20 @@ pub struct Pending {
     row: PluginRow,
 }
 
+impl Pending {
+    /// SHA-256 of its manifest.
+    pub fn manifest_digest(&self) -> &Digest {
+        &self.row.manifest_digest
+    }
+}
+
 /// Why a version was not approved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApproveError {
     #[error("no version of this plugin waits for approval")]
     NothingPending,
-    #[error("the version that waits for approval has digest `{found}`")]
-    OtherDigest { found: Digest },
+    #[error("the version that waits for approval has {what} `{found}`")]
+    OtherDigest { what: &'static str, found: Digest },
     #[error(transparent)]
     Load(#[from] LoadError),
 }
@@ -169,14 +176,24 @@ impl Plugins {
         entry
     }
 
-    /// Puts the version that waits in force: the one that was read and shown, whatever the folder holds by now.
-    pub async fn approve(&self, name: &str, digest: Option<&Digest>) -> Result<Entry, ApproveError> {
+    /// Puts the version that waits in force: the one that was read and shown, whatever the folder holds by now. The
+    /// digests, where they are given, say which one is meant.
+    pub async fn approve(
+        &self,
+        name: &str,
+        digest: Option<&Digest>,
+        manifest_digest: Option<&Digest>,
+    ) -> Result<Entry, ApproveError> {
         let _one_at_a_time = self.loading.lock().await;
         let Some(Pending { plugin, grows, row }) = self.entry(name).and_then(|entry| entry.pending) else {
             return Err(ApproveError::NothingPending);
         };
-        if digest.is_some_and(|digest| *digest != plugin.digest) {
-            return Err(ApproveError::OtherDigest { found: plugin.digest.clone() });
+        for (what, meant, found) in
+            [("digest", digest, &plugin.digest), ("manifest_digest", manifest_digest, &row.manifest_digest)]
+        {
+            if meant.is_some_and(|meant| meant != found) {
+                return Err(ApproveError::OtherDigest { what, found: found.clone() });
+            }
         }
         self.check_unique(&plugin)?;
         let row = PluginRow { updated_at: self.reader.clock.now(), ..row };

@@ -190,7 +190,11 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     answers.add("another digest", one_of(approve(&world, "github", &json!({ "digest": other })).await?));
     answers.add("no digest", one_of(approve(&world, "github", &json!({ "digest": "x" })).await?));
     let (_, entry) = world.api.get("/api/plugins/github").await?;
-    let (status, entry) = approve(&world, "github", &json!({ "digest": entry["pending"]["digest"] })).await?;
+    let (digest, manifest) = (&entry["pending"]["digest"], &entry["pending"]["manifest_digest"]);
+    let altered = json!({ "digest": digest, "manifest_digest": other });
+    answers.add("another manifest", one_of(approve(&world, "github", &altered).await?));
+    let both = json!({ "digest": digest, "manifest_digest": manifest });
+    let (status, entry) = approve(&world, "github", &both).await?;
     answers.add("its digest", (status, json!([entry["version"], entry["status"], entry["pending"]])));
     answers.add("once more", one_of(approve(&world, "github", &json!({})).await?));
     world.server.restart().await?;
@@ -205,6 +209,7 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     operator: 403 "a root key is needed"
     another digest: 409 "the version that waits for approval has digest `[digest]`"
     no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits at line 1 column 14"
+    another manifest: 409 "the version that waits for approval has manifest_digest `[digest]`"
     its digest: 200 ["1.1.0","loaded",null]
     once more: 409 "no version of this plugin waits for approval"
     after a start: 0 ["1.1.0","loaded",null,null]

@@ -68,7 +68,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     error: The input is not acceptable (422)
       status: expected one of success, error, scope_violation, permission_denied, running, interrupted
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: invalid value 'yesterday' for '--since <TIME>': `yesterday` is not an RFC 3339 time such as [time]
@@ -82,7 +82,7 @@ async fn calls_are_listed_newest_first() -> Result<()> {
     error: The input is not acceptable (422)
       bot_id: expected an id of a bot
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     "#);
     Ok(())

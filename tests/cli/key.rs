@@ -91,19 +91,19 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     error: The input is not acceptable (422)
       /name: must not be empty
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens at line 1 column 43
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /bot_id: only a bot key has a bot
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: This key may not do that (403)

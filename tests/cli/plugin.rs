@@ -57,7 +57,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
     [exit 1]
     "#);
     assert_snapshot!(told(&server, &["plugin", "reload", "test-wrong-world"]).await?, @r#"
@@ -109,7 +109,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     error: Not found (404)
       no such workspace
       request [id 1]
-    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
     [exit 1]
     "#);
     Ok(())
@@ -144,7 +144,7 @@ async fn a_server_that_is_not_there_is_explained() -> Result<()> {
       client error (Connect)
       tcp connect error
       Connection refused (os error 111)
-    hint: start one with `monstrum serve`, or name another with --url or MONSTRUM_URL
+    hint: start one with `monstrum serve`, or name another with --url or MONSTRUM_URL; `audit verify --data-dir DIR` needs none
     [exit 1]
     $ plugin list --key mk_x --url 127.0.0.1:8080
     [stderr]

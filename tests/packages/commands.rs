@@ -83,7 +83,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: The input is not acceptable (422)
       /signature: the package is signed by a key that is not trusted: [public key]; `monstrum trust add` trusts one
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [public key] may sign `test-echo` ([id 1])
     [exit 0]
@@ -91,7 +91,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
     error: Conflict (409)
       the key is trusted for these names already
       request [id 1]
-    hint: choose another name, or remove what is in the way
+    hint: the message names what is in the way
     [exit 1]
      ID                                    PLUGINS    KEY                                                   SINCE
      [id 1]  test-echo  [public key]  [time]
@@ -174,19 +174,19 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     error: The input is not acceptable (422)
       /name: no registry is configured; start the server with --registry
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     [stderr]
     error: Not found (404)
       no such registry: start the server with --registry
       request [id 1]
-    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
       /public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it
       request [id 1]
-    hint: correct the input and try again; `--help` shows what is expected
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     "#);
     Ok(())

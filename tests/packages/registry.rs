@@ -277,13 +277,13 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
     [exit 1]
     [stderr]
     error: Conflict (409)
       plugin `test-echo`: version 1.0.0 is older than 1.2.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade
       request [id 1]
-    hint: choose another name, or remove what is in the way
+    hint: the message names what is in the way
     [exit 1]
     [stderr]
     error: what comes from a registry has to be signed
@@ -296,7 +296,7 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     error: Not found (404)
       no such plugin
       request [id 1]
-    hint: list what there is, e.g. with `monstrum plugin list`; --workspace may matter too
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
     [exit 1]
     "#);
     Ok(())

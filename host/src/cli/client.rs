@@ -160,7 +160,7 @@ impl Client {
         } else {
             format!("cannot reach a server at {server}")
         };
-        let hint = "start one with `monstrum serve`, or name another with --url or MONSTRUM_URL";
+        let hint = "start one with `monstrum serve`, or name another with --url or MONSTRUM_URL; `audit verify --data-dir DIR` needs none";
         let cause = std::error::Error::source(error).unwrap_or(error);
         Failure::of(message, cause, hint)
     }
@@ -226,9 +226,9 @@ fn hint(status: StatusCode) -> &'static str {
     match status.as_u16() {
         401 => "check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?",
         403 => "use a key of another kind: `monstrum key create --help` tells what each may do",
-        404 => "list what there is, e.g. with `monstrum plugin list`; --workspace may matter too",
-        409 => "choose another name, or remove what is in the way",
-        413 | 422 => "correct the input and try again; `--help` shows what is expected",
+        404 => "is the name or id right? `list` shows what there is; --workspace may matter too",
+        409 => "the message names what is in the way",
+        413 | 422 => "mend what the message names; `--help` shows what is expected",
         429 | 503 => "try again in a moment",
         _ => "the server's log tells more under the request id",
     }

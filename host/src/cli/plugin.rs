@@ -46,10 +46,10 @@ and this command ends with 1.";
 const APPROVE_EXAMPLES: &str = "\
 Examples:
   monstrum plugin info github
-  monstrum plugin approve github --digest sha256:0123…
+  monstrum plugin approve github --digest sha256:0123… --manifest-digest sha256:4567…
 
-A version that asks for more than the one before it waits: `plugin info` shows what it asks for under `pending`. With
---digest, nothing is approved if another version waits by now.";
+A version that asks for more than the one before it waits: `plugin info` shows what it asks for under `pending`. With the
+digests that stand there, nothing is approved if another version waits by now.";
 
 const VALIDATE_EXAMPLES: &str = "\
 Examples:
@@ -93,10 +93,14 @@ pub(super) enum Plugin {
     /// Put a version that needs approval in force
     #[command(after_help = APPROVE_EXAMPLES)]
     Approve {
+        /// The plugin
         name: String,
-        /// The digest of the version that is meant
+        /// The digest of the component that is meant
         #[arg(long)]
         digest: Option<String>,
+        /// The digest of the manifest that is meant
+        #[arg(long)]
+        manifest_digest: Option<String>,
     },
     /// Check a plugin's folder
     #[command(after_help = VALIDATE_EXAMPLES)]
@@ -135,8 +139,10 @@ impl Plugin {
                 let entry = Client::new(options)?.post(&["api", "plugins", &name, "reload"], None).await?;
                 show_loaded(&name, &entry, options.json)
             }
-            Plugin::Approve { name, digest } => {
-                let body = digest.map_or_else(|| serde_json::json!({}), |digest| serde_json::json!({"digest": digest}));
+            Plugin::Approve { name, digest, manifest_digest } => {
+                let digests = [("digest", digest), ("manifest_digest", manifest_digest)];
+                let body = digests.into_iter().filter_map(|(field, digest)| Some((field.to_owned(), digest?.into())));
+                let body = Value::Object(body.collect());
                 let entry = Client::new(options)?.post(&["api", "plugins", &name, "approve"], Some(&body)).await?;
                 show(&entry, options.json)?;
                 Ok(ExitCode::SUCCESS)
@@ -173,7 +179,13 @@ async fn list(options: &Options) -> Result<ExitCode, Failure> {
 
 fn row(entry: &Value) -> Vec<String> {
     let tools = entry["tools"].as_array().map_or(0, Vec::len).to_string();
-    let error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
+    let mut error = output::cell(&entry["error"]).lines().next().unwrap_or_default().to_owned();
+    if let Some(version) = entry["version"].as_str().filter(|_| !error.is_empty()) {
+        error.push_str(&format!(" (version {version} serves on)"));
+    }
+    if let Some(version) = entry["pending"]["version"].as_str() {
+        error = format!("version {version} waits for approval: see `monstrum plugin info`");
+    }
     vec![output::cell(&entry["name"]), output::cell(&entry["version"]), output::cell(&entry["status"]), tools, error]
 }
 
@@ -185,7 +197,15 @@ fn show_loaded(name: &str, entry: &Value, json: bool) -> Result<ExitCode, Failur
         return Err(Failure::new(format!("plugin `{name}` was not loaded"), hint));
     }
     if entry["status"] == "needs_approval" {
-        output::note(&format!("it asks for more than before; to let it: monstrum plugin approve {name}"));
+        let pending = &entry["pending"];
+        let digests = ["digest", "manifest_digest"].map(|field| output::cell(&pending[field]));
+        output::note(&format!(
+            "version {} asks for more than before and waits; to let it: monstrum plugin approve {name} --digest {} \
+             --manifest-digest {}",
+            output::cell(&pending["version"]),
+            digests[0],
+            digests[1]
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -208,6 +228,10 @@ fn show(entry: &Value, json: bool) -> Result<(), Failure> {
 fn many_lines(value: &Value) -> String {
     match value {
         Value::Array(items) => items.iter().map(output::cell).collect::<Vec<_>>().join("\n"),
+        Value::Object(members) => {
+            let member = |(name, value): (&String, &Value)| format!("{name} {}", many_lines(value).replace('\n', "; "));
+            members.iter().map(member).collect::<Vec<_>>().join("\n")
+        }
         other => output::cell(other),
     }
 }

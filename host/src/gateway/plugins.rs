@@ -46,6 +46,8 @@ pub struct Pending {
     pub version: String,
     /// SHA-256 of the component.
     pub digest: Digest,
+    /// SHA-256 of the manifest.
+    pub manifest_digest: Digest,
     /// What it asks for beyond the version that serves, a sentence each.
     pub grows: Vec<String>,
 }
@@ -57,6 +59,9 @@ pub struct Approval {
     /// The digest that `pending` shows; where another version waits by now, nothing is approved.
     #[serde(default)]
     pub digest: Option<Digest>,
+    /// The same for the manifest, in which everything stands that the version asks for.
+    #[serde(default)]
+    pub manifest_digest: Option<Digest>,
 }
 
 /// A page of plugins.
@@ -72,6 +77,7 @@ impl From<Entry> for Plugin {
         let pending = pending.map(|pending| Pending {
             version: pending.plugin.manifest.version.to_string(),
             digest: pending.plugin.digest.clone(),
+            manifest_digest: pending.manifest_digest().clone(),
             grows: pending.grows,
         });
         let Some(plugin) = serving else {
@@ -160,7 +166,7 @@ pub async fn approve(
     if app.plugins.entry(&name).is_none() {
         return Err(Problem::not_found("plugin"));
     }
-    let approved = app.plugins.approve(&name, approval.digest.as_ref()).await;
+    let approved = app.plugins.approve(&name, approval.digest.as_ref(), approval.manifest_digest.as_ref()).await;
     let entry = approved.map_err(|error| match error {
         ApproveError::Load(LoadError::Store(error)) => Problem::from(error),
         refused => Problem::conflict(refused.to_string()),

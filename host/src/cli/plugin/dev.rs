@@ -23,6 +23,8 @@ use super::source::Source;
 use super::workbench::{Home, Workbench};
 use watch::Watch;
 
+use crate::plugin_folder::MANIFEST;
+
 const EXAMPLES: &str = "\
 Examples:
   monstrum plugin dev .
@@ -51,6 +53,10 @@ pub(in super::super) struct Dev {
 
 impl Dev {
     pub(super) async fn run(self) -> Result<ExitCode, Failure> {
+        if !self.dir.join(MANIFEST).is_file() {
+            let message = format!("{} holds no {MANIFEST}", self.dir.display());
+            return Err(Failure::new(message, "`monstrum plugin new NAME` makes a plugin, in a folder of that name"));
+        }
         let mut interrupted = std::pin::pin!(tokio::signal::ctrl_c());
         let home = match &self.keep {
             Some(path) => Home::kept(path),

@@ -60,6 +60,10 @@ pub(in crate::cli) struct Install {
 impl Install {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let is_file = self.what.ends_with(SUFFIX) || self.what.contains('/');
+        if !self.what.ends_with(SUFFIX) && Path::new(&self.what).exists() {
+            let message = format!("{} is no package: expected a file that ends with {SUFFIX}", self.what);
+            return Err(Failure::new(message, "`monstrum plugin pack DIR` makes one of a plugin's folder"));
+        }
         match (is_file, self.allow_unsigned) {
             (true, false) => self.upload(options).await,
             (true, true) => self.place(options).await,
