@@ -164,12 +164,13 @@ impl Running {
         for chore in chores {
             chore.abort();
         }
-        if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
-            tracing::warn!("the last uses of keys were not written in time");
-        }
         app.auditor.close();
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
+        }
+        // Behind the audit, which matters more should somebody lose patience with us.
+        if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
+            tracing::warn!("the last uses of keys were not written in time");
         }
         app.store.close().await;
         tracing::info!("stopped");
