@@ -36,8 +36,8 @@ const POLICY_POLL: Duration = Duration::from_millis(500);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are dropped.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often the uses of keys are written; no key's is written more often.
-const KEY_USES_INTERVAL: Duration = Duration::from_secs(60);
+/// How often new uses of keys are written; each key has one a minute at most.
+const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
 /// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 

@@ -1,5 +1,5 @@
-//! When API keys were last used. A request notes it in memory; once a minute, and at shutdown, what is new goes to the
-//! database. No request waits for that, and nothing is decided by it.
+//! When API keys were last used, to the minute. A request notes it in memory; in the background, and at shutdown, what
+//! is new goes to the database. No request waits for that, and nothing is decided by it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,6 +10,10 @@ use crate::policy::Key;
 
 /// How many keys are written in one transaction: the audit waits for the same lock, so it must be short.
 const KEYS_PER_TRANSACTION: usize = 100;
+
+/// A use is noted, and so written, at most this often a key: enough to tell a key that nobody uses, and no list changes
+/// from page to page because of whoever reads it.
+const RESOLUTION_MS: i64 = 60_000;
 
 const NEVER: i64 = i64::MIN;
 
@@ -28,10 +32,10 @@ impl LastUse {
         LastUse { at: AtomicI64::new(saved), saved: AtomicI64::new(saved) }
     }
 
-    /// Notes a use.
+    /// Notes a use, unless one within the last minute is known.
     pub fn note(&self, now: UtcMillis) {
-        // Reading is cheaper where many requests come with one key in the same millisecond.
-        if self.at.load(Ordering::Relaxed) < now.0 {
+        let at = self.at.load(Ordering::Relaxed);
+        if now.0.saturating_sub(at) >= RESOLUTION_MS {
             self.at.fetch_max(now.0, Ordering::Relaxed);
         }
     }
@@ -100,16 +104,22 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_use_counts_and_no_clock_turns_it_back() {
+    fn a_use_is_noted_once_a_minute_and_no_clock_turns_it_back() {
         let last_use = LastUse::new(None);
         assert_eq!(last_use.at(), None);
         last_use.note(NOW);
-        last_use.note(NOW.plus_ms(-5));
-        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), Some(NOW)));
+        for ms in [0, 1, RESOLUTION_MS - 1, -5, -RESOLUTION_MS] {
+            last_use.note(NOW.plus_ms(ms));
+            assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), Some(NOW)), "{ms}");
+        }
         last_use.saved(NOW);
         assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None));
+        let next = NOW.plus_ms(RESOLUTION_MS);
+        last_use.note(next);
+        assert_eq!((last_use.at(), last_use.unsaved()), (Some(next), Some(next)));
         let last_use = LastUse::new(Some(NOW));
-        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None));
+        last_use.note(NOW.plus_ms(1));
+        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "nor is it after a start");
     }
 
     #[tokio::test]
@@ -134,12 +144,12 @@ mod tests {
         assert!(keys.iter().all(|key| key.last_use.unsaved().is_none()), "nothing is written twice");
         assert_eq!(store.generation().await.unwrap(), generation);
 
-        keys[0].last_use.note(NOW.plus_ms(7));
+        keys[0].last_use.note(NOW.plus_ms(RESOLUTION_MS + 7));
         store.close().await;
         assert!(save(&store, keys.iter()).await.is_err());
         let store = Store::open(options()).await.unwrap();
         assert_eq!(saved(&store).await[0], Some(0));
         save(&store, keys.iter()).await.unwrap();
-        assert_eq!(saved(&store).await[..2], [Some(7), Some(0)]);
+        assert_eq!(saved(&store).await[..2], [Some(RESOLUTION_MS + 7), Some(0)]);
     }
 }

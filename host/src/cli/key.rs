@@ -21,7 +21,7 @@ Examples:
   monstrum key list
   monstrum key list --workspace acme --json
 
-The last use is known to about a minute where several hosts share a database. A root key sees the root keys as well.";
+The last use is told to the minute. A root key sees the root keys as well.";
 
 const ROTATE_EXAMPLES: &str = "\
 Examples:

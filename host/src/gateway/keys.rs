@@ -68,7 +68,7 @@ pub struct Key {
     /// The first characters of the key, by which its owner knows it.
     pub prefix: String,
     pub created_at: UtcMillis,
-    /// When a request last came with it. What another host has seen is known here within about a minute; null for never.
+    /// When a request last came with it, or up to a minute before; null for never.
     pub last_used_at: Option<UtcMillis>,
 }
 

@@ -53,7 +53,7 @@ pub struct KeyRow {
     /// The hash of the key.
     pub hash: String,
     pub created_at: UtcMillis,
-    /// To about a minute; None for never.
+    /// To the minute; None for never.
     pub last_used_at: Option<UtcMillis>,
 }
 
