@@ -16,6 +16,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "executor",
             "auditor",
             "policy",
+            "key_uses",
             "plugins",
             "packages",
             "credentials",

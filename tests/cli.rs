@@ -7,6 +7,7 @@ mod help;
 mod key;
 mod plugin;
 mod serve;
+mod why;
 
 use std::process::Output;
 use std::time::Duration;

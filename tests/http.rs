@@ -7,7 +7,7 @@ mod credential;
 mod errors;
 mod health;
 mod idempotency;
-mod keys;
+pub(crate) mod keys;
 mod openapi;
 mod pages;
 mod plugins;

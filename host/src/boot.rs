@@ -21,6 +21,7 @@ use crate::call::Calls;
 use crate::config::Settings;
 use crate::executor::Executor;
 use crate::gateway;
+use crate::key_uses;
 use crate::lanes::Lanes;
 use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
@@ -35,7 +36,9 @@ const POLICY_POLL: Duration = Duration::from_millis(500);
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are dropped.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How long answers that are ready may take to be read at shutdown.
+/// How often new uses of keys are written; each key has one a minute at most.
+const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
+/// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
 /// Why the server does not start.
@@ -127,6 +130,7 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
         tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
     ];
     let served = tokio::spawn(std::future::IntoFuture::into_future(server));
     let admin_key = data.admin_key;
@@ -163,6 +167,10 @@ impl Running {
         app.auditor.close();
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
+        }
+        // Behind the audit, which matters more should somebody lose patience with us.
+        if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
+            tracing::warn!("the last uses of keys were not written in time");
         }
         app.store.close().await;
         tracing::info!("stopped");
@@ -235,6 +243,20 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
         }
+    }
+}
+
+async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
+    let mut tick = tokio::time::interval(KEY_USES_INTERVAL);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        save_key_uses(&app).await;
+    }
+}
+
+async fn save_key_uses(app: &App) {
+    if let Err(error) = key_uses::save(&app.store, app.policy.load().keys()).await {
+        tracing::warn!(%error, "the last uses of keys are not written yet");
     }
 }
 

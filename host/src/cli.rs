@@ -16,6 +16,7 @@ mod registry;
 mod serve;
 mod trust;
 mod usage;
+mod why;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -45,6 +46,7 @@ Examples:
   monstrum plugin install github-1.0.0.mst        install a signed package
   monstrum plugin list                            what the server has loaded
   monstrum audit list --status permission_denied  who was refused what
+  monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
   monstrum doctor                                 what is weak or broken here
   monstrum key create --name ci --kind operator   make an API key";
 
@@ -98,6 +100,7 @@ enum Command {
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
+    Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
     #[command(after_help = completions::EXAMPLES)]
@@ -146,6 +149,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Registry(registry) => registry.run(&options),
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
+            Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
             Command::Openapi => output::line(gateway::description()).map(|()| ExitCode::SUCCESS),

@@ -14,6 +14,7 @@ pub mod credentials;
 pub mod doctor;
 pub mod executor;
 pub mod gateway;
+pub mod key_uses;
 pub mod lanes;
 pub mod language;
 pub mod packages;

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::credentials::{HeldCredential, ResourceCredential};
+use crate::key_uses::LastUse;
 use crate::plugins::{Plugin, Plugins, Tool};
 
 /// A key that exists.
@@ -30,6 +31,8 @@ pub struct Key {
     /// `None` for a root key.
     pub workspace: Option<WorkspaceId>,
     pub bot: Option<BotId>,
+    /// Outlives the snapshot.
+    pub last_use: Arc<LastUse>,
 }
 
 /// A bot and what it may use.
@@ -108,6 +111,17 @@ impl Snapshot {
     /// The key with this SHA-256.
     pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
         self.keys.get(hash)
+    }
+
+    /// Every key.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.keys.values()
+    }
+
+    /// When this key was last used, as far as this host knows.
+    pub fn last_use(&self, row: &KeyRow) -> Option<UtcMillis> {
+        let noted = key_hash(row).and_then(|hash| self.key(&hash)?.last_use.at());
+        noted.max(row.last_used_at)
     }
 
     /// The workspace of this name or id.
@@ -221,7 +235,8 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
         snapshot.workspaces.insert(workspace.id.to_string(), workspace.id);
         snapshot.workspaces.insert(workspace.name, workspace.id);
     }
-    snapshot.keys = rows.keys.iter().filter_map(key_entry).collect();
+    let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
+    snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
     for plugin in plugins.entries().into_iter().filter_map(|entry| entry.serving) {
         snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
         for tool in &plugin.tools {
@@ -258,10 +273,16 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
 }
 
 /// `None` for a hash that is none: nobody holds that key.
-fn key_entry(row: &KeyRow) -> Option<([u8; 32], Key)> {
+fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
+    let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
+    let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
+    Some((key_hash(row)?, key))
+}
+
+fn key_hash(row: &KeyRow) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
     hex::decode_to_slice(&row.hash, &mut hash).ok()?;
-    Some((hash, Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id }))
+    Some(hash)
 }
 
 /// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.

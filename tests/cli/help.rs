@@ -21,7 +21,8 @@ async fn every_command_helps() -> Result<()> {
       trust        Say whose packages may be installed
       registry     Make a registry of packages
       audit        Read and verify the audit
-      key          Make API keys
+      key          Make, list, rotate and delete API keys
+      why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands
 
@@ -43,6 +44,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum plugin install github-1.0.0.mst        install a signed package
       monstrum plugin list                            what the server has loaded
       monstrum audit list --status permission_denied  who was refused what
+      monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
       monstrum doctor                                 what is weak or broken here
       monstrum key create --name ci --kind operator   make an API key
     [exit 0]
@@ -69,6 +71,10 @@ async fn every_command_helps() -> Result<()> {
         &["audit", "list"],
         &["audit", "verify"],
         &["key", "create"],
+        &["key", "list"],
+        &["key", "rotate"],
+        &["key", "delete"],
+        &["why"],
         &["completions"],
     ] {
         let output = run(&server, &[command, &["--help"]].concat()).await?;

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use insta::{assert_json_snapshot, assert_snapshot};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::Server;
 
 use crate::cli::{parsed, run, told};
-use crate::http::workspace;
+use crate::http::{made, workspace};
 
 #[tokio::test]
 async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
@@ -41,7 +41,7 @@ async fn a_key_is_made_and_only_it_goes_to_standard_output() -> Result<()> {
 
     workspace(&api, "acme").await?;
     let arguments = ["key", "create", "--name", "there", "--kind", "admin", "--workspace", "acme", "--json"];
-    let made: serde_json::Value = serde_json::from_slice(&run(&server, &arguments).await?.stdout)?;
+    let made: Value = serde_json::from_slice(&run(&server, &arguments).await?.stdout)?;
     let there = api.with_key(made["key"].as_str().unwrap_or_default());
     assert_eq!(
         there.get("/api/keys").await?.1["items"].as_array().map(Vec::len),
@@ -112,5 +112,97 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     hint: use a key of another kind: `monstrum key create --help` tells what each may do
     [exit 1]
     "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let bot = api.bot("triage").await?;
+    let body = json!({ "name": "t", "kind": "bot", "bot_id": bot });
+    let (_, key) = api.post("/api/keys", &body).await?;
+    let (id, old) = (key["id"].as_str().unwrap_or_default(), key["key"].as_str().unwrap_or_default());
+    assert_snapshot!(told(&server, &["key", "list"]).await?, @r#"
+     ID                                    NAME   KIND  BOT                                   BEGINS WITH  CREATED                   LAST USED
+     [id 1]  admin  root                                        [key]     [time]  [time]
+     [id 2]  t      bot   [id 3]  [key]     [time]
+    [exit 0]
+    "#);
+    let (code, list) = parsed(&server, &["key", "list"]).await?;
+    assert_eq!((code, list["items"].as_array().map(Vec::len)), (Some(0), Some(2)));
+    assert_eq!(list["items"][1]["last_used_at"], Value::Null);
+
+    let output = run(&server, &["key", "rotate", id]).await?;
+    let new = String::from_utf8(output.stdout)?;
+    let tools = format!("/api/bots/{bot}/tools");
+    assert_eq!(api.with_key(new.trim()).get(&tools).await?, (200, json!({ "items": [] })));
+    assert_eq!(api.with_key(old).get(&tools).await?.0, 401);
+    let (code, rotated) = parsed(&server, &["key", "rotate", id]).await?;
+    assert_eq!((code, &rotated["id"], &rotated["kind"]), (Some(0), &json!(id), &json!("bot")));
+    let root = made(&api, "/api/keys", &json!({ "name": "second root", "kind": "root" })).await?;
+    let mut answers = Vec::new();
+    for arguments in [
+        &["rotate", id][..],
+        &["rotate", &root],
+        &["delete", id],
+        &["delete", id],
+        &["rotate", id],
+        &["delete", "triage"],
+        &["rotate"],
+        &["list", "--key", new.trim()],
+    ] {
+        answers.push(told(&server, &[&["key"], arguments].concat()).await?);
+    }
+    assert_snapshot!(answers.join("\n"), @r#"
+    [key]
+    [stderr]
+    bot key [id 1]; the old text works no longer, and the new one is shown only now:
+    [exit 0]
+    [key]
+    [stderr]
+    root key [id 1]; the old text works no longer, and the new one is shown only now:
+    warning: DATA/admin.key is not rewritten; if it held this key, put the new one there
+    [exit 0]
+    [stderr]
+    key [id 1] is deleted and works no longer
+    [exit 0]
+    [stderr]
+    error: Not found (404)
+      no such key
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such key
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: Not found (404)
+      no such object of that id
+      request [id 1]
+    hint: `monstrum key list` shows the keys; --workspace may matter too
+    [exit 1]
+    [stderr]
+    error: the following required arguments were not provided:
+      <ID>
+
+    Usage: monstrum key rotate --url <URL> --data-dir <DIR> <ID>
+    hint: `monstrum key rotate --help` shows what there is, with examples
+    [exit 2]
+    [stderr]
+    error: A valid API key is needed (401)
+      this key does not exist
+      request [id 1]
+    hint: check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?
+    [exit 1]
+    "#);
+    let output = run(&server, &["key", "rotate", &root, "--json"]).await?;
+    let rotated: Value = serde_json::from_slice(&output.stdout)?;
+    assert_eq!(rotated["kind"], "root");
+    assert!(String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"), "a script is told as well");
+    assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));
     Ok(())
 }

@@ -1,14 +1,24 @@
 //! `/api/keys`.
 
-use anyhow::Result;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::Server;
+use support::{Api, Server};
 
 use crate::http::roles::faults;
 use crate::http::{Answers, made, send, workspace};
-use crate::world::text;
+use crate::world::{World, eventually, text};
+
+/// What the list says of a key.
+pub(crate) async fn listed(api: &Api, id: &str) -> Result<Value> {
+    let (_, list) = api.get("/api/keys?limit=1000").await?;
+    let key = list["items"].as_array().into_iter().flatten().find(|key| key["id"] == id);
+    key.cloned().with_context(|| format!("no key {id} in {list}"))
+}
 
 #[tokio::test]
 async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
@@ -34,8 +44,8 @@ async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     assert_snapshot!(answers, @r#"
     create: 201 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
     create a bot's: 201 {"id":"[id 2]","key":"[key]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]"}],"next_cursor":null}
-    rotate: 200 {"id":"[id 1]","key":"[key]"}
+    list: 200 {"items":[{"id":"[id 4]","name":"admin","kind":"root","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":"[time]"},{"id":"[id 1]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]","last_used_at":null},{"id":"[id 2]","name":"t","kind":"bot","bot_id":"[id 3]","prefix":"[key]","created_at":"[time]","last_used_at":null}],"next_cursor":null}
+    rotate: 200 {"id":"[id 1]","key":"[key]","name":"ci","kind":"operator","bot_id":null,"prefix":"[key]","created_at":"[time]"}
     the old text: 401 {"type":"urn:monstrum:error:unauthenticated","title":"A valid API key is needed","status":401,"detail":"this key does not exist","request_id":"[id 5]"}
     the new text: 200
     delete: 204
@@ -161,5 +171,155 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     its hash: 401 "this key does not exist"
     in the query: 401 "send one header `Authorization: Bearer mk_…`"
     "#);
+    Ok(())
+}
+
+/// Whatever its kind, a key stays what it is; only its text is another one. Nobody's rotation writes a file.
+#[tokio::test]
+async fn a_rotated_key_is_the_same_key() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let mut root = server.api()?;
+    let bot = root.bot("triage").await?;
+    let (_, first) = root.get("/api/keys").await?;
+    let mut ids = vec![text(&first["items"][0]["id"]).to_owned()];
+    for kind in ["root", "admin", "operator"] {
+        ids.push(made(&root, "/api/keys", &json!({ "name": kind, "kind": kind })).await?);
+    }
+    ids.push(made(&root, "/api/keys", &json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?);
+    let file = std::fs::read_to_string(server.key_file())?;
+    for (index, id) in ids.iter().enumerate() {
+        let before = listed(&root, id).await?;
+        let (status, rotated) = root.post(&format!("/api/keys/{id}/rotate"), &Value::Null).await?;
+        assert_eq!(status, 200, "{rotated}");
+        if index == 0 {
+            assert_eq!(root.get("/api/keys").await?.0, 401, "a key that rotates itself is gone with the answer");
+            root = root.with_key(text(&rotated["key"]));
+        }
+        let after = listed(&root, id).await?;
+        for field in ["id", "name", "kind", "bot_id", "created_at"] {
+            assert!(after[field] == before[field] && rotated[field] == before[field], "{field}: {rotated}");
+        }
+        assert!(after["prefix"] != before["prefix"] && after["prefix"] == rotated["prefix"], "{after}");
+        let own = format!("/api/bots/{bot}/tools");
+        assert_eq!(root.with_key(text(&rotated["key"])).get(&own).await?.0, 200);
+    }
+    assert_eq!(std::fs::read_to_string(server.key_file())?, file);
+    assert_eq!(server.api()?.get("/api/keys").await?.0, 401);
+    Ok(())
+}
+
+/// Calls with a key all the time, and goes on for some calls after `ended`; the statuses of those.
+async fn call_until_ended(
+    api: Api,
+    path: String,
+    ended: Arc<AtomicBool>,
+    served: Arc<AtomicUsize>,
+) -> Result<Vec<u16>> {
+    let mut after = Vec::new();
+    while after.len() < 5 {
+        let is_over = ended.load(Ordering::SeqCst);
+        let (status, answer) = api.post(&path, &json!({})).await?;
+        if is_over {
+            after.push(status);
+        } else {
+            ensure!(status == 200 || status == 401, "{status} {answer}");
+            served.fetch_add(usize::from(status == 200), Ordering::SeqCst);
+        }
+    }
+    Ok(after)
+}
+
+#[tokio::test]
+async fn amid_calls_a_key_never_works_again_once_its_end_was_answered() -> Result<()> {
+    const CALLERS: usize = 16;
+    let world = World::with(&["test-echo"]).await?;
+    world.grant_all("test-echo").await?;
+    let path = format!("/api/bots/{}/tools/test_echo_run/call", world.bot);
+    for (round, is_rotated) in [true, false, true, false].into_iter().enumerate() {
+        let body = json!({ "name": format!("of round {round}"), "kind": "bot", "bot_id": world.bot });
+        let (_, key) = world.api.post("/api/keys", &body).await?;
+        let api = world.api.with_key(text(&key["key"]));
+        let (ended, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|_| tokio::spawn(call_until_ended(api.clone(), path.clone(), Arc::clone(&ended), Arc::clone(&served))))
+            .collect();
+        eventually("calls are served", async || Ok((served.load(Ordering::SeqCst) > CALLERS).then_some(()))).await?;
+        let id = text(&key["id"]);
+        let answer = if is_rotated {
+            world.api.post(&format!("/api/keys/{id}/rotate"), &Value::Null).await?
+        } else {
+            world.api.delete(&format!("/api/keys/{id}")).await?
+        };
+        ended.store(true, Ordering::SeqCst);
+        for caller in callers {
+            assert_eq!(caller.await??, [401; 5], "round {round}");
+        }
+        let new = answer.1["key"].as_str().map(|key| world.api.with_key(key));
+        assert_eq!(new.is_some(), is_rotated, "{answer:?}");
+        if let Some(new) = new {
+            assert_eq!(new.post(&path, &json!({})).await?.0, 200);
+        }
+    }
+    Ok(())
+}
+
+/// Whoever is answered with a key that somebody else's rotation has ended is told so.
+#[tokio::test]
+async fn of_rotations_at_once_one_key_remains() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let root = server.api()?;
+    let id = made(&root, "/api/keys", &json!({ "name": "ci", "kind": "operator" })).await?;
+    let path = format!("/api/keys/{id}/rotate");
+    let mut conflicts = 0;
+    for _ in 0..20 {
+        let answers = futures::future::try_join_all((0..8).map(|_| root.post(&path, &Value::Null))).await?;
+        let mut working = 0;
+        for (status, answer) in answers {
+            if status == 409 {
+                conflicts += 1;
+                assert_eq!(answer["detail"], "the key was rotated by another request at the same moment");
+                continue;
+            }
+            assert_eq!(status, 200, "{answer}");
+            let (status, _) = root.with_key(text(&answer["key"])).get("/api/roles").await?;
+            working += usize::from(status == 200);
+        }
+        assert_eq!(working, 1);
+    }
+    assert!(conflicts > 0, "no two rotations met");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_tells_when_it_was_last_used() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let root = server.api()?;
+    let last_use = async |api: &Api, id: &str| anyhow::Ok(listed(api, id).await?["last_used_at"].take());
+    let mut keys = Vec::new();
+    for (path, expected) in [("/api/roles", 200), ("/api/keys", 403), ("/api/roles/absent", 404)] {
+        let (_, key) = root.post("/api/keys", &json!({ "name": path, "kind": "operator" })).await?;
+        root.with_key("mk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA").get(path).await?;
+        assert_eq!(last_use(&root, text(&key["id"])).await?, Value::Null);
+        assert_eq!(root.with_key(text(&key["key"])).get(path).await?.0, expected);
+        let at = last_use(&root, text(&key["id"])).await?;
+        assert!(text(&at) >= text(&key["created_at"]), "a use is noted, whatever it is answered: {at}");
+        keys.push((key, at));
+    }
+    let (key, at) = &keys[0];
+    let (id, old) = (text(&key["id"]), root.with_key(text(&key["key"])));
+    let (_, unused) = root.post("/api/keys", &json!({ "name": "unused", "kind": "operator" })).await?;
+    let rotated = root.post(&format!("/api/keys/{}/rotate", text(&unused["id"])), &Value::Null).await?;
+    assert_eq!(rotated.0, 200);
+    assert_eq!(root.with_key(text(&unused["key"])).get("/api/roles").await?.0, 401);
+    assert_eq!(last_use(&root, text(&unused["id"])).await?, Value::Null, "neither a rotation nor an old text is a use");
+    assert_eq!(root.post(&format!("/api/keys/{id}/rotate"), &Value::Null).await?.0, 200);
+    assert_eq!(old.get("/api/roles").await?.0, 401);
+    assert_eq!(last_use(&root, id).await?, *at, "it is the same key");
+    server.restart().await?;
+    let root = server.api()?;
+    for (key, at) in &keys {
+        assert_eq!(last_use(&root, text(&key["id"])).await?, *at, "it was written at the end");
+    }
+    assert!(!server.output().contains("last uses of keys"), "{}", server.output());
     Ok(())
 }

@@ -1,10 +1,13 @@
 //! Two hosts on one database: each has its own chain of the audit, and each follows what the other changes.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::{Api, Postgres, Server};
 
 use super::server_on;
+use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
 /// A host beside the first: a folder of its own, with the master key of the other.
@@ -46,6 +49,54 @@ async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
         assert_eq!(report["valid"], true, "{report}");
     }
     assert_eq!(postgres.sql(url_database(&url)?, "select count(distinct writer) from audit_events")?, "2");
+    Ok(())
+}
+
+/// A key that was rotated, or deleted, at one host.
+#[tokio::test]
+async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_both() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let mut first = server_on(&url)?;
+    first.launch().await?;
+    let mut second = beside(&first, &url).await?;
+    let root = first.api()?;
+    let there = api_of(&second, root.key())?;
+    let (_, key) = root.post("/api/keys", &json!({ "name": "ci", "kind": "operator" })).await?;
+    let path = format!("/api/keys/{}", text(&key["id"]));
+    let mut text_now = text(&key["key"]).to_owned();
+    let follows = async |key: &str, wanted: u16| {
+        let began = Instant::now();
+        eventually("the other host follows", async || {
+            Ok((there.with_key(key).get("/api/roles").await?.0 == wanted).then_some(()))
+        })
+        .await?;
+        anyhow::Ok(began.elapsed())
+    };
+    follows(&text_now, 200).await?;
+    // The machine may be busy in one round, but not in all of them.
+    let mut soonest = Duration::MAX;
+    for _ in 0..4 {
+        let (_, rotated) = root.post(&format!("{path}/rotate"), &Value::Null).await?;
+        soonest = soonest.min(follows(&text_now, 401).await?);
+        text_now = text(&rotated["key"]).to_owned();
+        assert_eq!(there.with_key(&text_now).get("/api/roles").await?.0, 200);
+    }
+    assert!(soonest < Duration::from_secs(1), "{soonest:?}");
+
+    // Only the other host has seen it being used, and its end is when it writes at the latest.
+    let used = listed(&there, text(&key["id"])).await?["last_used_at"].take();
+    assert!(used.is_string());
+    second.stop().await?;
+    assert_eq!(listed(&root, text(&key["id"])).await?["last_used_at"], used);
+
+    second.launch().await?;
+    let there = api_of(&second, root.key())?;
+    assert_eq!(root.delete(&path).await?.0, 204);
+    eventually("a deleted key ends at the other host", async || {
+        Ok((there.with_key(&text_now).get("/api/roles").await?.0 == 401).then_some(()))
+    })
+    .await?;
     Ok(())
 }
 

@@ -210,6 +210,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
         prefix: key.prefix,
         hash: hex::encode(key.hash),
         created_at: clock.now(),
+        last_used_at: None,
     };
     match store.insert_key(&row).await {
         Ok(()) => Ok(Some(key.text)),

@@ -134,7 +134,7 @@ impl Client {
 
     async fn answer(&self, request: RequestBuilder) -> Result<Value, Failure> {
         let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
-        let status = response.status();
+        let (status, path) = (response.status(), response.url().path().to_owned());
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {
             if bytes.len() + chunk.len() > ANSWER_BYTES_MAX {
@@ -143,7 +143,7 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         if !status.is_success() {
-            return Err(refusal(status, &bytes));
+            return Err(refusal(status, &path, &bytes));
         }
         if bytes.is_empty() {
             return Ok(Value::Null);
@@ -201,9 +201,9 @@ fn key_of_server(data_dir: &Path) -> Result<Secret, Failure> {
     Ok(Secret::new(text.trim().to_owned()))
 }
 
-/// Puts a refusal (RFC 9457) into words.
-fn refusal(status: StatusCode, body: &[u8]) -> Failure {
-    let hint = hint(status);
+/// Puts a refusal (RFC 9457) of the route at `path` into words.
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> Failure {
+    let hint = hint(status, path);
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let Some(title) = problem["title"].as_str() else {
         return Failure::new(format!("the server answered {status}"), "is --url that of a Monstrum server?");
@@ -222,10 +222,12 @@ fn refusal(status: StatusCode, body: &[u8]) -> Failure {
     failure
 }
 
-fn hint(status: StatusCode) -> &'static str {
+fn hint(status: StatusCode, path: &str) -> &'static str {
     match status.as_u16() {
         401 => "check the key in --key, MONSTRUM_KEY or DATA/admin.key; is it one of this server?",
         403 => "use a key of another kind: `monstrum key create --help` tells what each may do",
+        404 if path.contains("/api/keys/") => "`monstrum key list` shows the keys; --workspace may matter too",
+        404 if path.contains("/api/bots/") => "a bot goes by its id or its name; --workspace may matter too",
         404 => "is the name or id right? `list` shows what there is; --workspace may matter too",
         409 => "the message names what is in the way",
         413 | 422 => "mend what the message names; `--help` shows what is expected",

@@ -1,25 +1,48 @@
-//! `monstrum key`: keys for programs that call the API.
+//! `monstrum key`: keys for programs that call the API. A key goes to standard output alone, so that a script can take it.
 
 use std::process::ExitCode;
 
 use clap::{Subcommand, ValueEnum};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
 use super::{Options, output};
+use crate::boot::ADMIN_KEY_FILE;
 
-const EXAMPLES: &str = "\
+const CREATE_EXAMPLES: &str = "\
 Examples:
   monstrum key create --name ci --kind operator
   monstrum key create --name triage --kind bot --bot-id 01998a3c-…
   KEY=$(monstrum key create --name backup --kind admin)     only the key goes to standard output";
 
-/// Make API keys
+const LIST_EXAMPLES: &str = "\
+Examples:
+  monstrum key list
+  monstrum key list --workspace acme --json
+
+The last use is told to the minute. A root key sees the root keys as well.";
+
+const ROTATE_EXAMPLES: &str = "\
+Examples:
+  monstrum key rotate 01998a3c-…
+  KEY=$(monstrum key rotate 01998a3c-…)     only the key goes to standard output
+
+The key keeps its id, name, kind and bot. The old text stops working at once, on other hosts within a second. DATA/admin.key is
+not rewritten: if it holds the key that is rotated, put the new one there, or give it as MONSTRUM_KEY.";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  monstrum key list
+  monstrum key delete 01998a3c-…
+
+The last root key stays.";
+
+/// Make, list, rotate and delete API keys
 #[derive(Subcommand)]
 pub(super) enum Key {
     /// Make a key and print it, once
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = CREATE_EXAMPLES)]
     Create {
         /// What the key is for
         #[arg(long)]
@@ -31,6 +54,15 @@ pub(super) enum Key {
         #[arg(long, value_name = "ID", required_if_eq("kind", "bot"))]
         bot_id: Option<String>,
     },
+    /// List the keys, and when each was last used
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
+    /// Give a key a new text and print it, once
+    #[command(after_help = ROTATE_EXAMPLES)]
+    Rotate { id: String },
+    /// Delete a key
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete { id: String },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -58,22 +90,55 @@ impl Kind {
 
 impl Key {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let Key::Create { name, kind, bot_id } = self;
-        let mut body = json!({ "name": name, "kind": kind.as_str() });
-        if let Some(bot) = bot_id {
-            body["bot_id"] = json!(bot);
-        }
-        let created = Client::new(options)?.post(&["api", "keys"], Some(&body)).await?;
-        if options.json {
-            output::json(&created)?;
-        } else {
-            output::note(&format!(
-                "{} key {}; it is shown only now:",
-                kind.as_str(),
-                output::plain(&output::cell(&created["id"]))
-            ));
-            output::line(output::plain(&output::cell(&created["key"])))?;
+        let client = Client::new(options)?;
+        match self {
+            Key::Create { name, kind, bot_id } => {
+                let mut body = json!({ "name": name, "kind": kind.as_str() });
+                if let Some(bot) = bot_id {
+                    body["bot_id"] = json!(bot);
+                }
+                show(&client.post(&["api", "keys"], Some(&body)).await?, "it is shown only now:", options.json)?;
+            }
+            Key::List => list(&client.items(&["api", "keys"], &[]).await?, options.json)?,
+            Key::Rotate { id } => {
+                let rotated = client.post(&["api", "keys", &id, "rotate"], None).await?;
+                let what = "the old text works no longer, and the new one is shown only now:";
+                show(&rotated, what, options.json)?;
+                if rotated["kind"] == "root" {
+                    output::warning(&format!(
+                        "DATA/{ADMIN_KEY_FILE} is not rewritten; if it held this key, put the new one there"
+                    ));
+                }
+            }
+            Key::Delete { id } => {
+                client.delete(&["api", "keys", &id]).await?;
+                if options.json {
+                    output::json(&json!({ "id": id, "deleted": true }))?;
+                } else {
+                    output::note(&format!("key {} is deleted and works no longer", output::plain(&id)));
+                }
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A key that the server shows once. Only its text goes to standard output.
+fn show(key: &Value, what: &str, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(key);
+    }
+    let cell = |field: &str| output::plain(&output::cell(&key[field]));
+    output::note(&format!("{} key {}; {what}", cell("kind"), cell("id")));
+    output::line(cell("key"))
+}
+
+fn list(items: &[Value], json: bool) -> Result<(), Failure> {
+    const FIELDS: [&str; 7] = ["id", "name", "kind", "bot_id", "prefix", "created_at", "last_used_at"];
+    if json {
+        return output::json(&json!({ "items": items, "next_cursor": null }));
+    }
+    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field])).collect();
+    let header = ["ID", "NAME", "KIND", "BOT", "BEGINS WITH", "CREATED", "LAST USED"];
+    output::table(&header, items.iter().map(row).collect())
 }

@@ -78,6 +78,7 @@ impl FromRequestParts<Arc<App>> for Caller {
         let Some(entry) = snapshot.key(&crate::api_key::hash(key)) else {
             return Err(Problem::unauthenticated("this key does not exist"));
         };
+        entry.last_use.note(app.clock.now());
         let named = parts.headers.get("monstrum-workspace").map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
             (Some(own), None) => own,

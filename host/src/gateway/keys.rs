@@ -1,4 +1,4 @@
-//! `/api/keys`: API keys. A key is shown once, when it is made; what is stored is its hash.
+//! `/api/keys`: API keys. A key is shown once, when it is made or rotated; what is stored is its hash.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use monstrum_store::{KeyKind, KeyRow, Page};
-use monstrum_types::{BotId, KeyId, UtcMillis};
+use monstrum_types::{BotId, KeyId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use crate::policy::Snapshot;
 
 /// Held while a root key is deleted, so that of the last two only one can go.
 static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -67,11 +68,13 @@ pub struct Key {
     /// The first characters of the key, by which its owner knows it.
     pub prefix: String,
     pub created_at: UtcMillis,
+    /// When a request last came with it, or up to a minute before; null for never.
+    pub last_used_at: Option<UtcMillis>,
 }
 
-/// A key that was just made. Its text is shown this once.
+/// A key that was just made or rotated. Its text is shown this once.
 #[derive(Serialize, ToSchema)]
-pub struct CreatedKey {
+pub struct ShownKey {
     pub id: KeyId,
     /// `mk_` and 256 random bits: keep it, it cannot be shown again.
     pub key: String,
@@ -80,13 +83,6 @@ pub struct CreatedKey {
     pub bot_id: Option<BotId>,
     pub prefix: String,
     pub created_at: UtcMillis,
-}
-
-/// A key's new text, shown this once. The old one is no longer accepted.
-#[derive(Serialize, ToSchema)]
-pub struct RotatedKey {
-    pub id: KeyId,
-    pub key: String,
 }
 
 /// A page of keys.
@@ -105,10 +101,25 @@ pub struct NewKeyInput {
     bot_id: Option<BotId>,
 }
 
-impl From<KeyRow> for Key {
-    fn from(row: KeyRow) -> Self {
+impl Key {
+    fn of(row: KeyRow, snapshot: &Snapshot) -> Key {
         Key {
+            last_used_at: snapshot.last_use(&row),
             id: row.id,
+            name: row.name,
+            kind: row.kind.into(),
+            bot_id: row.bot_id,
+            prefix: row.prefix,
+            created_at: row.created_at,
+        }
+    }
+}
+
+impl ShownKey {
+    fn of(row: KeyRow, text: &Secret) -> ShownKey {
+        ShownKey {
+            id: row.id,
+            key: text.expose().to_owned(),
             name: row.name,
             kind: row.kind.into(),
             bot_id: row.bot_id,
@@ -120,12 +131,12 @@ impl From<KeyRow> for Key {
 
 /// Creates a key; the answer is the only place where it is shown
 #[utoipa::path(post, path = "/api/keys", tag = "keys", request_body = NewKeyInput,
-    responses((status = 201, body = CreatedKey), (status = "4XX", body = ProblemBody)))]
+    responses((status = 201, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
     Input(new): Input<NewKeyInput>,
-) -> Result<(StatusCode, Json<CreatedKey>), Problem> {
+) -> Result<(StatusCode, Json<ShownKey>), Problem> {
     caller.admin()?;
     if new.kind == Kind::Root {
         caller.root()?;
@@ -141,12 +152,11 @@ pub async fn create(
         prefix,
         hash: hex::encode(hash),
         created_at: app.clock.now(),
+        last_used_at: None,
     };
     app.store.insert_key(&row).await?;
     app.changed().await?;
-    let KeyRow { id, name, bot_id, prefix, created_at, .. } = row;
-    let key = text.expose().to_owned();
-    Ok((StatusCode::CREATED, Json(CreatedKey { id, key, name, kind: new.kind, bot_id, prefix, created_at })))
+    Ok((StatusCode::CREATED, Json(ShownKey::of(row, &text))))
 }
 
 async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Problem> {
@@ -187,25 +197,25 @@ pub async fn list(
     more |= rows.len() > limit;
     rows.truncate(limit);
     let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
-    Ok(Json(KeyList { items: rows.into_iter().map(Key::from).collect(), next_cursor }))
+    let snapshot = app.policy.load();
+    Ok(Json(KeyList { items: rows.into_iter().map(|row| Key::of(row, &snapshot)).collect(), next_cursor }))
 }
 
-/// Gives a key a new text under the same id; the old one is no longer accepted
+/// Gives a key a new text, shown in this answer only; the old one is no longer accepted
 #[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
-    responses((status = 200, body = RotatedKey), (status = "4XX", body = ProblemBody)))]
-pub async fn rotate(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<KeyId>,
-) -> Result<Json<RotatedKey>, Problem> {
+    responses((status = 200, body = ShownKey), (status = "4XX", body = ProblemBody)))]
+pub async fn rotate(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyId>) -> Result<Json<ShownKey>, Problem> {
     caller.admin()?;
     let row = key(&app, &caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(|error| Problem::internal(&error))?;
-    if !app.store.update_key(&KeyRow { prefix, hash: hex::encode(hash), ..row }).await? {
-        return Err(Problem::not_found("key"));
+    let hash = hex::encode(hash);
+    if !app.store.rotate_key(&row, &prefix, &hash).await? {
+        // It is gone, or else nobody gets a text that another rotation has made worthless.
+        key(&app, &caller, id).await?;
+        return Err(Problem::conflict("the key was rotated by another request at the same moment"));
     }
     app.changed().await?;
-    Ok(Json(RotatedKey { id, key: text.expose().to_owned() }))
+    Ok(Json(ShownKey::of(KeyRow { prefix, hash, ..row }, &text)))
 }
 
 /// Deletes a key; the last root key stays

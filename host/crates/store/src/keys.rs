@@ -53,11 +53,22 @@ pub struct KeyRow {
     /// The hash of the key.
     pub hash: String,
     pub created_at: UtcMillis,
+    /// To the minute; None for never.
+    pub last_used_at: Option<UtcMillis>,
+}
+
+/// That a key was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyUse {
+    /// None for a root key.
+    pub workspace_id: Option<WorkspaceId>,
+    pub id: KeyId,
+    pub at: UtcMillis,
 }
 
 macro_rules! columns {
     () => {
-        "id, workspace_id, name, kind, bot_id, prefix, hash, created_at"
+        "id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at"
     };
 }
 
@@ -69,12 +80,18 @@ macro_rules! of_owner {
 }
 
 pub(crate) const ALL: &str = concat!("select ", columns!(), " from api_keys order by id");
-const INSERT: &str = concat!("insert into api_keys (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8)");
+const INSERT: &str = concat!("insert into api_keys (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
 const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
-const UPDATE: &str =
-    concat!("update api_keys set name = $3, prefix = $4, hash = $5 where ", of_owner!(), " and id = $2");
+const ROTATE: &str =
+    concat!("update api_keys set prefix = $4, hash = $5 where ", of_owner!(), " and id = $2 and hash = $3");
+// Several hosts write, each what it knows: the latest use stays.
+const USE: &str = concat!(
+    "update api_keys set last_used_at = $3 where ",
+    of_owner!(),
+    " and id = $2 and (last_used_at is null or last_used_at < $3)"
+);
 const DELETE: &str = concat!("delete from api_keys where ", of_owner!(), " and id = $2");
 
 impl FromRow for KeyRow {
@@ -88,6 +105,7 @@ impl FromRow for KeyRow {
             prefix: row.text("prefix")?,
             hash: row.text("hash")?,
             created_at: row.time("created_at")?,
+            last_used_at: row.time_opt("last_used_at")?,
         })
     }
 }
@@ -108,8 +126,17 @@ impl Store {
     /// Adds a key.
     pub async fn insert_key(&self, row: &KeyRow) -> Result<(), StoreError> {
         let kind = row.kind.as_str();
-        let args =
-            args![row.id, row.workspace_id, &row.name, kind, row.bot_id, &row.prefix, &row.hash, row.created_at,];
+        let args = args![
+            row.id,
+            row.workspace_id,
+            &row.name,
+            kind,
+            row.bot_id,
+            &row.prefix,
+            &row.hash,
+            row.created_at,
+            row.last_used_at,
+        ];
         self.change(INSERT, args).await?;
         Ok(())
     }
@@ -128,11 +155,21 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &KeyRow| row.id).await
     }
 
-    /// Writes name, prefix and hash over those of the same id and workspace; whether there was such a key. What a key
-    /// may do never changes.
-    pub async fn update_key(&self, row: &KeyRow) -> Result<bool, StoreError> {
-        let args = args![row.workspace_id, row.id, &row.name, &row.prefix, &row.hash];
-        Ok(self.change(UPDATE, args).await? > 0)
+    /// Gives the key of this row a new prefix and hash; whether it was still there, with the hash of the row. Of two
+    /// that rotate a key at once, one is told that it came too late. What a key may do never changes.
+    pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {
+        let args = args![row.workspace_id, row.id, &row.hash, prefix, hash];
+        Ok(self.change(ROTATE, args).await? > 0)
+    }
+
+    /// Notes uses of keys, all or none. A key that is gone is passed over, and a later use stays. This decides about
+    /// no call, so the generation stays as well.
+    pub async fn save_key_uses(&self, uses: &[KeyUse]) -> Result<(), StoreError> {
+        let mut session = self.db.write().await?;
+        for KeyUse { workspace_id, id, at } in uses {
+            session.run(USE, args![*workspace_id, *id, *at]).await?;
+        }
+        session.commit().await
     }
 
     /// Deletes a key; whether there was one.

@@ -32,7 +32,7 @@ pub use credentials::CredentialRow;
 pub use error::StoreError;
 pub use idempotency::{Claim, IdempotencyKey, StoredAnswer};
 pub use instance::InstanceKeyRow;
-pub use keys::{KeyKind, KeyRow};
+pub use keys::{KeyKind, KeyRow, KeyUse};
 pub use open::{Store, StoreOptions};
 pub use page::{Listed, PAGE_ITEMS_MAX, Page};
 pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};

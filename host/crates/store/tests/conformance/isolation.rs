@@ -1,6 +1,6 @@
 //! The walls between workspaces.
 
-use monstrum_store::{BindingRow, KeyKind, KeyRow, Page, Store, StoreError};
+use monstrum_store::{BindingRow, KeyKind, KeyRow, KeyUse, Page, Store, StoreError};
 
 use crate::rows::{self, bound, default_workspace, other_workspace};
 
@@ -44,7 +44,11 @@ pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
     assert!(!store.update_resource(&resource).await.unwrap());
     assert!(!store.update_credential(&credential).await.unwrap());
     assert!(!store.update_binding(&binding).await.unwrap());
-    assert!(!store.update_key(&KeyRow { workspace_id: Some(ours), ..key.clone() }).await.unwrap());
+    let as_ours = KeyRow { workspace_id: Some(ours), ..key.clone() };
+    assert!(!store.rotate_key(&as_ours, "mk_stolen", "stolen").await.unwrap());
+    for workspace_id in [Some(ours), None] {
+        store.save_key_uses(&[KeyUse { workspace_id, id: key.id, at: rows::NOW }]).await.unwrap();
+    }
 
     assert!(!store.delete_binding(ours, there.bot.id, there.binding.id).await.unwrap());
     assert!(!store.delete_credential(ours, there.resource.id).await.unwrap());
@@ -56,6 +60,7 @@ pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
 
     let after = store.snapshot().await.unwrap();
     assert_eq!(after.generation, before.generation);
+    assert_eq!(after.keys, before.keys);
     assert_eq!(after.bindings, before.bindings);
     assert_eq!(after.credentials, before.credentials);
 }
@@ -92,6 +97,9 @@ pub(crate) async fn root_keys_belong_to_no_workspace(store: &Store) {
     assert_eq!(store.key(Some(workspace), root.id).await.unwrap(), None);
     assert!(store.keys(Some(workspace), &Page::first(50)).await.unwrap().items.is_empty());
     assert!(!store.delete_key(Some(workspace), root.id).await.unwrap());
+    let as_theirs = KeyRow { workspace_id: Some(workspace), ..root.clone() };
+    assert!(!store.rotate_key(&as_theirs, "mk_stolen", "stolen").await.unwrap());
+    store.save_key_uses(&[KeyUse { workspace_id: Some(workspace), id: root.id, at: rows::NOW }]).await.unwrap();
     assert_eq!(store.keys(None, &Page::first(50)).await.unwrap().items, [root]);
 
     // A key that is both, or neither, is refused by the table itself.

@@ -46,6 +46,7 @@ cases! {
         credentials_come_and_go,
         bindings_come_and_go,
         keys_come_and_go,
+        the_latest_use_of_a_key_is_kept,
         names_are_unique_in_a_workspace,
         what_is_bound_is_in_use,
         a_deleted_bot_takes_its_bindings_and_keys_along,

@@ -1,6 +1,6 @@
 //! Rows from which the policy is compiled.
 
-use monstrum_store::{DEFAULT_WORKSPACE, KeyKind, Page, Store, StoreError, WorkspaceRow};
+use monstrum_store::{DEFAULT_WORKSPACE, KeyKind, KeyRow, KeyUse, Page, Store, StoreError, WorkspaceRow};
 use monstrum_types::{BotId, WorkspaceId};
 use serde_json::json;
 
@@ -152,16 +152,55 @@ pub(crate) async fn keys_come_and_go(store: &Store) {
     let workspace = Some(default_workspace(store).await);
     let mut row = rows::key(workspace, KeyKind::Operator, None, "k");
     store.insert_key(&row).await.unwrap();
+    assert!(store.rotate_key(&row, "mk_ghijkl", "another").await.unwrap());
+    assert!(!store.rotate_key(&row, "mk_mnopqr", "a third").await.unwrap(), "it was rotated since it was read");
     row.prefix = "mk_ghijkl".to_owned();
     row.hash = "another".to_owned();
-    assert!(store.update_key(&row).await.unwrap());
     assert_eq!(store.key(workspace, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.keys(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
 
-    let twin = monstrum_store::KeyRow { hash: row.hash.clone(), ..rows::key(workspace, KeyKind::Admin, None, "l") };
+    let twin = KeyRow { hash: row.hash.clone(), ..rows::key(workspace, KeyKind::Admin, None, "l") };
     assert_eq!(conflict(store.insert_key(&twin).await), "api_keys_hash_key");
     assert!(store.delete_key(workspace, row.id).await.unwrap());
     assert!(!store.delete_key(workspace, row.id).await.unwrap());
+    assert!(!store.rotate_key(&row, "mk_stuvwx", "a fourth").await.unwrap(), "what is deleted stays so");
+}
+
+pub(crate) async fn the_latest_use_of_a_key_is_kept(store: &Store) {
+    let workspace = Some(default_workspace(store).await);
+    let other = Some(rows::other_workspace(store).await);
+    let [own, root, theirs, gone] = [
+        rows::key(workspace, KeyKind::Operator, None, "own"),
+        rows::key(None, KeyKind::Root, None, "root"),
+        rows::key(other, KeyKind::Admin, None, "theirs"),
+        rows::key(workspace, KeyKind::Admin, None, "gone"),
+    ];
+    for row in [&own, &root, &theirs, &gone] {
+        store.insert_key(row).await.unwrap();
+    }
+    store.delete_key(workspace, gone.id).await.unwrap();
+    let generation = store.generation().await.unwrap();
+    let of = |row: &KeyRow, ms| KeyUse { workspace_id: row.workspace_id, id: row.id, at: NOW.plus_ms(ms) };
+    let known = async |row: &KeyRow| {
+        let row = store.key(row.workspace_id, row.id).await.unwrap();
+        row.and_then(|row| row.last_used_at).map(|at| at.since_ms(NOW))
+    };
+    assert_eq!(known(&own).await, None, "it was never used");
+    store.save_key_uses(&[]).await.unwrap();
+    store.save_key_uses(&[of(&gone, 1), of(&own, 5), of(&root, 7)]).await.unwrap();
+    assert_eq!((known(&own).await, known(&root).await, known(&theirs).await), (Some(5), Some(7), None));
+    store.save_key_uses(&[of(&own, 3), of(&theirs, 9)]).await.unwrap();
+    assert_eq!((known(&own).await, known(&theirs).await), (Some(5), Some(9)), "an earlier use changes nothing");
+    assert_eq!(known(&gone).await, None, "a key that is gone does not come back");
+
+    assert_eq!(store.generation().await.unwrap(), generation, "it decides about nothing");
+    assert!(store.rotate_key(&own, "mk_ghijkl", "another").await.unwrap());
+    assert_eq!(known(&own).await, Some(5), "it is the same key");
+    let keys = store.snapshot().await.unwrap().keys;
+    let used: Vec<_> = keys.iter().map(|row| (row.id, row.last_used_at.map(|at| at.since_ms(NOW)))).collect();
+    let mut expected = vec![(own.id, Some(5)), (root.id, Some(7)), (theirs.id, Some(9))];
+    expected.sort();
+    assert_eq!(used, expected);
 }
 
 fn conflict(result: Result<(), StoreError>) -> String {
@@ -269,7 +308,7 @@ pub(crate) async fn every_change_bumps_the_generation(store: &Store) {
     store.update_resource(&there.resource).await.unwrap();
     store.update_credential(&there.credential).await.unwrap();
     store.update_binding(&there.binding).await.unwrap();
-    store.update_key(&key).await.unwrap();
+    store.rotate_key(&key, &key.prefix, "another").await.unwrap();
     grown("six updates", 6).await;
     assert!(store.insert_bot(&there.bot).await.is_err());
     assert!(!store.delete_bot(workspace, BotId::new()).await.unwrap());

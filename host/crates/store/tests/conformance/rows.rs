@@ -110,6 +110,7 @@ pub(crate) fn key(workspace: Option<WorkspaceId>, kind: KeyKind, bot: Option<Bot
         prefix: "mk_abcdef".to_owned(),
         hash: format!("hash of {id}"),
         created_at: NOW,
+        last_used_at: None,
     }
 }
 

@@ -1,0 +1,91 @@
+//! `monstrum why`: whether a bot may call a tool, what decides that, and the smallest change that would let it.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use monstrum_types::{BotId, ResourceId};
+use serde_json::{Map, Value, json};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::{Options, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum why helper github_list_issues '{\"repo\": \"acme/site\"}'
+  monstrum why 01998a3c-… github_create_issue '{\"repo\": \"acme/site\", \"title\": \"x\"}' --resource 01998a3d-…
+  monstrum why helper github_list_issues '{\"repo\": \"acme/site\"}' --json
+
+Nothing is called. It ends with 0 if the call would be allowed, and with 1 if it would not. A bot's own key learns the decision
+and the message only, and needs the bot's id.";
+
+/// Tell whether a bot may call a tool, and what decides
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Why {
+    /// The bot, by its id or its name
+    bot: String,
+    /// The tool
+    tool: String,
+    /// The parameters of the call, as a JSON object
+    #[arg(value_parser = params, default_value = "{}")]
+    params: Params,
+    /// The resource, where the bot has the tool through several
+    #[arg(long, value_name = "ID")]
+    resource: Option<ResourceId>,
+}
+
+#[derive(Clone)]
+struct Params(Map<String, Value>);
+
+fn params(text: &str) -> Result<Params, String> {
+    serde_json::from_str(text).map(Params).map_err(|error| format!("expected a JSON object: {error}"))
+}
+
+impl Why {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let client = Client::new(options)?;
+        let bot = bot(&client, &self.bot).await?;
+        let mut body = json!({ "params": self.params.0 });
+        if let Some(resource) = self.resource {
+            body["resource_id"] = json!(resource);
+        }
+        let verdict = client.post(&["api", "bots", &bot, "tools", &self.tool, "check"], Some(&body)).await?;
+        let is_allowed = match verdict["decision"].as_str() {
+            Some("allow") => true,
+            Some("deny") => false,
+            _ => return Err(Failure::new("the server's answer is no decision", "is --url that of a Monstrum server?")),
+        };
+        if options.json {
+            output::json(&verdict)?;
+        } else {
+            show(&verdict)?;
+        }
+        Ok(if is_allowed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The id of the bot that is called so. An id is taken as it is: whoever may ask about a bot need not see them all.
+async fn bot(client: &Client, name: &str) -> Result<String, Failure> {
+    if name.parse::<BotId>().is_ok() {
+        return Ok(name.to_owned());
+    }
+    let bots = client.items(&["api", "bots"], &[]).await?;
+    let named = bots.iter().find(|bot| bot["name"] == name).and_then(|bot| bot["id"].as_str());
+    named.map(str::to_owned).ok_or_else(|| {
+        let hint = "give the id or the name of a bot of this workspace; --workspace names another one";
+        Failure::new(format!("there is no bot `{name}`"), hint)
+    })
+}
+
+fn show(verdict: &Value) -> Result<(), Failure> {
+    const FIELDS: [(&str, &str); 5] = [
+        ("decision", "decision"),
+        ("message", "message"),
+        ("rule", "rule"),
+        ("reason", "reason"),
+        ("smallest change", "smallest_change"),
+    ];
+    let said = FIELDS.iter().filter(|(_, field)| !verdict[*field].is_null());
+    output::fields(&said.map(|(name, field)| (*name, output::cell(&verdict[*field]))).collect::<Vec<_>>())
+}
