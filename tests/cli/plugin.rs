@@ -83,7 +83,7 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
           "no such plugin",
           "request [id 1]"
         ],
-        "hint": "list what there is, e.g. with `monstrum plugin list`; --workspace may matter too"
+        "hint": "is the name or id right? `list` shows what there is; --workspace may matter too"
       }
     }
     "#);
