@@ -2,10 +2,6 @@
 
 use std::process::ExitCode;
 
-/// Every call makes some hundred small allocations on whichever thread it runs; glibc's own takes twice the time for them.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     monstrum_host::cli::main()
 }

@@ -35,10 +35,6 @@ use clap::{Parser, Subcommand, ValueEnum};
 use governed::Host;
 use report::Report;
 
-/// As the server has it: both sides of a row allocate alike.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Measures the host beside its floors
 #[derive(Parser)]
 struct Arguments {
