@@ -195,6 +195,9 @@ async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_readable = true;
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
+        for entry in app.plugins.entries().iter().filter(|entry| entry.is_to_retry) {
+            watch.forget(&entry.name);
+        }
         let looked = tokio::task::spawn_blocking(move || (watch.look(Instant::now()), watch));
         // Only the end of the process cancels it.
         let Ok((looked, back)) = looked.await else { return };

@@ -56,6 +56,8 @@ pub struct Entry {
     pub serving: Option<Arc<Plugin>>,
     /// The version that waits for a root key.
     pub pending: Option<Pending>,
+    /// The database stood in the way, and nothing about the plugin: it is tried again.
+    pub is_to_retry: bool,
 }
 
 /// A version that grew.
@@ -292,12 +294,14 @@ impl Plugins {
         let row = candidate.row();
         let pending = Some(Pending { plugin: candidate.plugin, grows: verdict.grows, row });
         let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
-        Entry { name: name.to_owned(), status, error: None, serving, pending }
+        Entry { name: name.to_owned(), status, error: None, serving, pending, is_to_retry: false }
     }
 
     async fn failed(&self, name: &str, error: &LoadError) -> Entry {
+        let is_to_retry = matches!(error, LoadError::Store(_));
         let (status, error) = (PluginStatus::Failed, Some(error.to_string()));
-        Entry { name: name.to_owned(), status, error, serving: self.before(name).await, pending: None }
+        let (name, serving) = (name.to_owned(), self.before(name).await);
+        Entry { name, status, error, serving, pending: None, is_to_retry }
     }
 
     /// What `manifest` asks for beyond the version that is on record as serving.
@@ -399,5 +403,5 @@ fn is_same_version(a: &PluginRow, b: &PluginRow) -> bool {
 
 fn loaded(plugin: Arc<Plugin>) -> Entry {
     let name = plugin.name.to_string();
-    Entry { name, status: PluginStatus::Loaded, error: None, serving: Some(plugin), pending: None }
+    Entry { name, status: PluginStatus::Loaded, error: None, serving: Some(plugin), pending: None, is_to_retry: false }
 }

@@ -72,6 +72,17 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// Whether making it of these gives the same again. Its tools' schemas and its credential are costly to open anew
+    /// with every change of anything.
+    fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
+        let same_credential = match (&self.credential, credential) {
+            (Some(held), Some(now)) => Arc::ptr_eq(held, now),
+            (None, None) => true,
+            _ => false,
+        };
+        same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
+    }
+
     /// One of its own tools.
     pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
         self.tools.iter().find(|tool| tool.manifest.name == *name)
@@ -247,11 +258,16 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
         rows.credentials.into_iter().map(|credential| (credential.resource_id, credential)).collect();
     for row in rows.resources {
         let Some(plugin) = snapshot.types.get(&row.resource_type).cloned() else { continue };
-        let held = before.resources.get(&row.id).and_then(|resource| resource.credential.clone());
+        let known = before.resources.get(&row.id);
+        let held = known.and_then(|resource| resource.credential.clone());
         let credential = credentials.remove(&row.id).map(|credential| match held {
             Some(held) if held.is_of(&credential) => held,
             _ => Arc::new(HeldCredential::new(credential, Arc::clone(vault))),
         });
+        if let Some(known) = known.filter(|known| known.is_made_of(&row, &plugin, credential.as_ref())) {
+            snapshot.resources.insert(row.id, Arc::clone(known));
+            continue;
+        }
         if let Some(resource) = compile_resource(row, plugin, credential) {
             snapshot.resources.insert(resource.row.id, Arc::new(resource));
         }

@@ -12,6 +12,7 @@ use support::Server;
 
 use super::plugins::{edit, reloaded};
 use crate::hostile::guests;
+use crate::locked::Locked;
 use crate::world::{World, eventually, text};
 
 const PLUGIN: &str = "shifting";
@@ -98,6 +99,18 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     })?;
     let waits = becomes(&world, "the next one waits", |entry| entry["status"] == "needs_approval").await?;
     assert_eq!((&waits["version"], &waits["pending"]["version"]), (&json!("1.0.0"), &json!("1.1.0")), "{waits}");
+    Ok(())
+}
+
+/// A database that is held for longer than a write waits is no fault of the plugin.
+#[tokio::test]
+async fn what_the_database_stood_in_the_way_of_is_loaded_when_it_no_longer_does() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let lock = Locked::hold(&world.server.data_dir().join("monstrum.db")).await?;
+    install(&world.server, 1)?;
+    becomes(&world, "it cannot be stored", |entry| entry["status"] == "failed").await?;
+    lock.release().await?;
+    becomes(&world, "it is tried again", |entry| entry["status"] == "loaded").await?;
     Ok(())
 }
 

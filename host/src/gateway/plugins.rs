@@ -73,7 +73,7 @@ pub struct PluginList {
 
 impl From<Entry> for Plugin {
     fn from(entry: Entry) -> Self {
-        let Entry { name, status, error, serving, pending } = entry;
+        let Entry { name, status, error, serving, pending, is_to_retry: _ } = entry;
         let pending = pending.map(|pending| Pending {
             version: pending.plugin.manifest.version.to_string(),
             digest: pending.plugin.digest.clone(),

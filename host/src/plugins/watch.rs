@@ -35,6 +35,11 @@ impl Watch {
         Watch { dir: dir.to_owned(), taken: look_at(dir).unwrap_or_default(), changing: BTreeMap::new() }
     }
 
+    /// Lets a plugin count as one that has changed, because it could not be taken.
+    pub fn forget(&mut self, name: &str) {
+        self.taken.remove(name);
+    }
+
     /// Looks again: the plugins that have changed and come to rest, by name. Each is told once.
     pub fn look(&mut self, now: Instant) -> io::Result<Vec<String>> {
         let seen = look_at(&self.dir)?;
@@ -125,10 +130,14 @@ mod tests {
         assert_eq!(watch.look(at(12)).unwrap(), ["github"]);
         assert_eq!(watch.look(at(13)).unwrap(), NONE);
 
+        watch.forget("github");
+        assert_eq!(watch.look(at(13)).unwrap(), NONE);
+        assert_eq!(watch.look(at(14)).unwrap(), ["github"]);
+
         fs::remove_dir_all(&plugin).unwrap();
-        assert_eq!(watch.look(at(14)).unwrap(), NONE);
-        assert_eq!(watch.look(at(15)).unwrap(), ["github"]);
-        assert_eq!(watch.look(at(16)).unwrap(), NONE);
+        assert_eq!(watch.look(at(15)).unwrap(), NONE);
+        assert_eq!(watch.look(at(16)).unwrap(), ["github"]);
+        assert_eq!(watch.look(at(17)).unwrap(), NONE);
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Redactor {
     views: &'static [View],
     /// Whether these values are printable ASCII throughout.
     printable: bool,
+    /// Whether one of these values reads as a number.
+    numeric: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,12 +95,12 @@ impl Redactor {
         replace_in(name, &merge(found))
     }
 
-    /// `text` without secrets in its keys, strings and numbers; the same text where there are none.
+    /// `text` without secrets in its keys, strings and numbers.
     #[must_use]
     pub fn redact_json(&self, text: JsonText) -> JsonText {
         // Without escapes, every string stands there as it is, so that a search of the whole finds whatever a search of
-        // each would.
-        let is_plain = !text.as_str().contains('\\');
+        // each would. A number may be written in several ways, so secrets that could be one are looked for as numbers.
+        let is_plain = !text.as_str().contains('\\') && !self.numeric;
         if self.search.is_none() || is_plain && !self.contains(text.as_str().as_bytes()) {
             return text;
         }
@@ -106,7 +108,8 @@ impl Redactor {
         // One search over all texts is far quicker than one for each.
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
-        if self.contains(&texts) { JsonText::from(&self.redact_each(value)) } else { text }
+        // Never the text itself: it may hold what the value does not, in a key that is there twice.
+        JsonText::from(&if self.contains(&texts) { self.redact_each(value) } else { value })
     }
 
     fn redact_each(&self, value: Value) -> Value {
@@ -149,6 +152,7 @@ impl Redactor {
         let has_marks = self.values.iter().any(|value| value.expose().contains(['%', '\\']));
         self.views = if has_marks { View::ONE_BY_ONE } else { View::TOGETHER };
         self.printable = self.values.iter().all(|value| value.expose().bytes().all(|byte| matches!(byte, b' '..=b'~')));
+        self.numeric = self.values.iter().any(|value| value.expose().parse::<f64>().is_ok());
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 

@@ -62,6 +62,8 @@ impl Workbench {
             listen: Some(([127, 0, 0, 1], 0).into()),
             data_dir: Some(home.path.join("data")),
             plugins_dir: Some(home.plugins_dir()),
+            // The command says itself when there is something to load.
+            watch_plugins: Some(false),
             ..ServeFlags::default()
         };
         let hint = "is there room in the temporary folder? may this user open ports on 127.0.0.1?";

@@ -220,6 +220,29 @@ proptest! {
     }
 }
 
+/// What is handed on is what was searched: not another spelling of a number, and nothing that a reader of the value does
+/// not see.
+#[test]
+fn json_in_which_a_value_stands_twice_or_in_another_spelling() {
+    let told = |secret: &str, text: &str| {
+        let text = JsonText::parse(text.to_owned()).unwrap();
+        redactor(&[secret]).redact_json(text).as_str().to_owned()
+    };
+    for (secret, text) in [
+        ("s3cr3t-t0ken", r#"{"a":"s3cr3t-t0ken","a":"x"}"#),
+        ("s3cr3t-t0ken", r#"{"a":"s3cr3t-t0ken","a":"\n"}"#),
+        ("s3cr3t-t0ken", r#"{"a":"s3cr3t-t0ken\n","a":1}"#),
+        ("123456789012345678901234", r#"[123456789012345678901234]"#),
+        ("123456789012345678901234", r#"["\n",123456789012345678901234]"#),
+    ] {
+        assert!(!told(secret, text).contains(secret), "{text}: {}", told(secret, text));
+    }
+    for text in ["[1.2345678e7]", "[12345678.0]", "[123456780E-1]"] {
+        assert_eq!(told("12345678", text), "[\"[redacted]\"]", "{text}");
+    }
+    assert_eq!(told("s3cr3t-t0ken", r#"{ "a": [1.50, "x"] }"#), r#"{ "a": [1.50, "x"] }"#);
+}
+
 /// All texts of a value are searched at once, so each encoding must be found in each place of it, and what lies in two
 /// texts is no secret.
 #[test]
