@@ -20,6 +20,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "plugins",
             "packages",
             "credentials",
+            "oauth",
             "call",
         ],
         true,

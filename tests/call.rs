@@ -4,7 +4,7 @@ mod ceilings;
 mod configured;
 mod governed;
 mod growth;
-mod plugins;
+pub(crate) mod plugins;
 mod reload;
 mod scopes;
 mod steal;

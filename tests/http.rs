@@ -3,6 +3,7 @@
 mod access;
 mod audit;
 mod bots;
+mod changes;
 mod credential;
 mod errors;
 mod health;

@@ -12,6 +12,7 @@ mod hostile;
 mod http;
 mod kit;
 mod locked;
+mod oauth;
 mod packages;
 mod postgres;
 mod stable;

@@ -9,6 +9,8 @@ use monstrum_vault::Vault;
 use crate::auditor::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::config::Settings;
+use crate::credentials::Refresher;
+use crate::oauth::Oauth;
 use crate::packages::Packages;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
@@ -23,6 +25,8 @@ pub struct App {
     pub auditor: Auditor,
     pub plugins: Arc<Plugins>,
     pub packages: Packages,
+    pub oauth: Arc<Oauth>,
+    pub refresher: Arc<Refresher>,
     pub policy: Arc<Policy>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,

@@ -6,6 +6,7 @@
 //! be written are kept and written first.
 
 mod chain;
+mod change;
 mod heads;
 #[cfg(test)]
 mod tests;
@@ -18,12 +19,13 @@ use std::time::{Duration, Instant};
 
 use monstrum_egress::Redactor;
 use monstrum_store::{AuditKind, AuditRow, Store, StoreError};
-use monstrum_types::{CallOutcome, Clock, Code, Status, UtcMillis};
+use monstrum_types::{CallOutcome, Clock, Code, RequestId, Status, UtcMillis, WorkspaceId};
 use monstrum_vault::AuditKeys;
 use sha2::Digest as _;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
 pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
@@ -104,6 +106,10 @@ impl Auditor {
         self.healthy.load(Ordering::Acquire)
     }
 
+    fn must_be_healthy(&self) -> Result<(), AuditUnavailable> {
+        if self.is_healthy() { Ok(()) } else { Err(AuditUnavailable) }
+    }
+
     /// Rows that wait to be written.
     pub fn rows_waiting(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()
@@ -111,38 +117,20 @@ impl Auditor {
 
     /// Opens the entry of a call.
     pub fn open(&self, call: &IncomingCall) -> Result<Entry, AuditUnavailable> {
-        if !self.is_healthy() {
-            return Err(AuditUnavailable);
-        }
-        let row = AuditRow {
-            writer: String::new(),
-            sequence: 0,
-            kind: AuditKind::Started,
-            request_id: call.request_id,
-            workspace_id: Some(call.workspace),
+        self.must_be_healthy()?;
+        let now = self.clock.now();
+        Ok(self.entry(AuditRow {
             bot_id: Some(call.bot),
             task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
             resource_id: call.resource,
             tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
-            operation: None,
-            plugin: None,
-            plugin_digest: None,
-            status: None,
-            code: None,
-            message: None,
-            rule: None,
             params: Some(serde_json::to_string(&call.params).expect("a JSON value has a text")),
-            duration_ms: None,
-            started_at: self.clock.now(),
-            at: self.clock.now(),
-            parent_request_id: None,
-            delegation: None,
-            flags: None,
-            key_version: 0,
-            previous_hash: [0; 32],
-            hash: [0; 32],
-        };
-        Ok(Entry {
+            ..started(call.request_id, call.workspace, now)
+        }))
+    }
+
+    fn entry(&self, row: AuditRow) -> Entry {
+        Entry {
             facts: Mutex::new(Facts { row, redactor: None }),
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
@@ -150,7 +138,39 @@ impl Auditor {
             closed: AtomicBool::new(false),
             queue: self.queue.clone(),
             clock: Arc::clone(&self.clock),
-        })
+        }
+    }
+}
+
+/// The row of something that begins, of which nothing else is known. The writer gives it its place.
+fn started(request_id: RequestId, workspace: WorkspaceId, now: UtcMillis) -> AuditRow {
+    AuditRow {
+        writer: String::new(),
+        sequence: 0,
+        kind: AuditKind::Started,
+        request_id,
+        workspace_id: Some(workspace),
+        bot_id: None,
+        task_id: None,
+        resource_id: None,
+        tool: None,
+        operation: None,
+        plugin: None,
+        plugin_digest: None,
+        status: None,
+        code: None,
+        message: None,
+        rule: None,
+        params: None,
+        duration_ms: None,
+        started_at: now,
+        at: now,
+        parent_request_id: None,
+        delegation: None,
+        flags: None,
+        key_version: 0,
+        previous_hash: [0; 32],
+        hash: [0; 32],
     }
 }
 
@@ -225,7 +245,9 @@ impl Entry {
         row.message = outcome.message.clone();
         row.rule = outcome.rule.clone();
         row.duration_ms = Some(i64::try_from(self.opened.elapsed().as_millis()).unwrap_or(i64::MAX));
-        row.flags = outcome.output_mismatch.then(|| "output_mismatch".to_owned());
+        if outcome.output_mismatch {
+            row.flags = Some("output_mismatch".to_owned());
+        }
         row
     }
 
@@ -237,7 +259,10 @@ impl Entry {
             None => text,
         };
         row.task_id = row.task_id.map(redact);
-        row.params = row.params.map(redact).map(shorten);
+        row.params = row.params.map(redact);
+        if !change::is_one(&row) {
+            row.params = row.params.map(shorten);
+        }
         row.kind = kind;
         row.at = self.clock.now();
         row.without_nul()
@@ -275,7 +300,12 @@ impl Drop for Entry {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        let row = self.finished(&CallOutcome::error(Code::Unavailable, "the call failed on the host's side"));
+        let message = if change::is_one(&self.lock().row) {
+            "the request was broken off; the change may have been made"
+        } else {
+            "the call failed on the host's side"
+        };
+        let row = self.finished(&CallOutcome::error(Code::Unavailable, message));
         let (committed, _) = oneshot::channel();
         if self.queue.try_send(Pending { row, committed }).is_err() {
             tracing::error!("the end of a call could not be queued for the audit");

@@ -19,10 +19,12 @@ use crate::app::App;
 use crate::auditor::{Auditor, HEADS_FILE, Heads};
 use crate::call::Calls;
 use crate::config::Settings;
+use crate::credentials::Refresher;
 use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
 use crate::lanes::Lanes;
+use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
 use crate::policy::Policy;
@@ -95,20 +97,34 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let plugins =
         Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
     let plugins = Arc::new(plugins);
-    let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), Arc::clone(&plugins)).await?;
+    let egress = Egress::new(egress);
+    let (vault, store) = (&data.vault, &data.store);
+    let refresher = Refresher::new(store.clone(), Arc::clone(vault), egress.clone(), Arc::clone(&clock));
+    let refresher = Arc::new(refresher);
+    let policy = Policy::open(store.clone(), Arc::clone(&refresher), Arc::clone(&plugins)).await?;
     let policy = Arc::new(policy);
     let heads = Heads::open(&data.path.join(HEADS_FILE))?;
     let keys = data.newest_audit_keys();
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let executor = Executor::new(Egress::new(egress), Lanes::new(settings.calls_at_once), settings.ceilings);
+    let browsers_come_by = settings.url_for_browsers(address);
+    let oauth = Oauth::new(
+        store.clone(),
+        Arc::clone(vault),
+        egress.clone(),
+        Arc::clone(&clock),
+        Arc::clone(&policy),
+        auditor.clone(),
+        browsers_come_by,
+    );
+    let executor = Executor::new(egress, Lanes::new(settings.calls_at_once), settings.ceilings);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let registry = settings.registry.clone();
     let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
     let packages = Packages::new(data.store.clone(), Arc::clone(&plugins), registry);
 
-    let base_url = settings.public_url.clone().unwrap_or_else(|| format!("http://{address}"));
+    let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let app = Arc::new(App {
         settings,
         store: data.store,
@@ -117,6 +133,8 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
         auditor,
         plugins,
         packages,
+        oauth: Arc::new(oauth),
+        refresher,
         policy,
         calls: Arc::new(calls),
         clock,
@@ -131,6 +149,7 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
     let served = tokio::spawn(std::future::IntoFuture::into_future(server));
     let admin_key = data.admin_key;
@@ -163,6 +182,11 @@ impl Running {
         }
         for chore in chores {
             chore.abort();
+        }
+        // A token that was fetched has to be stored.
+        let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
+        if tokio::time::timeout(FLUSH_MAX, stored).await.is_err() {
+            tracing::warn!("a credential was being obtained or refreshed");
         }
         app.auditor.close();
         if let Err(error) = audited.await {
@@ -263,11 +287,18 @@ async fn save_key_uses(app: &App) {
     }
 }
 
+async fn follow_devices(app: Arc<App>, stop: CancellationToken) {
+    app.oauth.follow_devices(stop).await;
+}
+
 async fn purge(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(PURGE_INTERVAL);
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         if let Err(error) = gateway::forget_expired(&app).await {
             tracing::warn!(error = %error, "expired idempotency keys were not dropped");
+        }
+        if let Err(error) = app.oauth.purge().await {
+            tracing::warn!(%error, "authorizations that have ended were not dropped");
         }
     }
 }

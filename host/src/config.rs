@@ -2,6 +2,7 @@
 //!
 //! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
 
+mod public_url;
 mod registry;
 
 use std::net::SocketAddr;
@@ -14,7 +15,9 @@ use ipnet::IpNet;
 use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
+use url::Url;
 
+pub use public_url::PublicUrl;
 pub use registry::RegistryPlace;
 
 /// The flags of `monstrum serve`.
@@ -42,9 +45,9 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<DatabaseUrl>,
 
-    /// The URL under which others reach this server
+    /// The URL under which others reach this server; OAuth needs it where the server listens beyond loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
-    pub public_url: Option<String>,
+    pub public_url: Option<PublicUrl>,
 
     /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
@@ -196,7 +199,7 @@ pub struct Settings {
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
-    pub public_url: Option<String>,
+    pub public_url: Option<PublicUrl>,
     pub registry: Option<RegistryPlace>,
     /// What the registry's server may have besides public addresses.
     pub registry_allow_addresses: Vec<IpNet>,
@@ -270,6 +273,14 @@ impl Settings {
             log: flags.log.or(file.log).unwrap_or_else(|| "info".to_owned()),
             otlp_endpoint: flags.otlp_endpoint.or(file.otlp_endpoint),
         })
+    }
+}
+
+impl Settings {
+    /// Where a browser finds this server, which listens on `address`: beyond loopback only an operator knows that.
+    pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
+        let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
+        self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 }
 

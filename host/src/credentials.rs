@@ -2,20 +2,25 @@
 //!
 //! What a credential was given for (its type, method, audience and inject rules) is part of the associated data of its
 //! record, so an edit of the database cannot point it elsewhere. When manifest or configuration say more than that, the
-//! credential waits until an admin saves it anew.
+//! credential waits until an admin saves it anew. What OAuth has brought is refreshed in time ([`Refresher`]).
+
+mod refresh;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwapOption;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use monstrum_egress::{Credential, CredentialSource, CredentialState, Redactor};
 use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, OriginPattern, ResourceType};
-use monstrum_store::CredentialRow;
-use monstrum_types::{CredentialId, ResourceId, ResourceTypeId, Secret, WorkspaceId};
+use monstrum_store::{CredentialRow, OauthProviderRow, ResourceRow};
+use monstrum_types::{CredentialId, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+pub use self::refresh::{RefreshTarget, Refresher};
 
 use crate::policy::Resource;
 
@@ -31,6 +36,23 @@ pub struct GivenFor {
     /// The fields that were not secret: only these may ever be shown.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub plain_fields: BTreeSet<String>,
+    /// Who has issued it and refreshes it, where OAuth has brought it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<Issuer>,
+}
+
+/// Where a token comes from: a refresh token goes nowhere else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issuer {
+    pub token_url: String,
+    pub client_id: String,
+}
+
+impl Issuer {
+    /// Whether the provider of this row is it.
+    pub fn is(&self, provider: &OauthProviderRow) -> bool {
+        self.token_url == provider.token_url && self.client_id == provider.client_id
+    }
 }
 
 impl GivenFor {
@@ -47,7 +69,14 @@ impl GivenFor {
             audience: method.audience(config, executor),
             inject: method.inject_rules(),
             plain_fields: plain_fields(resource_type, method),
+            oauth: None,
         }
+    }
+
+    /// The same of a credential that this provider issues. All that it brings is secret, whatever the contract says.
+    pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
+        let issuer = Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() };
+        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(issuer), ..self }
     }
 
     /// What the contract and configuration of `resource` say now about the method of this credential.
@@ -55,7 +84,8 @@ impl GivenFor {
         let manifest = &resource.plugin.manifest;
         let methods = &manifest.resource_type.auth_methods;
         let method = methods.iter().find(|method| method.method == self.auth_method)?;
-        Some(GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor))
+        let now = GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor);
+        Some(GivenFor { oauth: self.oauth.clone(), ..now })
     }
 
     /// The audience that both this, the sealed one, and `now` allow; `None` where `now` asks for more than was given.
@@ -69,7 +99,7 @@ impl GivenFor {
 }
 
 /// Seals the fields of a credential for exactly what it is given for.
-pub fn seal(
+fn seal(
     vault: &Vault,
     workspace: WorkspaceId,
     resource: ResourceId,
@@ -82,6 +112,33 @@ pub fn seal(
     vault.seal(&plaintext, associated_data(workspace, resource, id, given_for))
 }
 
+/// The row of a credential that is new for its resource.
+pub fn new_row(
+    vault: &Vault,
+    resource: &ResourceRow,
+    given_for: &GivenFor,
+    fields: &BTreeMap<String, Secret>,
+    now: UtcMillis,
+) -> Result<CredentialRow, VaultError> {
+    let id = CredentialId::new();
+    let sealed = seal(vault, resource.workspace_id, resource.id, id, given_for, fields)?;
+    Ok(CredentialRow {
+        id,
+        workspace_id: resource.workspace_id,
+        resource_id: resource.id,
+        subject_kind: "shared".to_owned(),
+        subject_id: String::new(),
+        auth_method: given_for.auth_method.as_str().to_owned(),
+        key_version: i64::from(sealed.key_version()),
+        sealed: sealed.to_string(),
+        given_for: serde_json::to_value(given_for).expect("plain names and lists are JSON"),
+        status: READY.to_owned(),
+        expires_at: None,
+        created_at: now,
+        updated_at: now,
+    })
+}
+
 fn associated_data(
     workspace: WorkspaceId,
     resource: ResourceId,
@@ -92,10 +149,14 @@ fn associated_data(
     AssociatedData::credential(workspace, id, resource, "fields", &given_for)
 }
 
+/// The status of a row that may be used, and of one that its provider no longer honours.
+const READY: &str = "ready";
+const NEEDS_AUTHORIZATION: &str = "needs-authorization";
+
 /// A stored credential. It is opened on first use and kept open as long as its row does not change.
 pub struct HeldCredential {
     pub row: CredentialRow,
-    vault: Arc<Vault>,
+    refresher: Arc<Refresher>,
     opened: OnceLock<Option<Opened>>,
 }
 
@@ -104,10 +165,28 @@ struct Opened {
     fields: BTreeMap<String, Secret>,
 }
 
+impl Opened {
+    /// Opens the record of a row. What goes wrong is put into words that hold nothing of it.
+    fn open(row: &CredentialRow, vault: &Vault) -> Result<Opened, String> {
+        let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
+        let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
+        let associated = associated_data(row.workspace_id, row.resource_id, row.id, &given_for);
+        let plaintext = vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
+        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
+        Ok(Opened { given_for, fields })
+    }
+
+    /// Whether the one who has issued it can be asked for a newer one.
+    fn is_refreshable(&self) -> bool {
+        let is_of_client = self.given_for.auth_method == AuthKind::Oauth2ClientCreds;
+        self.given_for.oauth.is_some() && (is_of_client || self.fields.contains_key("refresh_token"))
+    }
+}
+
 impl HeldCredential {
     /// Nothing is opened yet.
-    pub fn new(row: CredentialRow, vault: Arc<Vault>) -> Self {
-        HeldCredential { row, vault, opened: OnceLock::new() }
+    pub fn new(row: CredentialRow, refresher: Arc<Refresher>) -> Self {
+        HeldCredential { row, refresher, opened: OnceLock::new() }
     }
 
     /// Whether it was made from this very row.
@@ -118,23 +197,13 @@ impl HeldCredential {
     /// `None` where the record cannot be opened: another key, or an edited row.
     fn opened(&self) -> Option<&Opened> {
         let open = || {
-            let opened = self.open();
+            let opened = Opened::open(&self.row, &self.refresher.vault);
             if let Err(error) = &opened {
                 tracing::error!(credential.id = %self.row.id, %error, "the credential cannot be opened");
             }
             opened.ok()
         };
         self.opened.get_or_init(open).as_ref()
-    }
-
-    fn open(&self) -> Result<Opened, String> {
-        let row = &self.row;
-        let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
-        let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
-        let associated = associated_data(row.workspace_id, row.resource_id, row.id, &given_for);
-        let plaintext = self.vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
-        let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
-        Ok(Opened { given_for, fields })
     }
 }
 
@@ -171,12 +240,12 @@ impl HeldCredential {
             return Err(ConfirmError::Incomplete { what });
         }
         let row = &self.row;
-        let sealed = seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &opened.fields)?;
+        let sealed =
+            seal(&self.refresher.vault, row.workspace_id, row.resource_id, row.id, &given_for, &opened.fields)?;
         Ok(CredentialRow {
             key_version: i64::from(sealed.key_version()),
             sealed: sealed.to_string(),
             given_for: serde_json::to_value(&given_for).expect("plain names and lists are JSON"),
-            status: "ready".to_owned(),
             ..row.clone()
         })
     }
@@ -185,9 +254,17 @@ impl HeldCredential {
 /// The credential of one resource, as egress takes it.
 pub struct ResourceCredential {
     state: CredentialState,
-    credential: Option<Arc<Credential>>,
+    /// The newest; a refresh puts its own in place.
+    credential: ArcSwapOption<Credential>,
     redactor: Arc<Redactor>,
     requested_audience: Option<Vec<OriginPattern>>,
+    refreshed_by: Option<RefreshedBy>,
+}
+
+/// Who refreshes a credential, and what is needed for it.
+struct RefreshedBy {
+    refresher: Arc<Refresher>,
+    target: RefreshTarget,
 }
 
 impl ResourceCredential {
@@ -196,8 +273,13 @@ impl ResourceCredential {
         let methods = &resource.plugin.manifest.resource_type.auth_methods;
         let needed = methods.iter().any(|method| method.method != AuthKind::None);
         let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
-        let without =
-            |state, redactor| ResourceCredential { state, credential: None, redactor, requested_audience: None };
+        let without = |state, redactor| ResourceCredential {
+            state,
+            credential: ArcSwapOption::empty(),
+            redactor,
+            requested_audience: None,
+            refreshed_by: None,
+        };
         let Some(held) = &resource.credential else {
             return without(absent, Arc::default());
         };
@@ -216,7 +298,7 @@ impl ResourceCredential {
             plain_fields,
             inject: given_for.inject.clone(),
             audience: Vec::new(),
-            refreshable: false,
+            refreshable: opened.is_refreshable(),
             expires_at: held.row.expires_at,
         };
         let redactor = Arc::new(Redactor::new(credential.secret_values()));
@@ -224,9 +306,22 @@ impl ResourceCredential {
             let requested_audience = wanted.map(|wanted| wanted.audience);
             return ResourceCredential { requested_audience, ..without(CredentialState::NeedsAuthorization, redactor) };
         };
+        if held.row.status == NEEDS_AUTHORIZATION {
+            return without(CredentialState::NeedsAuthorization, redactor);
+        }
         credential.audience = audience;
-        let credential = Some(Arc::new(credential));
-        ResourceCredential { state: CredentialState::Ready, credential, redactor, requested_audience: None }
+        let target = RefreshTarget {
+            workspace: resource.row.workspace_id,
+            resource: resource.row.id,
+            resource_type: resource.row.resource_type.clone(),
+            network: resource.scope.network.clone(),
+        };
+        let refresher = Arc::clone(&held.refresher);
+        ResourceCredential {
+            refreshed_by: credential.refreshable.then_some(RefreshedBy { refresher, target }),
+            credential: ArcSwapOption::from_pointee(credential),
+            ..without(CredentialState::Ready, redactor)
+        }
     }
 
     /// Who would get the credential if it was confirmed, while it needs authorization.
@@ -252,13 +347,30 @@ impl CredentialSource for ResourceCredential {
     }
 
     fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {
-        let current = self.credential.clone().ok_or(self.state);
+        let current = self.credential.load_full().ok_or(self.state);
         async move { current }.boxed()
     }
 
-    /// Static credentials are never refreshed; what OAuth stores is, once the platform speaks OAuth.
-    fn refresh<'a>(&'a self, _stale: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
-        let state = CredentialState::Expired;
-        async move { Err(state) }.boxed()
+    fn refresh<'a>(&'a self, stale: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
+        async move {
+            let Some(RefreshedBy { refresher, target }) = &self.refreshed_by else {
+                return Err(CredentialState::Expired);
+            };
+            let refreshed = refresher.refresh(target.clone(), access_token(&stale.fields)).await?;
+            let fresh = Arc::new(Credential {
+                fields: refreshed.fields,
+                expires_at: refreshed.expires_at,
+                // Where it may go and how is not the provider's to say.
+                ..stale.clone()
+            });
+            self.credential.store(Some(Arc::clone(&fresh)));
+            Ok(fresh)
+        }
+        .boxed()
     }
+}
+
+/// What a token is told apart by.
+fn access_token(fields: &BTreeMap<String, Secret>) -> Option<Secret> {
+    fields.get("access_token").cloned()
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use monstrum_egress::{CredentialSource, CredentialState};
+use monstrum_egress::{CredentialSource, CredentialState, Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_store::StoreError;
 use monstrum_types::{Clock, SystemClock};
@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, MASTER_KEY_FILE};
 use crate::config::Settings;
+use crate::credentials::Refresher;
 use crate::plugins::{PluginStatus, Plugins, with_causes};
 use crate::policy::{Policy, Resource};
 
@@ -85,7 +86,8 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
 
 fn check_settings(found: &mut Findings, settings: &Settings) {
     let is_local = settings.listen.ip().is_loopback();
-    let public = settings.public_url.as_deref();
+    let public = settings.public_url.as_ref().map(ToString::to_string);
+    let public = public.as_deref();
     let is_encrypted = public.is_some_and(|url| url.starts_with("https://"));
     if !is_local && !is_encrypted {
         let what = format!("{} is reached from other machines, and API keys travel there unencrypted", settings.listen);
@@ -188,7 +190,10 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
         found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
     }
     check_plugins(found, &plugins, &settings.plugins_dir);
-    let policy = Policy::open(data.store.clone(), Arc::clone(&data.vault), plugins).await?;
+    // Nothing is sent: what is opened is only looked at.
+    let egress = Egress::new(EgressOptions::default());
+    let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
+    let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
     check_resources(found, data, &policy, clock.as_ref()).await
 }
 

@@ -6,6 +6,7 @@
 mod audit;
 mod bindings;
 mod bots;
+mod changes;
 mod credentials;
 mod docs;
 mod extract;
@@ -13,6 +14,7 @@ mod health;
 mod idempotency;
 mod keys;
 mod language;
+mod oauth;
 mod packages;
 mod plugins;
 mod problem;
@@ -91,6 +93,14 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(resources::show, resources::update, resources::delete))
         .routes(routes!(credentials::save, credentials::delete))
         .routes(routes!(credentials::confirm))
+        .routes(routes!(oauth::providers::list, oauth::providers::create))
+        .routes(routes!(oauth::providers::update, oauth::providers::delete))
+        .routes(routes!(oauth::start))
+        .routes(routes!(oauth::begin))
+        .routes(routes!(oauth::callback))
+        .routes(routes!(oauth::device))
+        .routes(routes!(oauth::show_device))
+        .routes(routes!(oauth::refresh))
         .routes(routes!(roles::list))
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))
@@ -102,6 +112,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tools::check))
         .routes(routes!(audit::list))
         .routes(routes!(audit::show))
+        .routes(routes!(changes::list))
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
 }

@@ -14,12 +14,11 @@ use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
 use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, check_config};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
-use monstrum_vault::Vault;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::credentials::{HeldCredential, ResourceCredential};
+use crate::credentials::{HeldCredential, Refresher, ResourceCredential};
 use crate::key_uses::LastUse;
 use crate::plugins::{Plugin, Plugins, Tool};
 
@@ -182,7 +181,7 @@ impl Snapshot {
 pub struct Policy {
     snapshot: ArcSwap<Snapshot>,
     store: Store,
-    vault: Arc<Vault>,
+    refresher: Arc<Refresher>,
     plugins: Arc<Plugins>,
     stale: AtomicBool,
     /// One renewal at a time, so that an older read never replaces a newer one.
@@ -191,11 +190,11 @@ pub struct Policy {
 
 impl Policy {
     /// Reads and compiles the first snapshot.
-    pub async fn open(store: Store, vault: Arc<Vault>, plugins: Arc<Plugins>) -> Result<Policy, StoreError> {
+    pub async fn open(store: Store, refresher: Arc<Refresher>, plugins: Arc<Plugins>) -> Result<Policy, StoreError> {
         let policy = Policy {
             snapshot: ArcSwap::default(),
             store,
-            vault,
+            refresher,
             plugins,
             stale: AtomicBool::new(true),
             renewing: tokio::sync::Mutex::default(),
@@ -219,7 +218,7 @@ impl Policy {
     pub async fn renew(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.renewing.lock().await;
         let renewed = self.store.snapshot().await.map(|rows| {
-            let compiled = compile(rows, &self.plugins, &self.vault, &self.load());
+            let compiled = compile(rows, &self.plugins, &self.refresher, &self.load());
             self.snapshot.store(Arc::new(compiled));
         });
         self.stale.store(renewed.is_err(), Ordering::Release);
@@ -237,7 +236,7 @@ impl Policy {
     }
 }
 
-fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Snapshot) -> Snapshot {
+fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
     let mut snapshot = Snapshot { generation: rows.generation, ..Snapshot::default() };
     for workspace in rows.workspaces {
         if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
@@ -262,7 +261,7 @@ fn compile(rows: PolicyRows, plugins: &Plugins, vault: &Arc<Vault>, before: &Sna
         let held = known.and_then(|resource| resource.credential.clone());
         let credential = credentials.remove(&row.id).map(|credential| match held {
             Some(held) if held.is_of(&credential) => held,
-            _ => Arc::new(HeldCredential::new(credential, Arc::clone(vault))),
+            _ => Arc::new(HeldCredential::new(credential, Arc::clone(refresher))),
         });
         if let Some(known) = known.filter(|known| known.is_made_of(&row, &plugin, credential.as_ref())) {
             snapshot.resources.insert(row.id, Arc::clone(known));

@@ -30,7 +30,7 @@ fn another(server: &Server, name: &str) -> Result<PathBuf> {
 }
 
 /// Changes the manifest in a folder.
-pub(super) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Result<()> {
+pub(crate) fn edit(folder: &Path, change: impl FnOnce(String) -> String) -> Result<()> {
     let path = folder.join(MANIFEST);
     let before = fs::read_to_string(&path)?;
     let after = change(before.clone());

@@ -57,6 +57,18 @@ impl Fresh {
         Ok(resource)
     }
 
+    /// A provider where there is none: a workspace has one for a type.
+    async fn provider(&self) -> Result<Value> {
+        for api in [&self.world.api, &self.foreign] {
+            let (_, list) = api.get("/api/oauth/providers").await?;
+            for provider in list["items"].as_array().into_iter().flatten() {
+                api.delete(&format!("/api/oauth/providers/{}", text(&provider["id"]))).await?;
+            }
+        }
+        let url = "https://id.example/token";
+        Ok(json!({ "resource_type": "test-echo", "client_id": self.name(), "token_url": url }))
+    }
+
     /// What to send to a route, with new things for what its path names.
     async fn request(&self, method: &str, template: &str) -> Result<Request> {
         let api = &self.world.api;
@@ -72,15 +84,18 @@ impl Fresh {
             "plugins" if method == "DELETE" => "absent".to_owned(),
             "plugins" | "resource-types" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
+            "begin" => "no-ticket".to_owned(),
+            "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" => {
                 bot = api.bot(&self.name()).await?;
                 bot.clone()
             }
             other => bail!("tell what `/api/{other}/{{id}}` shall name"),
         };
-        let mut path =
-            ["{id}", "{name}", "{request_id}"].iter().fold(template.to_owned(), |path, name| path.replace(name, &id));
-        path = path.replace("{tool}", "test_echo_run");
+        let mut path = ["{id}", "{name}", "{request_id}", "{ticket}"]
+            .iter()
+            .fold(template.to_owned(), |path, name| path.replace(name, &id));
+        path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
@@ -95,6 +110,11 @@ impl Fresh {
             "POST /api/keys/{id}/rotate"
             | "POST /api/plugins/{name}/reload"
             | "POST /api/resources/{id}/credential/confirm" => return Ok(None),
+            "POST /api/resources/{id}/oauth/start"
+            | "POST /api/resources/{id}/oauth/device"
+            | "POST /api/resources/{id}/oauth/refresh" => json!({}),
+            "POST /api/oauth/providers" => self.provider().await?,
+            "PATCH /api/oauth/providers/{id}" => json!({ "scopes": ["repo"] }),
             "POST /api/plugins/{name}/approve" => json!({}),
             "POST /api/plugins" => json!({ "name": "absent" }),
             "POST /api/trust" => trust(&name)?,

@@ -10,9 +10,8 @@ use super::server_on;
 use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
-/// A host beside the first: a folder of its own, with the master key of the other.
-async fn beside(first: &Server, url: &str) -> Result<Server> {
-    let mut second = server_on(url)?;
+/// Starts a host beside the first, on its database: a folder of its own, with the master key of the other.
+pub(crate) async fn beside(first: &Server, mut second: Server) -> Result<Server> {
     std::fs::create_dir(second.data_dir())?;
     std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
     second.launch().await?;
@@ -29,7 +28,7 @@ async fn a_change_at_one_is_followed_by_the_other() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
     let url = postgres.database()?;
     let world = World::on(server_on(&url)?).await?;
-    let second = beside(&world.server, &url).await?;
+    let second = beside(&world.server, server_on(&url)?).await?;
     let there = api_of(&second, world.api.key())?;
 
     let bound = world.grant_all("github").await?;
@@ -59,7 +58,7 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     let url = postgres.database()?;
     let mut first = server_on(&url)?;
     first.launch().await?;
-    let mut second = beside(&first, &url).await?;
+    let mut second = beside(&first, server_on(&url)?).await?;
     let root = first.api()?;
     let there = api_of(&second, root.key())?;
     let (_, key) = root.post("/api/keys", &json!({ "name": "ci", "kind": "operator" })).await?;
@@ -110,7 +109,7 @@ async fn a_start_interrupts_its_own_calls_only() -> Result<()> {
     let url = postgres.database()?;
     let mut world = World::on(server_on(&url)?).await?;
     world.grant_all("github").await?;
-    let second = beside(&world.server, &url).await?;
+    let second = beside(&world.server, server_on(&url)?).await?;
     let there = api_of(&second, world.api.key())?;
     world.github.hold();
     let call = |api: &Api| {

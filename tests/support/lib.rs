@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod github;
+mod oauth;
 mod postgres;
 mod proxy;
 mod server;
@@ -13,6 +14,7 @@ mod server;
 pub use api::{Api, Bound};
 pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
 pub use server::{Server, install_tls, program};

@@ -2,6 +2,8 @@
 
 mod files;
 
+pub(crate) use files::target_dir;
+
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};

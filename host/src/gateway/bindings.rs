@@ -15,6 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Id, Ids, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use input::{BindingChange, Delegate, Limits, NewBinding, Permissions};
@@ -88,8 +89,11 @@ pub async fn create(
     bot_exists(&app, &caller, bot).await?;
     let row = new.into_row(caller.workspace, bot, app.clock.now());
     input::check(&app, &row, true).await?;
-    app.store.insert_binding(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_binding(&row).await?;
+        Ok(app.changed().await?)
+    };
+    change("binding.create", &row).to(&Binding::from(row.clone())).made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(row.into())))
 }
 
@@ -117,17 +121,24 @@ pub async fn update(
     State(app): State<Arc<App>>,
     caller: Caller,
     Ids(bot, id): Ids<BotId, BindingId>,
-    Input(change): Input<BindingChange>,
+    Input(input): Input<BindingChange>,
 ) -> Result<Json<Binding>, Problem> {
     caller.admin()?;
-    let row = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
-    let scopes_are_new = change.names_scopes();
-    let row = change.apply(row, app.clock.now());
+    let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
+    let scopes_are_new = input.names_scopes();
+    let row = input.apply(before.clone(), app.clock.now());
     input::check(&app, &row, scopes_are_new).await?;
-    if !app.store.update_binding(&row).await? {
-        return Err(Problem::not_found("binding"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.update_binding(&row).await? {
+            return Err(Problem::not_found("binding"));
+        }
+        Ok(app.changed().await?)
+    };
+    change("binding.update", &row)
+        .from(&Binding::from(before))
+        .to(&Binding::from(row.clone()))
+        .made(&app, &caller, made)
+        .await?;
     Ok(Json(row.into()))
 }
 
@@ -141,11 +152,19 @@ pub async fn delete(
     Ids(bot, id): Ids<BotId, BindingId>,
 ) -> Result<StatusCode, Problem> {
     caller.admin()?;
-    if !app.store.delete_binding(caller.workspace, bot, id).await? {
-        return Err(Problem::not_found("binding"));
-    }
-    app.changed().await?;
+    let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
+    let made = async {
+        if !app.store.delete_binding(caller.workspace, bot, id).await? {
+            return Err(Problem::not_found("binding"));
+        }
+        Ok(app.changed().await?)
+    };
+    change("binding.delete", &before).from(&Binding::from(before.clone())).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn change(what: &'static str, row: &BindingRow) -> Change {
+    Change::new(what, &row.id).of_bot(row.bot_id).of_resource(row.resource_id)
 }
 
 async fn bot_exists(app: &App, caller: &Caller, bot: BotId) -> Result<(), Problem> {

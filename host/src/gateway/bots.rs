@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -123,8 +124,11 @@ pub async fn create(
         updated_at: now,
     };
     check(&row)?;
-    app.store.insert_bot(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_bot(&row).await?;
+        Ok(app.changed().await?)
+    };
+    Change::new("bot.create", &row.id).of_bot(row.id).to(&Bot::from(row.clone())).made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(row.into())))
 }
 
@@ -161,7 +165,8 @@ pub async fn update(
     Input(change): Input<BotChange>,
 ) -> Result<Json<Bot>, Problem> {
     caller.operator()?;
-    let mut row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let mut row = before.clone();
     if let Some(sandbox) = change.use_agent_sandbox {
         caller.admin()?;
         row.use_agent_sandbox = sandbox.unwrap_or_default();
@@ -183,10 +188,14 @@ pub async fn update(
     }
     check(&row)?;
     row.updated_at = app.clock.now();
-    if !app.store.update_bot(&row).await? {
-        return Err(Problem::not_found("bot"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.update_bot(&row).await? {
+            return Err(Problem::not_found("bot"));
+        }
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("bot.update", &id).of_bot(id).from(&Bot::from(before)).to(&Bot::from(row.clone()));
+    change.made(&app, &caller, made).await?;
     Ok(Json(row.into()))
 }
 
@@ -195,10 +204,14 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
     caller.operator()?;
-    if !app.store.delete_bot(caller.workspace, id).await? {
-        return Err(Problem::not_found("bot"));
-    }
-    app.changed().await?;
+    let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let made = async {
+        if !app.store.delete_bot(caller.workspace, id).await? {
+            return Err(Problem::not_found("bot"));
+        }
+        Ok(app.changed().await?)
+    };
+    Change::new("bot.delete", &id).of_bot(id).from(&Bot::from(before)).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

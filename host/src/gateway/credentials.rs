@@ -10,13 +10,14 @@ use http::StatusCode;
 use monstrum_egress::CredentialSource;
 use monstrum_manifest::{AuthKind, AuthMethod, Field, OriginPattern, ResourceType, check_secret_fields};
 use monstrum_store::{CredentialRow, ResourceRow};
-use monstrum_types::{CredentialId, ResourceId, Secret, UtcMillis};
+use monstrum_types::{ResourceId, Secret, UtcMillis};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::credentials::{ConfirmError, GivenFor, HeldCredential, seal};
+use crate::credentials::{ConfirmError, GivenFor, HeldCredential, new_row};
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, whole_body};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
@@ -98,6 +99,11 @@ impl Given {
         Ok(Given { auth_method, fields })
     }
 
+    /// Whether the platform is to obtain the credential itself, with the client that an admin has confirmed.
+    fn is_left_to_oauth(&self) -> bool {
+        self.auth_method == AuthKind::Oauth2ClientCreds.as_str() && self.fields.is_empty()
+    }
+
     /// The auth method of `resource_type` that this is for, and its fields as they are sealed.
     fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), Problem> {
         let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
@@ -145,6 +151,9 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
 }
 
 /// Saves the credential of a resource in place of the one it has
+///
+/// With method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the type's OAuth
+/// provider.
 #[utoipa::path(put, path = "/api/resources/{id}/credential", tag = "credentials", params(("id" = ResourceId, Path)),
     request_body = CredentialInput,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
@@ -159,29 +168,21 @@ pub async fn save(
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
     let manifest = &serving.plugin.manifest;
+    let change = Change::new("credential.save", &id).of_resource(id).from(&credential_of(&app, &row).await?);
+    if given.is_left_to_oauth() {
+        let change = change.to(&json!({ "method": given.auth_method }));
+        change.made(&app, &caller, async { Ok(app.oauth.obtain(serving).await?) }).await?;
+        return as_it_stands(&app, &row).await;
+    }
     let (method, fields) = given.check(&manifest.resource_type)?;
     let given_for = GivenFor::now(&manifest.resource_type, method, &serving.config, &manifest.executor);
-    let credential = CredentialId::new();
-    let sealed = seal(&app.vault, caller.workspace, id, credential, &given_for, &fields);
-    let sealed = sealed.map_err(|error| Problem::internal(&error))?;
-    let now = app.clock.now();
-    let saved = CredentialRow {
-        id: credential,
-        workspace_id: caller.workspace,
-        resource_id: id,
-        subject_kind: "shared".to_owned(),
-        subject_id: String::new(),
-        auth_method: method.method.as_str().to_owned(),
-        key_version: i64::from(sealed.key_version()),
-        sealed: sealed.to_string(),
-        given_for: json!(given_for),
-        status: "ready".to_owned(),
-        expires_at: None,
-        created_at: now,
-        updated_at: now,
+    let saved = new_row(&app.vault, &row, &given_for, &fields, app.clock.now());
+    let saved = saved.map_err(|error| Problem::internal(&error))?;
+    let made = async {
+        app.store.put_credential(&saved).await?;
+        Ok(app.changed().await?)
     };
-    app.store.put_credential(&saved).await?;
-    app.changed().await?;
+    change.to(&metadata(&saved, &saved.status)).made(&app, &caller, made).await?;
     as_it_stands(&app, &row).await
 }
 
@@ -207,10 +208,14 @@ pub async fn confirm(
         refused => Problem::conflict(refused.to_string()),
     })?;
     let confirmed = CredentialRow { updated_at: app.clock.now(), ..confirmed };
-    if !app.store.update_credential(&confirmed).await? {
-        return Err(Problem::conflict("the credential was saved anew or deleted in the meantime"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.update_credential(&confirmed).await? {
+            return Err(Problem::conflict("the credential was saved anew or deleted in the meantime"));
+        }
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("credential.confirm", &id).of_resource(id).from(&credential_of(&app, &row).await?);
+    change.to(&metadata(&confirmed, &confirmed.status)).made(&app, &caller, made).await?;
     as_it_stands(&app, &row).await
 }
 
@@ -223,22 +228,26 @@ pub async fn delete(
     Id(id): Id<ResourceId>,
 ) -> Result<StatusCode, Problem> {
     caller.admin()?;
-    resource(&app, &caller, id).await?;
-    if !app.store.delete_credential(caller.workspace, id).await? {
-        return Err(Problem::not_found("credential"));
-    }
-    app.changed().await?;
+    let row = resource(&app, &caller, id).await?;
+    let before = credential_of(&app, &row).await?.ok_or_else(|| Problem::not_found("credential"))?;
+    let made = async {
+        if !app.store.delete_credential(caller.workspace, id).await? {
+            return Err(Problem::not_found("credential"));
+        }
+        Ok(app.changed().await?)
+    };
+    Change::new("credential.delete", &id).of_resource(id).from(&before).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The resource as its plugin serves it; a credential is judged by what that asks for.
-fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, Problem> {
+pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, Problem> {
     let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
     snapshot.resource(row.workspace_id, row.id).ok_or_else(|| Problem::conflict(detail))
 }
 
 /// The answer to a change of a credential.
-async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<Json<CredentialMetadata>, Problem> {
+pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<Json<CredentialMetadata>, Problem> {
     let metadata = credential_of(app, row).await?;
     metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
 }

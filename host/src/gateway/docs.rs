@@ -43,6 +43,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "resource types", description = "The contracts of the plugins that serve"),
         (name = "resources", description = "Instances of resource types"),
         (name = "credentials", description = "Secrets go in and never come out"),
+        (name = "oauth", description = "How credentials are obtained and refreshed"),
         (name = "roles", description = "What a binding allows, under a name"),
         (name = "bots", description = "Agents that touch the world through tools only"),
         (name = "bindings", description = "Which resources a bot may use, and how far"),
@@ -199,6 +200,16 @@ mod tests {
         DELETE /api/resources/{id}
         PUT /api/resources/{id}/credential
         DELETE /api/resources/{id}/credential
+        GET /api/oauth/providers
+        POST /api/oauth/providers
+        PATCH /api/oauth/providers/{id}
+        DELETE /api/oauth/providers/{id}
+        POST /api/resources/{id}/oauth/start
+        GET /oauth/begin/{ticket}
+        GET /api/oauth/callback
+        POST /api/resources/{id}/oauth/device
+        GET /api/resources/{id}/oauth/device/{flow_id}
+        POST /api/resources/{id}/oauth/refresh
         GET /api/roles
         POST /api/roles
         GET /api/roles/{id}
@@ -218,6 +229,7 @@ mod tests {
         POST /api/bots/{id}/tools/{tool}/check
         GET /api/audit
         GET /api/audit/{request_id}
+        GET /api/audit/changes
         GET /api/audit/verify
         GET /api/audit/export
     ";

@@ -23,6 +23,8 @@ pub const BODY_BYTES_MAX: usize = 2 << 20;
 /// Who is asking.
 #[derive(Clone, Debug)]
 pub struct Caller {
+    /// Names this request in the log and in the audit.
+    pub request: RequestId,
     pub key: KeyId,
     pub kind: KeyKind,
     /// The workspace in which the caller acts.
@@ -87,7 +89,7 @@ impl FromRequestParts<Arc<App>> for Caller {
             (None, None) => snapshot.default_workspace(),
             (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
         };
-        Ok(Caller { key: entry.id, kind: entry.kind, workspace, bot: entry.bot })
+        Ok(Caller { request: request_id(parts), key: entry.id, kind: entry.kind, workspace, bot: entry.bot })
     }
 }
 
@@ -203,6 +205,10 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
+fn request_id(parts: &Parts) -> RequestId {
+    parts.extensions.get().copied().unwrap_or_else(RequestId::new)
+}
+
 /// The id under which this request is logged; a call of a tool that it makes goes by the same.
 pub struct ThisRequest(pub RequestId);
 
@@ -210,7 +216,7 @@ impl FromRequestParts<Arc<App>> for ThisRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
-        Ok(ThisRequest(parts.extensions.get().copied().unwrap_or_else(RequestId::new)))
+        Ok(ThisRequest(request_id(parts)))
     }
 }
 

@@ -12,6 +12,7 @@ use utoipa::ToSchema;
 
 use crate::api_key::{self, NewKey};
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -154,8 +155,11 @@ pub async fn create(
         created_at: app.clock.now(),
         last_used_at: None,
     };
-    app.store.insert_key(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_key(&row).await?;
+        Ok(app.changed().await?)
+    };
+    change("key.create", &row).to(&Key::of(row.clone(), &app.policy.load())).made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(ShownKey::of(row, &text))))
 }
 
@@ -209,12 +213,18 @@ pub async fn rotate(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyI
     let row = key(&app, &caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(|error| Problem::internal(&error))?;
     let hash = hex::encode(hash);
-    if !app.store.rotate_key(&row, &prefix, &hash).await? {
-        // It is gone, or else nobody gets a text that another rotation has made worthless.
-        key(&app, &caller, id).await?;
-        return Err(Problem::conflict("the key was rotated by another request at the same moment"));
-    }
-    app.changed().await?;
+    let rotated = KeyRow { prefix: prefix.clone(), ..row.clone() };
+    let snapshot = app.policy.load();
+    let made = async {
+        if !app.store.rotate_key(&row, &prefix, &hash).await? {
+            // It is gone, or else nobody gets a text that another rotation has made worthless.
+            key(&app, &caller, id).await?;
+            return Err(Problem::conflict("the key was rotated by another request at the same moment"));
+        }
+        Ok(app.changed().await?)
+    };
+    let change = change("key.rotate", &row).from(&Key::of(row.clone(), &snapshot)).to(&Key::of(rotated, &snapshot));
+    change.made(&app, &caller, made).await?;
     Ok(Json(ShownKey::of(KeyRow { prefix, hash, ..row }, &text)))
 }
 
@@ -233,11 +243,22 @@ pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyI
     } else {
         None
     };
-    if !app.store.delete_key(row.workspace_id, id).await? {
-        return Err(Problem::not_found("key"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.delete_key(row.workspace_id, id).await? {
+            return Err(Problem::not_found("key"));
+        }
+        Ok(app.changed().await?)
+    };
+    change("key.delete", &row).from(&Key::of(row.clone(), &app.policy.load())).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+fn change(what: &'static str, row: &KeyRow) -> Change {
+    let change = Change::new(what, &row.id);
+    match row.bot_id {
+        Some(bot) => change.of_bot(bot),
+        None => change,
+    }
 }
 
 /// A key that the caller may see: one of its workspace, and for a root key a root key too.

@@ -7,13 +7,15 @@ use axum::extract::multipart::{Field, Multipart};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use monstrum_package::{PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX};
+use monstrum_package::{PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, digest};
 use monstrum_types::PluginName;
 use semver::Version;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Id, parse_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -61,6 +63,28 @@ enum Wanted {
     Upload(Upload, bool),
 }
 
+impl Wanted {
+    /// The plugin, as far as its name is known before the package is opened: by the file's.
+    fn name(&self) -> &str {
+        match self {
+            Wanted::Named(named) => named.name.as_str(),
+            Wanted::Upload(upload, _) => upload.file_name.as_deref().unwrap_or("package"),
+        }
+    }
+
+    /// What the audit says of it.
+    fn shown(&self) -> Value {
+        match self {
+            Wanted::Named(Named { version, allow_downgrade, .. }) => {
+                json!({ "version": version.as_ref().map(ToString::to_string), "allow_downgrade": allow_downgrade })
+            }
+            Wanted::Upload(upload, allow_downgrade) => {
+                json!({ "package_sha256": digest(&upload.package), "allow_downgrade": allow_downgrade })
+            }
+        }
+    }
+}
+
 /// Installs a plugin: a signed package, or one of the registry by its name
 #[utoipa::path(post, path = "/api/plugins", tag = "plugins",
     request_body(content((Named = "application/json"), (Form = "multipart/form-data"))),
@@ -74,24 +98,30 @@ pub async fn install(
 ) -> Result<(StatusCode, Json<Plugin>), Problem> {
     caller.root()?;
     let wanted = wanted(request, &app).await?;
+    let change = Change::new("plugin.install", wanted.name()).to(&wanted.shown());
     // A caller who leaves must not leave a plugin half in force: on disk, but not in what serves.
     let installing = tokio::spawn(async move {
-        let installed = match wanted {
-            Wanted::Upload(upload, allow_downgrade) => app.packages.install(upload, allow_downgrade).await,
-            Wanted::Named(Named { name, version, allow_downgrade }) => {
-                app.packages.install_named(&name, version.as_ref(), allow_downgrade).await
-            }
-        };
-        let installed = installed.map_err(|error| {
-            tracing::warn!(error = ?with_causes(&error), "a package was not installed");
-            problem(error)
-        })?;
-        app.changed().await?;
-        Ok::<Installed, Problem>(installed)
+        let made = install_wanted(&app, wanted);
+        change.made(&app, &caller, made).await
     });
     let Installed { entry, replaced } = installing.await.map_err(|error| Problem::internal(&error))??;
     let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(entry.into())))
+}
+
+async fn install_wanted(app: &App, wanted: Wanted) -> Result<Installed, Problem> {
+    let installed = match wanted {
+        Wanted::Upload(upload, allow_downgrade) => app.packages.install(upload, allow_downgrade).await,
+        Wanted::Named(Named { name, version, allow_downgrade }) => {
+            app.packages.install_named(&name, version.as_ref(), allow_downgrade).await
+        }
+    };
+    let installed = installed.map_err(|error| {
+        tracing::warn!(error = ?with_causes(&error), "a package was not installed");
+        problem(error)
+    })?;
+    app.changed().await?;
+    Ok(installed)
 }
 
 /// Removes a plugin that nothing is bound to
@@ -103,16 +133,20 @@ pub async fn uninstall(
     Id(name): Id<String>,
 ) -> Result<StatusCode, Problem> {
     caller.root()?;
+    let before = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
+    let change = Change::new("plugin.uninstall", &name).from(&Plugin::from(before));
     // As for an install.
     let removing = tokio::spawn(async move {
-        app.plugins.uninstall(&name).await.map_err(|error| match error {
-            UninstallError::Absent => Problem::not_found("plugin"),
-            UninstallError::Bound { .. } => Problem::conflict(error.to_string()),
-            UninstallError::Store(error) => error.into(),
-            UninstallError::Stage(_) | UninstallError::Interrupted => Problem::internal(&with_causes(&error)),
-        })?;
-        app.changed().await?;
-        Ok::<(), Problem>(())
+        let made = async {
+            app.plugins.uninstall(&name).await.map_err(|error| match error {
+                UninstallError::Absent => Problem::not_found("plugin"),
+                UninstallError::Bound { .. } => Problem::conflict(error.to_string()),
+                UninstallError::Store(error) => error.into(),
+                UninstallError::Stage(_) | UninstallError::Interrupted => Problem::internal(&with_causes(&error)),
+            })?;
+            Ok(app.changed().await?)
+        };
+        change.made(&app, &caller, made).await
     });
     removing.await.map_err(|error| Problem::internal(&error))??;
     Ok(StatusCode::NO_CONTENT)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Id, OptionalInput, PageQuery, Params, page_by_name};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::plugins::{ApproveError, Entry, LoadError, PluginStatus};
@@ -53,7 +54,7 @@ pub struct Pending {
 }
 
 /// Which version is approved.
-#[derive(Default, Deserialize, ToSchema)]
+#[derive(Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
     /// The digest that `pending` shows; where another version waits by now, nothing is approved.
@@ -163,14 +164,17 @@ pub async fn approve(
     OptionalInput(approval): OptionalInput<Approval>,
 ) -> Result<Json<Plugin>, Problem> {
     caller.root()?;
-    if app.plugins.entry(&name).is_none() {
-        return Err(Problem::not_found("plugin"));
-    }
-    let approved = app.plugins.approve(&name, approval.digest.as_ref(), approval.manifest_digest.as_ref()).await;
-    let entry = approved.map_err(|error| match error {
-        ApproveError::Load(LoadError::Store(error)) => Problem::from(error),
-        refused => Problem::conflict(refused.to_string()),
-    })?;
-    app.changed().await?;
+    let before = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
+    let change = Change::new("plugin.approve", &name).from(&Plugin::from(before)).to(&approval);
+    let made = async {
+        let approved = app.plugins.approve(&name, approval.digest.as_ref(), approval.manifest_digest.as_ref()).await;
+        let entry = approved.map_err(|error| match error {
+            ApproveError::Load(LoadError::Store(error)) => Problem::from(error),
+            refused => Problem::conflict(refused.to_string()),
+        })?;
+        app.changed().await?;
+        Ok(entry)
+    };
+    let entry = change.made(&app, &caller, made).await?;
     Ok(Json(entry.into()))
 }

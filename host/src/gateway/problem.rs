@@ -51,6 +51,11 @@ impl Problem {
         Problem::new(StatusCode::UNAUTHORIZED, "unauthenticated", "A valid API key is needed", detail)
     }
 
+    /// What went wrong, in words that may be shown.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// 403: the caller is known and may not do this.
     pub fn forbidden(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::FORBIDDEN, "forbidden", "This key may not do that", detail)

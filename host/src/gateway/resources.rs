@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -116,8 +117,12 @@ pub async fn create(
         created_at: now,
         updated_at: now,
     };
-    app.store.insert_resource(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_resource(&row).await?;
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&shown(&app, row.clone()).await?);
+    change.made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(shown(&app, row).await?)))
 }
 
@@ -166,6 +171,7 @@ pub async fn update(
         configures(&caller)?;
     }
     let mut row = resource(&app, &caller, id).await?;
+    let before = shown(&app, row.clone()).await?;
     let mut faults = Faults::default();
     let is_renamed = change.name.is_some();
     if let Some(name) = change.name {
@@ -190,10 +196,14 @@ pub async fn update(
     }
     faults.check()?;
     row.updated_at = app.clock.now();
-    if !app.store.update_resource(&row).await? {
-        return Err(Problem::not_found("resource"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.update_resource(&row).await? {
+            return Err(Problem::not_found("resource"));
+        }
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("resource.update", &id).of_resource(id).from(&before);
+    change.to(&shown(&app, row.clone()).await?).made(&app, &caller, made).await?;
     Ok(Json(shown(&app, row).await?))
 }
 
@@ -210,10 +220,14 @@ pub async fn delete(
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
         caller.admin()?;
     }
-    if !app.store.delete_resource(caller.workspace, id).await? {
-        return Err(Problem::not_found("resource"));
-    }
-    app.changed().await?;
+    let before = shown(&app, resource(&app, &caller, id).await?).await?;
+    let made = async {
+        if !app.store.delete_resource(caller.workspace, id).await? {
+            return Err(Problem::not_found("resource"));
+        }
+        Ok(app.changed().await?)
+    };
+    Change::new("resource.delete", &id).of_resource(id).from(&before).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -108,8 +109,11 @@ pub async fn create(
         created_at: now,
         updated_at: now,
     };
-    app.store.insert_role(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_role(&row).await?;
+        Ok(app.changed().await?)
+    };
+    Change::new("role.create", &row.id).to(&Role::from(row.clone())).made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(row.into())))
 }
 
@@ -148,7 +152,8 @@ pub async fn update(
     Input(change): Input<RoleChange>,
 ) -> Result<Json<Role>, Problem> {
     caller.admin()?;
-    let mut row = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
+    let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
+    let mut row = before.clone();
     let mut faults = Faults::default();
     if let Some(name) = change.name {
         rules::name(&mut faults, "/name", &name);
@@ -170,10 +175,14 @@ pub async fn update(
         row.scope_constraints = json!(constraints.unwrap_or_default());
     }
     row.updated_at = app.clock.now();
-    if !app.store.update_role(&row).await? {
-        return Err(Problem::not_found("role"));
-    }
-    app.changed().await?;
+    let made = async {
+        if !app.store.update_role(&row).await? {
+            return Err(Problem::not_found("role"));
+        }
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("role.update", &id).from(&Role::from(before)).to(&Role::from(row.clone()));
+    change.made(&app, &caller, made).await?;
     Ok(Json(row.into()))
 }
 
@@ -182,10 +191,14 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<RoleId>) -> Result<StatusCode, Problem> {
     caller.admin()?;
-    if !app.store.delete_role(caller.workspace, id).await? {
-        return Err(Problem::not_found("role"));
-    }
-    app.changed().await?;
+    let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
+    let made = async {
+        if !app.store.delete_role(caller.workspace, id).await? {
+            return Err(Problem::not_found("role"));
+        }
+        Ok(app.changed().await?)
+    };
+    Change::new("role.delete", &id).from(&Role::from(before)).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

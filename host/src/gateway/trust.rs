@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -81,7 +82,8 @@ pub async fn create(
     faults.check()?;
     let NewTrust { public_key, name_glob } = new;
     let row = TrustRow { id: TrustId::new(), public_key, name_glob, created_at: app.clock.now() };
-    app.store.insert_trust(&row).await?;
+    let made = async { Ok(app.store.insert_trust(&row).await?) };
+    Change::new("trust.create", &row.id).to(&Trust::from(row.clone())).made(&app, &caller, made).await?;
     tracing::info!(trust.id = %row.id, public_key = row.public_key, name_glob = row.name_glob, "a key is trusted");
     Ok((StatusCode::CREATED, Json(row.into())))
 }
@@ -91,10 +93,9 @@ pub async fn create(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<TrustId>) -> Result<StatusCode, Problem> {
     caller.root()?;
-    if app.store.delete_trust(id).await? {
-        tracing::info!(trust.id = %id, "a key is trusted no longer");
-        Ok(StatusCode::NO_CONTENT)
-    } else {
-        Err(Problem::not_found("trust"))
-    }
+    let before = app.store.trust_of_id(id).await?.ok_or_else(|| Problem::not_found("trust"))?;
+    let made = async { if app.store.delete_trust(id).await? { Ok(()) } else { Err(Problem::not_found("trust")) } };
+    Change::new("trust.delete", &id).from(&Trust::from(before)).made(&app, &caller, made).await?;
+    tracing::info!(trust.id = %id, "a key is trusted no longer");
+    Ok(StatusCode::NO_CONTENT)
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -62,8 +63,11 @@ pub async fn create(
     check_name(&new.name)?;
     let now = app.clock.now();
     let row = WorkspaceRow { id: WorkspaceId::new(), name: new.name, created_at: now, updated_at: now };
-    app.store.insert_workspace(&row).await?;
-    app.changed().await?;
+    let made = async {
+        app.store.insert_workspace(&row).await?;
+        Ok(app.changed().await?)
+    };
+    Change::new("workspace.create", &row.id).to(&Workspace::from(row.clone())).made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(row.into())))
 }
 
@@ -110,10 +114,15 @@ pub async fn update(
         if row.name == DEFAULT_WORKSPACE {
             return Err(Problem::conflict("root keys act in the workspace `default`; it keeps its name"));
         }
+        let before = row.clone();
         row.name = name;
         row.updated_at = app.clock.now();
-        app.store.update_workspace(&row).await?;
-        app.changed().await?;
+        let change = Change::new("workspace.update", &id).from(&Workspace::from(before));
+        let made = async {
+            app.store.update_workspace(&row).await?;
+            Ok(app.changed().await?)
+        };
+        change.to(&Workspace::from(row.clone())).made(&app, &caller, made).await?;
     }
     Ok(Json(row.into()))
 }
@@ -127,19 +136,22 @@ pub async fn delete(
     Id(id): Id<WorkspaceId>,
 ) -> Result<StatusCode, Problem> {
     caller.root()?;
-    if workspace(&app, id).await?.name == DEFAULT_WORKSPACE {
+    let before = workspace(&app, id).await?;
+    if before.name == DEFAULT_WORKSPACE {
         return Err(Problem::conflict("the workspace `default` cannot be deleted"));
     }
-    match app.store.delete_workspace(id).await {
-        Ok(true) => {}
-        Ok(false) => return Err(Problem::not_found("workspace")),
-        Err(StoreError::InUse) => {
-            let detail = "the workspace is not empty: delete its bots, resources and roles first";
-            return Err(Problem::conflict(detail));
+    let made = async {
+        match app.store.delete_workspace(id).await {
+            Ok(true) => Ok(app.changed().await?),
+            Ok(false) => Err(Problem::not_found("workspace")),
+            Err(StoreError::InUse) => {
+                let detail = "the workspace is not empty: delete its bots, resources, roles and OAuth providers first";
+                Err(Problem::conflict(detail))
+            }
+            Err(error) => Err(error.into()),
         }
-        Err(error) => return Err(error.into()),
-    }
-    app.changed().await?;
+    };
+    Change::new("workspace.delete", &id).from(&Workspace::from(before)).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -6,14 +6,11 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use ipnet::IpNet;
-use monstrum_egress::{
-    Credential, CredentialSource, CredentialState, Egress, EgressOptions, Network, RedactorCell, Scope,
-};
+use monstrum_egress::{Anonymous, Egress, EgressOptions, Network, RedactorCell, Scope};
 use monstrum_package::{
     INDEX_BYTES_MAX, Index, IndexEntry, IndexError, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, digest,
 };
@@ -149,21 +146,4 @@ fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, RegistryError> {
         return Err(RegistryError::TooLarge { path: path.to_owned(), bytes_max });
     }
     Ok(content)
-}
-
-/// A registry is asked without a credential.
-struct Anonymous;
-
-impl CredentialSource for Anonymous {
-    fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {
-        Box::pin(async { Err(CredentialState::NotNeeded) })
-    }
-
-    fn refresh<'a>(&'a self, _: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
-        Box::pin(async { Err(CredentialState::NotNeeded) })
-    }
-
-    fn status(&self) -> CredentialState {
-        CredentialState::NotNeeded
-    }
 }

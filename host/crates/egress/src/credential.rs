@@ -89,6 +89,24 @@ pub trait CredentialSource: Send + Sync {
     fn status(&self) -> CredentialState;
 }
 
+/// The source of what goes out without a credential.
+#[derive(Clone, Copy, Debug)]
+pub struct Anonymous;
+
+impl CredentialSource for Anonymous {
+    fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {
+        Box::pin(async { Err(CredentialState::NotNeeded) })
+    }
+
+    fn refresh<'a>(&'a self, _: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>> {
+        Box::pin(async { Err(CredentialState::NotNeeded) })
+    }
+
+    fn status(&self) -> CredentialState {
+        CredentialState::NotNeeded
+    }
+}
+
 impl Credential {
     /// Every value that must not leave a call: the secret fields, and what the inject rules make of them.
     #[must_use]

@@ -28,7 +28,7 @@ mod url;
 
 pub use addresses::is_allowed;
 pub use client::{EgressOptions, Transport};
-pub use credential::{Credential, CredentialSource, CredentialState};
+pub use credential::{Anonymous, Credential, CredentialSource, CredentialState};
 pub use limits::{
     REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX, RESPONSE_BODY_BYTES_MAX,
     RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX, URL_BYTES_MAX,

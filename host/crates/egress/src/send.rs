@@ -201,7 +201,14 @@ impl Sending<'_, '_> {
         let now = self.egress.clock.now();
         let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
-            return self.refreshed(&credential, request, url).await;
+            // What is asked for a new one goes out too.
+            self.announce().await?;
+            match self.credentials.refresh(&credential).await {
+                Ok(fresh) => return self.admit(fresh, request, url).await,
+                // It is good for the moment that it has left.
+                Err(CredentialState::Unavailable) if expires_in_ms > 0 => {}
+                Err(state) => return Err(state.failure()),
+            }
         }
         if expires_in_ms <= 0 && credential.is_for(url) {
             return Err(CredentialState::Expired.failure());
@@ -232,6 +239,11 @@ impl Sending<'_, '_> {
         Ok(credential.is_for(url).then_some(credential))
     }
 
+    /// Says once that something is about to leave.
+    async fn announce(&self) -> Result<(), Failure> {
+        if self.announced.swap(true, Ordering::SeqCst) { Ok(()) } else { (self.before_sending)().await }
+    }
+
     /// One request and the head of its response.
     async fn exchange(
         &self,
@@ -243,9 +255,7 @@ impl Sending<'_, '_> {
             Some(credential) => inject(outgoing.clone(), credential)?,
             None => outgoing.clone(),
         };
-        if !self.announced.swap(true, Ordering::SeqCst) {
-            (self.before_sending)().await?;
-        }
+        self.announce().await?;
         let sent_before = self.sent.swap(true, Ordering::SeqCst);
         self.transmit(outgoing, addresses).await.inspect_err(|failure| {
             self.sent.store(sent_before || failure.sent, Ordering::SeqCst);

@@ -38,6 +38,9 @@ impl AuditKind {
     }
 }
 
+/// The flag of rows that are of a change of what is permitted, and of no call.
+pub const CHANGE_FLAG: &str = "change";
+
 /// A row of `audit_events`. What is not known is None.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditRow {

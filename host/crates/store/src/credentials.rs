@@ -46,7 +46,7 @@ const PUT: &str = concat!(
      id = excluded.id, workspace_id = excluded.workspace_id, auth_method = excluded.auth_method, \
      sealed = excluded.sealed, key_version = excluded.key_version, given_for = excluded.given_for, \
      status = excluded.status, expires_at = excluded.expires_at, created_at = excluded.created_at, \
-     updated_at = excluded.updated_at"
+     updated_at = excluded.updated_at, refreshing_until = null"
 );
 const SHARED: &str = concat!(
     "select ",
@@ -128,6 +128,45 @@ impl Store {
             &row.sealed,
             row.key_version,
             &row.given_for,
+            &row.status,
+            row.expires_at,
+            row.updated_at,
+        ];
+        Ok(self.change(sql, args).await? > 0)
+    }
+
+    /// Takes it on itself to refresh the credential whose sealed text is `sealed`, up to `until`. Of all hosts that ask at
+    /// once one may; the others look again.
+    pub async fn claim_refresh(
+        &self,
+        row: &CredentialRow,
+        now: UtcMillis,
+        until: UtcMillis,
+    ) -> Result<bool, StoreError> {
+        let sql = "update credentials set refreshing_until = $4 where id = $1 and sealed = $2 \
+                   and (refreshing_until is null or refreshing_until <= $3)";
+        Ok(self.db.run(sql, args![row.id, &row.sealed, now, until]).await? > 0)
+    }
+
+    /// Gives a claim back that brought nothing, so that the next may try at once.
+    pub async fn release_refresh(&self, row: &CredentialRow, until: UtcMillis) -> Result<(), StoreError> {
+        let sql =
+            "update credentials set refreshing_until = null where id = $1 and sealed = $2 and refreshing_until = $3";
+        self.db.run(sql, args![row.id, &row.sealed, until]).await?;
+        Ok(())
+    }
+
+    /// Writes what a refresh has brought over the row whose sealed text was `sealed`, and ends the claim; whether that
+    /// row still stood there.
+    pub async fn put_refreshed(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+        let sql = "update credentials set sealed = $4, key_version = $5, status = $6, expires_at = $7, updated_at = $8, \
+                   refreshing_until = null where workspace_id = $1 and id = $2 and sealed = $3";
+        let args = args![
+            row.workspace_id,
+            row.id,
+            sealed,
+            &row.sealed,
+            row.key_version,
             &row.status,
             row.expires_at,
             row.updated_at,

@@ -24,6 +24,7 @@ macro_rules! columns {
 
 const INSERT: &str = concat!("insert into trust (", columns!(), ") values ($1, $2, $3, $4)");
 const OF_KEY: &str = concat!("select ", columns!(), " from trust where public_key = $1 order by id");
+const BY_ID: &str = concat!("select ", columns!(), " from trust where id = $1");
 const PAGE: &str = concat!("select ", columns!(), " from trust where id > $1 order by id limit $2");
 
 impl FromRow for TrustRow {
@@ -42,6 +43,11 @@ impl Store {
     pub async fn insert_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
         self.db.run(INSERT, args![row.id, &row.public_key, &row.name_glob, row.created_at]).await?;
         Ok(())
+    }
+
+    /// The row of this id.
+    pub async fn trust_of_id(&self, id: TrustId) -> Result<Option<TrustRow>, StoreError> {
+        self.db.one(BY_ID, args![id]).await
     }
 
     /// What a key is trusted for.

@@ -19,8 +19,8 @@ pub use http::{
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,
 };
 pub use ids::{
-    BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, PluginName, RequestId, ResourceId, ResourceTypeId,
-    RoleId, ToolName, TrustId, WorkspaceId,
+    BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
+    ResourceId, ResourceTypeId, RoleId, ToolName, TrustId, WorkspaceId,
 };
 pub use json_text::JsonText;
 pub use secret::Secret;

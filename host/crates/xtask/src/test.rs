@@ -14,13 +14,14 @@ const BUILT_BOTH_WAYS: &str = "github";
 
 /// Sets up, builds and tests.
 pub(crate) fn run_all(repository: &Repository) -> Result<()> {
-    let mut steps = Steps::new(8);
+    let mut steps = Steps::new(9);
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
         setup::postgresql()
     })?;
+    steps.step("set-up: OAuth server", || setup::oauth_server(repository))?;
     steps.step("set-up: cargo-component", setup::cargo_component)?;
     steps.step("plugins and test guests", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
     steps.step("tests of the plugins, native", || {

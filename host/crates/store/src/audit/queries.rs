@@ -45,7 +45,7 @@ macro_rules! select {
 // Of the events of a call the one that says most: its end, else its interruption, else its start. A cursor of `g`
 // stands before all ids, which are hexadecimal.
 const CALLS: &str = select!(
-    "as event where workspace_id = $1 and request_id < $2 \
+    "as event where workspace_id = $1 and request_id < $2 and (flags is null or flags <> 'change') \
      and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
      and ($5 is null \
           or case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end = $5) \
@@ -54,6 +54,13 @@ const CALLS: &str = select!(
                      and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
                        > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
      order by request_id desc limit $8"
+);
+const CHANGES: &str = select!(
+    "as event where workspace_id = $1 and request_id < $2 and flags = 'change' \
+     and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
+                     and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
+                       > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
+     order by request_id desc limit $3"
 );
 const BEFORE_ALL: &str = "g";
 const EVENTS: &str = select!(
@@ -86,6 +93,17 @@ impl Store {
             page.rows(),
         ];
         let rows = self.db.all(CALLS, args).await?;
+        Ok(page.of(rows, |row: &AuditRow| row.request_id))
+    }
+
+    /// A page of the changes of what is permitted in the workspace, newest first, one row a change.
+    pub async fn changes(
+        &self,
+        workspace: WorkspaceId,
+        page: &Page<RequestId>,
+    ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
+        let before = page.cursor.map_or_else(|| BEFORE_ALL.to_owned(), |id| id.to_string());
+        let rows = self.db.all(CHANGES, args![workspace, &before, page.rows()]).await?;
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
 

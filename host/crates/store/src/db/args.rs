@@ -96,6 +96,12 @@ impl<'a> From<&'a String> for Arg<'a> {
     }
 }
 
+impl<'a> From<Option<&'a str>> for Arg<'a> {
+    fn from(text: Option<&'a str>) -> Self {
+        Arg::Text(text.map(Cow::Borrowed))
+    }
+}
+
 impl<'a> From<&'a Option<String>> for Arg<'a> {
     fn from(text: &'a Option<String>) -> Self {
         Arg::Text(text.as_deref().map(Cow::Borrowed))
@@ -164,7 +170,19 @@ macro_rules! ids {
         }
     )+ };
 }
-ids!(WorkspaceId, BotId, ResourceId, BindingId, RoleId, CredentialId, KeyId, TrustId, RequestId);
+ids!(
+    WorkspaceId,
+    BotId,
+    ResourceId,
+    BindingId,
+    RoleId,
+    CredentialId,
+    KeyId,
+    TrustId,
+    RequestId,
+    OauthProviderId,
+    OauthFlowId
+);
 
 macro_rules! names {
     ($($name:ident),+) => { $(

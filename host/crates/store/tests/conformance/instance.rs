@@ -99,7 +99,9 @@ pub(crate) async fn trust_comes_and_goes(store: &Store) {
     assert_eq!(page.items, [first.clone(), second.clone()]);
     let rest = store.trust(&Page { limit: 2, cursor: page.next_cursor }).await.unwrap();
     assert_eq!((rest.items, rest.next_cursor), (vec![other], None));
+    assert_eq!(store.trust_of_id(first.id).await.unwrap().as_ref(), Some(&first));
     assert!(store.delete_trust(first.id).await.unwrap());
+    assert_eq!(store.trust_of_id(first.id).await.unwrap(), None);
     assert!(!store.delete_trust(first.id).await.unwrap());
     assert_eq!(store.trust_of_key("ed25519:a").await.unwrap(), [second]);
 }

@@ -8,6 +8,7 @@
 mod audit;
 mod instance;
 mod isolation;
+mod oauth;
 mod policy;
 mod postgres;
 mod rows;
@@ -72,6 +73,13 @@ cases! {
         a_released_or_old_claim_is_free_again,
         awkward_texts_come_back_as_they_were,
         a_text_with_nul_is_refused,
+    }
+    oauth {
+        providers_come_and_go,
+        each_step_of_an_authorization_is_taken_once,
+        a_provider_is_asked_by_one_host_at_a_time,
+        authorizations_end_with_what_they_are_for,
+        one_host_refreshes_a_credential,
     }
     audit {
         events_come_back_as_they_were,

@@ -1,0 +1,274 @@
+//! Refreshing what OAuth has brought: one refresh at a time for a credential, over all hosts of a database.
+//!
+//! A refresh token is often good for one use only, so what it brings is stored before anybody gets it, by a task that no
+//! caller can cancel. Who comes second finds the newer token in the row. Only where the provider calls the grant void,
+//! and the row is still the one that was tried, the credential is marked: a person has to authorize it again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use monstrum_egress::{CredentialState, Egress, Network};
+use monstrum_manifest::AuthKind;
+use monstrum_store::{CredentialRow, OauthProviderRow, Store, StoreError};
+use monstrum_types::{Clock, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
+use monstrum_vault::Vault;
+use tokio::time::{Instant, sleep};
+use tokio_util::task::TaskTracker;
+
+use super::{NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
+use crate::oauth::provider::{open_secret, parse_url, scopes};
+use crate::oauth::token::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
+
+/// A host that claims a refresh and dies is waited for so long: the longest answer in each place of the secret, and the
+/// time to store it.
+const CLAIM_MS: i64 = 2 * ANSWER_WAIT_MAX.as_millis() as i64 + 5_000;
+/// How long a caller waits for another host's refresh.
+const WAIT_MAX: Duration = Duration::from_millis(CLAIM_MS as u64 + 1_000);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// After a failure the provider is left alone for a moment, however many calls come.
+const REST: Duration = Duration::from_secs(2);
+/// What was fetched is tried to be stored so often before the caller is told; it is not lost even then.
+const STORE_ATTEMPTS: u32 = 5;
+const STORE_RETRY: Duration = Duration::from_millis(200);
+
+/// Refreshes the credentials of all resources.
+pub struct Refresher {
+    pub(super) vault: Arc<Vault>,
+    store: Store,
+    egress: Egress,
+    clock: Arc<dyn Clock>,
+    flights: Mutex<HashMap<ResourceId, Arc<tokio::sync::Mutex<Flight>>>>,
+    running: TaskTracker,
+}
+
+/// What this host knows of the refreshes of one resource.
+#[derive(Default)]
+struct Flight {
+    rest: Option<(Instant, CredentialState)>,
+    /// Fetched, but not stored: the row that is to be written, over the one with this sealed text.
+    unstored: Option<(CredentialRow, String)>,
+}
+
+/// Whose credential is refreshed.
+#[derive(Clone)]
+pub struct RefreshTarget {
+    pub workspace: WorkspaceId,
+    pub resource: ResourceId,
+    pub resource_type: ResourceTypeId,
+    pub network: Network,
+}
+
+/// A newer credential.
+pub struct Refreshed {
+    pub fields: BTreeMap<String, Secret>,
+    pub expires_at: Option<UtcMillis>,
+}
+
+/// What an attempt has come to.
+enum Attempt {
+    Refreshed(Refreshed),
+    /// Another host is at it, or has just been.
+    LookAgain,
+    Failed(CredentialState),
+}
+
+impl Refresher {
+    /// Nothing is refreshed before somebody asks.
+    pub fn new(store: Store, vault: Arc<Vault>, egress: Egress, clock: Arc<dyn Clock>) -> Refresher {
+        Refresher { vault, store, egress, clock, flights: Mutex::default(), running: TaskTracker::new() }
+    }
+
+    /// A newer credential than the one with the access token `stale`.
+    pub async fn refresh(
+        self: &Arc<Self>,
+        target: RefreshTarget,
+        stale: Option<Secret>,
+    ) -> Result<Refreshed, CredentialState> {
+        let this = Arc::clone(self);
+        // A caller that goes away must not take along a token that was fetched and is not stored.
+        let task = self.running.spawn(async move { this.fly(&target, stale.as_ref()).await });
+        task.await.unwrap_or(Err(CredentialState::Unavailable))
+    }
+
+    /// Waits for refreshes that are under way.
+    pub async fn shut_down(&self) {
+        self.running.close();
+        self.running.wait().await;
+    }
+
+    async fn fly(&self, target: &RefreshTarget, stale: Option<&Secret>) -> Result<Refreshed, CredentialState> {
+        let flight = {
+            let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(flights.entry(target.resource).or_default())
+        };
+        let mut flight = flight.lock().await;
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            let attempt = self.attempt(target, stale, &mut flight).await.unwrap_or_else(|error| {
+                tracing::warn!(resource.id = %target.resource, %error, "a credential could not be refreshed");
+                Attempt::Failed(CredentialState::Unavailable)
+            });
+            match attempt {
+                Attempt::Refreshed(refreshed) => return Ok(refreshed),
+                Attempt::Failed(state) => return Err(state),
+                Attempt::LookAgain if Instant::now() >= until => return Err(CredentialState::Unavailable),
+                Attempt::LookAgain => sleep(LOOK_AGAIN).await,
+            }
+        }
+    }
+
+    async fn attempt(
+        &self,
+        target: &RefreshTarget,
+        stale: Option<&Secret>,
+        flight: &mut Flight,
+    ) -> Result<Attempt, StoreError> {
+        if let Some((row, sealed)) = flight.unstored.take() {
+            self.keep(row, sealed, flight).await?;
+        }
+        let Some(row) = self.store.credential(target.workspace, target.resource).await? else {
+            return Ok(Attempt::Failed(CredentialState::None));
+        };
+        let Ok(opened) = Opened::open(&row, &self.vault) else {
+            return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
+        };
+        let now = self.clock.now();
+        let differs = access_token(&opened.fields).as_ref().map(Secret::expose) != stale.map(Secret::expose);
+        if differs && row.status == READY && row.expires_at.is_none_or(|end| now < end) {
+            return Ok(Attempt::Refreshed(Refreshed { fields: opened.fields, expires_at: row.expires_at }));
+        }
+        if row.status == NEEDS_AUTHORIZATION || !opened.is_refreshable() {
+            return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
+        }
+        if let Some((until, state)) = flight.rest.filter(|(until, _)| Instant::now() < *until) {
+            tracing::debug!(resource.id = %target.resource, ?until, "the provider has just refused a refresh");
+            return Ok(Attempt::Failed(state));
+        }
+        let provider = self.store.oauth_provider_of_type(target.workspace, &target.resource_type).await?;
+        let issuer = opened.given_for.oauth.as_ref();
+        let Some(provider) = provider.filter(|provider| issuer.is_some_and(|issuer| issuer.is(provider))) else {
+            return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
+        };
+        let until = now.plus_ms(CLAIM_MS);
+        if !self.store.claim_refresh(&row, now, until).await? {
+            return Ok(Attempt::LookAgain);
+        }
+        match self.ask(target, &opened, &provider).await {
+            Ok(tokens) => self.take(&row, opened, tokens, flight).await,
+            Err(error) => {
+                tracing::warn!(resource.id = %target.resource, %error, "the provider has not refreshed a token");
+                self.give_up(&row, until, &error, flight).await
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        target: &RefreshTarget,
+        opened: &Opened,
+        provider: &OauthProviderRow,
+    ) -> Result<Tokens, TokenError> {
+        let unusable = |why| TokenError::Unusable { why };
+        let secret = open_secret(&self.vault, provider).map_err(|_| unusable("its client secret cannot be opened"))?;
+        let token_url = parse_url(&provider.token_url).map_err(|_| unusable("its token_url is no URL"))?;
+        let asked = Provider {
+            egress: &self.egress,
+            clock: self.clock.as_ref(),
+            network: &target.network,
+            client_id: &provider.client_id,
+            client_secret: secret.as_ref(),
+        };
+        let scopes = scopes(provider);
+        let grant = match opened.fields.get("refresh_token") {
+            Some(refresh_token) => Grant::Refresh { refresh_token },
+            None if opened.given_for.auth_method == AuthKind::Oauth2ClientCreds => Grant::Client { scopes: &scopes },
+            None => return Err(unusable("there is no refresh token")),
+        };
+        asked.tokens(&token_url, &grant).await
+    }
+
+    /// Stores what was fetched, then hands it out.
+    async fn take(
+        &self,
+        row: &CredentialRow,
+        opened: Opened,
+        tokens: Tokens,
+        flight: &mut Flight,
+    ) -> Result<Attempt, StoreError> {
+        let Opened { given_for, mut fields } = opened;
+        fields.insert("access_token".to_owned(), tokens.access_token);
+        // Without a new one the old one goes on (RFC 6749, section 6).
+        fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
+        let sealed = match seal(&self.vault, row.workspace_id, row.resource_id, row.id, &given_for, &fields) {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                tracing::error!(credential.id = %row.id, %error, "a refreshed credential cannot be sealed");
+                return Ok(Attempt::Failed(CredentialState::Unavailable));
+            }
+        };
+        let fresh = CredentialRow {
+            key_version: i64::from(sealed.key_version()),
+            sealed: sealed.to_string(),
+            status: READY.to_owned(),
+            expires_at: tokens.expires_at,
+            updated_at: self.clock.now(),
+            ..row.clone()
+        };
+        let expires_at = fresh.expires_at;
+        if self.keep(fresh, row.sealed.clone(), flight).await? {
+            flight.rest = None;
+            Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
+        } else {
+            // Somebody has saved the credential anew: theirs counts.
+            Ok(Attempt::LookAgain)
+        }
+    }
+
+    /// Writes a refreshed row over the one with the text `sealed`; whether that was still there. What cannot be written is
+    /// kept for the next attempt.
+    async fn keep(&self, row: CredentialRow, sealed: String, flight: &mut Flight) -> Result<bool, StoreError> {
+        let mut attempt = 1;
+        loop {
+            match self.store.put_refreshed(&row, &sealed).await {
+                Ok(is_written) => return Ok(is_written),
+                Err(error) if attempt == STORE_ATTEMPTS => {
+                    flight.unstored = Some((row, sealed));
+                    return Err(error);
+                }
+                Err(_) => {
+                    attempt += 1;
+                    sleep(STORE_RETRY).await;
+                }
+            }
+        }
+    }
+
+    async fn give_up(
+        &self,
+        row: &CredentialRow,
+        until: UtcMillis,
+        error: &TokenError,
+        flight: &mut Flight,
+    ) -> Result<Attempt, StoreError> {
+        if error.is_of_grant() {
+            let refused =
+                CredentialRow { status: NEEDS_AUTHORIZATION.to_owned(), updated_at: self.clock.now(), ..row.clone() };
+            let is_marked = self.store.put_refreshed(&refused, &row.sealed).await?;
+            // Where the row is another by now, somebody else has had more luck.
+            return Ok(if is_marked {
+                Attempt::Failed(CredentialState::NeedsAuthorization)
+            } else {
+                Attempt::LookAgain
+            });
+        }
+        self.store.release_refresh(row, until).await?;
+        // A provider that no longer knows the client waits for a person, too, but the credential is not to blame.
+        let state = match error.word() {
+            None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
+            Some(_) => CredentialState::NeedsAuthorization,
+        };
+        flight.rest = Some((Instant::now() + REST, state));
+        Ok(Attempt::Failed(state))
+    }
+}

@@ -1,0 +1,452 @@
+//! OAuth: how the platform obtains tokens, from the begin page to the sealed credential.
+//!
+//! An authorization is bound to the API key that asked, the resource, what the credential will be given for, the
+//! provider and one browser; each of its steps is taken once (`store::oauth_flows`). Tokens are refreshed elsewhere, by
+//! `credentials`, and no token, code or verifier is ever stored but under seal.
+
+mod device;
+pub mod provider;
+pub mod token;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use monstrum_egress::Egress;
+use monstrum_manifest::{AuthKind, AuthMethod};
+use monstrum_store::{CredentialRow, FlowStatus, OauthFlowRow, OauthProviderRow, Store, StoreError};
+use monstrum_types::{CallOutcome, Clock, Code, JsonText, KeyId, OauthFlowId, RequestId, Secret, UtcMillis};
+use monstrum_vault::{AssociatedData, Vault, VaultError};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
+use tokio_util::task::TaskTracker;
+use url::Url;
+
+use crate::auditor::{AuditUnavailable, Auditor, Change};
+use crate::credentials::{GivenFor, new_row};
+use crate::policy::{Policy, Resource};
+pub use device::DeviceStarted;
+use provider::{open_secret, scopes};
+use token::{Grant, Provider, TokenError, Tokens};
+
+/// How long a person may take from the begin page to the provider's answer.
+const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
+/// How long an authorization that has ended can be asked about.
+const KEPT_MS: i64 = 24 * 3600 * 1000;
+
+/// Why there is no authorization.
+#[derive(Debug, thiserror::Error)]
+pub enum OauthError {
+    #[error("this resource type has no auth method `{method}`")]
+    NoMethod { method: AuthKind },
+    #[error("no OAuth provider is confirmed for resource type `{resource_type}`; create one at /api/oauth/providers")]
+    NoProvider { resource_type: String },
+    #[error("the OAuth provider of this resource type has no {field}")]
+    NoUrl { field: &'static str },
+    #[error("set --public-url: a browser has to find its way back to this server, which listens beyond loopback")]
+    NoPublicUrl,
+    #[error("the link has been used in another browser, or has expired; start again")]
+    NotThisBrowser,
+    #[error("the resource, its plugin or the provider has changed since the authorization was started; start again")]
+    Changed,
+    #[error("{}", refusal(.0))]
+    Declined(String),
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error("a record of the authorization cannot be sealed or opened")]
+    Vault(#[from] VaultError),
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    #[error("the audit cannot be written, so nothing was stored")]
+    Audit(#[from] AuditUnavailable),
+}
+
+fn refusal(word: &str) -> String {
+    let word: String =
+        word.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')).take(64).collect();
+    format!("the provider has not authorized: {word}")
+}
+
+/// An authorization whose begin page has this address.
+pub struct Started {
+    pub begin_url: String,
+    pub expires_at: UtcMillis,
+}
+
+/// Where a browser goes on, and by what it is known when it comes back.
+pub struct Begun {
+    pub authorization_url: Url,
+    pub browser: Secret,
+}
+
+/// Obtains credentials.
+pub struct Oauth {
+    store: Store,
+    vault: Arc<Vault>,
+    egress: Egress,
+    clock: Arc<dyn Clock>,
+    policy: Arc<Policy>,
+    auditor: Auditor,
+    /// Under which browsers reach this server.
+    public_url: Option<Url>,
+    running: TaskTracker,
+}
+
+impl Oauth {
+    /// Obtains credentials for the resources of `policy`.
+    pub fn new(
+        store: Store,
+        vault: Arc<Vault>,
+        egress: Egress,
+        clock: Arc<dyn Clock>,
+        policy: Arc<Policy>,
+        auditor: Auditor,
+        public_url: Option<Url>,
+    ) -> Oauth {
+        Oauth { store, vault, egress, clock, policy, auditor, public_url, running: TaskTracker::new() }
+    }
+
+    /// Whether browsers come by https, so that cookies may demand it.
+    pub fn is_secure(&self) -> bool {
+        self.public_url.as_ref().is_some_and(|url| url.scheme() == "https")
+    }
+
+    /// Starts an authorization by a browser.
+    pub async fn start(&self, resource: &Resource, key: KeyId) -> Result<Started, OauthError> {
+        let ticket = random()?;
+        let begin_url = self.own_url(&format!("oauth/begin/{}", ticket.expose()))?;
+        self.callback_url()?;
+        let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2AuthCode).await?;
+        if provider.authorization_url.is_none() {
+            return Err(OauthError::NoUrl { field: "authorization_url" });
+        }
+        let now = self.clock.now();
+        let flow = OauthFlowRow {
+            status: FlowStatus::Started,
+            ticket_hash: Some(hash(ticket.expose())),
+            expires_at: now.plus_ms(AUTHORIZATION_LIFETIME_MS),
+            ..new_flow(resource, &provider, key, &given_for, now)
+        };
+        self.store.insert_oauth_flow(&flow).await?;
+        Ok(Started { begin_url, expires_at: flow.expires_at })
+    }
+
+    /// The authorization whose begin page has this ticket in its address.
+    pub async fn of_ticket(&self, ticket: &str) -> Result<OauthFlowRow, OauthError> {
+        let flow = self.store.oauth_flow_of_ticket(&hash(ticket), self.clock.now()).await?;
+        flow.ok_or(OauthError::NotThisBrowser)
+    }
+
+    /// The authorization that the provider answers.
+    pub async fn of_state(&self, state: &str) -> Result<OauthFlowRow, OauthError> {
+        let flow = self.store.oauth_flow_of_state(&hash(state), self.clock.now()).await?;
+        flow.ok_or(OauthError::NotThisBrowser)
+    }
+
+    /// Sends a browser to the provider. It is the first to open the begin page, or the one that did: `browser` is what it
+    /// was given then.
+    pub async fn begin(&self, flow: &OauthFlowRow, browser: Option<&str>) -> Result<Begun, OauthError> {
+        let browser = match flow.status {
+            FlowStatus::Started => random()?,
+            FlowStatus::Begun => same_browser(flow, browser)?,
+            _ => return Err(OauthError::NotThisBrowser),
+        };
+        let (_, provider) = self.unchanged(flow).await?;
+        let base = provider.authorization_url.as_deref().ok_or(OauthError::NoUrl { field: "authorization_url" })?;
+        let mut authorization_url = stored_url(base)?;
+        let (state, verifier) = (random()?, random()?);
+        let challenge = BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.expose().as_bytes()));
+        {
+            let mut query = authorization_url.query_pairs_mut();
+            query.append_pair("response_type", "code").append_pair("client_id", &provider.client_id);
+            query.append_pair("redirect_uri", &self.callback_url()?);
+            let scopes = scopes(&provider);
+            if !scopes.is_empty() {
+                query.append_pair("scope", &scopes);
+            }
+            query.append_pair("state", state.expose());
+            query.append_pair("code_challenge", &challenge).append_pair("code_challenge_method", "S256");
+        }
+        let begun = OauthFlowRow {
+            state_hash: Some(hash(state.expose())),
+            browser_hash: Some(hash(browser.expose())),
+            sealed: Some(self.seal(flow, &verifier)?),
+            ..flow.clone()
+        };
+        if !self.store.begin_oauth_flow(flow, &begun).await? {
+            return Err(OauthError::NotThisBrowser);
+        }
+        Ok(Begun { authorization_url, browser })
+    }
+
+    /// Takes the provider's answer, a code or the word of its refusal, and stores the credential. A browser that goes away
+    /// half-way does not take along a token that was fetched and is not stored.
+    pub async fn finish(
+        self: &Arc<Self>,
+        flow: OauthFlowRow,
+        browser: Option<String>,
+        code: Result<Secret, String>,
+    ) -> Result<(), OauthError> {
+        let this = Arc::clone(self);
+        let task = self.running.spawn(async move { this.take(&flow, browser.as_deref(), code).await });
+        task.await.unwrap_or(Err(OauthError::Changed))
+    }
+
+    /// Waits for authorizations that are being finished.
+    pub async fn shut_down(&self) {
+        self.running.close();
+        self.running.wait().await;
+    }
+
+    async fn take(
+        &self,
+        flow: &OauthFlowRow,
+        browser: Option<&str>,
+        code: Result<Secret, String>,
+    ) -> Result<(), OauthError> {
+        same_browser(flow, browser)?;
+        if !self.store.move_oauth_flow(flow.id, FlowStatus::Begun, FlowStatus::Taken, None).await? {
+            return Err(OauthError::NotThisBrowser);
+        }
+        let fetched = async {
+            let code = code.map_err(OauthError::Declined)?;
+            let (resource, provider) = self.unchanged(flow).await?;
+            let verifier = self.unseal(flow)?;
+            let redirect_uri = self.callback_url()?;
+            let grant = Grant::Code { code: &code, verifier: &verifier, redirect_uri: &redirect_uri };
+            let tokens = self.ask(&resource, &provider, &grant).await?;
+            self.save_of(flow, &resource, tokens).await
+        };
+        self.end(flow, FlowStatus::Taken, fetched.await).await
+    }
+
+    /// Obtains a token for the client itself (RFC 6749, section 4.4) and stores it as the credential of `resource`.
+    pub async fn obtain(&self, resource: &Resource) -> Result<(), OauthError> {
+        let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2ClientCreds).await?;
+        let scopes = scopes(&provider);
+        let tokens = self.ask(resource, &provider, &Grant::Client { scopes: &scopes }).await?;
+        self.save(resource, given_for, tokens).await
+    }
+
+    /// Forgets authorizations that ended long ago.
+    pub async fn purge(&self) -> Result<u64, StoreError> {
+        self.store.purge_oauth_flows(self.clock.now().plus_ms(-KEPT_MS)).await
+    }
+
+    /// Writes down how an authorization ended.
+    async fn end(
+        &self,
+        flow: &OauthFlowRow,
+        from: FlowStatus,
+        ended: Result<(), OauthError>,
+    ) -> Result<(), OauthError> {
+        let (to, message) = match &ended {
+            Ok(()) => (FlowStatus::Done, None),
+            Err(error) => (FlowStatus::Failed, Some(error.to_string())),
+        };
+        self.store.move_oauth_flow(flow.id, from, to, message.as_deref()).await?;
+        if let Some(message) = message {
+            tracing::info!(oauth_flow.id = %flow.id, resource.id = %flow.resource_id, message, "an authorization failed");
+        }
+        ended
+    }
+
+    /// Stores what an authorization has brought. As it comes from no request of its key, it is recorded here.
+    async fn save_of(&self, flow: &OauthFlowRow, resource: &Resource, tokens: Tokens) -> Result<(), OauthError> {
+        let held = resource.credential.as_ref().map(|held| json!({ "method": held.row.auth_method }));
+        let entry = self.auditor.open_change(Change {
+            request_id: RequestId::new(),
+            workspace: flow.workspace_id,
+            key: flow.key_id,
+            key_kind: None,
+            what: "credential.save",
+            object: flow.resource_id.to_string(),
+            bot: None,
+            resource: Some(flow.resource_id),
+            before: held.unwrap_or_default(),
+            after: json!({ "method": flow.auth_method, "oauth_flow": flow.id, "expires_at": tokens.expires_at }),
+        })?;
+        entry.started().await?;
+        let saved = self.save(resource, agreed(flow)?, tokens).await;
+        let outcome = match &saved {
+            Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
+            Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+        };
+        entry.close(&outcome).await?.committed().await?;
+        saved
+    }
+
+    async fn save(&self, resource: &Resource, given_for: GivenFor, tokens: Tokens) -> Result<(), OauthError> {
+        let row = credential_row(&self.vault, resource, given_for, tokens, self.clock.now())?;
+        self.store.put_credential(&row).await?;
+        self.policy.renew().await?;
+        tracing::info!(resource.id = %row.resource_id, credential.id = %row.id, "a credential was obtained by OAuth");
+        Ok(())
+    }
+
+    async fn ask(
+        &self,
+        resource: &Resource,
+        provider: &OauthProviderRow,
+        grant: &Grant<'_>,
+    ) -> Result<Tokens, OauthError> {
+        let secret = open_secret(&self.vault, provider)?;
+        let token_url = stored_url(&provider.token_url)?;
+        Ok(self.provider(resource, provider, secret.as_ref()).tokens(&token_url, grant).await?)
+    }
+
+    fn provider<'a>(
+        &'a self,
+        resource: &'a Resource,
+        row: &'a OauthProviderRow,
+        client_secret: Option<&'a Secret>,
+    ) -> Provider<'a> {
+        Provider {
+            egress: &self.egress,
+            clock: self.clock.as_ref(),
+            network: &resource.scope.network,
+            client_id: &row.client_id,
+            client_secret,
+        }
+    }
+
+    /// The provider for the type of `resource`, and what a credential of method `kind` is given for now.
+    async fn of_type(&self, resource: &Resource, kind: AuthKind) -> Result<(OauthProviderRow, GivenFor), OauthError> {
+        let method = method(resource, kind).ok_or(OauthError::NoMethod { method: kind })?;
+        let resource_type = &resource.row.resource_type;
+        let provider = self.store.oauth_provider_of_type(resource.row.workspace_id, resource_type).await?;
+        let missing = || OauthError::NoProvider { resource_type: resource_type.to_string() };
+        let provider = provider.ok_or_else(missing)?;
+        let given_for = given_for(resource, method, &provider);
+        Ok((provider, given_for))
+    }
+
+    /// The resource and the provider of an authorization, where both are still what they were when it was started.
+    async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
+        let snapshot = self.policy.load();
+        let resource = snapshot.resource(flow.workspace_id, flow.resource_id).ok_or(OauthError::Changed)?;
+        let provider = self.store.oauth_provider(flow.workspace_id, flow.provider_id).await?;
+        let provider = provider.ok_or(OauthError::Changed)?;
+        let then = agreed(flow)?;
+        let method = method(resource, then.auth_method).ok_or(OauthError::Changed)?;
+        if given_for(resource, method, &provider) != then {
+            return Err(OauthError::Changed);
+        }
+        Ok((Arc::clone(resource), provider))
+    }
+
+    fn own_url(&self, path: &str) -> Result<String, OauthError> {
+        let base = self.public_url.as_ref().ok_or(OauthError::NoPublicUrl)?;
+        Ok(format!("{}/{path}", base.as_str().trim_end_matches('/')))
+    }
+
+    /// Where providers send browsers back to.
+    fn callback_url(&self) -> Result<String, OauthError> {
+        self.own_url("api/oauth/callback")
+    }
+
+    fn seal(&self, flow: &OauthFlowRow, secret: &Secret) -> Result<String, OauthError> {
+        Ok(self.vault.seal(secret.expose().as_bytes(), associated_data(flow))?.to_string())
+    }
+
+    fn unseal(&self, flow: &OauthFlowRow) -> Result<Secret, OauthError> {
+        let sealed = flow.sealed.as_deref().ok_or(OauthError::NotThisBrowser)?;
+        let plaintext = self.vault.unseal(&sealed.parse()?, associated_data(flow))?;
+        let text =
+            String::from_utf8(plaintext.to_vec()).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+        Ok(Secret::new(text))
+    }
+}
+
+/// The row of a credential that was obtained by OAuth.
+fn credential_row(
+    vault: &Vault,
+    resource: &Resource,
+    given_for: GivenFor,
+    tokens: Tokens,
+    now: UtcMillis,
+) -> Result<CredentialRow, VaultError> {
+    let mut fields = BTreeMap::from([("access_token".to_owned(), tokens.access_token)]);
+    fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
+    let row = new_row(vault, &resource.row, &given_for, &fields, now)?;
+    Ok(CredentialRow { expires_at: tokens.expires_at, ..row })
+}
+
+fn method(resource: &Resource, kind: AuthKind) -> Option<&AuthMethod> {
+    resource.plugin.manifest.resource_type.auth_methods.iter().find(|method| method.method == kind)
+}
+
+fn given_for(resource: &Resource, method: &AuthMethod, provider: &OauthProviderRow) -> GivenFor {
+    let manifest = &resource.plugin.manifest;
+    let now = GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor);
+    now.obtained_from(provider)
+}
+
+fn new_flow(
+    resource: &Resource,
+    provider: &OauthProviderRow,
+    key: KeyId,
+    given_for: &GivenFor,
+    now: UtcMillis,
+) -> OauthFlowRow {
+    OauthFlowRow {
+        id: OauthFlowId::new(),
+        workspace_id: resource.row.workspace_id,
+        resource_id: resource.row.id,
+        provider_id: provider.id,
+        key_id: key,
+        auth_method: given_for.auth_method.as_str().to_owned(),
+        given_for: json!(given_for),
+        status: FlowStatus::Failed,
+        ticket_hash: None,
+        state_hash: None,
+        browser_hash: None,
+        sealed: None,
+        message: None,
+        poll_interval_s: None,
+        next_poll_at: None,
+        created_at: now,
+        expires_at: now,
+    }
+}
+
+/// What the person agreed on who started it.
+fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
+    serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
+}
+
+/// What the record of a flow is bound to: its row, and everything that was agreed on when it was started.
+fn associated_data(flow: &OauthFlowRow) -> AssociatedData {
+    AssociatedData::new("oauth flow")
+        .with("workspace", &flow.workspace_id)
+        .with("flow", &flow.id)
+        .with("resource", &flow.resource_id)
+        .with("provider", &flow.provider_id)
+        .with_json("given_for", &flow.given_for)
+}
+
+/// What the browser was given when it opened the begin page, if it is that browser.
+fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, OauthError> {
+    let (Some(expected), Some(browser)) = (&flow.browser_hash, browser) else {
+        return Err(OauthError::NotThisBrowser);
+    };
+    let is_same: bool = hash(browser).as_bytes().ct_eq(expected.as_bytes()).into();
+    if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
+}
+
+fn stored_url(text: &str) -> Result<Url, OauthError> {
+    provider::parse_url(text).map_err(|_| OauthError::Changed)
+}
+
+/// 256 random bits as text.
+fn random() -> Result<Secret, OauthError> {
+    let mut bits = zeroize::Zeroizing::new([0_u8; 32]);
+    getrandom::fill(bits.as_mut_slice()).map_err(VaultError::Random)?;
+    Ok(Secret::new(BASE64_URL_SAFE_NO_PAD.encode(*bits)))
+}
+
+fn hash(text: &str) -> String {
+    hex::encode(Sha256::digest(text.as_bytes()))
+}

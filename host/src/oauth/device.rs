@@ -1,0 +1,158 @@
+//! The device flow (RFC 8628): a person enters a code elsewhere, and the provider is asked from time to time whether they
+//! have.
+
+use std::time::Duration;
+
+use monstrum_manifest::AuthKind;
+use monstrum_store::{FlowStatus, OauthFlowRow};
+use monstrum_types::{KeyId, OauthFlowId, Secret};
+use serde::Deserialize;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::provider::{open_secret, scopes};
+use super::token::{Grant, TokenError};
+use super::{Oauth, OauthError, new_flow, stored_url};
+use crate::policy::Resource;
+
+/// A device code may live so long at most, whatever its provider says.
+const DEVICE_LIFETIME_S_MAX: i64 = 30 * 60;
+/// How often a provider is asked that names no interval (RFC 8628, section 3.2).
+const POLL_INTERVAL_S: i64 = 5;
+const POLL_INTERVAL_S_MAX: i64 = 120;
+/// What `slow_down` adds (RFC 8628, section 3.5).
+const SLOW_DOWN_S: i64 = 5;
+/// How often this host looks for questions that are due.
+const DUE_INTERVAL: Duration = Duration::from_millis(500);
+const DUE_AT_ONCE: u32 = 16;
+
+/// What a person needs for the device flow.
+pub struct DeviceStarted {
+    pub id: OauthFlowId,
+    pub user_code: String,
+    pub verification_uri: String,
+    pub verification_uri_complete: Option<String>,
+    pub expires_in_s: i64,
+    pub interval_s: i64,
+}
+
+/// The answer of a device authorization endpoint (RFC 8628, section 3.2).
+#[derive(Deserialize)]
+struct DeviceAnswer {
+    device_code: Secret,
+    user_code: String,
+    #[serde(alias = "verification_url")]
+    verification_uri: String,
+    verification_uri_complete: Option<String>,
+    expires_in: Option<i64>,
+    interval: Option<i64>,
+}
+
+impl Oauth {
+    /// Starts an authorization by a code that a person enters elsewhere.
+    pub async fn start_device(&self, resource: &Resource, key: KeyId) -> Result<DeviceStarted, OauthError> {
+        let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2DeviceCode).await?;
+        let url = provider.device_authorization_url.as_deref();
+        let url = stored_url(url.ok_or(OauthError::NoUrl { field: "device_authorization_url" })?)?;
+        let scopes = scopes(&provider);
+        let form = if scopes.is_empty() { vec![] } else { vec![("scope", scopes.as_str())] };
+        let secret = open_secret(&self.vault, &provider)?;
+        // A public client names itself in any case, and so does one with a secret: RFC 8628 asks for it.
+        let form: Vec<_> = match secret {
+            Some(_) => form.into_iter().chain([("client_id", provider.client_id.as_str())]).collect(),
+            None => form,
+        };
+        let now = self.clock.now();
+        let answer = self.provider(resource, &provider, secret.as_ref()).ask(&url, &form).await?;
+        let unusable = |why| OauthError::Token(TokenError::Unusable { why });
+        let answer: DeviceAnswer =
+            serde_json::from_value(answer.into()).map_err(|_| unusable("it is not one of a device authorization"))?;
+        if !["https:", "http:"].iter().any(|scheme| answer.verification_uri.starts_with(scheme)) {
+            return Err(unusable("its verification_uri is no web address"));
+        }
+        let expires_in_s = answer.expires_in.unwrap_or(DEVICE_LIFETIME_S_MAX).clamp(1, DEVICE_LIFETIME_S_MAX);
+        let interval_s = answer.interval.unwrap_or(POLL_INTERVAL_S).clamp(1, POLL_INTERVAL_S_MAX);
+        let flow = OauthFlowRow {
+            status: FlowStatus::Pending,
+            poll_interval_s: Some(interval_s),
+            next_poll_at: Some(now.plus_ms(interval_s * 1000)),
+            expires_at: now.plus_ms(expires_in_s * 1000),
+            ..new_flow(resource, &provider, key, &given_for, now)
+        };
+        let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
+        self.store.insert_oauth_flow(&flow).await?;
+        Ok(DeviceStarted {
+            id: flow.id,
+            user_code: answer.user_code,
+            verification_uri: answer.verification_uri,
+            verification_uri_complete: answer.verification_uri_complete,
+            expires_in_s,
+            interval_s,
+        })
+    }
+
+    /// Asks providers whether people have entered their codes, until `stop`. What is due is in the database, so that a
+    /// restart or another host takes it up.
+    pub async fn follow_devices(&self, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(DUE_INTERVAL);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            let due = match self.store.due_oauth_flows(self.clock.now(), DUE_AT_ONCE).await {
+                Ok(due) => due,
+                Err(error) => {
+                    tracing::debug!(%error, "authorizations by device cannot be read");
+                    continue;
+                }
+            };
+            futures::future::join_all(due.iter().map(|flow| self.poll(flow))).await;
+        }
+    }
+
+    async fn poll(&self, flow: &OauthFlowRow) {
+        if let Err(error) = self.try_poll(flow).await {
+            tracing::warn!(oauth_flow.id = %flow.id, %error, "an authorization by device made no progress");
+        }
+    }
+
+    async fn try_poll(&self, flow: &OauthFlowRow) -> Result<(), OauthError> {
+        let now = self.clock.now();
+        let interval_s = flow.poll_interval_s.unwrap_or(POLL_INTERVAL_S);
+        let next = now.plus_ms(interval_s * 1000);
+        if !self.store.claim_oauth_poll(flow, interval_s, next).await? {
+            return Ok(());
+        }
+        if flow.expires_at <= now {
+            let expired = TokenError::Refused { error: "expired_token".to_owned(), description: String::new() };
+            return self.end(flow, FlowStatus::Pending, Err(expired.into())).await;
+        }
+        let asked = async {
+            let (resource, provider) = self.unchanged(flow).await?;
+            let device_code = self.unseal(flow)?;
+            let tokens = self.ask(&resource, &provider, &Grant::Device { device_code: &device_code }).await?;
+            Ok::<_, OauthError>((resource, tokens))
+        };
+        match asked.await {
+            Ok((resource, tokens)) => {
+                if !self.store.move_oauth_flow(flow.id, FlowStatus::Pending, FlowStatus::Taken, None).await? {
+                    return Ok(());
+                }
+                let saved = self.save_of(flow, &resource, tokens).await;
+                self.end(flow, FlowStatus::Taken, saved).await
+            }
+            Err(OauthError::Token(error)) => match error.word() {
+                Some("authorization_pending") => Ok(()),
+                Some("slow_down") => {
+                    let interval_s = (interval_s + SLOW_DOWN_S).min(POLL_INTERVAL_S_MAX);
+                    let claimed = OauthFlowRow { next_poll_at: Some(next), ..flow.clone() };
+                    self.store.claim_oauth_poll(&claimed, interval_s, now.plus_ms(interval_s * 1000)).await?;
+                    Ok(())
+                }
+                Some(_) => self.end(flow, FlowStatus::Pending, Err(error.into())).await,
+                // It is asked again, until the code expires.
+                None => Err(error.into()),
+            },
+            Err(error @ (OauthError::Store(_) | OauthError::Audit(_))) => Err(error),
+            Err(error) => self.end(flow, FlowStatus::Pending, Err(error)).await,
+        }
+    }
+}

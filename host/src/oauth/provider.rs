@@ -1,0 +1,117 @@
+//! What an admin has confirmed of a provider, and its client secret under seal.
+
+use monstrum_manifest::{AuthKind, OauthConfig, ResourceType};
+use monstrum_store::OauthProviderRow;
+use monstrum_types::Secret;
+use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
+use url::Url;
+
+/// Seals a client secret for the provider that `row` describes: it opens for no other client and no other endpoint.
+pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
+    vault.seal(secret.expose().as_bytes(), associated_data(row))
+}
+
+/// The client secret of a provider; None for a public client.
+pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
+    let Some(sealed) = &row.client_secret else { return Ok(None) };
+    let plaintext = vault.unseal(&sealed.parse()?, associated_data(row))?;
+    let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
+    Ok(Some(Secret::new(text.to_owned())))
+}
+
+/// Where the secret goes is part of it, so that an edit of the row sends it nowhere else.
+fn associated_data(row: &OauthProviderRow) -> AssociatedData {
+    AssociatedData::new("oauth provider")
+        .with("workspace", &row.workspace_id)
+        .with("provider", &row.id)
+        .with("resource_type", &row.resource_type)
+        .with("client_id", &row.client_id)
+        .with("token_url", &row.token_url)
+        .with("device_authorization_url", row.device_authorization_url.as_deref().unwrap_or_default())
+}
+
+/// The scopes that are asked for, in one text (RFC 6749, section 3.3).
+pub fn scopes(row: &OauthProviderRow) -> String {
+    let scopes = row.scopes.as_array().into_iter().flatten();
+    scopes.filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// What the manifest proposes for all its OAuth methods together.
+pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
+    let methods = resource_type.auth_methods.iter().filter(|method| method.method.is_oauth());
+    let mut proposed = OauthConfig {
+        authorization_url: None,
+        token_url: None,
+        device_authorization_url: None,
+        scopes: Vec::new(),
+        pkce_required: false,
+    };
+    for config in methods.filter_map(|method| method.oauth_config.as_ref()) {
+        let first = |held: &mut Option<String>, offered: &Option<String>| {
+            if held.is_none() {
+                held.clone_from(offered);
+            }
+        };
+        first(&mut proposed.authorization_url, &config.authorization_url);
+        first(&mut proposed.token_url, &config.token_url);
+        first(&mut proposed.device_authorization_url, &config.device_authorization_url);
+        if proposed.scopes.is_empty() {
+            proposed.scopes.clone_from(&config.scopes);
+        }
+    }
+    proposed
+}
+
+/// Whether the type has the method.
+pub fn has_method(resource_type: &ResourceType, kind: AuthKind) -> bool {
+    resource_type.auth_methods.iter().any(|method| method.method == kind)
+}
+
+/// An address of a provider: https, or http on this machine, and nothing in it but scheme, host, path and query.
+pub fn parse_url(text: &str) -> Result<Url, &'static str> {
+    let url = Url::parse(text).map_err(|_| "expected an absolute URL")?;
+    let is_local = match url.host() {
+        Some(url::Host::Domain(name)) => name == "localhost",
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => return Err("expected an absolute URL"),
+    };
+    match url.scheme() {
+        "https" => {}
+        "http" if is_local => {}
+        "http" => return Err("expected https://; http:// is for loopback addresses only"),
+        _ => return Err("expected https://"),
+    }
+    if !url.username().is_empty() || url.password().is_some() || url.fragment().is_some() {
+        return Err("must hold no user, password or fragment");
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_https_or_local() {
+        for good in [
+            "https://id.example.com/token?tenant=a",
+            "http://127.0.0.1:8080/token",
+            "http://localhost/t",
+            "http://[::1]/",
+        ] {
+            assert!(parse_url(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "http://id.example.com/token",
+            "ftp://id.example.com/",
+            "token",
+            "https://user@id.example.com/",
+            "https://id.example.com/#a",
+            "http://127.0.0.1.example.com/",
+            "javascript:alert(1)",
+        ] {
+            assert!(parse_url(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The token endpoint (RFC 6749, section 3.2): one question, one answer, through egress like everything that leaves.
+//!
+//! Answers are read leniently, as they are found in the wild: an error under status 200, a lifetime as text or not at
+//! all. What is not lenient: where the question goes, and what of an answer is repeated to anybody.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use monstrum_egress::{Anonymous, Egress, Network, Redactor, RedactorCell, SECRET_BYTES_MIN, Scope};
+use monstrum_types::{Clock, Failure, HttpRequest, HttpResponse, Secret, UtcMillis};
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use url::Url;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+/// Longer than any provider takes that is not down; a call waits for it.
+pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
+/// A token has to fit into a header with room for others.
+const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// A lifetime beyond ten years is a mistake, not a promise.
+const LIFETIME_S_MAX: i64 = 10 * 365 * 24 * 3600;
+/// Of a provider's own words, as much is repeated as one reads.
+const DESCRIPTION_CHARS_MAX: usize = 200;
+const ERROR_CHARS_MAX: usize = 64;
+
+/// A provider as this host speaks to it.
+pub struct Provider<'a> {
+    pub egress: &'a Egress,
+    pub clock: &'a dyn Clock,
+    /// What the resource may reach beyond public https; its provider is reached by the same rules.
+    pub network: &'a Network,
+    pub client_id: &'a str,
+    pub client_secret: Option<&'a Secret>,
+}
+
+/// What an access token is given for.
+pub enum Grant<'a> {
+    Code { code: &'a Secret, verifier: &'a Secret, redirect_uri: &'a str },
+    Refresh { refresh_token: &'a Secret },
+    Client { scopes: &'a str },
+    Device { device_code: &'a Secret },
+}
+
+/// What came from the token endpoint.
+pub struct Tokens {
+    pub access_token: Secret,
+    pub refresh_token: Option<Secret>,
+    /// When the access token ends, by the clock of this host; None where nobody said.
+    pub expires_at: Option<UtcMillis>,
+}
+
+/// Why there are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// An error of RFC 6749 or RFC 8628, fit to be shown.
+    #[error("the provider answered `{error}`{description}")]
+    Refused { error: String, description: String },
+    #[error("the provider answered with status {status}")]
+    Status { status: u16 },
+    #[error("the provider's answer cannot be used: {why}")]
+    Unusable { why: &'static str },
+    #[error("the provider could not be asked: {}", .0.message)]
+    Unreachable(Failure),
+}
+
+impl TokenError {
+    /// The error's word, where the provider gave one.
+    pub fn word(&self) -> Option<&str> {
+        match self {
+            TokenError::Refused { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the grant itself is void, so that asking again with it is in vain.
+    pub fn is_of_grant(&self) -> bool {
+        // GitHub has a word of its own.
+        matches!(self.word(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
+    }
+
+    /// Whether a provider that expects the client's secret elsewhere would answer so.
+    fn may_be_of_client(&self) -> bool {
+        const WORDS: [&str; 4] =
+            ["invalid_client", "incorrect_client_credentials", "invalid_request", "unauthorized_client"];
+        match self {
+            TokenError::Refused { error, .. } => WORDS.contains(&error.as_str()),
+            TokenError::Status { status } => (400..500).contains(status) && *status != 429,
+            TokenError::Unusable { .. } | TokenError::Unreachable(_) => false,
+        }
+    }
+}
+
+/// Where the client's secret stands in a question.
+#[derive(Clone, Copy)]
+enum SecretIn {
+    Header,
+    Body,
+}
+
+impl Provider<'_> {
+    /// Asks the token endpoint for tokens.
+    pub async fn tokens(&self, token_url: &Url, grant: &Grant<'_>) -> Result<Tokens, TokenError> {
+        let asked_at = self.clock.now();
+        let answer = self.ask(token_url, &grant.form()).await?;
+        Tokens::read(&answer, asked_at)
+    }
+
+    /// Asks an endpoint of the provider and gives the members of its answer. The secret goes into the header, as every
+    /// server must take it (RFC 6749, section 2.3.1), and where that is refused into the body.
+    pub async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Map<String, Value>, TokenError> {
+        let answer = self.ask_with(url, form, SecretIn::Header).await;
+        match answer {
+            Err(error) if self.client_secret.is_some() && error.may_be_of_client() => {
+                self.ask_with(url, form, SecretIn::Body).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn ask_with(
+        &self,
+        url: &Url,
+        form: &[(&str, &str)],
+        secret_in: SecretIn,
+    ) -> Result<Map<String, Value>, TokenError> {
+        let request = self.question(url, form, secret_in);
+        // Nothing is redacted: an answer may hold again what was sent, such as the refresh token that stays.
+        let scope = Scope { api_base: Some(url.clone()), network: self.network.clone(), ..Scope::default() };
+        let until = Instant::now() + ANSWER_WAIT_MAX;
+        let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
+        let sent = self.egress.send(&scope, &Anonymous, &RedactorCell::default(), request, until, &nothing_to_do).await;
+        let secrets = self.client_secret.into_iter().cloned().chain(form.iter().filter_map(secret_of));
+        members(sent.map_err(TokenError::Unreachable)?, &Redactor::new(secrets.collect::<Vec<_>>()))
+    }
+
+    fn question(&self, url: &Url, form: &[(&str, &str)], secret_in: SecretIn) -> HttpRequest {
+        let mut headers = vec![
+            ("accept".to_owned(), "application/json".to_owned()),
+            ("content-type".to_owned(), "application/x-www-form-urlencoded".to_owned()),
+        ];
+        let mut body = Serializer::new(String::new());
+        body.extend_pairs(form);
+        match (self.client_secret, secret_in) {
+            (Some(secret), SecretIn::Header) => {
+                let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+                let pair = format!("{}:{}", encoded(self.client_id), encoded(secret.expose()));
+                headers.push(("authorization".to_owned(), format!("Basic {}", BASE64_STANDARD.encode(pair))));
+            }
+            (Some(secret), SecretIn::Body) => {
+                body.append_pair("client_id", self.client_id).append_pair("client_secret", secret.expose());
+            }
+            (None, _) => {
+                body.append_pair("client_id", self.client_id);
+            }
+        }
+        HttpRequest {
+            method: "POST".to_owned(),
+            url: url.to_string(),
+            headers,
+            body: Some(body.finish().into_bytes()),
+            ..HttpRequest::default()
+        }
+    }
+}
+
+/// What of a form must not come back in an error.
+fn secret_of((name, value): &(&str, &str)) -> Option<Secret> {
+    const SECRETS: [&str; 4] = ["code", "code_verifier", "refresh_token", "device_code"];
+    SECRETS.contains(name).then(|| Secret::new((*value).to_owned()))
+}
+
+impl Grant<'_> {
+    fn form(&self) -> Vec<(&str, &str)> {
+        match self {
+            Grant::Code { code, verifier, redirect_uri } => vec![
+                ("grant_type", "authorization_code"),
+                ("code", code.expose()),
+                ("code_verifier", verifier.expose()),
+                ("redirect_uri", redirect_uri),
+            ],
+            Grant::Refresh { refresh_token } => {
+                vec![("grant_type", "refresh_token"), ("refresh_token", refresh_token.expose())]
+            }
+            Grant::Client { scopes: "" } => vec![("grant_type", "client_credentials")],
+            Grant::Client { scopes } => vec![("grant_type", "client_credentials"), ("scope", scopes)],
+            Grant::Device { device_code } => vec![
+                ("grant_type", "urn:ietf:params:oauth:grant-type:device_code"),
+                ("device_code", device_code.expose()),
+            ],
+        }
+    }
+}
+
+/// The members of an answer that is no error.
+fn members(answer: HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
+    let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
+    let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
+    if let Some(error) = error {
+        let text =
+            |value: Option<&Value>| redactor.redact_text(value.and_then(Value::as_str).unwrap_or_default().into());
+        let description = shown(&text(members.as_ref().and_then(|members| members.get("error_description"))));
+        let description = if description.is_empty() { description } else { format!(": {description}") };
+        let word: String = text(Some(error)).chars().filter(is_of_word).take(ERROR_CHARS_MAX).collect();
+        let error = if word.is_empty() { "error".to_owned() } else { word };
+        return Err(TokenError::Refused { error, description });
+    }
+    match members {
+        Some(members) if (200..300).contains(&answer.status) => Ok(members),
+        _ if !(200..300).contains(&answer.status) => Err(TokenError::Status { status: answer.status }),
+        _ => Err(TokenError::Unusable { why: "it is not a JSON object" }),
+    }
+}
+
+fn is_of_word(character: &char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
+}
+
+/// A provider's words, cut, and nothing invisible in them.
+fn shown(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(DESCRIPTION_CHARS_MAX).collect()
+}
+
+impl Tokens {
+    fn read(answer: &Map<String, Value>, asked_at: UtcMillis) -> Result<Tokens, TokenError> {
+        let unusable = |why| TokenError::Unusable { why };
+        let token_type = answer.get("token_type").and_then(Value::as_str);
+        if token_type.is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
+            return Err(unusable("its token_type is not `bearer`"));
+        }
+        let access_token = token(answer, "access_token").map_err(unusable)?;
+        Ok(Tokens {
+            access_token: access_token.ok_or(unusable("it has no access_token"))?,
+            refresh_token: token(answer, "refresh_token").map_err(unusable)?,
+            expires_at: lifetime_s(answer.get("expires_in")).map(|lifetime_s| asked_at.plus_ms(lifetime_s * 1000)),
+        })
+    }
+}
+
+/// A token that can be injected and redacted.
+fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'static str> {
+    let text = match answer.get(name) {
+        None | Some(Value::Null) => return Ok(None),
+        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        Some(Value::String(text)) => text,
+        Some(_) => return Err("a token in it is not a text"),
+    };
+    if !(SECRET_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&text.len()) {
+        return Err("a token in it is shorter than 8 bytes or longer than 16 KiB");
+    }
+    if text.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) {
+        return Err("a token in it holds characters that no header takes");
+    }
+    Ok(Some(Secret::new(text.clone())))
+}
+
+/// Seconds, as a number or as its text; what is not a lifetime counts as none.
+fn lifetime_s(expires_in: Option<&Value>) -> Option<i64> {
+    let seconds = match expires_in? {
+        Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64))?,
+        Value::String(text) => text.trim().parse().ok()?,
+        _ => return None,
+    };
+    (seconds > 0).then(|| seconds.min(LIFETIME_S_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: UtcMillis = UtcMillis(1_000_000);
+
+    fn read(status: u16, body: &Value) -> Result<(String, Option<String>, Option<i64>), String> {
+        let answer = HttpResponse { status, body: body.to_string().into_bytes(), ..HttpResponse::default() };
+        let redactor = Redactor::new(vec![Secret::new("the-client-secret".to_owned())]);
+        let read = members(answer, &redactor).and_then(|members| Tokens::read(&members, NOW));
+        read.map_err(|error| error.to_string()).map(|tokens| {
+            let refresh_token = tokens.refresh_token.map(|token| token.expose().to_owned());
+            (tokens.access_token.expose().to_owned(), refresh_token, tokens.expires_at.map(|end| end.since_ms(NOW)))
+        })
+    }
+
+    #[test]
+    fn answers_of_the_standard_and_of_the_wild_are_read() {
+        let token = "access-token";
+        for (answer, refresh_token, lifetime_ms) in [
+            (json!({"access_token": token, "token_type": "Bearer", "expires_in": 3600}), None, Some(3_600_000)),
+            (json!({"access_token": token, "token_type": "bearer", "scope": ["a", "b"]}), None, None),
+            (
+                json!({"access_token": token, "expires_in": "60", "refresh_token": "refresh-token"}),
+                Some("refresh-token"),
+                Some(60_000),
+            ),
+            (json!({"access_token": token, "expires_in": 59.9, "refresh_token": null}), None, Some(59_000)),
+            (json!({"access_token": token, "expires_in": 0, "refresh_token": ""}), None, None),
+            (json!({"access_token": token, "expires_in": -5, "error": null}), None, None),
+            (json!({"access_token": token, "expires_in": "soon", "scope": null}), None, None),
+            (json!({"access_token": token, "expires_in": 1e300}), None, Some(LIFETIME_S_MAX * 1000)),
+        ] {
+            let expected = (token.to_owned(), refresh_token.map(str::to_owned), lifetime_ms);
+            assert_eq!(read(200, &answer), Ok(expected), "{answer}");
+        }
+    }
+
+    #[test]
+    fn answers_that_cannot_be_used_are_refused() {
+        for (status, answer, why) in [
+            (
+                200,
+                json!({"error": "bad_verification_code", "error_description": "The code\nis\u{0} wrong"}),
+                "the provider answered `bad_verification_code`: The codeis wrong",
+            ),
+            (
+                400,
+                json!({"error": "invalid_client", "error_description": "no client the-client-secret"}),
+                "the provider answered `invalid_client`: no client [redacted]",
+            ),
+            (400, json!({"error": {"code": 7}}), "the provider answered `error`"),
+            (400, json!({"error": "<script>alert(1)</script>"}), "the provider answered `scriptalert1script`"),
+            (500, json!({"access_token": "access-token"}), "the provider answered with status 500"),
+            (302, json!({}), "the provider answered with status 302"),
+            (200, json!([]), "the provider's answer cannot be used: it is not a JSON object"),
+            (200, json!({}), "the provider's answer cannot be used: it has no access_token"),
+            (
+                200,
+                json!({"access_token": "short"}),
+                "the provider's answer cannot be used: a token in it is shorter than 8 bytes or longer than 16 KiB",
+            ),
+            (
+                200,
+                json!({"access_token": 123_456_789}),
+                "the provider's answer cannot be used: a token in it is not a text",
+            ),
+            (
+                200,
+                json!({"access_token": "access\r\ntoken"}),
+                "the provider's answer cannot be used: a token in it holds characters that no header takes",
+            ),
+            (
+                200,
+                json!({"access_token": "access-token", "token_type": "DPoP"}),
+                "the provider's answer cannot be used: its token_type is not `bearer`",
+            ),
+        ] {
+            assert_eq!(read(status, &answer), Err(why.to_owned()), "{answer}");
+        }
+    }
+}

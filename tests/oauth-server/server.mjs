@@ -1,0 +1,187 @@
+// An OAuth server for the tests: oidc-provider as it is, a person who agrees to everything, and an API behind its tokens.
+//
+// What is ours: `/person/…` goes through the provider's pages as a browser would, `/api/…` answers whoever brings a valid
+// access token, `/control` changes how the token endpoint behaves and tells what it has seen.
+
+import { once } from 'node:events';
+import { createServer } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { Provider } from 'oidc-provider';
+
+const server = createServer();
+server.listen(0, '127.0.0.1');
+await once(server, 'listening');
+const origin = `http://127.0.0.1:${server.address().port}`;
+
+const state = {
+  access_token_s: 3600,
+  // After the token endpoint has done its work, its answer is held back for so long.
+  hold_ms: 0,
+  // Instead of the provider's own: { status, body }, for so many answers of the token endpoint.
+  answer: null,
+  answers_left: 0,
+  // Members that are put over those of a good answer; null takes one out.
+  over: {},
+  grants: {},
+  errors: [],
+  seen: [],
+};
+
+const grants = ['authorization_code', 'refresh_token', 'client_credentials', 'urn:ietf:params:oauth:grant-type:device_code'];
+const client = (client_id, more) => ({
+  client_id,
+  application_type: 'native',
+  grant_types: grants,
+  redirect_uris: ['http://127.0.0.1/api/oauth/callback'],
+  response_types: ['code'],
+  scope: 'openid offline_access repo',
+  ...more,
+});
+const secret = 'client-secret-canary-6f1d';
+
+const provider = new Provider(origin, {
+  clients: [
+    client('by-header', { client_secret: secret, token_endpoint_auth_method: 'client_secret_basic' }),
+    client('by-body', { client_secret: secret, token_endpoint_auth_method: 'client_secret_post' }),
+    client('public', { token_endpoint_auth_method: 'none', grant_types: grants.filter((grant) => grant !== 'client_credentials') }),
+  ],
+  scopes: ['openid', 'offline_access', 'repo'],
+  pkce: { required: () => true },
+  rotateRefreshToken: true,
+  issueRefreshToken: async () => true,
+  ttl: {
+    AccessToken: () => state.access_token_s,
+    ClientCredentials: () => state.access_token_s,
+    AuthorizationCode: 60,
+    DeviceCode: 600,
+    Grant: 86400,
+    IdToken: 3600,
+    Interaction: 3600,
+    RefreshToken: 86400,
+    Session: 86400,
+  },
+  cookies: { keys: ['only for tests'] },
+  features: {
+    clientCredentials: { enabled: true },
+    deviceFlow: { enabled: true },
+    devInteractions: { enabled: false },
+  },
+  interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
+  findAccount: async (_, id) => ({ accountId: id, claims: async () => ({ sub: id }) }),
+  // Consent to whatever is asked for.
+  async loadExistingGrant(ctx) {
+    const { client: { clientId }, session: { accountId }, params, result } = ctx.oidc;
+    const held = result?.consent?.grantId || ctx.oidc.session.grantIdFor(clientId);
+    const grant = held ? await ctx.oidc.provider.Grant.find(held) : new ctx.oidc.provider.Grant({ clientId, accountId });
+    grant.addOIDCScope(params.scope || 'openid');
+    await grant.save();
+    return grant;
+  },
+});
+
+provider.use(async (ctx, next) => {
+  await next();
+  if (ctx.path !== '/token' && ctx.path !== '/device/auth') return;
+  const { body } = ctx.oidc ?? {};
+  for (const name of ['code', 'code_verifier', 'device_code', 'refresh_token']) if (body?.[name]) state.seen.push(body[name]);
+  for (const name of ['access_token', 'refresh_token', 'device_code']) if (ctx.body?.[name]) state.seen.push(ctx.body[name]);
+  if (ctx.path !== '/token') return;
+  if (ctx.status === 200) {
+    ctx.body = Object.fromEntries(Object.entries({ ...ctx.body, ...state.over }).filter(([, value]) => value !== null));
+  }
+  if (state.answers_left > 0) {
+    state.answers_left -= 1;
+    ctx.status = state.answer.status;
+    ctx.body = state.answer.body;
+  }
+  await sleep(state.hold_ms);
+});
+provider.on('grant.success', (ctx) => {
+  const { grant_type: grant } = ctx.oidc.params;
+  state.grants[grant] = (state.grants[grant] ?? 0) + 1;
+});
+provider.on('grant.error', (ctx, error) => state.errors.push(`${ctx.oidc?.params?.grant_type}: ${error.error}`));
+
+const tokens = [];
+provider.on('access_token.saved', (token) => tokens.push(token));
+provider.on('client_credentials.saved', (token) => tokens.push(token));
+const refreshTokens = [];
+provider.on('refresh_token.saved', (token) => refreshTokens.push(token));
+
+// A browser: it keeps cookies, and fills in whatever form it is shown.
+async function browse(url, form) {
+  const cookies = new Map();
+  for (let step = 0; step < 20; step += 1) {
+    if (!url.startsWith(origin)) return { url };
+    const answer = await fetch(url, {
+      method: form ? 'POST' : 'GET',
+      body: form,
+      headers: { cookie: [...cookies].map(([name, value]) => `${name}=${value}`).join('; ') },
+      redirect: 'manual',
+    });
+    for (const cookie of answer.headers.getSetCookie()) {
+      const [pair] = cookie.split(';');
+      const at = pair.indexOf('=');
+      if (pair.slice(at + 1)) cookies.set(pair.slice(0, at), pair.slice(at + 1));
+      else cookies.delete(pair.slice(0, at));
+    }
+    form = undefined;
+    if (answer.headers.has('location')) {
+      url = new URL(answer.headers.get('location'), url).href;
+      continue;
+    }
+    const html = await answer.text();
+    const action = html.match(/<form[^>]*action="([^"]+)"/);
+    if (!action || step > 15) return { status: answer.status, html };
+    form = new URLSearchParams();
+    for (const [, name, value] of html.matchAll(/<input[^>]*name="([^"]+)"[^>]*value="([^"]*)"/g)) form.append(name, value);
+    if (html.includes('name="confirm"') || html.includes('op.deviceConfirmForm')) form.set('confirm', 'yes');
+    url = new URL(action[1].replaceAll('&amp;', '&'), url).href;
+  }
+  throw new Error('too many steps');
+}
+
+async function json(request) {
+  const chunks = [];
+  for await (const chunk of request) chunks.push(chunk);
+  return JSON.parse(Buffer.concat(chunks).toString() || '{}');
+}
+
+function answer(response, status, body) {
+  response.writeHead(status, { 'content-type': 'application/json' }).end(JSON.stringify(body));
+}
+
+async function ours(request, response, url) {
+  if (url.pathname.startsWith('/interaction/')) {
+    const { prompt } = await provider.interactionDetails(request, response);
+    const result = prompt.name === 'login' ? { login: { accountId: 'person' } } : { consent: {} };
+    return provider.interactionFinished(request, response, result, { mergeWithLastSubmission: true });
+  }
+  if (url.pathname === '/person') {
+    const { url: start } = await json(request);
+    return answer(response, 200, await browse(start));
+  }
+  if (url.pathname === '/control') {
+    const { revoke_access: access, revoke_refresh: refresh, ...changes } = await json(request);
+    if (access) await Promise.all(tokens.splice(0).map((token) => token.destroy()));
+    if (refresh) await Promise.all(refreshTokens.splice(0).map((token) => token.destroy()));
+    Object.assign(state, changes);
+    return answer(response, 200, { ...state, client_secret: secret });
+  }
+  const [, token] = /^Bearer (.+)$/.exec(request.headers.authorization ?? '') ?? [];
+  const held = token && (await provider.AccessToken.find(token) ?? await provider.ClientCredentials.find(token));
+  if (!held || held.isExpired) return answer(response, 401, { message: 'Bad credentials' });
+  return answer(response, 200, url.pathname.endsWith('/issues') ? [] : { client: held.clientId, account: held.accountId ?? null });
+}
+
+const callback = provider.callback();
+server.on('request', (request, response) => {
+  const url = new URL(request.url, origin);
+  const isOurs = ['/interaction/', '/person', '/control', '/api/'].some((path) => url.pathname.startsWith(path));
+  if (!isOurs) return callback(request, response);
+  return ours(request, response, url).catch((error) => answer(response, 500, { message: String(error) }));
+});
+console.log(`listening on ${origin}`);
+// The end of standard input is the end of whoever has started us.
+process.stdin.resume().on('end', () => process.exit(0));

@@ -1,0 +1,137 @@
+//! OAuth against a real server: every flow, and what may go wrong on each.
+
+mod browser;
+mod device;
+mod providers;
+mod refresh;
+
+use anyhow::{Context, Result, ensure};
+use reqwest::Method;
+use reqwest::header::{COOKIE, LOCATION, SET_COOKIE};
+use serde_json::{Value, json};
+use support::{Api, OauthServer, Server};
+
+use crate::call::plugins::edit;
+use crate::world::{World, text};
+
+/// A resource type that knows every kind of OAuth; its tool `test_echo_fetch` sends what it is told to.
+const PLUGIN: &str = "test-echo";
+const METHODS: &str = r#"
+    - method: oauth2_auth_code
+      label: OAuth
+      oauth_config:
+        authorization_url: https://manifest.example/auth
+        token_url: https://manifest.example/token
+        device_authorization_url: https://manifest.example/device
+        scopes: [from-the-manifest]
+    - method: oauth2_device_code
+    - method: oauth2_client_creds
+"#;
+
+/// A Monstrum and an OAuth server, with a resource whose API is behind the tokens of that server.
+struct Authorizing {
+    world: World,
+    oauth: OauthServer,
+    resource: String,
+}
+
+/// What a browser is told.
+struct Page {
+    status: u16,
+    location: Option<String>,
+    cookie: Option<String>,
+    text: String,
+}
+
+/// Gives the plugin of a server that was prepared its kinds of OAuth.
+fn teach(server: &Server) -> Result<()> {
+    let methods = format!("  auth_methods:{METHODS}");
+    edit(&server.plugins_dir().join(PLUGIN), |manifest| manifest.replace("  auth_methods:\n", &methods))
+}
+
+impl Authorizing {
+    /// With a provider for this client of the OAuth server.
+    async fn with(client: &str) -> Result<Authorizing> {
+        let authorizing = Authorizing::without_provider(Server::prepare(&[PLUGIN])?).await?;
+        let provider = authorizing.oauth.provider(PLUGIN, client);
+        let (status, body) = authorizing.world.api.post("/api/oauth/providers", &provider).await?;
+        ensure!(status == 201, "{body}");
+        Ok(authorizing)
+    }
+
+    async fn without_provider(server: Server) -> Result<Authorizing> {
+        edit(&server.plugins_dir().join(PLUGIN), |manifest| {
+            manifest.replace("  auth_methods:\n", &format!("  auth_methods:{METHODS}"))
+        })?;
+        let world = World::on(server).await?;
+        let oauth = OauthServer::start().await?;
+        let resource = world.api.resource(PLUGIN, "behind oauth", &oauth.api()).await?;
+        let role = world.api.role("all", &["*"]).await?;
+        world.api.bind(&world.bot, &resource, &role, &json!({})).await?;
+        Ok(Authorizing { world, oauth, resource })
+    }
+
+    fn api(&self) -> &Api {
+        &self.world.api
+    }
+
+    fn path(&self, rest: &str) -> String {
+        format!("/api/resources/{}/{rest}", self.resource)
+    }
+
+    /// What is told of the credential.
+    async fn credential(&self) -> Result<Value> {
+        let (_, shown) = self.api().get(&format!("/api/resources/{}", self.resource)).await?;
+        Ok(shown["credential"].clone())
+    }
+
+    /// The address of a begin page.
+    async fn started(&self) -> Result<String> {
+        let (status, body) = self.api().post(&self.path("oauth/start"), &json!({})).await?;
+        ensure!(status == 200, "{body}");
+        Ok(text(&body["authorization_url"]).to_owned())
+    }
+
+    /// A browser without a key opens a page of the server.
+    async fn open(&self, url: &str, cookie: Option<&str>) -> Result<Page> {
+        let own = self.world.server.url().context("the server runs")?;
+        let path = url.strip_prefix(own).with_context(|| format!("{url} is not a page of {own}"))?;
+        let mut request = self.api().with_key("").request(Method::GET, path);
+        if let Some(cookie) = cookie {
+            request = request.header(COOKIE, cookie);
+        }
+        let answer = request.send().await?;
+        let header = |name| answer.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let (location, cookie) = (header(LOCATION), header(SET_COOKIE));
+        Ok(Page { status: answer.status().as_u16(), location, cookie, text: answer.text().await? })
+    }
+
+    /// The way through the provider: its answer as the address of our callback, and the cookie of the browser.
+    async fn answered(&self) -> Result<(String, String)> {
+        let begun = self.open(&self.started().await?, None).await?;
+        ensure!(begun.status == 303, "{}", begun.text);
+        let cookie = begun.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?;
+        let sent_to = begun.location.as_deref().context("a browser is sent on")?;
+        let ended = self.oauth.person_at(sent_to).await?;
+        let callback = ended["url"].as_str().with_context(|| format!("no way back: {ended}"))?;
+        Ok((callback.to_owned(), cookie.to_owned()))
+    }
+
+    /// Authorizes by a browser from end to end.
+    async fn authorize(&self) -> Result<()> {
+        let (callback, cookie) = self.answered().await?;
+        let page = self.open(&callback, Some(&cookie)).await?;
+        ensure!(page.status == 200, "{}", page.text);
+        Ok(())
+    }
+
+    /// What the API behind the tokens answers to the bot.
+    async fn call(&self) -> Result<Value> {
+        let answer = self.world.call("test_echo_fetch", &json!({ "path": "/me" })).await?;
+        Ok(if answer["status"] == "success" {
+            json!([answer["data"]["status"], answer["data"]["body"], answer["data"]["failure"]])
+        } else {
+            json!([answer["status"], answer["code"], answer["message"]])
+        })
+    }
+}

@@ -1,0 +1,216 @@
+//! The authorization code flow: from the begin page to a call that the token opens, and every way in which somebody else
+//! could come between.
+
+use anyhow::{Context, Result, ensure};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use support::{OauthServer, Server};
+
+use super::{Authorizing, PLUGIN};
+use crate::http::{Answers, workspace};
+use crate::stable::stable;
+
+/// The same page with something else in its query.
+fn with_query(url: &str, name: &str, value: &str) -> Result<String> {
+    let (page, query) = url.split_once('?').context("a query")?;
+    let others = query.split('&').filter(|pair| !pair.starts_with(&format!("{name}=")));
+    Ok(format!("{page}?{}", others.map(str::to_owned).chain([format!("{name}={value}")]).collect::<Vec<_>>().join("&")))
+}
+
+#[tokio::test]
+async fn a_person_authorizes_in_a_browser_and_the_bot_gets_in() -> Result<()> {
+    for client in ["by-header", "by-body", "public"] {
+        let authorizing = Authorizing::with(client).await?;
+        ensure!(authorizing.credential().await?.is_null());
+        authorizing.authorize().await?;
+        let mut credential = authorizing.credential().await?;
+        let expires_at = credential["expires_at"].take();
+        assert!(expires_at.is_string(), "{client}: an hour from now");
+        assert_snapshot!(stable(&credential), @r#"{"status":"ready","method":"oauth2_auth_code","audience":["http://[upstream]"],"expires_at":null,"updated_at":"[time]"}"#);
+        let body = format!(r#"{{"client":"{client}","account":"person"}}"#);
+        assert_eq!(authorizing.call().await?, json!([200, body, null]));
+        assert_eq!(authorizing.oauth.grants("authorization_code").await?, 1, "{client}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_begin_page_sends_on_with_a_challenge_and_a_cookie() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let begun = authorizing.open(&authorizing.started().await?, None).await?;
+    let location = begun.location.context("on to the provider")?;
+    let (page, query) = location.split_once('?').context("a query")?;
+    assert_eq!(page, format!("{}/auth", authorizing.oauth.url()));
+    let names: Vec<&str> = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        ["response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge", "code_challenge_method"]
+    );
+    assert!(query.contains("scope=openid+repo") && query.ends_with("code_challenge_method=S256"), "{query}");
+    let cookie = begun.cookie.context("a cookie")?;
+    let (_, attributes) = cookie.split_once(';').context("attributes")?;
+    assert_eq!(attributes, " Path=/; HttpOnly; SameSite=Lax; Max-Age=600");
+    Ok(())
+}
+
+#[tokio::test]
+async fn behind_https_the_cookie_is_for_this_host_only() -> Result<()> {
+    let server = Server::prepare(&[PLUGIN])?.argument("--public-url=https://monstrum.example.com/agents/");
+    let authorizing = Authorizing::without_provider(server).await?;
+    let provider = authorizing.oauth.provider(PLUGIN, "by-header");
+    authorizing.api().post("/api/oauth/providers", &provider).await?;
+    let begin = authorizing.started().await?;
+    let ticket = begin.strip_prefix("https://monstrum.example.com/agents/oauth/begin/").context("the public URL")?;
+    let own = authorizing.world.server.url().context("it runs")?;
+    let begun = authorizing.open(&format!("{own}/oauth/begin/{ticket}"), None).await?;
+    let cookie = begun.cookie.context("a cookie")?;
+    assert!(cookie.starts_with("__Host-monstrum-oauth-") && cookie.ends_with("; Secure"), "{cookie}");
+    let location = begun.location.context("on to the provider")?;
+    let back = "redirect_uri=https%3A%2F%2Fmonstrum.example.com%2Fagents%2Fapi%2Foauth%2Fcallback";
+    assert!(location.contains(back), "{location}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_link_is_for_one_browser() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let begin = authorizing.started().await?;
+    let first = authorizing.open(&begin, None).await?;
+    let cookie = first.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?.to_owned();
+    let mut seen = Vec::new();
+    for (who, cookie) in [
+        ("another browser", None),
+        ("a made-up cookie", Some("monstrum-oauth-x=y")),
+        ("the same", Some(cookie.as_str())),
+    ] {
+        let page = authorizing.open(&begin, cookie).await?;
+        seen.push(format!("{who}: {} {}", page.status, page.location.is_some()));
+    }
+    assert_eq!(seen, ["another browser: 400 false", "a made-up cookie: 400 false", "the same: 303 true"]);
+    let nowhere = authorizing.open(&format!("{}x", begin), None).await?;
+    assert_snapshot!(nowhere.text, @r#"
+    <!doctype html>
+    <html lang="en">
+    <meta charset="utf-8">
+    <title>Not authorized</title>
+    <h1>Not authorized</h1>
+    <p>the link has been used in another browser, or has expired; start again</p>
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let (callback, cookie) = authorizing.answered().await?;
+    let (_, other) = authorizing.answered().await?;
+    let mut seen = Vec::new();
+    for (what, url, cookie) in [
+        ("no cookie", callback.clone(), None),
+        ("the cookie of another authorization", callback.clone(), Some(other.as_str())),
+        ("another state", with_query(&callback, "state", "x")?, Some(cookie.as_str())),
+        ("no state", callback.split('?').next().unwrap_or_default().to_owned(), Some(cookie.as_str())),
+        ("as it should be", callback.clone(), Some(cookie.as_str())),
+        ("once more", callback.clone(), Some(cookie.as_str())),
+    ] {
+        seen.push(format!("{what}: {}", authorizing.open(&url, cookie).await?.status));
+    }
+    assert_eq!(
+        seen,
+        [
+            "no cookie: 400",
+            "the cookie of another authorization: 400",
+            "another state: 400",
+            "no state: 400",
+            "as it should be: 200",
+            "once more: 400",
+        ]
+    );
+    assert_eq!(authorizing.oauth.grants("authorization_code").await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let mut told = Vec::new();
+    for change in [("error", "access_denied"), ("error", "%3Cscript%3E"), ("code", "not-a-code")] {
+        let (callback, cookie) = authorizing.answered().await?;
+        let page = authorizing.open(&with_query(&callback, change.0, change.1)?, Some(&cookie)).await?;
+        let line = page.text.lines().find(|line| line.starts_with("<p>")).unwrap_or_default();
+        told.push(format!("{} {line}", page.status));
+    }
+    assert_eq!(
+        told,
+        [
+            "400 <p>the provider has not authorized: access_denied</p>",
+            "400 <p>the provider has not authorized: script</p>",
+            "502 <p>the provider answered `invalid_grant`: grant request is invalid</p>",
+        ]
+    );
+    ensure!(authorizing.credential().await?.is_null());
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_changes_on_the_way_ends_it() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let resource = format!("/api/resources/{}", authorizing.resource);
+    let (_, providers) = authorizing.api().get("/api/oauth/providers").await?;
+    let provider = format!("/api/oauth/providers/{}", providers["items"][0]["id"].as_str().unwrap_or_default());
+    let elsewhere = json!({ "config": { "api_base": "https://elsewhere.example" } });
+    let other_client = json!({ "client_id": "by-body", "client_secret": OauthServer::CLIENT_SECRET });
+    let mut told = Vec::new();
+    for (what, path, change) in [
+        ("the resource goes elsewhere", Some(&resource), elsewhere),
+        ("the provider is another", Some(&provider), other_client),
+        ("nothing", None, Value::Null),
+    ] {
+        let (callback, cookie) = authorizing.answered().await?;
+        if let Some(path) = path {
+            let (status, body) = authorizing.api().patch(path, &change).await?;
+            ensure!(status == 200, "{body}");
+        }
+        let page = authorizing.open(&callback, Some(&cookie)).await?;
+        told.push(format!("{what}: {}", page.status));
+        let back = json!({ "config": { "api_base": authorizing.oauth.api() } });
+        authorizing.api().patch(&resource, &back).await?;
+    }
+    assert_eq!(told, ["the resource goes elsewhere: 400", "the provider is another: 400", "nothing: 200"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn starting_needs_a_method_a_provider_and_a_way_back() -> Result<()> {
+    let server = Server::prepare(&[PLUGIN, "github"])?.argument("--listen").argument("0.0.0.0:0");
+    let authorizing = Authorizing::without_provider(server).await?;
+    let api = authorizing.api();
+    let mut answers = Answers::default();
+    let start = authorizing.path("oauth/start");
+    answers.add("no way back", api.post(&start, &json!({})).await?);
+    answers.add("no provider for a device", api.post(&authorizing.path("oauth/device"), &json!({})).await?);
+    let github = api.resource("github", "github", "http://127.0.0.1:1").await?;
+    answers.add("no such method", api.post(&format!("/api/resources/{github}/oauth/device"), &json!({})).await?);
+    answers.add("nothing to refresh", api.post(&authorizing.path("oauth/refresh"), &json!({})).await?);
+    api.token(&authorizing.resource, "a-token-by-hand").await?;
+    answers.add("not to be refreshed", api.post(&authorizing.path("oauth/refresh"), &json!({})).await?);
+    answers.add("more than there is", api.post(&start, &json!({ "redirect_uri": "https://evil.example" })).await?);
+    assert_snapshot!(answers, @"");
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_workspace_sees_and_starts_nothing() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let foreign = workspace(authorizing.api(), "foreign").await?;
+    let mut seen = Vec::new();
+    for route in ["oauth/start", "oauth/device", "oauth/refresh"] {
+        seen.push(foreign.post(&authorizing.path(route), &json!({})).await?.0);
+    }
+    let (_, list) = foreign.get("/api/oauth/providers").await?;
+    assert_eq!((seen, list["items"].clone()), (vec![404; 3], json!([])));
+    // The same type has a provider of its own there.
+    let own = foreign.post("/api/oauth/providers", &authorizing.oauth.provider(PLUGIN, "public")).await?;
+    assert_eq!(own.0, 201, "{}", own.1);
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! The device flow and the client's own tokens.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::Authorizing;
+use crate::http::one;
+use crate::world::{eventually, text};
+
+async fn start(authorizing: &Authorizing) -> Result<Value> {
+    let (status, body) = authorizing.api().post(&authorizing.path("oauth/device"), &json!({})).await?;
+    ensure!(status == 200, "{body}");
+    Ok(body)
+}
+
+/// How the authorization stands when it no longer waits.
+async fn ended(authorizing: &Authorizing, started: &Value) -> Result<Value> {
+    let path = authorizing.path(&format!("oauth/device/{}", text(&started["id"])));
+    eventually("the authorization ends", async || {
+        let (status, body) = authorizing.api().get(&path).await?;
+        ensure!(status == 200, "{body}");
+        Ok((body["status"] != "pending").then_some(body))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_person_enters_the_code_elsewhere() -> Result<()> {
+    for client in ["by-header", "public"] {
+        let mut authorizing = Authorizing::with(client).await?;
+        let started = start(&authorizing).await?;
+        let fields: Vec<&String> = started.as_object().context("an object")?.keys().collect();
+        assert_eq!(
+            fields,
+            ["id", "user_code", "verification_uri", "verification_uri_complete", "expires_in", "interval"]
+        );
+        // Asked before the person has done anything, and again by a server that was started anew.
+        eventually("the provider is asked", async || {
+            let seen = authorizing.oauth.control(&json!({})).await?;
+            Ok(seen["errors"].to_string().contains("authorization_pending").then_some(()))
+        })
+        .await?;
+        authorizing.world.server.restart().await?;
+        authorizing.world.api = authorizing.world.server.api()?;
+        authorizing.oauth.person_at(text(&started["verification_uri_complete"])).await?;
+        let ended = ended(&authorizing, &started).await?;
+        assert_eq!(ended["status"], "done", "{ended}");
+        assert_eq!(authorizing.call().await?[0], 200);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let slow = json!({ "answer": { "status": 400, "body": { "error": "slow_down" } }, "answers_left": 1 });
+    authorizing.oauth.control(&slow).await?;
+    let started = start(&authorizing).await?;
+    eventually("the provider has been asked", async || {
+        Ok((authorizing.oauth.control(&json!({})).await?["answers_left"] == 0).then_some(()))
+    })
+    .await?;
+    let denied = json!({ "answer": { "status": 400, "body": { "error": "access_denied" } }, "answers_left": 1 });
+    authorizing.oauth.control(&denied).await?;
+    let ended = ended(&authorizing, &started).await?;
+    assert_eq!(
+        (&ended["status"], &ended["message"]),
+        (&json!("failed"), &json!("the provider answered `access_denied`"))
+    );
+    ensure!(authorizing.credential().await?.is_null());
+
+    let path = authorizing.path("oauth/device/01939d2c-7f6a-7000-8000-000000000001");
+    let absent = authorizing.api().get(&path).await?;
+    assert!(one(absent).starts_with("404"), "no such authorization");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_client_gets_a_token_of_its_own() -> Result<()> {
+    let authorizing = Authorizing::with("by-body").await?;
+    let body = json!({ "auth_method": "oauth2_client_creds", "fields": {} });
+    let (status, saved) = authorizing.api().put(&authorizing.path("credential"), &body).await?;
+    assert_eq!((status, &saved["status"], &saved["method"]), (200, &json!("ready"), &json!("oauth2_client_creds")));
+    assert_eq!(authorizing.call().await?, json!([200, r#"{"client":"by-body","account":null}"#, null]));
+
+    // It has no refresh token, and needs none.
+    authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
+    assert_eq!(authorizing.call().await?[0], 200);
+    assert_eq!(authorizing.oauth.grants("client_credentials").await?, 2);
+
+    authorizing
+        .oauth
+        .control(&json!({ "answer": { "status": 401, "body": { "error": "invalid_client" } }, "answers_left": 2 }))
+        .await?;
+    let refused = authorizing.api().put(&authorizing.path("credential"), &body).await?;
+    assert_eq!((refused.0, text(&refused.1["detail"])), (502, "the provider answered `invalid_client`"));
+    assert_eq!(authorizing.call().await?[0], 200, "what was there is there still");
+    Ok(())
+}

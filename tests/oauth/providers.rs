@@ -1,0 +1,96 @@
+//! Providers: an admin confirms them, a manifest only proposes, and the secret stays where it was given for.
+
+use anyhow::{Context, Result};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use support::{OauthServer, Server};
+
+use super::{Authorizing, PLUGIN};
+use crate::http::Answers;
+
+async fn create(authorizing: &Authorizing, body: Value) -> Result<(u16, Value)> {
+    authorizing.api().post("/api/oauth/providers", &body).await
+}
+
+#[tokio::test]
+async fn a_manifest_proposes_and_an_admin_confirms() -> Result<()> {
+    let authorizing = Authorizing::without_provider(Server::prepare(&[PLUGIN])?).await?;
+    let mut answers = Answers::default();
+    let bare = json!({ "resource_type": PLUGIN, "client_id": "me", "client_secret": "a secret of mine" });
+    let operator = authorizing.api().with_key(&authorizing.api().new_key("operator", None).await?);
+    answers.add("an operator", operator.post("/api/oauth/providers", &bare).await?);
+    let (status, made) = create(&authorizing, bare.clone()).await?;
+    let path = format!("/api/oauth/providers/{}", made["id"].as_str().context("an id")?);
+    answers.add("proposed", (status, made));
+    answers.add("a second one", create(&authorizing, bare).await?);
+    answers.add("listed", operator.get("/api/oauth/providers").await?);
+    answers.add("scopes", authorizing.api().patch(&path, &json!({ "scopes": [] })).await?);
+    answers.add("no more secret", authorizing.api().patch(&path, &json!({ "client_secret": null })).await?);
+    answers.add(
+        "elsewhere",
+        authorizing.api().patch(&path, &json!({ "token_url": "https://elsewhere.example/t" })).await?,
+    );
+    answers.add("deleted", authorizing.api().delete(&path).await?);
+    answers.add("gone", authorizing.api().delete(&path).await?);
+    assert_snapshot!(answers, @r#"
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"an admin key is needed","request_id":"[id 1]"}
+    proposed: 201 {"id":"[id 2]","resource_type":"test-echo","client_id":"me","has_client_secret":true,"authorization_url":"https://manifest.example/auth","token_url":"https://manifest.example/token","device_authorization_url":"https://manifest.example/device","scopes":["from-the-manifest"],"created_at":"[time]","updated_at":"[time]"}
+    a second one: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"it exists already","request_id":"[id 3]"}
+    listed: 200 {"items":[{"id":"[id 2]","resource_type":"test-echo","client_id":"me","has_client_secret":true,"authorization_url":"https://manifest.example/auth","token_url":"https://manifest.example/token","device_authorization_url":"https://manifest.example/device","scopes":["from-the-manifest"],"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    scopes: 200 {"id":"[id 2]","resource_type":"test-echo","client_id":"me","has_client_secret":true,"authorization_url":"https://manifest.example/auth","token_url":"https://manifest.example/token","device_authorization_url":"https://manifest.example/device","scopes":[],"created_at":"[time]","updated_at":"[time]"}
+    no more secret: 200 {"id":"[id 2]","resource_type":"test-echo","client_id":"me","has_client_secret":false,"authorization_url":"https://manifest.example/auth","token_url":"https://manifest.example/token","device_authorization_url":"https://manifest.example/device","scopes":[],"created_at":"[time]","updated_at":"[time]"}
+    elsewhere: 200 {"id":"[id 2]","resource_type":"test-echo","client_id":"me","has_client_secret":false,"authorization_url":"https://manifest.example/auth","token_url":"https://elsewhere.example/t","device_authorization_url":"https://manifest.example/device","scopes":[],"created_at":"[time]","updated_at":"[time]"}
+    deleted: 204
+    gone: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such OAuth provider","request_id":"[id 4]"}
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_secret_goes_nowhere_else() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let (_, list) = authorizing.api().get("/api/oauth/providers").await?;
+    let path = format!("/api/oauth/providers/{}", list["items"][0]["id"].as_str().context("an id")?);
+    let mut answers = Answers::default();
+    for change in [
+        json!({ "token_url": "https://evil.example/token" }),
+        json!({ "device_authorization_url": "https://evil.example/device" }),
+        json!({ "client_id": "another" }),
+    ] {
+        answers.add(&change.to_string(), authorizing.api().patch(&path, &change).await?);
+    }
+    assert_snapshot!(answers, @r#"
+    {"token_url":"https://evil.example/token"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 1]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
+    {"device_authorization_url":"https://evil.example/device"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 2]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
+    {"client_id":"another"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 3]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
+    "#);
+    // Where the browser goes is no place for the secret.
+    let moved = json!({ "authorization_url": format!("{}/auth?prompt=login", authorizing.oauth.url()) });
+    assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
+    authorizing.authorize().await
+}
+
+#[tokio::test]
+async fn what_is_no_provider_is_refused_by_its_fields() -> Result<()> {
+    let authorizing = Authorizing::without_provider(Server::prepare(&[PLUGIN, "github"])?).await?;
+    let mut answers = Answers::default();
+    for body in [
+        json!({ "resource_type": "nowhere", "client_id": "me" }),
+        json!({
+            "resource_type": PLUGIN, "client_id": "", "client_secret": "short", "authorization_url": "javascript:alert(1)",
+            "token_url": "http://token.example/", "device_authorization_url": "https://user:pass@device.example/",
+            "scopes": ["a b", "\""],
+        }),
+        json!({ "resource_type": PLUGIN, "client_id": "me", "redirect_uri": "https://evil.example" }),
+        json!({ "resource_type": PLUGIN, "client_id": "me", "client_secret": OauthServer::CLIENT_SECRET, "token_url": 7 }),
+    ] {
+        answers.add("", create(&authorizing, body).await?);
+    }
+    assert_snapshot!(answers, @r#"
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/resource_type: no plugin that serves has this resource type","request_id":"[id 1]","errors":[{"path":"/resource_type","message":"no plugin that serves has this resource type"}]}
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 7 faults","request_id":"[id 2]","errors":[{"path":"/client_id","message":"must not be empty or hold control characters"},{"path":"/authorization_url","message":"expected an absolute URL"},{"path":"/token_url","message":"expected https://; http:// is for loopback addresses only"},{"path":"/device_authorization_url","message":"must hold no user, password or fragment"},{"path":"/scopes/0","message":"expected visible ASCII characters without blanks, quotes and backslashes"},{"path":"/scopes/1","message":"expected visible ASCII characters without blanks, quotes and backslashes"},{"path":"/client_secret","message":"must have 8 to 4096 bytes and no control characters"}]}
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60","request_id":"[id 3]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60"}]}
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/token_url: invalid type: integer `7`, expected a string at line 1 column 103","request_id":"[id 4]","errors":[{"path":"/token_url","message":"invalid type: integer `7`, expected a string at line 1 column 103"}]}
+    "#);
+    Ok(())
+}

