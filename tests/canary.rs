@@ -3,6 +3,7 @@
 //! file of its data folder, and the memory of a plugin that searches its own.
 
 pub(crate) mod encodings;
+mod oauth;
 
 use std::path::Path;
 

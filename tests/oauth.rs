@@ -15,7 +15,7 @@ use crate::call::plugins::edit;
 use crate::world::{World, text};
 
 /// A resource type that knows every kind of OAuth; its tool `test_echo_fetch` sends what it is told to.
-const PLUGIN: &str = "test-echo";
+pub(crate) const PLUGIN: &str = "test-echo";
 const METHODS: &str = r#"
     - method: oauth2_auth_code
       label: OAuth
@@ -29,15 +29,15 @@ const METHODS: &str = r#"
 "#;
 
 /// A Monstrum and an OAuth server, with a resource whose API is behind the tokens of that server.
-struct Authorizing {
-    world: World,
-    oauth: OauthServer,
+pub(crate) struct Authorizing {
+    pub(crate) world: World,
+    pub(crate) oauth: OauthServer,
     resource: String,
 }
 
 /// What a browser is told.
-struct Page {
-    status: u16,
+pub(crate) struct Page {
+    pub(crate) status: u16,
     location: Option<String>,
     cookie: Option<String>,
     text: String,
@@ -59,7 +59,7 @@ impl Authorizing {
         Ok(authorizing)
     }
 
-    async fn without_provider(server: Server) -> Result<Authorizing> {
+    pub(crate) async fn without_provider(server: Server) -> Result<Authorizing> {
         edit(&server.plugins_dir().join(PLUGIN), |manifest| {
             manifest.replace("  auth_methods:\n", &format!("  auth_methods:{METHODS}"))
         })?;
@@ -71,11 +71,11 @@ impl Authorizing {
         Ok(Authorizing { world, oauth, resource })
     }
 
-    fn api(&self) -> &Api {
+    pub(crate) fn api(&self) -> &Api {
         &self.world.api
     }
 
-    fn path(&self, rest: &str) -> String {
+    pub(crate) fn path(&self, rest: &str) -> String {
         format!("/api/resources/{}/{rest}", self.resource)
     }
 
@@ -86,14 +86,14 @@ impl Authorizing {
     }
 
     /// The address of a begin page.
-    async fn started(&self) -> Result<String> {
+    pub(crate) async fn started(&self) -> Result<String> {
         let (status, body) = self.api().post(&self.path("oauth/start"), &json!({})).await?;
         ensure!(status == 200, "{body}");
         Ok(text(&body["authorization_url"]).to_owned())
     }
 
     /// A browser without a key opens a page of the server.
-    async fn open(&self, url: &str, cookie: Option<&str>) -> Result<Page> {
+    pub(crate) async fn open(&self, url: &str, cookie: Option<&str>) -> Result<Page> {
         let own = self.world.server.url().context("the server runs")?;
         let path = url.strip_prefix(own).with_context(|| format!("{url} is not a page of {own}"))?;
         let mut request = self.api().with_key("").request(Method::GET, path);
@@ -107,7 +107,7 @@ impl Authorizing {
     }
 
     /// The way through the provider: its answer as the address of our callback, and the cookie of the browser.
-    async fn answered(&self) -> Result<(String, String)> {
+    pub(crate) async fn answered(&self) -> Result<(String, String)> {
         let begun = self.open(&self.started().await?, None).await?;
         ensure!(begun.status == 303, "{}", begun.text);
         let cookie = begun.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?;
@@ -126,7 +126,7 @@ impl Authorizing {
     }
 
     /// What the API behind the tokens answers to the bot.
-    async fn call(&self) -> Result<Value> {
+    pub(crate) async fn call(&self) -> Result<Value> {
         let answer = self.world.call("test_echo_fetch", &json!({ "path": "/me" })).await?;
         Ok(if answer["status"] == "success" {
             json!([answer["data"]["status"], answer["data"]["body"], answer["data"]["failure"]])

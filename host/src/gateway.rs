@@ -112,7 +112,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(tools::check))
         .routes(routes!(audit::list))
         .routes(routes!(audit::show))
-        .routes(routes!(changes::list))
+        .routes(routes!(changes::changes))
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
 }

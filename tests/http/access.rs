@@ -186,6 +186,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @r#"
                                                               none unkn root admn oper bot  foreign
     GET    /api/audit                                         401  401  200  200  200  403  200
+    GET    /api/audit/changes                                 401  401  200  200  403  403  200
     GET    /api/audit/export                                  401  401  200  200  200  403  200
     GET    /api/audit/verify                                  401  401  200  403  403  403  403
     GET    /api/audit/{request_id}                            401  401  200  200  200  403  404
@@ -206,6 +207,11 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
     POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
     GET    /api/manifest.schema.json                          401  401  200  200  200  200  200
+    GET    /api/oauth/callback                                400  400  400  400  400  400  400
+    GET    /api/oauth/providers                               401  401  200  200  200  403  200
+    POST   /api/oauth/providers                               401  401  201  201  403  403  201
+    DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  404
+    PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  404
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
     GET    /api/plugins                                       401  401  200  200  200  403  200
     POST   /api/plugins                                       401  401  422  403  403  403  403
@@ -225,6 +231,10 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
     DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
     POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
+    POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  404
+    GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  404
+    POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  404
+    POST   /api/resources/{id}/oauth/start                    401  401  409  409  403  403  404
     GET    /api/roles                                         401  401  200  200  200  403  200
     POST   /api/roles                                         401  401  201  201  403  403  201
     GET    /api/roles/{id}                                    401  401  200  200  200  403  404
@@ -241,6 +251,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /docs                                              401  401  303  303  303  303  303
     GET    /healthz                                           200  200  200  200  200  200  200
     GET    /metrics                                           401  401  200  200  200  403  200
+    GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200
     "#);
     Ok(())
@@ -322,11 +333,16 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
     post /api/keys: 422 "/unknown"
+    post /api/oauth/providers: 422 "/unknown"
+    patch /api/oauth/providers/{id}: 422 "/unknown"
     post /api/plugins: 422 "/unknown"
     post /api/plugins/{name}/approve: 422 "/unknown"
     post /api/resources: 422 "/unknown"
     patch /api/resources/{id}: 422 "/unknown"
     put /api/resources/{id}/credential: 422 ""
+    post /api/resources/{id}/oauth/device: 422 "/unknown"
+    post /api/resources/{id}/oauth/refresh: 422 "/unknown"
+    post /api/resources/{id}/oauth/start: 422 "/unknown"
     post /api/roles: 422 "/unknown"
     patch /api/roles/{id}: 422 "/unknown"
     post /api/trust: 422 "/unknown"

@@ -97,7 +97,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
     }
     let last = format!("/api/audit/{}", text(&items[items.len() - 1]["request_id"]));
     let (status, mut shown) = world.api.get(&last).await?;
-    assert_snapshot!(one((status, shown["events"].take())), @r#"200 [{"sequence":1,"writer":"[id 1]","kind":"finished","at":"[time]","status":"success","code":null,"flags":null,"key_version":1,"previous_hash":"[hash]","hash":"[hash]"}]"#);
+    assert_snapshot!(one((status, shown["events"].take())), @r#"200 [{"sequence":11,"writer":"[id 1]","kind":"finished","at":"[time]","status":"success","code":null,"flags":null,"key_version":1,"previous_hash":"[hash]","hash":"[hash]"}]"#);
 
     let (status, headers, export) = send(world.api.request(Method::GET, "/api/audit/export")).await?;
     assert_eq!((status, &headers["content-type"]), (200, &"application/jsonl".parse()?));
@@ -112,7 +112,7 @@ async fn a_call_is_shown_with_its_events_exported_and_verified() -> Result<()> {
         answers.add(path, faults(world.api.get(path).await?));
     }
     assert_snapshot!(answers, @r#"
-    verify: 200 {"valid":true,"rows":4,"problems":[]}
+    verify: 200 {"valid":true,"rows":14,"problems":[]}
     /api/audit/x: 404 "no such object of that id"
     /api/audit/019a0000-0000-7000-8000-000000000001: 404 "no such call"
     /api/audit/export?status=done: 422 [{"path":"status","message":"expected one of success, error, scope_violation, permission_denied, running, interrupted"}]

@@ -40,7 +40,13 @@ async fn a_role_is_recorded_with_before_and_after() -> Result<()> {
     admin.delete(&path).await?;
     let recorded = changes(&world).await?;
     let roles: Vec<Value> = recorded.into_iter().filter(|change| text(&change["change"]).starts_with("role")).collect();
-    assert_snapshot!(lines(&roles), @"");
+    assert_snapshot!(lines(&roles), @r#"
+    role.create by admin (success): null -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    role.update by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["issue.read"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    role.create by admin (success): null -> {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    role.update by admin (error): {"id":"[id 3]","name":"writer","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> {"id":"[id 3]","name":"reader","allowed_operations":["issue.write"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
+    role.delete by admin (success): {"id":"[id 3]","name":"reader","allowed_operations":["*"],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"} -> null
+    "#);
     Ok(())
 }
 
@@ -80,7 +86,33 @@ async fn every_kind_of_change_is_recorded_and_none_holds_a_secret() -> Result<()
     let recorded = changes(&world).await?;
     let words: Vec<String> =
         recorded.iter().map(|change| format!("{} {}", text(&change["change"]), text(&change["status"]))).collect();
-    assert_snapshot!(words.join("\n"), @"");
+    assert_snapshot!(words.join("\n"), @r#"
+    bot.create success
+    resource.create success
+    credential.save success
+    role.create success
+    binding.create success
+    binding.update success
+    resource.update success
+    credential.confirm success
+    bot.update success
+    key.create success
+    key.rotate success
+    key.delete success
+    binding.delete success
+    credential.delete success
+    resource.delete success
+    bot.delete success
+    trust.create success
+    trust.delete success
+    oauth_provider.create success
+    oauth_provider.update success
+    oauth_provider.delete success
+    workspace.create success
+    workspace.update success
+    workspace.delete success
+    plugin.uninstall success
+    "#);
     let everything = json!(recorded).to_string();
     for secret in [TOKEN, secret, "mk_", "hash"] {
         assert!(!everything.replace("\"prefix\":\"mk_", "").contains(secret), "{secret} is in the changes");
@@ -105,11 +137,15 @@ async fn changes_stay_in_their_workspace_and_come_in_pages() -> Result<()> {
     let (_, first) = foreign.get("/api/audit/changes?limit=2").await?;
     let (_, rest) = foreign.get(&format!("/api/audit/changes?limit=2&cursor={}", text(&first["next_cursor"]))).await?;
     let names = |page: &Value| -> Vec<String> {
-        page["items"].as_array().into_iter().flatten().map(|item| text(&item["after"]["name"]).to_owned()).collect()
+        let items = page["items"].as_array().into_iter().flatten();
+        items.map(|item| format!("{} {}", text(&item["change"]), text(&item["after"]["name"]))).collect()
     };
     assert_eq!(
         (names(&first), names(&rest)),
-        (vec!["role 2".to_owned(), "role 1".to_owned()], vec!["role 0".to_owned()])
+        (
+            vec!["role.create role 2".to_owned(), "role.create role 1".to_owned()],
+            vec!["role.create role 0".to_owned(), "key.create admin".to_owned()]
+        )
     );
     assert_eq!(rest["next_cursor"], Value::Null);
     Ok(())

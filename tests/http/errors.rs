@@ -125,7 +125,7 @@ async fn a_locked_database_is_not_available_at_present() -> Result<()> {
         answers.add(label, (status, problem(status, &headers, body)));
     }
     assert_snapshot!(answers, @r#"
-    create: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the database is not available","request_id":"[id 1]"}
+    create: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was changed","request_id":"[id 1]"}
     call: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written at present","request_id":"[id 2]"}
     "#);
     assert_eq!(world.github.requests().len(), 0, "what is not recorded does not leave");

@@ -31,6 +31,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
         world.call("nothing", &json!({})).await?;
     }
+    for resource_type in ["test-echo", "test-loop", "test-trap"] {
+        let token_url = "https://id.example/token";
+        let provider = json!({ "resource_type": resource_type, "client_id": "me", "token_url": token_url });
+        made(&world.api, "/api/oauth/providers", &provider).await?;
+    }
     let (_, document) = world.api.get("/api/openapi.json").await?;
     let mut lists = Vec::new();
     for (path, item) in document["paths"].as_object().context("a description has paths")? {
@@ -59,9 +64,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     }
     assert_snapshot!(table.join("\n"), @r#"
     /api/audit has 4; 422 422 422 422 422 422 422
+    /api/audit/changes has 32; 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422
     /api/bots/{id}/resources has 4; 422 422 422 422 422 422 422
     /api/keys has 5; 422 422 422 422 422 422 422
+    /api/oauth/providers has 3; 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200
     /api/registry has 3; 422 422 422 422 422 422 200
     /api/resource-types has 3; 422 422 422 422 422 422 200

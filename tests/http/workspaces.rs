@@ -67,7 +67,7 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     a bot in it, by id: 200 "inside"
     a bot in it, by its old name: 404 "no such workspace"
     a bot in it, by no name: 404 "no such workspace"
-    delete while it holds a bot: 409 "the workspace is not empty: delete its bots, resources and roles first"
+    delete while it holds a bot: 409 "the workspace is not empty: delete its bots, resources, roles and OAuth providers first"
     delete: 204
     delete again: 404 "no such workspace"
     delete the first: 409 "the workspace `default` cannot be deleted"

@@ -91,6 +91,13 @@ impl Server {
         self
     }
 
+    /// Another address than loopback's.
+    #[must_use]
+    pub fn listening_on(mut self, address: &str) -> Self {
+        address.clone_into(&mut self.arguments[1]);
+        self
+    }
+
     /// One more variable of its environment, which else is empty.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {

@@ -155,7 +155,7 @@ impl From<AuditRow> for AuditedChange {
 /// Lists changes of what is permitted, newest first
 #[utoipa::path(get, path = "/api/audit/changes", tag = "audit", params(PageQuery),
     responses((status = 200, body = AuditedChangeList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub async fn changes(
     State(app): State<Arc<App>>,
     caller: Caller,
     Params(page): Params<PageQuery>,
