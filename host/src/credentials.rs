@@ -315,6 +315,7 @@ impl ResourceCredential {
             resource: resource.row.id,
             resource_type: resource.row.resource_type.clone(),
             network: resource.scope.network.clone(),
+            given_for: given_for.clone(),
         };
         let refresher = Arc::clone(&held.refresher);
         ResourceCredential {

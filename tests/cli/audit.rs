@@ -162,3 +162,16 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     "#);
     Ok(())
 }
+
+#[tokio::test]
+async fn changes_are_listed_with_who_made_them() -> Result<()> {
+    let world = World::with(&[]).await?;
+    let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
+    admin.role("reader", &["*.read"]).await?;
+    let table = told(&world.server, &["audit", "changes"]).await?;
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_snapshot!(table.lines().map(words).collect::<Vec<_>>().join("\n"), @"");
+    let (code, list) = parsed(&world.server, &["audit", "changes", "--limit", "1"]).await?;
+    assert_eq!((code, &list["items"][0]["after"]["name"]), (Some(0), &json!("reader")));
+    Ok(())
+}

@@ -69,6 +69,7 @@ async fn every_command_helps() -> Result<()> {
         &["plugin", "dev"],
         &["plugin", "schema"],
         &["audit", "list"],
+        &["audit", "changes"],
         &["audit", "verify"],
         &["key", "create"],
         &["key", "list"],

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
+use reqwest::Method;
 use serde_json::{Value, json};
 use support::{OauthServer, Server};
 
@@ -78,6 +79,8 @@ async fn behind_https_the_cookie_is_for_this_host_only() -> Result<()> {
 async fn a_link_is_for_one_browser() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     let begin = authorizing.started().await?;
+    let path = begin.strip_prefix(authorizing.world.server.url().context("it runs")?).context("a page of ours")?;
+    assert_eq!(authorizing.api().with_key("").request(Method::HEAD, path).send().await?.status(), 200);
     let first = authorizing.open(&begin, None).await?;
     let cookie = first.cookie.as_deref().and_then(|cookie| cookie.split(';').next()).context("a cookie")?.to_owned();
     let mut seen = Vec::new();

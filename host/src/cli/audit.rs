@@ -23,6 +23,11 @@ Examples:
   monstrum audit list --status permission_denied --since 2026-11-21T00:00:00Z
   monstrum audit list --tool github_create_issue --limit 500 --json";
 
+const CHANGES_EXAMPLES: &str = "\
+Examples:
+  monstrum audit changes
+  monstrum audit changes --limit 500 --json      with what was there before and after";
+
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   monstrum audit verify                              asks the running server
@@ -36,6 +41,13 @@ pub(super) enum Audit {
     /// List calls, newest first
     #[command(after_help = LIST_EXAMPLES)]
     List(List),
+    /// List changes of permissions, keys, credentials and plugins, newest first
+    #[command(after_help = CHANGES_EXAMPLES)]
+    Changes {
+        /// How many changes at most
+        #[arg(long, value_name = "ROWS", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        limit: u32,
+    },
     /// Check that no row was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
@@ -71,6 +83,10 @@ impl Audit {
     pub(super) async fn run(self, options: &Options, is_offline: bool) -> Result<ExitCode, Failure> {
         match self {
             Audit::List(list) => list.run(options).await,
+            Audit::Changes { limit } => {
+                let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
+                tell_list(&list, options.json, show_changes, "there are more; raise --limit")
+            }
             Audit::Verify { database_url } => {
                 let report = if is_offline {
                     let settings = options.settings(database_url)?;
@@ -86,37 +102,8 @@ impl Audit {
 
 impl List {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let client = Client::new(options)?;
-        let wanted = self.limit as usize;
-        let mut items: Vec<Value> = Vec::new();
-        let mut cursor = Value::Null;
-        loop {
-            let mut query = self.query();
-            query.push(("limit", (wanted - items.len()).min(PAGE_ROWS_MAX).to_string()));
-            if let Some(cursor) = cursor.as_str() {
-                query.push(("cursor", cursor.to_owned()));
-            }
-            let mut page = client.get(&["api", "audit"], &query).await?;
-            let Value::Array(rows) = page["items"].take() else {
-                let hint = "is --url that of a Monstrum server?";
-                return Err(Failure::new("the server's answer is no list of calls", hint));
-            };
-            let is_last = rows.is_empty();
-            items.extend(rows);
-            cursor = page["next_cursor"].take();
-            if is_last || cursor.is_null() || items.len() >= wanted {
-                break;
-            }
-        }
-        if options.json {
-            output::json(&json!({ "items": items, "next_cursor": cursor }))?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        show(&items)?;
-        if !cursor.is_null() {
-            output::note("there are more; raise --limit, or go back in time with --until");
-        }
-        Ok(ExitCode::SUCCESS)
+        let list = listed(options, &["api", "audit"], &self.query(), self.limit).await?;
+        tell_list(&list, options.json, show, "there are more; raise --limit, or go back in time with --until")
     }
 
     fn query(&self) -> Vec<(&'static str, String)> {
@@ -129,6 +116,64 @@ impl List {
         ];
         filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
+}
+
+/// Up to `limit` items of a list, and where it goes on.
+async fn listed(
+    options: &Options,
+    path: &[&str],
+    filters: &[(&'static str, String)],
+    limit: u32,
+) -> Result<Value, Failure> {
+    let client = Client::new(options)?;
+    let wanted = limit as usize;
+    let mut items: Vec<Value> = Vec::new();
+    let mut cursor = Value::Null;
+    loop {
+        let mut query = filters.to_vec();
+        query.push(("limit", (wanted - items.len()).min(PAGE_ROWS_MAX).to_string()));
+        if let Some(cursor) = cursor.as_str() {
+            query.push(("cursor", cursor.to_owned()));
+        }
+        let mut page = client.get(path, &query).await?;
+        let Value::Array(rows) = page["items"].take() else {
+            let hint = "is --url that of a Monstrum server?";
+            return Err(Failure::new("the server's answer is no list", hint));
+        };
+        let is_last = rows.is_empty();
+        items.extend(rows);
+        cursor = page["next_cursor"].take();
+        if is_last || cursor.is_null() || items.len() >= wanted {
+            return Ok(json!({ "items": items, "next_cursor": cursor }));
+        }
+    }
+}
+
+fn tell_list(
+    list: &Value,
+    json: bool,
+    show: fn(&[Value]) -> Result<(), Failure>,
+    hint: &str,
+) -> Result<ExitCode, Failure> {
+    if json {
+        output::json(list)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    show(list["items"].as_array().map(Vec::as_slice).unwrap_or_default())?;
+    if !list["next_cursor"].is_null() {
+        output::note(hint);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_changes(items: &[Value]) -> Result<(), Failure> {
+    const FIELDS: [&str; 7] = ["started_at", "status", "change", "object", "key_kind", "key_id", "message"];
+    if items.is_empty() {
+        output::note("no changes");
+        return Ok(());
+    }
+    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field]).replace('\n', " ")).collect();
+    output::table(&["STARTED", "STATUS", "CHANGE", "OBJECT", "BY", "KEY", "MESSAGE"], items.iter().map(row).collect())
 }
 
 fn show(items: &[Value]) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use monstrum_vault::Vault;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
-use super::{NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
+use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
 use crate::oauth::provider::{open_secret, parse_url, scopes};
 use crate::oauth::token::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
 
@@ -57,6 +57,8 @@ pub struct RefreshTarget {
     pub resource: ResourceId,
     pub resource_type: ResourceTypeId,
     pub network: Network,
+    /// What the stale credential was given for. One that was given for anything else is no newer one of it.
+    pub given_for: GivenFor,
 }
 
 /// A newer credential.
@@ -133,6 +135,10 @@ impl Refresher {
         let Ok(opened) = Opened::open(&row, &self.vault) else {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
+        if opened.given_for != target.given_for {
+            // It was saved for another audience or with other rules, by which it is not sent: the policy follows at once.
+            return Ok(Attempt::Failed(CredentialState::Unavailable));
+        }
         let now = self.clock.now();
         let differs = access_token(&opened.fields).as_ref().map(Secret::expose) != stale.map(Secret::expose);
         if differs && row.status == READY && row.expires_at.is_none_or(|end| now < end) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use monstrum_egress::{CredentialSource as _, CredentialState};
 use monstrum_store::{FlowStatus, OauthFlowRow};
 use monstrum_types::{OauthFlowId, ResourceId, Secret, UtcMillis};
@@ -97,7 +97,16 @@ pub async fn start(
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
     responses((status = 303, description = "To the provider, with a cookie"),
         (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
-pub async fn begin(State(app): State<Arc<App>>, Path(ticket): Path<String>, headers: HeaderMap) -> Response {
+pub async fn begin(
+    State(app): State<Arc<App>>,
+    Path(ticket): Path<String>,
+    method: Method,
+    headers: HeaderMap,
+) -> Response {
+    // Who only looks whether there is such a page, as chat programs do, is not the browser that it is for.
+    if method == Method::HEAD {
+        return page::waiting();
+    }
     let begun = async {
         let flow = app.oauth.of_ticket(&ticket).await?;
         let name = cookie_name(&app, &flow);

@@ -116,14 +116,15 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &CredentialRow| row.id).await
     }
 
-    /// Writes the row over the one of its id and workspace, for a refresh, a confirmation or a new seal; whether there
-    /// was one. Whoever saved the credential anew in between has given it another id, and wins.
-    pub async fn update_credential(&self, row: &CredentialRow) -> Result<bool, StoreError> {
-        let sql = "update credentials set auth_method = $3, sealed = $4, key_version = $5, given_for = $6, \
-                   status = $7, expires_at = $8, updated_at = $9 where workspace_id = $1 and id = $2";
+    /// Writes the row over the one of its id and workspace whose sealed text was `sealed`, for a confirmation; whether
+    /// that was still there. Whoever saved or refreshed the credential in between wins.
+    pub async fn update_credential(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+        let sql = "update credentials set auth_method = $4, sealed = $5, key_version = $6, given_for = $7, \
+                   status = $8, expires_at = $9, updated_at = $10 where workspace_id = $1 and id = $2 and sealed = $3";
         let args = args![
             row.workspace_id,
             row.id,
+            sealed,
             &row.auth_method,
             &row.sealed,
             row.key_version,

@@ -26,6 +26,11 @@ pub fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     response
 }
 
+/// To whoever does not open the page.
+pub fn waiting() -> Response {
+    page(StatusCode::OK, "Monstrum", "An authorization waits here for a browser.")
+}
+
 /// It is done.
 pub fn success() -> Response {
     page(StatusCode::OK, "Authorized", "The credential is stored. This window can be closed.")

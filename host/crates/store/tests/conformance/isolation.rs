@@ -42,7 +42,7 @@ pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
     assert!(!store.update_role(&role).await.unwrap());
     assert!(!store.update_bot(&bot).await.unwrap());
     assert!(!store.update_resource(&resource).await.unwrap());
-    assert!(!store.update_credential(&credential).await.unwrap());
+    assert!(!store.update_credential(&credential, &credential.sealed).await.unwrap());
     assert!(!store.update_binding(&binding).await.unwrap());
     let as_ours = KeyRow { workspace_id: Some(ours), ..key.clone() };
     assert!(!store.rotate_key(&as_ours, "mk_stolen", "stolen").await.unwrap());

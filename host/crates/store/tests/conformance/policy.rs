@@ -103,7 +103,8 @@ pub(crate) async fn credentials_come_and_go(store: &Store) {
     second.created_at = NOW.plus_ms(5);
     store.put_credential(&second).await.unwrap();
     assert_eq!(store.credential(workspace, resource.id).await.unwrap().as_ref(), Some(&second));
-    assert!(!store.update_credential(&first).await.unwrap(), "the one that was replaced is gone");
+    assert!(!store.update_credential(&first, &first.sealed).await.unwrap(), "the one that was replaced is gone");
+    let stood = second.sealed.clone();
 
     second.auth_method = "basic".to_owned();
     second.sealed = "AQAAAAM".to_owned();
@@ -112,7 +113,8 @@ pub(crate) async fn credentials_come_and_go(store: &Store) {
     second.status = "needs-authorization".to_owned();
     second.expires_at = Some(NOW);
     second.updated_at = NOW.plus_ms(9);
-    assert!(store.update_credential(&second).await.unwrap());
+    assert!(!store.update_credential(&second, &second.sealed).await.unwrap(), "another text stands there");
+    assert!(store.update_credential(&second, &stood).await.unwrap());
     assert_eq!(store.credentials(workspace, &Page::first(50)).await.unwrap().items, [second]);
     assert!(store.delete_credential(workspace, resource.id).await.unwrap());
     assert!(!store.delete_credential(workspace, resource.id).await.unwrap());
@@ -306,7 +308,7 @@ pub(crate) async fn every_change_bumps_the_generation(store: &Store) {
     store.update_role(&there.role).await.unwrap();
     store.update_bot(&there.bot).await.unwrap();
     store.update_resource(&there.resource).await.unwrap();
-    store.update_credential(&there.credential).await.unwrap();
+    store.update_credential(&there.credential, &there.credential.sealed).await.unwrap();
     store.update_binding(&there.binding).await.unwrap();
     store.rotate_key(&key, &key.prefix, "another").await.unwrap();
     grown("six updates", 6).await;
