@@ -4,6 +4,7 @@ mod ceilings;
 mod configured;
 mod governed;
 mod growth;
+mod jira;
 mod plugins;
 mod reload;
 mod scopes;
