@@ -27,7 +27,7 @@ const LAYERS: &[(&[&str], bool)] = &[
     (&["app"], false),
     (&["gateway"], false),
     (&["boot"], false),
-    (&["doctor"], false),
+    (&["doctor", "rotation"], false),
     (&["cli"], false),
     (&["main", "lib"], false),
 ];

@@ -17,4 +17,5 @@ mod postgres;
 mod stable;
 mod tamper;
 mod telemetry;
+mod vault;
 mod world;

@@ -15,7 +15,7 @@ use crate::world::{World, text};
 const VARIABLE: &str = "MONSTRUM_DATABASE_URL";
 
 /// A server whose database is at `url`.
-fn server_on(url: &str) -> Result<Server> {
+pub(crate) fn server_on(url: &str) -> Result<Server> {
     Ok(Server::prepare(&["github"])?.variable(VARIABLE, url))
 }
 

@@ -102,7 +102,7 @@ impl Record {
 }
 
 /// The rows of the last of some statements on the database of a data folder.
-async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
+pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -79,15 +79,11 @@ pub fn seal(
 ) -> Result<Sealed, VaultError> {
     let exposed: BTreeMap<&str, &str> = fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
     let plaintext = zeroize::Zeroizing::new(serde_json::to_vec(&exposed).expect("a map of texts is JSON"));
-    vault.seal(&plaintext, associated_data(workspace, resource, id, given_for))
+    vault.seal(&plaintext, place(workspace, resource, id, given_for))
 }
 
-fn associated_data(
-    workspace: WorkspaceId,
-    resource: ResourceId,
-    id: CredentialId,
-    given_for: &GivenFor,
-) -> AssociatedData {
+/// What the sealed fields of a credential are bound to.
+pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, given_for: &GivenFor) -> AssociatedData {
     let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
     AssociatedData::credential(workspace, id, resource, "fields", &given_for)
 }
@@ -131,7 +127,7 @@ impl HeldCredential {
         let row = &self.row;
         let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
-        let associated = associated_data(row.workspace_id, row.resource_id, row.id, &given_for);
+        let associated = place(row.workspace_id, row.resource_id, row.id, &given_for);
         let plaintext = self.vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
         let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
         Ok(Opened { given_for, fields })

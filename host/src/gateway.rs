@@ -46,7 +46,7 @@ use crate::gateway::problem::Problem;
 use crate::telemetry::meters;
 
 pub use docs::description;
-pub use idempotency::forget_expired;
+pub use idempotency::{forget_expired, place_of_answer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 

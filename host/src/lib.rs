@@ -21,6 +21,7 @@ pub mod packages;
 pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;
+pub mod rotation;
 pub mod session;
 pub mod telemetry;
 pub mod tools;

@@ -22,6 +22,7 @@ mod plugins;
 mod policy;
 mod resources;
 mod roles;
+mod sealed;
 mod trust;
 mod workspaces;
 
@@ -39,5 +40,6 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
+pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

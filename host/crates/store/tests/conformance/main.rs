@@ -11,6 +11,7 @@ mod isolation;
 mod policy;
 mod postgres;
 mod rows;
+mod sealed;
 mod sqlite;
 mod support;
 
@@ -72,6 +73,11 @@ cases! {
         a_released_or_old_claim_is_free_again,
         awkward_texts_come_back_as_they_were,
         a_text_with_nul_is_refused,
+    }
+    sealed {
+        sealed_records_are_walked_in_parts,
+        a_sealed_record_is_replaced_only_while_it_is_the_one_that_was_read,
+        a_group_of_sealed_records_is_replaced_whole_or_not_at_all,
     }
     audit {
         events_come_back_as_they_were,
