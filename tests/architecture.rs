@@ -14,6 +14,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "tools",
             "authorize",
             "executor",
+            "ledger",
             "auditor",
             "policy",
             "key_uses",

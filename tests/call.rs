@@ -1,5 +1,6 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
+mod budget;
 mod ceilings;
 mod configured;
 mod governed;

@@ -23,6 +23,7 @@ use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
 use crate::lanes::Lanes;
+use crate::ledger::Ledger;
 use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
 use crate::policy::Policy;
@@ -101,7 +102,9 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let keys = data.newest_audit_keys();
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let executor = Executor::new(Egress::new(egress), Lanes::new(settings.calls_at_once), settings.ceilings);
+    let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
+    let lanes = Lanes::new(settings.calls_at_once);
+    let executor = Executor::new(Egress::new(egress), lanes, settings.ceilings, ledger);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let registry = settings.registry.clone();

@@ -95,6 +95,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
+        .routes(routes!(bots::usage))
         .routes(routes!(bindings::list))
         .routes(routes!(bindings::update, bindings::delete))
         .routes(routes!(tools::list))

@@ -17,6 +17,7 @@ pub mod gateway;
 pub mod key_uses;
 pub mod lanes;
 pub mod language;
+pub mod ledger;
 pub mod packages;
 pub mod plugin_folder;
 pub mod plugins;

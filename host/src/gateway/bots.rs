@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use monstrum_store::BotRow;
+use monstrum_store::{BotRow, UsageRow};
 use monstrum_types::{BotId, UtcMillis};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
@@ -34,6 +34,30 @@ pub struct Bot {
     pub monthly_token_budget: Option<i64>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+}
+
+/// What calls of a bot have cost, the newest month first.
+#[derive(Serialize, ToSchema)]
+pub struct Usage {
+    pub items: Vec<MonthlyUsage>,
+}
+
+/// What the calls of one month have cost, by the manifests of their tools. Calls that cost nothing are not counted.
+#[derive(Serialize, ToSchema)]
+pub struct MonthlyUsage {
+    /// In UTC.
+    #[schema(example = "2026-11")]
+    pub month: String,
+    pub tokens: i64,
+    pub credits_millionths: i64,
+    pub calls: i64,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct UsageQuery {
+    /// Only calls of this task, as their callers have named it.
+    task_id: Option<String>,
 }
 
 /// A page of bots.
@@ -149,6 +173,27 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>
     caller.operator()?;
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     Ok(Json(row.into()))
+}
+
+/// Tells what the calls of a bot have cost, by month
+#[utoipa::path(get, path = "/api/bots/{id}/usage", tag = "bots", params(("id" = BotId, Path), UsageQuery),
+    responses((status = 200, body = Usage), (status = "4XX", body = ProblemBody)))]
+pub async fn usage(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<BotId>,
+    Params(query): Params<UsageQuery>,
+) -> Result<Json<Usage>, Problem> {
+    caller.operator()?;
+    app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let rows = app.store.usage(caller.workspace, id, query.task_id.as_deref()).await?;
+    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
+        month,
+        tokens,
+        credits_millionths,
+        calls,
+    });
+    Ok(Json(Usage { items: items.collect() }))
 }
 
 /// Changes a bot

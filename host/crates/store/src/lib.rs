@@ -24,6 +24,7 @@ mod resources;
 mod roles;
 mod sealed;
 mod trust;
+mod usage;
 mod workspaces;
 
 pub use audit::{AuditKind, AuditRow, CallFilter, ScanPage, UnreadableRow};
@@ -42,4 +43,5 @@ pub use resources::ResourceRow;
 pub use roles::RoleRow;
 pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;
+pub use usage::{Charge, Spent, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};
