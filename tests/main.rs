@@ -17,5 +17,6 @@ mod postgres;
 mod stable;
 mod tamper;
 mod telemetry;
+mod tenancy;
 mod vault;
 mod world;
