@@ -137,7 +137,7 @@ impl MasterKeys {
         let mut text = Zeroizing::new(Vec::with_capacity(self.keys.len() * LINE_BYTES_MAX));
         for (version, key) in &self.keys {
             let mut digits = Zeroizing::new([0u8; 64]);
-            hex::encode_to_slice(&**key, digits.as_mut_slice()).expect("64 digits hold 32 bytes");
+            hex::encode_to_slice(key.as_slice(), digits.as_mut_slice()).expect("64 digits hold 32 bytes");
             text.extend_from_slice(version.to_string().as_bytes());
             text.push(b' ');
             text.extend_from_slice(digits.as_slice());
