@@ -14,6 +14,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "tools",
             "authorize",
             "executor",
+            "ledger",
             "auditor",
             "policy",
             "key_uses",
@@ -28,7 +29,7 @@ const LAYERS: &[(&[&str], bool)] = &[
     (&["app"], false),
     (&["gateway"], false),
     (&["boot"], false),
-    (&["doctor"], false),
+    (&["doctor", "rotation"], false),
     (&["cli"], false),
     (&["main", "lib"], false),
 ];

@@ -1,9 +1,11 @@
 //! Calls of tools: what is governed, what is refused, what is stopped, and what stays secret.
 
+mod budget;
 mod ceilings;
 mod configured;
 mod governed;
 mod growth;
+mod jira;
 pub(crate) mod plugins;
 mod reload;
 mod scopes;

@@ -18,4 +18,6 @@ mod postgres;
 mod stable;
 mod tamper;
 mod telemetry;
+mod tenancy;
+mod vault;
 mod world;

@@ -27,7 +27,8 @@ for statement in sys.argv[2:]:
 print(json.dumps(rows))
 database.close()";
 
-/// The data folder of a server that has ended, with eight rows of audit in two runs, and so several heads.
+/// The data folder of a server that has ended, with twenty rows of audit in two runs, and so several heads: ten of setting up, two of
+/// a change, and eight of calls.
 struct Record {
     world: World,
     copies: TempDir,
@@ -102,7 +103,7 @@ impl Record {
 }
 
 /// The rows of the last of some statements on the database of a data folder.
-async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
+pub(crate) async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
     let mut python = Command::new("python3");
     let output = python.args(["-c", SQLITE]).arg(data_dir.join("monstrum.db")).args(statements).output().await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -113,7 +114,7 @@ async fn sqlite(data_dir: &Path, statements: &[&str]) -> Result<Value> {
 async fn a_record_that_nobody_touched_is_valid() -> Result<()> {
     let record = Record::make().await?;
     let (code, report) = record.verify(&record.copy()?).await?;
-    assert_eq!((code, report), (Some(0), json!({ "valid": true, "rows": 8, "problems": [] })));
+    assert_eq!((code, report), (Some(0), json!({ "valid": true, "rows": 20, "problems": [] })));
     // Nor does it matter that the triggers are gone: they stop accidents only.
     let copy = record.copy()?;
     sqlite(&copy, DISARM).await?;
@@ -131,7 +132,7 @@ fn edits_of(name: &str, is_text: bool) -> Vec<String> {
         _ => &["coalesce(COLUMN, 0) + 1", "'x'", "coalesce(COLUMN, 0)", "null"],
     };
     let edit = |value: &&str| {
-        format!("update or ignore audit_events set COLUMN = {value} where sequence = 3 and COLUMN is not ({value})")
+        format!("update or ignore audit_events set COLUMN = {value} where sequence = 13 and COLUMN is not ({value})")
     };
     values.iter().map(edit).map(|edit| edit.replace("COLUMN", name)).collect()
 }
@@ -146,7 +147,7 @@ async fn every_edit_of_every_column_is_found() -> Result<()> {
     let tried = edits.map(|edit| {
         let record = &record;
         async move {
-            let found = record.found(&[&edit], 3).await;
+            let found = record.found(&[&edit], 13).await;
             (found.as_ref().ok().copied(), found.err().map(|missed| format!("{edit}: {missed:#}")))
         }
     });
@@ -159,50 +160,50 @@ async fn every_edit_of_every_column_is_found() -> Result<()> {
 }
 
 #[rstest]
-#[case::one_in_the_middle(&["delete from audit_events where sequence = 4"], 4)]
-#[case::two_in_the_middle(&["delete from audit_events where sequence in (4, 5)"], 4)]
+#[case::one_in_the_middle(&["delete from audit_events where sequence = 14"], 14)]
+#[case::two_in_the_middle(&["delete from audit_events where sequence in (14, 15)"], 14)]
 #[case::the_first(&["delete from audit_events where sequence = 1"], 1)]
-#[case::the_last_behind_a_head(&["delete from audit_events where sequence = 8"], 8)]
-#[case::a_tail_behind_a_head(&["delete from audit_events where sequence > 3"], 8)]
-#[case::all(&["delete from audit_events"], 8)]
-#[case::one_and_the_gap_closed(&["delete from audit_events where sequence = 4", "update audit_events set sequence = sequence - 1 where sequence > 4"], 4)]
+#[case::the_last_behind_a_head(&["delete from audit_events where sequence = 20"], 20)]
+#[case::a_tail_behind_a_head(&["delete from audit_events where sequence > 13"], 20)]
+#[case::all(&["delete from audit_events"], 20)]
+#[case::one_and_the_gap_closed(&["delete from audit_events where sequence = 14", "update audit_events set sequence = sequence - 1 where sequence > 14"], 14)]
 #[case::one_and_the_chain_mended(&[
-    "update audit_events set previous_hash = (select previous_hash from audit_events where sequence = 4) where sequence = 5",
-    "delete from audit_events where sequence = 4",
-    "update audit_events set sequence = sequence - 1 where sequence > 4",
-], 4)]
+    "update audit_events set previous_hash = (select previous_hash from audit_events where sequence = 14) where sequence = 15",
+    "delete from audit_events where sequence = 14",
+    "update audit_events set sequence = sequence - 1 where sequence > 14",
+], 14)]
 #[case::the_last_and_another_put_in_its_place(&[
-    "create temp table kept as select * from audit_events where sequence = 7",
-    "delete from audit_events where sequence = 8",
-    "update kept set sequence = 8, previous_hash = hash",
+    "create temp table kept as select * from audit_events where sequence = 19",
+    "delete from audit_events where sequence = 20",
+    "update kept set sequence = 20, previous_hash = hash",
     "insert into audit_events select * from kept",
-], 8)]
+], 20)]
 #[case::two_swapped(&[
-    "update audit_events set sequence = -4 where sequence = 4",
-    "update audit_events set sequence = 4 where sequence = 5",
-    "update audit_events set sequence = 5 where sequence = -4",
-], 4)]
+    "update audit_events set sequence = -14 where sequence = 14",
+    "update audit_events set sequence = 14 where sequence = 15",
+    "update audit_events set sequence = 15 where sequence = -14",
+], 14)]
 #[case::the_contents_of_two_swapped(&[
-    "create temp table kept as select * from audit_events where sequence in (4, 5)",
+    "create temp table kept as select * from audit_events where sequence in (14, 15)",
     "update audit_events set (request_id, tool, status, code, message, rule, params) =
-        (select request_id, tool, status, code, message, rule, params from kept where kept.sequence = 9 - audit_events.sequence)
-        where sequence in (4, 5)",
-], 4)]
+        (select request_id, tool, status, code, message, rule, params from kept where kept.sequence = 29 - audit_events.sequence)
+        where sequence in (14, 15)",
+], 14)]
 #[case::all_in_reverse(&[
     "update audit_events set sequence = -sequence",
-    "update audit_events set sequence = 9 + sequence",
+    "update audit_events set sequence = 21 + sequence",
 ], 1)]
 #[case::one_more_at_the_end(&[
-    "create temp table kept as select * from audit_events where sequence = 8",
-    "update kept set sequence = 9, previous_hash = hash, status = 'success'",
+    "create temp table kept as select * from audit_events where sequence = 20",
+    "update kept set sequence = 21, previous_hash = hash, status = 'success'",
     "insert into audit_events select * from kept",
-], 9)]
+], 21)]
 #[case::one_more_before_the_first(&[
     "create temp table kept as select * from audit_events where sequence = 1",
     "update kept set sequence = 0",
     "insert into audit_events select * from kept",
 ], 0)]
-#[case::the_chain_under_another_name(&["update audit_events set writer = '019a0000-0000-7000-8000-000000000000'"], 8)]
+#[case::the_chain_under_another_name(&["update audit_events set writer = '019a0000-0000-7000-8000-000000000000'"], 20)]
 #[case::a_second_chain(&[
     "create temp table kept as select * from audit_events",
     "update kept set writer = '019a0000-0000-7000-8000-000000000000'",
@@ -254,7 +255,7 @@ async fn a_head_that_was_half_written_is_no_fault() -> Result<()> {
     let heads = std::fs::read_to_string(copy.join(HEADS))?;
     std::fs::write(copy.join(HEADS), format!("{heads}{{\"v\":1,\"writer\":\"x"))?;
     assert_eq!(record.verify(&copy).await?.0, Some(0));
-    sqlite(&copy, &["drop trigger audit_events_no_delete", "delete from audit_events where sequence = 8"]).await?;
+    sqlite(&copy, &["drop trigger audit_events_no_delete", "delete from audit_events where sequence = 20"]).await?;
     assert_eq!(record.verify(&copy).await?.0, Some(1));
     Ok(())
 }
@@ -266,12 +267,12 @@ async fn a_server_that_was_started_on_a_changed_record_says_so() -> Result<()> {
     let folder = record.world.server.data_dir();
     sqlite(
         &folder,
-        &["drop trigger audit_events_no_update", "update audit_events set status = 'success' where sequence = 3"],
+        &["drop trigger audit_events_no_update", "update audit_events set status = 'success' where sequence = 13"],
     )
     .await?;
     record.world.server.launch().await?;
     let report = record.world.server.api()?.verify_audit().await?;
-    let problems = json!([{ "writer": report["problems"][0]["writer"], "sequence": 3, "what": "the row was changed after it was written" }]);
+    let problems = json!([{ "writer": report["problems"][0]["writer"], "sequence": 13, "what": "the row was changed after it was written" }]);
     assert_eq!((&report["valid"], &report["problems"]), (&json!(false), &problems));
     let output = record.world.server.command(&["audit", "verify"]).await?;
     assert_eq!(output.status.code(), Some(1));

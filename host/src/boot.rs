@@ -24,13 +24,14 @@ use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
 use crate::lanes::Lanes;
+use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::telemetry::meters;
 
-pub use data::{ADMIN_KEY_FILE, Data, DataError, Inspected, MASTER_KEY_FILE};
+pub use data::{ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, lost_key_versions};
 
 /// How often the server looks whether the policy in force is that of the database (architecture).
 const POLICY_POLL: Duration = Duration::from_millis(500);
@@ -84,7 +85,7 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
 /// The same with another way out, as the author's kit wants it.
 pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Running, BootError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let data = Data::open(&settings.data_dir, settings.database_url.as_ref(), clock.as_ref()).await?;
+    let data = Data::open(&settings, clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;
@@ -117,7 +118,9 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
         auditor.clone(),
         browsers_come_by,
     );
-    let executor = Executor::new(egress, Lanes::new(settings.calls_at_once), settings.ceilings);
+    let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
+    let lanes = Lanes::new(settings.calls_at_once);
+    let executor = Executor::new(egress, lanes, settings.ceilings, ledger);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
     let registry = settings.registry.clone();

@@ -1,6 +1,6 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`,
+//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`,
 //! `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
 //! goes to standard output, what it has to say about itself to standard error.
 
@@ -9,6 +9,7 @@ mod client;
 mod completions;
 mod doctor;
 mod failure;
+mod folder;
 mod key;
 mod output;
 mod plugin;
@@ -16,6 +17,7 @@ mod registry;
 mod serve;
 mod trust;
 mod usage;
+mod vault;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -48,6 +50,7 @@ Examples:
   monstrum audit list --status permission_denied  who was refused what
   monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
   monstrum doctor                                 what is weak or broken here
+  monstrum vault rotate                           seal every secret with a fresh master key
   monstrum key create --name ci --kind operator   make an API key";
 
 /// Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited.
@@ -87,6 +90,17 @@ struct Options {
     json: bool,
 }
 
+/// Where the parts of a server are that may lie outside of its data folder.
+#[derive(Args, Default)]
+struct FolderFlags {
+    /// The database of the folder, if it is not in it
+    #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
+    database_url: Option<DatabaseUrl>,
+    /// The file of the master keys, if it is not in it
+    #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
+    master_key_file: Option<PathBuf>,
+}
+
 #[derive(Subcommand)]
 enum Command {
     Serve(Box<serve::Serve>),
@@ -100,6 +114,8 @@ enum Command {
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
+    #[command(subcommand)]
+    Vault(vault::Vault),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
@@ -149,6 +165,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Registry(registry) => registry.run(&options),
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
+            Command::Vault(vault) => vault.run(&options).await,
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
@@ -161,8 +178,10 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
 
 impl Options {
     /// The settings of the server that these options speak of.
-    fn settings(&self, database_url: Option<DatabaseUrl>) -> Result<Settings, Failure> {
-        let flags = ServeFlags { data_dir: self.data_dir.clone(), database_url, ..ServeFlags::default() };
+    fn settings(&self, folder: FolderFlags) -> Result<Settings, Failure> {
+        let FolderFlags { database_url, master_key_file } = folder;
+        let flags =
+            ServeFlags { data_dir: self.data_dir.clone(), database_url, master_key_file, ..ServeFlags::default() };
         resolve(flags)
     }
 }
@@ -170,6 +189,7 @@ impl Options {
 /// Reads the settings in the working directory.
 fn resolve(flags: ServeFlags) -> Result<Settings, Failure> {
     Settings::resolve(flags, Path::new(""))
+        .and_then(Settings::with_keys_of_environment)
         .map_err(|error| Failure::from_error(&error, "`monstrum serve --help` shows every setting and its values"))
 }
 

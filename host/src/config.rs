@@ -45,6 +45,11 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<DatabaseUrl>,
 
+    /// File of the master keys, which seal every secret; as MONSTRUM_MASTER_KEY the environment may hold the keys themselves,
+    /// their lines divided by commas [default: DATA/master.key]
+    #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
+    pub master_key_file: Option<PathBuf>,
+
     /// The URL under which others reach this server; OAuth needs it where the server listens beyond loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<PublicUrl>,
@@ -191,6 +196,34 @@ impl std::fmt::Debug for DatabaseUrl {
     }
 }
 
+/// The name of the file of the master keys in a data folder.
+pub const MASTER_KEY_FILE: &str = "master.key";
+/// The variable that may hold the master keys themselves.
+pub const MASTER_KEY_VARIABLE: &str = "MONSTRUM_MASTER_KEY";
+
+/// Where the master keys are.
+#[derive(Clone)]
+pub enum MasterKeyPlace {
+    File(PathBuf),
+    /// Their text, which the environment holds.
+    Variable(Secret),
+}
+
+impl std::fmt::Display for MasterKeyPlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MasterKeyPlace::File(path) => path.display().fmt(formatter),
+            MasterKeyPlace::Variable(_) => formatter.write_str(MASTER_KEY_VARIABLE),
+        }
+    }
+}
+
+impl std::fmt::Debug for MasterKeyPlace {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, formatter)
+    }
+}
+
 /// Every setting, resolved.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -199,6 +232,7 @@ pub struct Settings {
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
     pub database_url: Option<DatabaseUrl>,
+    pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub registry: Option<RegistryPlace>,
     /// What the registry's server may have besides public addresses.
@@ -219,6 +253,10 @@ pub enum SettingsError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}: {setting}: expected a number from 1 to {max}", path.display())]
     TooLarge { path: PathBuf, setting: &'static str, max: u32 },
+    #[error("both {MASTER_KEY_VARIABLE} and a file of master keys ({}) are given", path.display())]
+    TwoMasterKeys { path: PathBuf },
+    #[error("{MASTER_KEY_VARIABLE} is not text")]
+    MasterKeyText,
     #[error("{}: {}", path.display(), source.message())]
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
@@ -239,6 +277,8 @@ impl Settings {
         let file = read_file(&directory.join(FILE))?;
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
+        let master_key_file = flags.master_key_file.or(file.master_key_file);
+        let master_key_file = master_key_file.unwrap_or_else(|| data_dir.join(MASTER_KEY_FILE));
         let ceilings = Ceilings::default();
         let ceilings = Ceilings {
             fuel: flags.max_fuel.or(file.max_fuel).map_or(ceilings.fuel, NonZeroU64::get),
@@ -259,6 +299,7 @@ impl Settings {
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),
             database_url: flags.database_url.or(file.database_url),
+            master_key: MasterKeyPlace::File(master_key_file),
             public_url: flags.public_url.or(file.public_url),
             registry: flags.registry.or(file.registry),
             registry_allow_addresses: flags
@@ -281,6 +322,31 @@ impl Settings {
     pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
         let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
+    }
+
+    /// The same with the master keys that the environment holds, if it does. A file that was named besides is one too
+    /// many: whichever of the two was meant, the other would be taken for it one day.
+    pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
+        let Some(text) = master_key_variable()? else { return Ok(self) };
+        match self.master_key {
+            MasterKeyPlace::File(path) if path != self.data_dir.join(MASTER_KEY_FILE) => {
+                Err(SettingsError::TwoMasterKeys { path })
+            }
+            _ => {
+                self.master_key = MasterKeyPlace::Variable(text);
+                Ok(self)
+            }
+        }
+    }
+}
+
+/// It is no flag, for arguments are seen by all, and no setting of `monstrum.toml`, which is not kept like a key.
+#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+fn master_key_variable() -> Result<Option<Secret>, SettingsError> {
+    match std::env::var(MASTER_KEY_VARIABLE) {
+        Ok(text) => Ok(Some(Secret::new(text))),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Err(std::env::VarError::NotUnicode(_)) => Err(SettingsError::MasterKeyText),
     }
 }
 
@@ -342,6 +408,20 @@ mod tests {
         let settings = Settings::resolve(ServeFlags::default(), folder.path()).unwrap();
         assert!(!format!("{settings:?}").contains("secret"), "{settings:?}");
         assert_eq!(settings.database_url.unwrap().expose(), "postgres://user:secret@host/db");
+    }
+
+    #[test]
+    fn the_master_keys_are_in_the_data_folder_unless_a_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |text: &str| {
+            std::fs::write(folder.path().join(FILE), text).unwrap();
+            Settings::resolve(ServeFlags::default(), folder.path()).map(|settings| settings.master_key.to_string())
+        };
+        assert_eq!(place("data_dir = \"/srv/m\"").unwrap(), "/srv/m/master.key");
+        assert_eq!(place("master_key_file = \"/run/keys/m\"").unwrap(), "/run/keys/m");
+        assert!(place("master_key = \"1 aa\"").is_err(), "the keys themselves have no place there");
+        let variable = MasterKeyPlace::Variable(Secret::new("1 a1a1".to_owned()));
+        assert_eq!(format!("{variable} {variable:?}"), "MONSTRUM_MASTER_KEY MONSTRUM_MASTER_KEY");
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn seal(
 ) -> Result<Sealed, VaultError> {
     let exposed: BTreeMap<&str, &str> = fields.iter().map(|(name, secret)| (name.as_str(), secret.expose())).collect();
     let plaintext = zeroize::Zeroizing::new(serde_json::to_vec(&exposed).expect("a map of texts is JSON"));
-    vault.seal(&plaintext, associated_data(workspace, resource, id, given_for))
+    vault.seal(&plaintext, place(workspace, resource, id, given_for))
 }
 
 /// The row of a credential that is new for its resource.
@@ -139,12 +139,8 @@ pub fn new_row(
     })
 }
 
-fn associated_data(
-    workspace: WorkspaceId,
-    resource: ResourceId,
-    id: CredentialId,
-    given_for: &GivenFor,
-) -> AssociatedData {
+/// What the sealed fields of a credential are bound to.
+pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, given_for: &GivenFor) -> AssociatedData {
     let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
     AssociatedData::credential(workspace, id, resource, "fields", &given_for)
 }
@@ -170,7 +166,7 @@ impl Opened {
     fn open(row: &CredentialRow, vault: &Vault) -> Result<Opened, String> {
         let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
-        let associated = associated_data(row.workspace_id, row.resource_id, row.id, &given_for);
+        let associated = place(row.workspace_id, row.resource_id, row.id, &given_for);
         let plaintext = vault.unseal(&sealed, associated).map_err(|error| error.to_string())?;
         let fields = serde_json::from_slice(&plaintext).map_err(|_| "the sealed fields are not JSON".to_owned())?;
         Ok(Opened { given_for, fields })

@@ -11,8 +11,8 @@ use monstrum_store::StoreError;
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
-use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, MASTER_KEY_FILE};
-use crate::config::Settings;
+use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
+use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use crate::credentials::Refresher;
 use crate::plugins::{PluginStatus, Plugins, with_causes};
 use crate::policy::{Policy, Resource};
@@ -68,7 +68,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         return found.0;
     }
     check_files(&mut found, settings);
-    match Data::inspect(&settings.data_dir, settings.database_url.as_ref()).await {
+    match Data::inspect(settings).await {
         Err(error) => cannot_open(&mut found, &error),
         Ok(data) => {
             if let Err(error) = check_policy(&mut found, settings, &data).await {
@@ -122,8 +122,12 @@ fn is_loopback(url: &str) -> bool {
 fn check_files(found: &mut Findings, settings: &Settings) {
     let folder = &settings.data_dir;
     let database = settings.database_url.is_none().then_some("monstrum.db");
-    for name in ["", MASTER_KEY_FILE, ADMIN_KEY_FILE].into_iter().chain(database) {
-        let path = if name.is_empty() { folder.clone() } else { folder.join(name) };
+    let files = [MASTER_KEY_FILE, ADMIN_KEY_FILE].into_iter().chain(database).map(|name| folder.join(name));
+    let key_file = match &settings.master_key {
+        MasterKeyPlace::File(path) if *path != folder.join(MASTER_KEY_FILE) => Some(path.clone()),
+        _ => None,
+    };
+    for path in std::iter::once(folder.clone()).chain(files).chain(key_file) {
         let Ok(metadata) = path.metadata() else { continue };
         if metadata.mode() & 0o077 != 0 {
             let what = format!("group or others may read it (mode {:03o})", metadata.mode() & 0o777);
@@ -144,7 +148,13 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
         DataError::MasterKeyMissing { .. } => {
             ("master key", "put master.key back from a backup; without it no credential can be opened")
         }
-        DataError::Vault(_) => ("master key", "put the master.key back with which this database was written"),
+        DataError::MasterKeyText(_) => {
+            ("master key", "give the lines of a key file, divided by commas: a version, a space and 64 hex digits each")
+        }
+        DataError::NoMasterKey { .. } => ("master key", "give the keys of this database's last rotation"),
+        DataError::Vault(_) | DataError::WrongMasterKey { .. } => {
+            ("master key", "put the master.key back with which this database was written")
+        }
         DataError::Store(StoreError::Older { .. }) => {
             ("database", "start the server: it brings the database up to date. Make a backup before")
         }
@@ -190,11 +200,22 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
         found.broken(about, with_causes(&error), "no plugin is loaded until this is mended");
     }
     check_plugins(found, &plugins, &settings.plugins_dir);
+    check_keys(found, settings, data).await?;
     // Nothing is sent: what is opened is only looked at.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
     check_resources(found, data, &policy, clock.as_ref()).await
+}
+
+/// The right newest key opens what a start looks at; credentials may still need an older one.
+async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
+    for version in lost_key_versions(&data.store, &data.vault).await? {
+        let what =
+            format!("{}: there is no key of version {version}, which has sealed credentials", settings.master_key);
+        found.broken("master key", what, "put it back from a backup, or save those credentials anew");
+    }
+    Ok(())
 }
 
 fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {

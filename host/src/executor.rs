@@ -22,6 +22,7 @@ use crate::auditor::Entry;
 use crate::call::{Ended, IncomingCall};
 use crate::config::Ceilings;
 use crate::lanes::{Asking, Lanes, NoRoom};
+use crate::ledger::Ledger;
 use crate::plugins::Plugin;
 use crate::policy::Binding;
 use crate::telemetry::meters::{self, Laps, Stage};
@@ -35,14 +36,15 @@ pub struct Executor {
     egress: Egress,
     lanes: Lanes,
     ceilings: Ceilings,
+    ledger: Ledger,
     /// One limiter for each rate that some binding sets.
     rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
 }
 
 impl Executor {
     /// An executor whose calls go out through `egress`.
-    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings) -> Executor {
-        Executor { egress, lanes, ceilings, rates: Mutex::default() }
+    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Ledger) -> Executor {
+        Executor { egress, lanes, ceilings, ledger, rates: Mutex::default() }
     }
 
     /// Who runs and who waits.
@@ -72,6 +74,9 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
+        if let Some(refused) = self.ledger.charge(call).await {
+            return Ended::from(refused);
+        }
         let limits = limits(self.ceilings, &call.resolved.plugin, binding);
         let door = Arc::new(Door {
             egress: self.egress.clone(),

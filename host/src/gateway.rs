@@ -48,7 +48,7 @@ use crate::gateway::problem::Problem;
 use crate::telemetry::meters;
 
 pub use docs::description;
-pub use idempotency::forget_expired;
+pub use idempotency::{forget_expired, place_of_answer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -105,6 +105,7 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
+        .routes(routes!(bots::usage))
         .routes(routes!(bindings::list))
         .routes(routes!(bindings::update, bindings::delete))
         .routes(routes!(tools::list))

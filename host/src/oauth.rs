@@ -16,7 +16,10 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use monstrum_egress::Egress;
 use monstrum_manifest::{AuthKind, AuthMethod};
 use monstrum_store::{CredentialRow, FlowStatus, OauthFlowRow, OauthProviderRow, Store, StoreError};
-use monstrum_types::{CallOutcome, Clock, Code, JsonText, KeyId, OauthFlowId, RequestId, Secret, UtcMillis};
+use monstrum_types::{
+    CallOutcome, Clock, Code, JsonText, KeyId, OauthFlowId, OauthProviderId, RequestId, ResourceId, Secret, UtcMillis,
+    WorkspaceId,
+};
 use monstrum_vault::{AssociatedData, Vault, VaultError};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -348,12 +351,12 @@ impl Oauth {
     }
 
     fn seal(&self, flow: &OauthFlowRow, secret: &Secret) -> Result<String, OauthError> {
-        Ok(self.vault.seal(secret.expose().as_bytes(), associated_data(flow))?.to_string())
+        Ok(self.vault.seal(secret.expose().as_bytes(), place_of(flow))?.to_string())
     }
 
     fn unseal(&self, flow: &OauthFlowRow) -> Result<Secret, OauthError> {
         let sealed = flow.sealed.as_deref().ok_or(OauthError::NotThisBrowser)?;
-        let plaintext = self.vault.unseal(&sealed.parse()?, associated_data(flow))?;
+        let plaintext = self.vault.unseal(&sealed.parse()?, place_of(flow))?;
         let text =
             String::from_utf8(plaintext.to_vec()).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
         Ok(Secret::new(text))
@@ -417,14 +420,24 @@ fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
     serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
 }
 
+fn place_of(flow: &OauthFlowRow) -> AssociatedData {
+    place(flow.workspace_id, flow.id, flow.resource_id, flow.provider_id, &flow.given_for)
+}
+
 /// What the record of a flow is bound to: its row, and everything that was agreed on when it was started.
-fn associated_data(flow: &OauthFlowRow) -> AssociatedData {
+pub fn place(
+    workspace: WorkspaceId,
+    flow: OauthFlowId,
+    resource: ResourceId,
+    provider: OauthProviderId,
+    given_for: &serde_json::Value,
+) -> AssociatedData {
     AssociatedData::new("oauth flow")
-        .with("workspace", &flow.workspace_id)
-        .with("flow", &flow.id)
-        .with("resource", &flow.resource_id)
-        .with("provider", &flow.provider_id)
-        .with_json("given_for", &flow.given_for)
+        .with("workspace", &workspace)
+        .with("flow", &flow)
+        .with("resource", &resource)
+        .with("provider", &provider)
+        .with_json("given_for", given_for)
 }
 
 /// What the browser was given when it opened the begin page, if it is that browser.

@@ -22,6 +22,7 @@ async fn every_command_helps() -> Result<()> {
       registry     Make a registry of packages
       audit        Read and verify the audit
       key          Make, list, rotate and delete API keys
+      vault        Look after the master key
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands
@@ -46,6 +47,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum audit list --status permission_denied  who was refused what
       monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
       monstrum doctor                                 what is weak or broken here
+      monstrum vault rotate                           seal every secret with a fresh master key
       monstrum key create --name ci --kind operator   make an API key
     [exit 0]
     "#);
@@ -75,6 +77,7 @@ async fn every_command_helps() -> Result<()> {
         &["key", "list"],
         &["key", "rotate"],
         &["key", "delete"],
+        &["vault", "rotate"],
         &["why"],
         &["completions"],
     ] {

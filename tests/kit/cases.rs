@@ -204,19 +204,21 @@ async fn limits_are_those_of_a_server() -> Result<()> {
     Ok(())
 }
 
-/// The reference plugin has cases of its own.
+/// The reference plugins have cases of their own.
 #[tokio::test]
-async fn the_cases_of_the_github_plugin_pass() -> Result<()> {
-    let mut cases = Vec::new();
-    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins-wasm/github/tests"))? {
-        let path = entry?.path();
-        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-        cases.push((name, fs::read_to_string(&path)?));
+async fn the_cases_of_the_reference_plugins_pass() -> Result<()> {
+    for (plugin, cases_min) in [("github", 4), ("jira", 2)] {
+        let mut cases = Vec::new();
+        for entry in fs::read_dir(format!("{}/../plugins-wasm/{plugin}/tests", env!("CARGO_MANIFEST_DIR")))? {
+            let path = entry?.path();
+            let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+            cases.push((name, fs::read_to_string(&path)?));
+        }
+        assert!(cases.len() >= cases_min, "only {} cases of {plugin} were found", cases.len());
+        let cases: Vec<(&str, &str)> = cases.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+        let server = with_cases(plugin, &cases)?;
+        let (code, faults) = faults(&server, plugin).await?;
+        assert_eq!((code, faults), (Some(0), vec![json!([]); cases.len()]));
     }
-    assert!(cases.len() >= 4, "only {} cases were found", cases.len());
-    let cases: Vec<(&str, &str)> = cases.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
-    let server = with_cases("github", &cases)?;
-    let (code, faults) = faults(&server, "github").await?;
-    assert_eq!((code, faults), (Some(0), vec![json!([]); cases.len()]));
     Ok(())
 }

@@ -105,6 +105,12 @@ impl Server {
         self
     }
 
+    /// Sets a variable of its environment for the next start and for commands; none takes it away.
+    pub fn set_variable(&mut self, name: &str, value: Option<&str>) {
+        self.variables.retain(|(own, _)| own != name);
+        self.variables.extend(value.map(|value| (name.to_owned(), value.to_owned())));
+    }
+
     /// Puts a plugin into the plugins folder, over the one that may be there.
     pub fn install(&self, plugin: &str) -> Result<()> {
         self.install_as(plugin, plugin)
@@ -221,6 +227,13 @@ impl Server {
             command.env("MONSTRUM_URL", &process.url);
         }
         command.args(arguments).output().await.context("cannot run monstrum")
+    }
+
+    /// The same, but it is the caller's to wait for or to kill.
+    pub fn begin_command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Child> {
+        let mut command = self.monstrum()?;
+        command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().context("cannot run monstrum")
     }
 
     /// The API with the root key.

@@ -6,23 +6,23 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{InstanceKeyRow, KeyKind, KeyRow, Page, Store, StoreError, StoreOptions};
+use monstrum_store::{InstanceKeyRow, KeyKind, KeyRow, Page, SealedColumn, Store, StoreError, StoreOptions};
 use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
 use crate::api_key;
 use crate::auditor::KeyRing;
-use crate::config::DatabaseUrl;
+use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
 
 /// The file of the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-/// The file of the master keys.
-pub const MASTER_KEY_FILE: &str = "master.key";
 const DATABASE_FILE: &str = "monstrum.db";
 const LOCK_FILE: &str = "monstrum.lock";
-const NODE_FILE: &str = "node.id";
-const AUDIT_KEYS: &str = "audit";
+/// The file of the name of this host's chain.
+pub const NODE_FILE: &str = "node.id";
+/// The name of the audit's own keys among those of the instance.
+pub const AUDIT_KEYS: &str = "audit";
 
 /// Why the data folder cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,12 @@ pub enum DataError {
         path.display()
     )]
     MasterKeyMissing { path: PathBuf },
+    #[error("{place}: the master key of version {version} is another one than the one that has sealed this database")]
+    WrongMasterKey { place: String, version: u32 },
+    #[error("{place}: there is no master key of version {version}, which has sealed this database")]
+    NoMasterKey { place: String, version: u32 },
+    #[error("{}: it cannot be used as the keys of this database", MASTER_KEY_VARIABLE)]
+    MasterKeyText(#[source] VaultError),
     #[error("no random numbers from the operating system")]
     Random(#[source] getrandom::Error),
     #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
@@ -68,46 +74,41 @@ pub struct Data {
 
 impl Data {
     /// Opens the folder, making what is missing, and takes its lock.
-    pub async fn open(path: &Path, database_url: Option<&DatabaseUrl>, clock: &dyn Clock) -> Result<Data, DataError> {
+    pub async fn open(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        let path = &settings.data_dir;
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
-        Data::open_existing(path, database_url, clock).await
+        Data::open_existing(settings, clock).await
     }
 
     /// Opens a folder that must be there.
-    pub async fn open_existing(
-        path: &Path,
-        database_url: Option<&DatabaseUrl>,
-        clock: &dyn Clock,
-    ) -> Result<Data, DataError> {
-        let folder = |source| DataError::Folder { path: path.to_owned(), source };
-        let path = path.canonicalize().map_err(folder)?;
+    pub async fn open_existing(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
-        let store = Store::open(place(&path, database_url)?).await?;
-        let sealed = store.instance_keys(AUDIT_KEYS).await?;
-
-        let key_file = path.join(MASTER_KEY_FILE);
-        let keys = match MasterKeys::open(&key_file)? {
+        let store = Store::open(place(&path, settings.database_url.as_ref())?).await?;
+        let keys = match master_keys(&settings.master_key)? {
             Some(keys) => keys,
-            None if sealed.is_empty() => MasterKeys::create(&key_file)?,
-            None => return Err(DataError::MasterKeyMissing { path: key_file }),
+            None => make_master_key(&settings.master_key, &store).await?,
         };
         let vault = Arc::new(Vault::new(keys));
-        let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await?;
+        let sealed = store.instance_keys(AUDIT_KEYS).await?;
+        let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
+        let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
+        warn_of_lost_keys(&store, &vault, &settings.master_key).await?;
         let node = node_id(&path.join(NODE_FILE))?;
         let admin_key = first_root_key(&store, &path.join(ADMIN_KEY_FILE), clock).await?;
         Ok(Data { path: path.clone(), store, vault, audit_keys, node, admin_key, lock })
     }
 
     /// Looks at a folder that must be there, whether a server runs on it or not: nothing is made or written.
-    pub async fn inspect(path: &Path, database_url: Option<&DatabaseUrl>) -> Result<Inspected, DataError> {
-        let path = path.canonicalize().map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
-        let store = Store::inspect(place(&path, database_url)?).await?;
-        let key_file = path.join(MASTER_KEY_FILE);
-        let keys = MasterKeys::open(&key_file)?.ok_or(DataError::MasterKeyMissing { path: key_file })?;
+    pub async fn inspect(settings: &Settings) -> Result<Inspected, DataError> {
+        let path = canonical(&settings.data_dir)?;
+        let store = Store::inspect(place(&path, settings.database_url.as_ref())?).await?;
+        let keys = master_keys(&settings.master_key)?.ok_or_else(|| missing(&settings.master_key))?;
         let vault = Arc::new(Vault::new(keys));
         // What the audit is chained with opens by the right master key only.
-        unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
+        let opened = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?);
+        opened.map_err(|error| error.of_keys_in(&settings.master_key))?;
         Ok(Inspected { path, store, vault })
     }
 
@@ -123,6 +124,66 @@ pub struct Inspected {
     pub path: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
+}
+
+impl DataError {
+    /// The same failure with the place of the master keys that do not open the database.
+    fn of_keys_in(self, place: &MasterKeyPlace) -> DataError {
+        let place = place.to_string();
+        match self {
+            DataError::Vault(VaultError::Refused { version }) => DataError::WrongMasterKey { place, version },
+            DataError::Vault(VaultError::UnknownKey { version }) => DataError::NoMasterKey { place, version },
+            other => other,
+        }
+    }
+}
+
+fn canonical(path: &Path) -> Result<PathBuf, DataError> {
+    path.canonicalize().map_err(|source| DataError::Folder { path: path.to_owned(), source })
+}
+
+/// The keys that there are; none where their file is not there.
+fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> {
+    match place {
+        MasterKeyPlace::File(path) => Ok(MasterKeys::open(path)?),
+        MasterKeyPlace::Variable(text) => {
+            MasterKeys::from_text(text.expose()).map(Some).map_err(DataError::MasterKeyText)
+        }
+    }
+}
+
+/// Makes the first key, but never beside records that another one has sealed: with it they would be lost unnoticed.
+async fn make_master_key(place: &MasterKeyPlace, store: &Store) -> Result<MasterKeys, DataError> {
+    let MasterKeyPlace::File(path) = place else { return Err(missing(place)) };
+    for column in SealedColumn::ALL {
+        if store.count_sealed(column).await? > 0 {
+            return Err(missing(place));
+        }
+    }
+    Ok(MasterKeys::create(path)?)
+}
+
+fn missing(place: &MasterKeyPlace) -> DataError {
+    DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
+}
+
+/// The versions by which credentials are sealed and that are not among the keys.
+pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
+    let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();
+    let mut versions = store.credential_key_versions().await?;
+    versions.retain(|version| !held.contains(version));
+    Ok(versions)
+}
+
+/// Credentials whose key is gone are of no use until it is back, but the rest of the server is.
+async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace) -> Result<(), StoreError> {
+    for version in lost_key_versions(store, vault).await? {
+        tracing::error!(
+            "{place}: there is no master key of version {version}, which has sealed credentials of this database; \
+             they cannot be used until it is back"
+        );
+    }
+    Ok(())
 }
 
 /// Where the database is.

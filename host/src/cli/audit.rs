@@ -1,18 +1,16 @@
 //! `monstrum audit`: what was called, and whether the record of it is as it was written.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use monstrum_types::{SystemClock, UtcMillis};
+use monstrum_types::UtcMillis;
 use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::{Options, output};
+use super::{FolderFlags, Options, folder, output};
 use crate::auditor;
-use crate::boot::{Data, DataError, MASTER_KEY_FILE};
-use crate::config::DatabaseUrl;
+use crate::config::Settings;
 
 /// The most that the API gives at a time.
 const PAGE_ROWS_MAX: usize = 1000;
@@ -51,9 +49,8 @@ pub(super) enum Audit {
     /// Check that no row was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
-        /// The database of the folder, if it is not in it
-        #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
-        database_url: Option<DatabaseUrl>,
+        #[command(flatten)]
+        folder: FolderFlags,
     },
 }
 
@@ -87,10 +84,9 @@ impl Audit {
                 let list = listed(options, &["api", "audit", "changes"], &[], limit).await?;
                 tell_list(&list, options.json, show_changes, "there are more; raise --limit")
             }
-            Audit::Verify { database_url } => {
+            Audit::Verify { folder } => {
                 let report = if is_offline {
-                    let settings = options.settings(database_url)?;
-                    verify_folder(&settings.data_dir, settings.database_url.as_ref()).await?
+                    verify_folder(&options.settings(folder)?).await?
                 } else {
                     Client::new(options)?.get(&["api", "audit", "verify"], &[]).await?
                 };
@@ -191,21 +187,9 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 }
 
 /// Verifies the folder of a server that does not run; the folder's lock sees to that.
-async fn verify_folder(data_dir: &Path, database_url: Option<&DatabaseUrl>) -> Result<Value, Failure> {
-    // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
-    if !data_dir.join(MASTER_KEY_FILE).is_file() {
-        let message =
-            format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
-        return Err(Failure::new(message, "give --data-dir as to `monstrum serve`"));
-    }
-    let data = Data::open_existing(data_dir, database_url, &SystemClock).await.map_err(|error| {
-        let hint = match &error {
-            DataError::InUse { .. } => "a server is running there: leave --data-dir out to ask it, or stop it first",
-            DataError::Store(_) if database_url.is_some() => super::DATABASE_HINT,
-            _ => "run it as the user who runs the server",
-        };
-        Failure::from_error(&error, hint)
-    })?;
+async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
+    let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
+    let data = folder::open(settings, running).await?;
     let report = auditor::verify(&data.store, &data.audit_keys, &data.path).await;
     data.store.close().await;
     let report =

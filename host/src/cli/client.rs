@@ -11,7 +11,7 @@ use reqwest::{Method, RequestBuilder, StatusCode, Url};
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::{Options, output};
+use super::{FolderFlags, Options, output};
 use crate::boot::ADMIN_KEY_FILE;
 
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
@@ -37,7 +37,7 @@ impl Client {
         let base = server_url(options.url.as_deref().unwrap_or(URL_DEFAULT))?;
         let key = match &options.key {
             Some(key) => key.clone(),
-            None => key_of_server(&options.settings(None)?.data_dir)?,
+            None => key_of_server(&options.settings(FolderFlags::default())?.data_dir)?,
         };
         let mut authorization = HeaderValue::from_str(&format!("Bearer {}", key.expose()))
             .map_err(|_| Failure::new("the API key holds characters that no key has", "keys look like mk_…"))?;

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 use monstrum_store::StoreError;
-use monstrum_vault::VaultError;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use super::{Options, output, resolve};
+use super::{Options, folder, output, resolve};
 use crate::boot::{self, ADMIN_KEY_FILE, BootError, DataError};
 use crate::config::{LogFormat, ServeFlags, Settings};
 use crate::telemetry::{self, TelemetryError};
@@ -62,6 +61,9 @@ impl Serve {
         Ok(ExitCode::SUCCESS)
     }
 }
+
+/// What to do about what is no fault of the settings.
+const SEE_MORE: &str = "run it again with --log debug to see more";
 
 fn telemetry_hint(error: &TelemetryError) -> &'static str {
     match error {
@@ -118,19 +120,12 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
             )
         }
         BootError::Data(DataError::Store(error)) | BootError::Store(error) => database_hint(error, settings),
-        BootError::Data(DataError::Vault(VaultError::Permissions { .. })) => {
-            "whoever has read the file has its secrets; if that may be, give new ones".to_owned()
-        }
-        BootError::Data(DataError::Vault(_) | DataError::MasterKeyMissing { .. }) => {
-            "without its master key a server cannot read its secrets: put back the file of your backup".to_owned()
-        }
         BootError::Plugins(_) | BootError::CreatePlugins { .. } => {
             format!("--plugins-dir names the folder of the plugins; it is now {}", settings.plugins_dir.display())
         }
         BootError::Listen { .. } => "--listen names another address; port 0 takes a free one".to_owned(),
-        BootError::Data(_) | BootError::Runtime(_) | BootError::Heads(_) => {
-            "run it again with --log debug to see more".to_owned()
-        }
+        BootError::Data(error) => folder::keys_hint(error).unwrap_or(SEE_MORE).to_owned(),
+        BootError::Runtime(_) | BootError::Heads(_) => SEE_MORE.to_owned(),
     };
     Failure::from_error(error, hint)
 }

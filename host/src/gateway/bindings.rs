@@ -15,7 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::changes::Change;
+use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Id, Ids, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use input::{BindingChange, Delegate, Limits, NewBinding, Permissions};
@@ -126,16 +126,16 @@ pub async fn update(
     caller.admin()?;
     let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
     let scopes_are_new = input.names_scopes();
-    let row = input.apply(before.clone(), app.clock.now());
+    let row = input.apply(before.clone(), changed_at(&app, before.updated_at));
     input::check(&app, &row, scopes_are_new).await?;
     let made = async {
-        if !app.store.update_binding(&row).await? {
-            return Err(Problem::not_found("binding"));
+        if !app.store.update_binding(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
         }
         Ok(app.changed().await?)
     };
     change("binding.update", &row)
-        .from(&Binding::from(before))
+        .from(&Binding::from(before.clone()))
         .to(&Binding::from(row.clone()))
         .made(&app, &caller, made)
         .await?;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use monstrum_store::BotRow;
+use monstrum_store::{BotRow, UsageRow};
 use monstrum_types::{BotId, UtcMillis};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::gateway::changes::Change;
+use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -35,6 +35,30 @@ pub struct Bot {
     pub monthly_token_budget: Option<i64>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+}
+
+/// What calls of a bot have cost, the newest month first.
+#[derive(Serialize, ToSchema)]
+pub struct Usage {
+    pub items: Vec<MonthlyUsage>,
+}
+
+/// What the calls of one month have cost, by the manifests of their tools. Calls that cost nothing are not counted.
+#[derive(Serialize, ToSchema)]
+pub struct MonthlyUsage {
+    /// In UTC.
+    #[schema(example = "2026-11")]
+    pub month: String,
+    pub tokens: i64,
+    pub credits_millionths: i64,
+    pub calls: i64,
+}
+
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct UsageQuery {
+    /// Only calls of this task, as their callers have named it.
+    task_id: Option<String>,
 }
 
 /// A page of bots.
@@ -155,6 +179,27 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>
     Ok(Json(row.into()))
 }
 
+/// Tells what the calls of a bot have cost, by month
+#[utoipa::path(get, path = "/api/bots/{id}/usage", tag = "bots", params(("id" = BotId, Path), UsageQuery),
+    responses((status = 200, body = Usage), (status = "4XX", body = ProblemBody)))]
+pub async fn usage(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    Id(id): Id<BotId>,
+    Params(query): Params<UsageQuery>,
+) -> Result<Json<Usage>, Problem> {
+    caller.operator()?;
+    app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let rows = app.store.usage(caller.workspace, id, query.task_id.as_deref()).await?;
+    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
+        month,
+        tokens,
+        credits_millionths,
+        calls,
+    });
+    Ok(Json(Usage { items: items.collect() }))
+}
+
 /// Changes a bot
 #[utoipa::path(patch, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)), request_body = BotChange,
     responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
@@ -187,14 +232,14 @@ pub async fn update(
         row.monthly_token_budget = budget;
     }
     check(&row)?;
-    row.updated_at = app.clock.now();
+    row.updated_at = changed_at(&app, before.updated_at);
     let made = async {
-        if !app.store.update_bot(&row).await? {
-            return Err(Problem::not_found("bot"));
+        if !app.store.update_bot(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
         }
         Ok(app.changed().await?)
     };
-    let change = Change::new("bot.update", &id).of_bot(id).from(&Bot::from(before)).to(&Bot::from(row.clone()));
+    let change = Change::new("bot.update", &id).of_bot(id).from(&Bot::from(before.clone())).to(&Bot::from(row.clone()));
     change.made(&app, &caller, made).await?;
     Ok(Json(row.into()))
 }

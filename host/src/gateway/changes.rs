@@ -89,6 +89,11 @@ impl Change {
     }
 }
 
+/// The time of a change of what was last changed at `before`: always a later one, so that it tells the two apart.
+pub fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
+    app.clock.now().max(before.plus_ms(1))
+}
+
 fn shown(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("what the API shows is JSON")
 }

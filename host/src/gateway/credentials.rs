@@ -209,8 +209,10 @@ pub async fn confirm(
     })?;
     let confirmed = CredentialRow { updated_at: app.clock.now(), ..confirmed };
     let made = async {
-        if !app.store.update_credential(&confirmed, &held.row.sealed).await? {
-            return Err(Problem::conflict("the credential was saved anew, refreshed or deleted in the meantime"));
+        if !app.store.update_credential(&confirmed, &held.row.sealed, confirmed.updated_at).await? {
+            return Err(Problem::conflict(
+                "the credential was saved anew, refreshed or deleted in the meantime; try again",
+            ));
         }
         Ok(app.changed().await?)
     };

@@ -225,6 +225,7 @@ mod tests {
         PATCH /api/bots/{id}/resources/{binding_id}
         DELETE /api/bots/{id}/resources/{binding_id}
         GET /api/bots/{id}/tools
+        GET /api/bots/{id}/usage
         POST /api/bots/{id}/tools/{tool}/call
         POST /api/bots/{id}/tools/{tool}/check
         GET /api/audit

@@ -169,7 +169,7 @@ async fn finish(
     };
     let sealed = app.vault.seal(
         &serde_json::to_vec(&answer).expect("two texts are JSON"),
-        associated_data(key, body_hash, parts.status.as_u16().into()),
+        place_of_answer(key, body_hash, parts.status.as_u16().into()),
     );
     let sealed = sealed.map_err(|error| Problem::internal(&error))?.to_string();
     let stored = StoredAnswer { status: parts.status.as_u16().into(), sealed };
@@ -191,12 +191,12 @@ enum Unreadable {
 
 fn open(app: &App, key: &IdempotencyKey, body_hash: &str, stored: &StoredAnswer) -> Result<Answer, Unreadable> {
     let sealed: Sealed = stored.sealed.parse()?;
-    let plaintext = app.vault.unseal(&sealed, associated_data(key, body_hash, stored.status))?;
+    let plaintext = app.vault.unseal(&sealed, place_of_answer(key, body_hash, stored.status))?;
     Ok(serde_json::from_slice(&plaintext)?)
 }
 
-/// An answer is bound to its request, so an edit of the database cannot give it to another.
-fn associated_data(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
+/// What an answer is bound to: its request, so that an edit of the database cannot give it to another.
+pub fn place_of_answer(key: &IdempotencyKey, body_hash: &str, status: i64) -> AssociatedData {
     AssociatedData::new("idempotent answer")
         .with("workspace", &key.workspace_id)
         .with("caller", &key.caller)

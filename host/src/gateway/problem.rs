@@ -96,6 +96,11 @@ impl Problem {
         problem
     }
 
+    /// 409: what was read for this change is no longer what stands there.
+    pub fn changed_meanwhile() -> Self {
+        Problem::conflict("it was changed or deleted by another request in the meantime; read it again")
+    }
+
     /// 422 with a single fault.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
         Problem::invalid(vec![Fault { path: path.into(), message: message.into() }])

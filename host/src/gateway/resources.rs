@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::changes::Change;
+use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -195,10 +195,10 @@ pub async fn update(
         row.network = json!(network);
     }
     faults.check()?;
-    row.updated_at = app.clock.now();
+    row.updated_at = changed_at(&app, before.updated_at);
     let made = async {
-        if !app.store.update_resource(&row).await? {
-            return Err(Problem::not_found("resource"));
+        if !app.store.update_resource(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
         }
         Ok(app.changed().await?)
     };

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::changes::Change;
+use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -174,14 +174,14 @@ pub async fn update(
     if let Some(constraints) = change.scope_constraints {
         row.scope_constraints = json!(constraints.unwrap_or_default());
     }
-    row.updated_at = app.clock.now();
+    row.updated_at = changed_at(&app, before.updated_at);
     let made = async {
-        if !app.store.update_role(&row).await? {
-            return Err(Problem::not_found("role"));
+        if !app.store.update_role(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
         }
         Ok(app.changed().await?)
     };
-    let change = Change::new("role.update", &id).from(&Role::from(before)).to(&Role::from(row.clone()));
+    let change = Change::new("role.update", &id).from(&Role::from(before.clone())).to(&Role::from(row.clone()));
     change.made(&app, &caller, made).await?;
     Ok(Json(row.into()))
 }

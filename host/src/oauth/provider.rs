@@ -2,32 +2,44 @@
 
 use monstrum_manifest::{AuthKind, OauthConfig, ResourceType};
 use monstrum_store::OauthProviderRow;
-use monstrum_types::Secret;
+use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use url::Url;
 
 /// Seals a client secret for the provider that `row` describes: it opens for no other client and no other endpoint.
 pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
-    vault.seal(secret.expose().as_bytes(), associated_data(row))
+    vault.seal(secret.expose().as_bytes(), place_of(row))
 }
 
 /// The client secret of a provider; None for a public client.
 pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
     let Some(sealed) = &row.client_secret else { return Ok(None) };
-    let plaintext = vault.unseal(&sealed.parse()?, associated_data(row))?;
+    let plaintext = vault.unseal(&sealed.parse()?, place_of(row))?;
     let text = std::str::from_utf8(&plaintext).map_err(|_| VaultError::NotSealed { what: "it is not a text" })?;
     Ok(Some(Secret::new(text.to_owned())))
 }
 
-/// Where the secret goes is part of it, so that an edit of the row sends it nowhere else.
-fn associated_data(row: &OauthProviderRow) -> AssociatedData {
+fn place_of(row: &OauthProviderRow) -> AssociatedData {
+    let device_authorization_url = row.device_authorization_url.as_deref().unwrap_or_default();
+    place(row.workspace_id, row.id, &row.resource_type, &row.client_id, &row.token_url, device_authorization_url)
+}
+
+/// What a client's secret is bound to. Where it goes is part of it, so that an edit of the row sends it nowhere else.
+pub fn place(
+    workspace: WorkspaceId,
+    provider: OauthProviderId,
+    resource_type: &ResourceTypeId,
+    client_id: &str,
+    token_url: &str,
+    device_authorization_url: &str,
+) -> AssociatedData {
     AssociatedData::new("oauth provider")
-        .with("workspace", &row.workspace_id)
-        .with("provider", &row.id)
-        .with("resource_type", &row.resource_type)
-        .with("client_id", &row.client_id)
-        .with("token_url", &row.token_url)
-        .with("device_authorization_url", row.device_authorization_url.as_deref().unwrap_or_default())
+        .with("workspace", &workspace)
+        .with("provider", &provider)
+        .with("resource_type", resource_type)
+        .with("client_id", client_id)
+        .with("token_url", token_url)
+        .with("device_authorization_url", device_authorization_url)
 }
 
 /// The scopes that are asked for, in one text (RFC 6749, section 3.3).

@@ -131,6 +131,23 @@ pub struct Cost {
     pub credits: f64,
 }
 
+impl Cost {
+    /// The credits in millionths, as they are counted: fractions of a number do not add up exactly.
+    #[must_use]
+    pub fn credits_millionths(&self) -> i64 {
+        // A float that is too large for the number becomes the largest one.
+        #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
+        let millionths = (self.credits * 1e6).round() as i64;
+        millionths.max(0)
+    }
+
+    /// Whether there is nothing to be counted.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        self.tokens == 0 && self.credits_millionths() == 0
+    }
+}
+
 /// A rule about parameter values, which bindings and roles then constrain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

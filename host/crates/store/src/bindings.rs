@@ -146,12 +146,13 @@ impl Store {
         self.db.all(sql, args![resource_type, i64::from(limit)]).await
     }
 
-    /// Writes the row over the one of its id, bot and workspace; whether there was one.
-    pub async fn update_binding(&self, row: &BindingRow) -> Result<bool, StoreError> {
+    /// Writes the row over the one of its id, bot and workspace; whether there was one. Whoever has changed it since
+    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    pub async fn update_binding(&self, row: &BindingRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update bot_resources set resource_id = $4, role_id = $5, permissions = $6, scope_constraints = $7, \
                    delegate = $8, allow_calls = $9, allow_subscribe = $10, limits = $11, calls_per_minute = $12, \
                    enabled = $13, expires_at = $14, updated_at = $15 \
-                   where workspace_id = $1 and bot_id = $2 and id = $3";
+                   where workspace_id = $1 and bot_id = $2 and id = $3 and updated_at = $16";
         let args = args![
             row.workspace_id,
             row.bot_id,
@@ -168,6 +169,7 @@ impl Store {
             row.enabled,
             row.expires_at,
             row.updated_at,
+            before,
         ];
         Ok(self.change(sql, args).await? > 0)
     }

@@ -80,11 +80,12 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &BotRow| row.id).await
     }
 
-    /// Writes the row over the one of its id and workspace; whether there was one.
-    pub async fn update_bot(&self, row: &BotRow) -> Result<bool, StoreError> {
+    /// Writes the row over the one of its id and workspace; whether there was one. Whoever has changed it since
+    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    pub async fn update_bot(&self, row: &BotRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update bots set name = $3, description = $4, system_prompt = $5, model = $6, \
                    use_agent_sandbox = $7, monthly_token_budget = $8, updated_at = $9 \
-                   where workspace_id = $1 and id = $2";
+                   where workspace_id = $1 and id = $2 and updated_at = $10";
         let args = args![
             row.workspace_id,
             row.id,
@@ -95,6 +96,7 @@ impl Store {
             row.use_agent_sandbox,
             row.monthly_token_budget,
             row.updated_at,
+            before,
         ];
         Ok(self.change(sql, args).await? > 0)
     }

@@ -117,10 +117,17 @@ impl Store {
     }
 
     /// Writes the row over the one of its id and workspace whose sealed text was `sealed`, for a confirmation; whether
-    /// that was still there. Whoever saved or refreshed the credential in between wins.
-    pub async fn update_credential(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+    /// that was still there. Whoever has saved or refreshed the credential in between wins, and so does a refresh that is
+    /// under way: what it brings would have no place to go.
+    pub async fn update_credential(
+        &self,
+        row: &CredentialRow,
+        sealed: &str,
+        now: UtcMillis,
+    ) -> Result<bool, StoreError> {
         let sql = "update credentials set auth_method = $4, sealed = $5, key_version = $6, given_for = $7, \
-                   status = $8, expires_at = $9, updated_at = $10 where workspace_id = $1 and id = $2 and sealed = $3";
+                   status = $8, expires_at = $9, updated_at = $10 where workspace_id = $1 and id = $2 and sealed = $3 \
+                   and (refreshing_until is null or refreshing_until <= $11)";
         let args = args![
             row.workspace_id,
             row.id,
@@ -132,6 +139,7 @@ impl Store {
             &row.status,
             row.expires_at,
             row.updated_at,
+            now,
         ];
         Ok(self.change(sql, args).await? > 0)
     }

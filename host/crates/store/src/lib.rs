@@ -24,7 +24,9 @@ mod plugins;
 mod policy;
 mod resources;
 mod roles;
+mod sealed;
 mod trust;
+mod usage;
 mod workspaces;
 
 pub use audit::{AuditKind, AuditRow, CHANGE_FLAG, CallFilter, ScanPage, UnreadableRow};
@@ -43,5 +45,7 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
+pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;
+pub use usage::{Charge, Spent, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

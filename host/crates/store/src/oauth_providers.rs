@@ -105,11 +105,12 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &OauthProviderRow| row.id).await
     }
 
-    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one.
-    pub async fn update_oauth_provider(&self, row: &OauthProviderRow) -> Result<bool, StoreError> {
+    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
+    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    pub async fn update_oauth_provider(&self, row: &OauthProviderRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update oauth_providers set client_id = $3, client_secret = $4, authorization_url = $5, \
                    token_url = $6, device_authorization_url = $7, scopes = $8, updated_at = $9 \
-                   where workspace_id = $1 and id = $2";
+                   where workspace_id = $1 and id = $2 and updated_at = $10";
         let args = args![
             row.workspace_id,
             row.id,
@@ -120,6 +121,7 @@ impl Store {
             &row.device_authorization_url,
             &row.scopes,
             row.updated_at,
+            before,
         ];
         Ok(self.db.run(sql, args).await? > 0)
     }

@@ -80,11 +80,12 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &ResourceRow| row.id).await
     }
 
-    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one.
-    pub async fn update_resource(&self, row: &ResourceRow) -> Result<bool, StoreError> {
+    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
+    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update resources set name = $3, config = $4, network = $5, updated_at = $6 \
-                   where workspace_id = $1 and id = $2";
-        let args = args![row.workspace_id, row.id, &row.name, &row.config, &row.network, row.updated_at];
+                   where workspace_id = $1 and id = $2 and updated_at = $7";
+        let args = args![row.workspace_id, row.id, &row.name, &row.config, &row.network, row.updated_at, before];
         Ok(self.change(sql, args).await? > 0)
     }
 

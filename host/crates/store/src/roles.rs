@@ -81,10 +81,11 @@ impl Store {
         self.db.page(PAGE, Arg::from(workspace), page, |row: &RoleRow| row.id).await
     }
 
-    /// Writes the row over the one of its id and workspace; whether there was one.
-    pub async fn update_role(&self, row: &RoleRow) -> Result<bool, StoreError> {
+    /// Writes the row over the one of its id and workspace; whether there was one. Whoever has changed it since
+    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    pub async fn update_role(&self, row: &RoleRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update roles set name = $3, allowed_operations = $4, allowed_tools = $5, scope_constraints = $6, \
-                   updated_at = $7 where workspace_id = $1 and id = $2";
+                   updated_at = $7 where workspace_id = $1 and id = $2 and updated_at = $8";
         let args = args![
             row.workspace_id,
             row.id,
@@ -93,6 +94,7 @@ impl Store {
             &row.allowed_tools,
             &row.scope_constraints,
             row.updated_at,
+            before,
         ];
         Ok(self.change(sql, args).await? > 0)
     }

@@ -32,12 +32,12 @@ impl AuditKeys {
         let mut plaintext = Zeroizing::new(Vec::with_capacity(64));
         plaintext.extend_from_slice(self.chain.as_slice());
         plaintext.extend_from_slice(self.head.as_bytes());
-        vault.seal(&plaintext, associated(self.version))
+        vault.seal(&plaintext, AuditKeys::place(self.version))
     }
 
     /// Opens what [`AuditKeys::to_sealed`] sealed under the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
-        let plaintext = vault.unseal(sealed, associated(version))?;
+        let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
         let wrong = VaultError::NotSealed { what: "audit keys are 64 bytes" };
         let (chain, head) = plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is cut" })?;
         let head: &[u8; 32] = head.try_into().map_err(|_| wrong)?;
@@ -47,6 +47,12 @@ impl AuditKeys {
     fn assemble(version: u32, chain: Zeroizing<[u8; 32]>, head: &[u8; 32]) -> Self {
         let chain_mac = Hmac::new_from_slice(chain.as_slice()).expect("HMAC takes keys of any length");
         AuditKeys { version, chain, chain_mac, head: SigningKey::from_bytes(head) }
+    }
+
+    /// What the sealed record of this version is bound to.
+    #[must_use]
+    pub fn place(version: u32) -> AssociatedData {
+        AssociatedData::new("audit keys").with("version", &version)
     }
 
     /// The version that rows carry.
@@ -86,8 +92,4 @@ impl AuditKeys {
 
 fn tagged(head: &[u8]) -> Vec<u8> {
     [HEAD_TAG, head].concat()
-}
-
-fn associated(version: u32) -> AssociatedData {
-    AssociatedData::new("audit keys").with("version", &version)
 }

@@ -53,6 +53,29 @@ pub enum VaultError {
         /// What was expected, without what was found: it may be a key.
         what: &'static str,
     },
+    /// The key file could not be written anew. It is as it was.
+    #[error("failed to write key file `{}`; it is as it was", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The key file takes no more keys.
+    #[error("key file `{}` takes no more keys: remove old ones first", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Keys that were given as text do not say what they should.
+    #[error("the master keys are malformed{}: {what}", at(*line))]
+    MalformedText {
+        /// The line, from 1; 0 for the whole text.
+        line: usize,
+        /// What was expected, without what was found: it may be a key.
+        what: &'static str,
+    },
     /// The operating system gave no random bytes.
     #[error("the operating system gave no random bytes")]
     Random(#[source] getrandom::Error),
@@ -62,8 +85,8 @@ pub enum VaultError {
         /// What was expected.
         what: &'static str,
     },
-    /// The master key that sealed the record is not in the key file.
-    #[error("the record was sealed with master key version {version}, which the key file does not hold")]
+    /// The master key that sealed the record is not among those at hand.
+    #[error("the record was sealed with master key version {version}, which is not among the master keys")]
     UnknownKey {
         /// The version.
         version: u32,

@@ -7,17 +7,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use crate::{VaultError, random};
 
 /// Hundreds of keys fit; a file that is larger is something else.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
+/// A version of ten digits, a space, a key and the end of the line.
+const LINE_BYTES_MAX: usize = 10 + 1 + 64 + 1;
 
 /// The keys under which records are sealed, by version. The newest seals, all of them unseal.
 ///
 /// The file holds one key a line: its version and 64 hex digits. Losing it loses every secret, so it is written whole
-/// or not at all, and never over an existing one. Only its owner may have access to it.
+/// or not at all, and never over an existing one but by a rotation, which keeps what it holds. Only its owner may have
+/// access to it.
+#[derive(Clone)]
 pub struct MasterKeys {
     keys: BTreeMap<u32, Zeroizing<[u8; 32]>>,
     newest: u32,
@@ -65,9 +70,80 @@ impl MasterKeys {
 
     /// Makes the key file with one fresh key; fails where there is one already.
     pub fn create(path: &Path) -> Result<Self, VaultError> {
-        let key = Zeroizing::new(random::<32>()?);
-        write_new(path, &key).map_err(|source| VaultError::Create { path: path.to_owned(), source })?;
-        Ok(MasterKeys { keys: BTreeMap::from([(1, key)]), newest: 1 })
+        let keys = MasterKeys { keys: BTreeMap::from([(1, Zeroizing::new(random::<32>()?))]), newest: 1 };
+        write_new(path, &keys.to_text()).map_err(|source| VaultError::Create { path: path.to_owned(), source })?;
+        Ok(keys)
+    }
+
+    /// Reads keys that are given as text: the lines of a key file, between newlines or commas.
+    pub fn from_text(text: &str) -> Result<Self, VaultError> {
+        let mut lines = Zeroizing::new(Vec::with_capacity(text.len() + 1));
+        for line in text.trim().split([',', '\n']) {
+            if !lines.is_empty() {
+                lines.push(b'\n');
+            }
+            lines.extend_from_slice(line.trim().as_bytes());
+        }
+        parse(&lines).map_err(|(line, what)| VaultError::MalformedText { line, what })
+    }
+
+    /// Adds a fresh key to the file, which becomes the newest, and gives all keys of it. Whoever calls it sees to it that
+    /// no one else does at the same time.
+    pub fn add_fresh(path: &Path) -> Result<Self, VaultError> {
+        let mut keys = MasterKeys::open_there(path)?;
+        let full = || VaultError::Full { path: path.to_owned() };
+        keys.newest = keys.newest.checked_add(1).ok_or_else(full)?;
+        keys.keys.insert(keys.newest, Zeroizing::new(random::<32>()?));
+        keys.replace(path)?;
+        Ok(keys)
+    }
+
+    /// Removes every key from the file that is older than the newest of `verified`; the versions that are gone. The file
+    /// must hold that newest key: another one of its version would leave nothing that opens.
+    pub fn prune(path: &Path, verified: &MasterKeys) -> Result<Vec<u32>, VaultError> {
+        let mut keys = MasterKeys::open_there(path)?;
+        let (version, key) = verified.newest();
+        if !keys.key(version).is_some_and(|own| own.ct_eq(key).into()) {
+            return Err(VaultError::UnknownKey { version });
+        }
+        let removed: Vec<u32> = keys.keys.range(..version).map(|(version, _)| *version).collect();
+        if !removed.is_empty() {
+            keys.keys.retain(|own, _| *own >= version);
+            keys.replace(path)?;
+        }
+        Ok(removed)
+    }
+
+    /// The versions of the keys, oldest first.
+    pub fn versions(&self) -> impl Iterator<Item = u32> {
+        self.keys.keys().copied()
+    }
+
+    fn open_there(path: &Path) -> Result<Self, VaultError> {
+        let missing = || VaultError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() };
+        MasterKeys::open(path)?.ok_or_else(missing)
+    }
+
+    /// Writes the keys over the file, whole or not at all. It stays its owner's, whoever runs the rotation.
+    fn replace(&self, path: &Path) -> Result<(), VaultError> {
+        let text = self.to_text();
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(VaultError::Full { path: path.to_owned() });
+        }
+        write_over(path, &text).map_err(|source| VaultError::Write { path: path.to_owned(), source })
+    }
+
+    fn to_text(&self) -> Zeroizing<Vec<u8>> {
+        let mut text = Zeroizing::new(Vec::with_capacity(self.keys.len() * LINE_BYTES_MAX));
+        for (version, key) in &self.keys {
+            let mut digits = Zeroizing::new([0u8; 64]);
+            hex::encode_to_slice(key.as_slice(), digits.as_mut_slice()).expect("64 digits hold 32 bytes");
+            text.extend_from_slice(version.to_string().as_bytes());
+            text.push(b' ');
+            text.extend_from_slice(digits.as_slice());
+            text.push(b'\n');
+        }
+        text
     }
 
     /// The key that seals, with its version.
@@ -83,28 +159,40 @@ impl MasterKeys {
 
 /// Writes the file under another name first and links it into place: a crash leaves no half of a key file, and a file
 /// that is there already is never replaced.
-fn write_new(path: &Path, key: &[u8; 32]) -> std::io::Result<()> {
-    let mut digits = Zeroizing::new([0u8; 64]);
-    hex::encode_to_slice(key, digits.as_mut_slice()).expect("64 digits hold 32 bytes");
-    let draft = draft_of(path)?;
+fn write_new(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let draft = draft_of(path, &hex::encode(random::<8>().map_err(std::io::Error::other)?))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = file
-        .write_all(b"1 ")
-        .and_then(|()| file.write_all(digits.as_slice()))
-        .and_then(|()| file.write_all(b"\n"))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::hard_link(&draft, path));
+    let written = file.write_all(text).and_then(|()| file.sync_all()).and_then(|()| std::fs::hard_link(&draft, path));
     let removed = std::fs::remove_file(&draft);
     written?;
     removed?;
     File::open(folder_of(path))?.sync_all()
 }
 
-fn draft_of(path: &Path) -> std::io::Result<PathBuf> {
-    let suffix = random::<8>().map_err(std::io::Error::other)?;
+/// Writes the file beside itself first and renames it into place: after a crash it is the old one or the new one. The
+/// draft has one name, so that what a crash leaves of it, which are keys, is gone with the next attempt.
+fn write_over(path: &Path, text: &[u8]) -> std::io::Result<()> {
+    let draft = draft_of(path, "new")?;
+    match std::fs::remove_file(&draft) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let owner = std::fs::metadata(path)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let made = file.metadata()?;
+    if (made.uid(), made.gid()) != (owner.uid(), owner.gid()) {
+        std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    file.write_all(text)?;
+    file.sync_all()?;
+    std::fs::rename(&draft, path)?;
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn draft_of(path: &Path, suffix: &str) -> std::io::Result<PathBuf> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(ErrorKind::InvalidInput)?);
-    name.push(format!(".{}", hex::encode(suffix)));
+    name.push(format!(".{suffix}"));
     Ok(path.with_file_name(name))
 }
 

@@ -39,6 +39,17 @@ impl Vault {
         sealed.key_version != self.key_version()
     }
 
+    /// The keys of this vault.
+    #[must_use]
+    pub fn keys(&self) -> &MasterKeys {
+        &self.keys
+    }
+
+    /// Opens a record and seals what was in it anew, in the same place, with the newest master key.
+    pub fn reseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
+        self.seal(&self.unseal(sealed, aad.as_ref())?, aad)
+    }
+
     /// Seals `plaintext` for the place that `aad` names; it opens only with the same.
     pub fn seal(&self, plaintext: &[u8], aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
         let too_large = VaultError::TooLarge { max: PLAINTEXT_BYTES_MAX };

@@ -224,6 +224,68 @@ fn a_malformed_key_file_is_refused_without_showing_it() {
 }
 
 #[test]
+fn a_fresh_key_becomes_the_newest_and_the_older_ones_stay() {
+    let folder = folder();
+    let path = key_file(folder.path(), &line(3, "a1"));
+    let old = Vault::new(MasterKeys::open(&path).unwrap().unwrap());
+    let sealed = old.seal(PLAINTEXT, "place").unwrap();
+    // What an attempt has left that was killed half-way.
+    fs::write(folder.path().join(".master.key.new"), "half").unwrap();
+    let vault = Vault::new(MasterKeys::add_fresh(&path).unwrap());
+    assert_eq!(vault.keys().versions().collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+    assert!(fs::read_to_string(&path).unwrap().starts_with(&line(3, "a1")));
+
+    let resealed = vault.reseal(&sealed, "place").unwrap();
+    assert_eq!((resealed.key_version(), vault.needs_reseal(&sealed), vault.needs_reseal(&resealed)), (4, true, false));
+    assert!(matches!(vault.reseal(&sealed, "another place"), Err(VaultError::Refused { version: 3 })));
+    let read = Vault::new(MasterKeys::open(&path).unwrap().unwrap());
+    assert_eq!(&**read.unseal(&resealed, "place").unwrap(), PLAINTEXT);
+    assert!(matches!(old.unseal(&resealed, "place"), Err(VaultError::UnknownKey { version: 4 })));
+}
+
+#[test]
+fn pruning_leaves_the_newest_key_that_was_verified() {
+    let folder = folder();
+    let path = key_file(folder.path(), &(line(1, "a1") + &line(2, "b2") + &line(5, "c3")));
+    let keys = MasterKeys::open(&path).unwrap().unwrap();
+    let other = MasterKeys::from_text(&line(5, "d4")).unwrap();
+    assert!(matches!(MasterKeys::prune(&path, &other), Err(VaultError::UnknownKey { version: 5 })));
+    assert_eq!(MasterKeys::prune(&path, &keys).unwrap(), [1, 2]);
+    assert_eq!(fs::read_to_string(&path).unwrap(), line(5, "c3"));
+    assert!(MasterKeys::prune(&path, &keys).unwrap().is_empty());
+}
+
+#[test]
+fn a_key_file_that_is_full_or_gone_takes_no_key() {
+    let folder = folder();
+    let last = line(u32::MAX, "a1");
+    let path = key_file(folder.path(), &last);
+    assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Full { .. })));
+    let full: String = (1_000_000_000..1_000_000_862).map(|version| line(version, "a1")).collect();
+    fs::write(&path, &full).unwrap();
+    assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Full { .. })));
+    assert_eq!(fs::read_to_string(&path).unwrap(), full, "it is as it was");
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Read { .. })));
+    assert!(!path.exists(), "nothing is made");
+}
+
+#[test]
+fn keys_may_be_given_as_text() {
+    let (one, two) = (line(1, "a1"), line(2, "b2"));
+    for text in [format!("{one}{two}"), format!("{},{}", one.trim(), two.trim()), format!(" {}, {}\n", two.trim(), one)]
+    {
+        assert_eq!(MasterKeys::from_text(&text).unwrap().versions().collect::<Vec<_>>(), [1, 2], "{text:?}");
+    }
+    for text in ["", " ", &"a1".repeat(32), &format!("{one},{one}"), &format!("{},,{}", one.trim(), two.trim())] {
+        let error = MasterKeys::from_text(text).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.starts_with("the master keys are malformed") && !error.contains("a1a1"), "{text:?}: {error}");
+    }
+}
+
+#[test]
 fn a_folder_that_is_not_there_is_named() {
     let folder = folder();
     assert_eq!(refusal(&folder.path().join("absent/master.key")), "failed to create key file `KEY`");

@@ -19,6 +19,8 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
+        // The guide to backups uses it, and its commands are run.
+        setup::debian("sqlite3", "sqlite3")?;
         setup::postgresql()
     })?;
     steps.step("set-up: OAuth server", || setup::oauth_server(repository))?;

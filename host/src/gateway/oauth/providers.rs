@@ -14,7 +14,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::changes::Change;
+use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -170,7 +170,7 @@ pub async fn update(
     caller.admin()?;
     let absent = || Problem::not_found("OAuth provider");
     let before = app.store.oauth_provider(caller.workspace, id).await?.ok_or_else(absent)?;
-    let mut row = OauthProviderRow { updated_at: app.clock.now(), ..before.clone() };
+    let mut row = OauthProviderRow { updated_at: changed_at(&app, before.updated_at), ..before.clone() };
     row.client_id = change.client_id.unwrap_or(row.client_id);
     row.authorization_url = change.authorization_url.unwrap_or(row.authorization_url);
     row.token_url = change.token_url.unwrap_or(row.token_url);
@@ -191,8 +191,14 @@ pub async fn update(
         }
         None => {}
     }
-    let made = async { if app.store.update_oauth_provider(&row).await? { Ok(()) } else { Err(absent()) } };
-    let change = Change::new("oauth_provider.update", &id).from(&OauthProvider::from(before));
+    let made = async {
+        if app.store.update_oauth_provider(&row, before.updated_at).await? {
+            Ok(())
+        } else {
+            Err(Problem::changed_meanwhile())
+        }
+    };
+    let change = Change::new("oauth_provider.update", &id).from(&OauthProvider::from(before.clone()));
     change.to(&OauthProvider::from(row.clone())).made(&app, &caller, made).await?;
     Ok(Json(row.into()))
 }

@@ -39,11 +39,11 @@ pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
     let (mut credential, mut binding) = (there.credential.clone(), there.binding.clone());
     (role.workspace_id, bot.workspace_id, resource.workspace_id) = (ours, ours, ours);
     (credential.workspace_id, binding.workspace_id) = (ours, ours);
-    assert!(!store.update_role(&role).await.unwrap());
-    assert!(!store.update_bot(&bot).await.unwrap());
-    assert!(!store.update_resource(&resource).await.unwrap());
-    assert!(!store.update_credential(&credential, &credential.sealed).await.unwrap());
-    assert!(!store.update_binding(&binding).await.unwrap());
+    assert!(!store.update_role(&role, crate::rows::NOW).await.unwrap());
+    assert!(!store.update_bot(&bot, crate::rows::NOW).await.unwrap());
+    assert!(!store.update_resource(&resource, crate::rows::NOW).await.unwrap());
+    assert!(!store.update_credential(&credential, &credential.sealed, crate::rows::NOW).await.unwrap());
+    assert!(!store.update_binding(&binding, crate::rows::NOW).await.unwrap());
     let as_ours = KeyRow { workspace_id: Some(ours), ..key.clone() };
     assert!(!store.rotate_key(&as_ours, "mk_stolen", "stolen").await.unwrap());
     for workspace_id in [Some(ours), None] {
@@ -86,7 +86,7 @@ pub(crate) async fn nothing_is_joined_across_workspaces(store: &Store) {
     let mut ours_then_theirs = rows::binding(&here.bot, &here.resource, None);
     store.insert_binding(&ours_then_theirs).await.unwrap();
     ours_then_theirs.resource_id = there.resource.id;
-    unknown(store.update_binding(&ours_then_theirs).await.map(drop));
+    unknown(store.update_binding(&ours_then_theirs, crate::rows::NOW).await.map(drop));
     unknown(store.insert_bot(&rows::bot(monstrum_types::WorkspaceId::new(), "b")).await);
 }
 

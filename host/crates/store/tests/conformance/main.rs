@@ -12,8 +12,10 @@ mod oauth;
 mod policy;
 mod postgres;
 mod rows;
+mod sealed;
 mod sqlite;
 mod support;
+mod usage;
 
 macro_rules! cases {
     ($($group:ident { $($case:ident),+ $(,)? })+) => {
@@ -80,6 +82,18 @@ cases! {
         a_provider_is_asked_by_one_host_at_a_time,
         authorizations_end_with_what_they_are_for,
         one_host_refreshes_a_credential,
+    }
+    sealed {
+        sealed_records_are_walked_in_parts,
+        a_sealed_record_is_replaced_only_while_it_is_the_one_that_was_read,
+        a_group_of_sealed_records_is_replaced_whole_or_not_at_all,
+    }
+    usage {
+        calls_are_charged_up_to_the_budget,
+        months_and_tasks_have_accounts_of_their_own,
+        of_many_charges_at_once_exactly_those_fit_that_fit,
+        usage_stays_in_its_workspace_and_goes_with_its_bot,
+        sums_stop_at_the_largest_number,
     }
     audit {
         events_come_back_as_they_were,

@@ -68,8 +68,13 @@ pub(crate) async fn providers_come_and_go(store: &Store) {
     }
     row.client_secret = None;
     row.device_authorization_url = Some("https://id.example/device".to_owned());
-    assert!(store.update_oauth_provider(&row).await.unwrap());
-    assert!(!store.update_oauth_provider(&OauthProviderRow { workspace_id: theirs, ..row.clone() }).await.unwrap());
+    assert!(store.update_oauth_provider(&row, crate::rows::NOW).await.unwrap());
+    assert!(
+        !store
+            .update_oauth_provider(&OauthProviderRow { workspace_id: theirs, ..row.clone() }, crate::rows::NOW)
+            .await
+            .unwrap()
+    );
     assert_eq!(store.oauth_provider(ours, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.oauth_provider(theirs, row.id).await.unwrap(), None);
     let github = "github".parse().unwrap();

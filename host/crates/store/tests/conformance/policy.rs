@@ -44,12 +44,12 @@ pub(crate) async fn roles_come_and_go(store: &Store) {
     row.allowed_tools = Some(json!(["github_*"]));
     row.scope_constraints = json!({});
     row.updated_at = NOW.plus_ms(1);
-    assert!(store.update_role(&row).await.unwrap());
+    assert!(store.update_role(&row, crate::rows::NOW).await.unwrap());
     assert_eq!(store.role(workspace, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.roles(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
     assert!(store.delete_role(workspace, row.id).await.unwrap());
     assert!(!store.delete_role(workspace, row.id).await.unwrap());
-    assert!(!store.update_role(&row).await.unwrap());
+    assert!(!store.update_role(&row, crate::rows::NOW).await.unwrap());
     assert_eq!(store.role(workspace, row.id).await.unwrap(), None);
 }
 
@@ -65,12 +65,12 @@ pub(crate) async fn bots_come_and_go(store: &Store) {
     row.use_agent_sandbox = false;
     row.monthly_token_budget = None;
     row.updated_at = NOW.plus_ms(1);
-    assert!(store.update_bot(&row).await.unwrap());
+    assert!(store.update_bot(&row, crate::rows::NOW).await.unwrap());
     assert_eq!(store.bot(workspace, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.bots(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
     assert!(store.delete_bot(workspace, row.id).await.unwrap());
     assert!(!store.delete_bot(workspace, row.id).await.unwrap());
-    assert!(!store.update_bot(&row).await.unwrap());
+    assert!(!store.update_bot(&row, crate::rows::NOW).await.unwrap());
 }
 
 pub(crate) async fn resources_come_and_go(store: &Store) {
@@ -82,12 +82,12 @@ pub(crate) async fn resources_come_and_go(store: &Store) {
     row.config = json!({"z": 1, "a": [null, true, 1.5, "ü"]});
     row.network = json!({"allow_http": true});
     row.updated_at = NOW.plus_ms(1);
-    assert!(store.update_resource(&row).await.unwrap());
+    assert!(store.update_resource(&row, crate::rows::NOW).await.unwrap());
     assert_eq!(store.resource(workspace, row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.resources(workspace, &Page::first(50)).await.unwrap().items, [row.clone()]);
     assert!(store.delete_resource(workspace, row.id).await.unwrap());
     assert!(!store.delete_resource(workspace, row.id).await.unwrap());
-    assert!(!store.update_resource(&row).await.unwrap());
+    assert!(!store.update_resource(&row, crate::rows::NOW).await.unwrap());
 }
 
 pub(crate) async fn credentials_come_and_go(store: &Store) {
@@ -103,7 +103,10 @@ pub(crate) async fn credentials_come_and_go(store: &Store) {
     second.created_at = NOW.plus_ms(5);
     store.put_credential(&second).await.unwrap();
     assert_eq!(store.credential(workspace, resource.id).await.unwrap().as_ref(), Some(&second));
-    assert!(!store.update_credential(&first, &first.sealed).await.unwrap(), "the one that was replaced is gone");
+    assert!(
+        !store.update_credential(&first, &first.sealed, crate::rows::NOW).await.unwrap(),
+        "the one that was replaced is gone"
+    );
     let stood = second.sealed.clone();
 
     second.auth_method = "basic".to_owned();
@@ -113,8 +116,11 @@ pub(crate) async fn credentials_come_and_go(store: &Store) {
     second.status = "needs-authorization".to_owned();
     second.expires_at = Some(NOW);
     second.updated_at = NOW.plus_ms(9);
-    assert!(!store.update_credential(&second, &second.sealed).await.unwrap(), "another text stands there");
-    assert!(store.update_credential(&second, &stood).await.unwrap());
+    assert!(
+        !store.update_credential(&second, &second.sealed, crate::rows::NOW).await.unwrap(),
+        "another text stands there"
+    );
+    assert!(store.update_credential(&second, &stood, crate::rows::NOW).await.unwrap());
     assert_eq!(store.credentials(workspace, &Page::first(50)).await.unwrap().items, [second]);
     assert!(store.delete_credential(workspace, resource.id).await.unwrap());
     assert!(!store.delete_credential(workspace, resource.id).await.unwrap());
@@ -143,11 +149,11 @@ pub(crate) async fn bindings_come_and_go(store: &Store) {
     row.enabled = false;
     row.expires_at = None;
     row.updated_at = NOW.plus_ms(1);
-    assert!(store.update_binding(&row).await.unwrap());
+    assert!(store.update_binding(&row, crate::rows::NOW).await.unwrap());
     assert_eq!(store.bindings(workspace, row.bot_id, &Page::first(50)).await.unwrap().items, [row.clone()]);
     assert!(store.delete_binding(workspace, row.bot_id, row.id).await.unwrap());
     assert!(!store.delete_binding(workspace, row.bot_id, row.id).await.unwrap());
-    assert!(!store.update_binding(&row).await.unwrap());
+    assert!(!store.update_binding(&row, crate::rows::NOW).await.unwrap());
 }
 
 pub(crate) async fn keys_come_and_go(store: &Store) {
@@ -243,7 +249,7 @@ pub(crate) async fn names_are_unique_in_a_workspace(store: &Store) {
     let renamed = rows::role(workspace, "s");
     store.insert_role(&renamed).await.unwrap();
     let clash = monstrum_store::RoleRow { name: "r".to_owned(), ..renamed };
-    assert!(matches!(store.update_role(&clash).await, Err(StoreError::Conflict { .. })));
+    assert!(matches!(store.update_role(&clash, crate::rows::NOW).await, Err(StoreError::Conflict { .. })));
 }
 
 pub(crate) async fn what_is_bound_is_in_use(store: &Store) {
@@ -305,11 +311,11 @@ pub(crate) async fn every_change_bumps_the_generation(store: &Store) {
     let key = rows::key(Some(workspace), KeyKind::Bot, Some(there.bot.id), "k");
     store.insert_key(&key).await.unwrap();
     grown("insert a key", 1).await;
-    store.update_role(&there.role).await.unwrap();
-    store.update_bot(&there.bot).await.unwrap();
-    store.update_resource(&there.resource).await.unwrap();
-    store.update_credential(&there.credential, &there.credential.sealed).await.unwrap();
-    store.update_binding(&there.binding).await.unwrap();
+    store.update_role(&there.role, crate::rows::NOW).await.unwrap();
+    store.update_bot(&there.bot, crate::rows::NOW).await.unwrap();
+    store.update_resource(&there.resource, crate::rows::NOW).await.unwrap();
+    store.update_credential(&there.credential, &there.credential.sealed, crate::rows::NOW).await.unwrap();
+    store.update_binding(&there.binding, crate::rows::NOW).await.unwrap();
     store.rotate_key(&key, &key.prefix, "another").await.unwrap();
     grown("six updates", 6).await;
     assert!(store.insert_bot(&there.bot).await.is_err());

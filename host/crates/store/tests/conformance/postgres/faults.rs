@@ -90,7 +90,7 @@ async fn transactions_that_wait_for_each_other_both_succeed() {
     row.description = "changed".to_owned();
     let changing = tokio::spawn({
         let (store, row) = (store.clone(), row.clone());
-        async move { store.update_bot(&row).await }
+        async move { store.update_bot(&row, crate::rows::NOW).await }
     });
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                    and wait_event_type = 'Lock'";

@@ -1,0 +1,111 @@
+//! What calls have cost, and budgets that many calls want at once.
+
+use monstrum_store::{BotRow, Charge, Spent, Store, UsageRow};
+
+use crate::rows::{self, default_workspace, other_workspace};
+
+const MONTH: &str = "2026-11";
+
+async fn bot(store: &Store, budget: Option<i64>) -> BotRow {
+    let row = BotRow { monthly_token_budget: budget, ..rows::bot(default_workspace(store).await, "bot") };
+    store.insert_bot(&row).await.unwrap();
+    row
+}
+
+fn call<'a>(bot: &BotRow, tokens: i64, credits_millionths: i64) -> Charge<'a> {
+    let (workspace_id, bot_id) = (bot.workspace_id, bot.id);
+    Charge { workspace_id, bot_id, task_id: None, month: MONTH, tokens, credits_millionths }
+}
+
+fn month(month: &str, tokens: i64, credits_millionths: i64, calls: i64) -> UsageRow {
+    UsageRow { month: month.to_owned(), tokens, credits_millionths, calls }
+}
+
+pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
+    let bot = bot(store, Some(100)).await;
+    assert!(!store.charge(&call(&bot, 101, 0)).await.unwrap(), "the first may be too much already");
+    assert!(store.charge(&call(&bot, 60, 5)).await.unwrap());
+    assert!(!store.charge(&call(&bot, 41, 5)).await.unwrap());
+    assert!(store.charge(&call(&bot, 40, 0)).await.unwrap());
+    assert!(!store.charge(&call(&bot, 1, 0)).await.unwrap());
+    assert!(store.charge(&call(&bot, 0, 7)).await.unwrap(), "what costs no tokens needs no budget");
+    let usage = |task| store.usage(bot.workspace_id, bot.id, task);
+    assert_eq!(usage(None).await.unwrap(), [month(MONTH, 100, 12, 3)]);
+    let spent = |budget| Some(Spent { budget, tokens: 100 });
+    assert_eq!(store.spent(bot.workspace_id, bot.id, MONTH).await.unwrap(), spent(Some(100)));
+
+    // A budget that is changed counts at once, for what is spent already, too.
+    for (budget, fits) in [(Some(99), false), (Some(101), true), (Some(0), false), (None, true)] {
+        store.update_bot(&BotRow { monthly_token_budget: budget, ..bot.clone() }, crate::rows::NOW).await.unwrap();
+        assert_eq!(store.charge(&call(&bot, 1, 0)).await.unwrap(), fits, "{budget:?}");
+    }
+    assert_eq!(usage(None).await.unwrap(), [month(MONTH, 102, 12, 5)]);
+    assert_eq!(usage(Some("")).await.unwrap(), [month(MONTH, 102, 12, 5)], "calls of no task");
+}
+
+pub(crate) async fn months_and_tasks_have_accounts_of_their_own(store: &Store) {
+    let bot = bot(store, Some(10)).await;
+    let of = |task_id, month, tokens| Charge { task_id, month, ..call(&bot, tokens, 1) };
+    assert!(store.charge(&of(Some("a"), "2026-11", 6)).await.unwrap());
+    assert!(!store.charge(&of(Some("b"), "2026-11", 6)).await.unwrap(), "tasks share the bot's budget");
+    assert!(store.charge(&of(Some("b"), "2026-11", 4)).await.unwrap());
+    assert!(store.charge(&of(Some("a"), "2026-12", 10)).await.unwrap(), "a new month has a new budget");
+    assert!(store.charge(&of(Some("a"), "2027-01", 1)).await.unwrap());
+    let usage = async |task| store.usage(bot.workspace_id, bot.id, task).await.unwrap();
+    let all = [month("2027-01", 1, 1, 1), month("2026-12", 10, 1, 1), month("2026-11", 10, 2, 2)];
+    assert_eq!(usage(None).await, all);
+    assert_eq!(usage(Some("a")).await, [all[0].clone(), all[1].clone(), month("2026-11", 6, 1, 1)]);
+    assert_eq!(usage(Some("b")).await, [month("2026-11", 4, 1, 1)]);
+    assert!(usage(Some("c")).await.is_empty());
+}
+
+pub(crate) async fn of_many_charges_at_once_exactly_those_fit_that_fit(store: &Store) {
+    const FITTING: i64 = 10;
+    let bot = bot(store, Some(FITTING * 7 + 6)).await;
+    let charges = (0..64).map(|number| {
+        let (store, bot) = (store.clone(), bot.clone());
+        tokio::spawn(async move {
+            let task = format!("task {}", number % 3);
+            store.charge(&Charge { task_id: Some(&task), ..call(&bot, 7, 1) }).await.unwrap()
+        })
+    });
+    let mut charged = 0;
+    for charge in charges.collect::<Vec<_>>() {
+        charged += i64::from(charge.await.unwrap());
+    }
+    assert_eq!(charged, FITTING);
+    let all = store.usage(bot.workspace_id, bot.id, None).await.unwrap();
+    assert_eq!(all, [month(MONTH, FITTING * 7, FITTING, FITTING)]);
+    let mut by_task = 0;
+    for task in ["task 0", "task 1", "task 2"] {
+        let rows = store.usage(bot.workspace_id, bot.id, Some(task)).await.unwrap();
+        by_task += rows.iter().map(|row| row.tokens).sum::<i64>();
+    }
+    assert_eq!(by_task, FITTING * 7);
+}
+
+pub(crate) async fn usage_stays_in_its_workspace_and_goes_with_its_bot(store: &Store) {
+    let bot = bot(store, None).await;
+    let ours = other_workspace(store).await;
+    assert!(!store.charge(&Charge { workspace_id: ours, ..call(&bot, 1, 1) }).await.unwrap());
+    assert!(store.charge(&call(&bot, 1, 1)).await.unwrap());
+    for task in [None, Some("")] {
+        assert!(store.usage(ours, bot.id, task).await.unwrap().is_empty());
+        assert_eq!(store.usage(bot.workspace_id, bot.id, task).await.unwrap().len(), 1);
+    }
+    assert_eq!(store.spent(ours, bot.id, MONTH).await.unwrap(), None);
+    assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
+    assert!(store.usage(bot.workspace_id, bot.id, None).await.unwrap().is_empty());
+    assert!(!store.charge(&call(&bot, 1, 1)).await.unwrap(), "nobody is there to pay");
+}
+
+pub(crate) async fn sums_stop_at_the_largest_number(store: &Store) {
+    let bot = bot(store, None).await;
+    assert!(store.charge(&call(&bot, i64::MAX - 1, i64::MAX - 1)).await.unwrap());
+    assert!(!store.charge(&call(&bot, 2, 2)).await.unwrap());
+    assert!(store.charge(&call(&bot, 1, 2)).await.unwrap());
+    assert!(store.charge(&call(&bot, 0, i64::MAX)).await.unwrap());
+    let all = [month(MONTH, i64::MAX, i64::MAX, 3)];
+    assert_eq!(store.usage(bot.workspace_id, bot.id, None).await.unwrap(), all);
+    assert_eq!(store.usage(bot.workspace_id, bot.id, Some("")).await.unwrap(), all);
+}

@@ -1,0 +1,49 @@
+//! The data folder of a server that does not run, for the commands that work on it.
+
+use monstrum_types::SystemClock;
+use monstrum_vault::VaultError;
+
+use super::failure::Failure;
+use crate::boot::{Data, DataError, NODE_FILE};
+use crate::config::{MASTER_KEY_FILE, Settings};
+
+/// Opens the folder; its lock sees to it that no server runs there, and `running` says what to do where one does.
+pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Failure> {
+    let data_dir = &settings.data_dir;
+    // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
+    if ![MASTER_KEY_FILE, NODE_FILE].iter().any(|name| data_dir.join(name).is_file()) {
+        let message =
+            format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
+        return Err(Failure::new(message, "give --data-dir as to `monstrum serve`"));
+    }
+    Data::open_existing(settings, &SystemClock).await.map_err(|error| {
+        let hint = match &error {
+            DataError::InUse { .. } => running,
+            DataError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
+            _ => keys_hint(&error).unwrap_or("run it as the user who runs the server"),
+        };
+        Failure::from_error(&error, hint)
+    })
+}
+
+/// What to do where the master keys are not what the database was sealed with.
+pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
+    match error {
+        DataError::Vault(VaultError::Permissions { .. }) => {
+            Some("whoever has read the file has its secrets; if that may be, give new ones")
+        }
+        DataError::Vault(_) | DataError::MasterKeyMissing { .. } => {
+            Some("without its master key a server cannot read its secrets: put back the file of your backup")
+        }
+        DataError::WrongMasterKey { .. } => Some(
+            "nothing was changed; give the keys that belong to this database, or the database that belongs to them",
+        ),
+        DataError::NoMasterKey { .. } => {
+            Some("the keys are older than the database, or cut short: give those of its last rotation")
+        }
+        DataError::MasterKeyText(_) => {
+            Some("it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each")
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,147 @@
+//! What calls cost: charged to their bot and task before the plugin runs, or refused where the bot's budget has no room.
+//!
+//! The charge is one statement of the database, on disk before the plugin starts, so it holds for calls at once, on any host
+//! and over a restart. It is never given back: a call that was refused before this or has bad input costs nothing, one that ran
+//! costs what its manifest says, however it ended. A tool without a cost never comes here.
+
+use std::sync::Arc;
+
+use monstrum_manifest::Cost;
+use monstrum_store::{Charge, Spent, Store, StoreError};
+use monstrum_types::{BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
+
+use crate::executor::PermittedCall;
+
+/// The accounts of all bots.
+pub struct Ledger {
+    store: Store,
+    clock: Arc<dyn Clock>,
+}
+
+impl Ledger {
+    pub fn new(store: Store, clock: Arc<dyn Clock>) -> Ledger {
+        Ledger { store, clock }
+    }
+
+    /// Charges the call; the end of it where it may not run.
+    pub async fn charge(&self, call: &PermittedCall<'_>) -> Option<CallOutcome> {
+        let cost = call.resolved.tool().manifest.cost.filter(|cost| !cost.is_nothing())?;
+        let asked = call.call;
+        self.charge_cost(asked.workspace, asked.bot, asked.task_id.as_deref(), cost).await
+    }
+
+    async fn charge_cost(
+        &self,
+        workspace_id: WorkspaceId,
+        bot_id: BotId,
+        task_id: Option<&str>,
+        cost: Cost,
+    ) -> Option<CallOutcome> {
+        let month = month(self.clock.now());
+        let tokens = i64::try_from(cost.tokens).unwrap_or(i64::MAX);
+        let credits_millionths = cost.credits_millionths();
+        let charge = Charge { workspace_id, bot_id, task_id, month: &month, tokens, credits_millionths };
+        let refused = match self.store.charge(&charge).await {
+            Ok(true) => return None,
+            Ok(false) => self.store.spent(workspace_id, bot_id, &month).await,
+            Err(error) => Err(error),
+        };
+        Some(match refused {
+            Ok(Some(Spent { budget: Some(budget), tokens: spent })) => {
+                let message = format!(
+                    "this bot may spend {budget} tokens in {month} and has spent {spent}; this call costs {tokens}"
+                );
+                CallOutcome::error(Code::Budget, message).by_rule("budget")
+            }
+            // The bot or its budget went away in between, or an account is as full as a number can be.
+            Ok(_) => CallOutcome::error(Code::Budget, "this call cannot be charged; try again").by_rule("budget"),
+            Err(error) => unreadable(&error),
+        })
+    }
+}
+
+/// A call that cannot be charged does not run.
+fn unreadable(error: &StoreError) -> CallOutcome {
+    tracing::error!(%error, "a call could not be charged");
+    CallOutcome::error(Code::Unavailable, "the cost of this call cannot be written at present; try again")
+}
+
+/// The month of a moment, in UTC: `2026-11`.
+fn month(now: UtcMillis) -> String {
+    now.to_string().chars().take("YYYY-MM".len()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_store::{BotRow, DEFAULT_WORKSPACE, StoreOptions};
+    use monstrum_types::FixedClock;
+
+    use super::*;
+
+    const DAY_MS: i64 = 24 * 3600 * 1000;
+
+    struct Books {
+        ledger: Ledger,
+        clock: Arc<FixedClock>,
+        bot: BotRow,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Books {
+        /// With a bot that may spend `budget`, at noon of 30 November 2026.
+        async fn open(budget: i64) -> Books {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+            let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap();
+            let now: UtcMillis = "2026-11-30T12:00:00Z".parse().unwrap();
+            let bot = BotRow {
+                id: BotId::new(),
+                workspace_id: workspace.id,
+                name: "bot".to_owned(),
+                description: String::new(),
+                system_prompt: String::new(),
+                model: None,
+                use_agent_sandbox: false,
+                monthly_token_budget: Some(budget),
+                created_at: now,
+                updated_at: now,
+            };
+            store.insert_bot(&bot).await.unwrap();
+            let clock = Arc::new(FixedClock::new(now));
+            Books { ledger: Ledger::new(store, Arc::clone(&clock) as _), clock, bot, _folder: folder }
+        }
+
+        async fn charge(&self, cost: Cost) -> Result<(), (Code, String)> {
+            let refused = self.ledger.charge_cost(self.bot.workspace_id, self.bot.id, None, cost).await;
+            refused.map_or(Ok(()), |end| Err((end.code.unwrap(), end.message.unwrap())))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_new_month_has_a_new_budget() {
+        let books = Books::open(10).await;
+        let cost = Cost { tokens: 6, credits: 0.1 };
+        assert_eq!(books.charge(cost).await, Ok(()));
+        let refused = |month: &str| {
+            let message = format!("this bot may spend 10 tokens in {month} and has spent 6; this call costs 6");
+            Err((Code::Budget, message))
+        };
+        assert_eq!(books.charge(cost).await, refused("2026-11"));
+        books.clock.advance_ms(DAY_MS / 2 - 1);
+        assert_eq!(books.charge(cost).await, refused("2026-11"), "the last millisecond");
+        books.clock.advance_ms(1);
+        assert_eq!(books.charge(cost).await, Ok(()));
+        assert_eq!(books.charge(cost).await, refused("2026-12"));
+        let rows = books.ledger.store.usage(books.bot.workspace_id, books.bot.id, None).await.unwrap();
+        let rows: Vec<_> = rows.iter().map(|row| (row.month.as_str(), row.tokens, row.credits_millionths)).collect();
+        assert_eq!(rows, [("2026-12", 6, 100_000), ("2026-11", 6, 100_000)]);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_charged_does_not_run() {
+        let books = Books::open(10).await;
+        books.ledger.store.close().await;
+        let (code, _) = books.charge(Cost { tokens: 1, credits: 0.0 }).await.unwrap_err();
+        assert_eq!(code, Code::Unavailable);
+    }
+}

@@ -1,0 +1,256 @@
+//! Rotation of the master key: a fresh key becomes the newest, and every sealed record is opened and sealed anew with it.
+//!
+//! It works on the data folder of a server that does not run, and can be killed at any moment and run again. The key is
+//! on disk before the first record is sealed with it; records are replaced in small transactions, each only where it
+//! still is what was read; and a run that finds readable records of an older key finishes them before it would add one.
+//! Older keys stay in the file until [`Step::Prune`], which removes them once every record has opened with the newest.
+
+use monstrum_store::{IdempotencyKey, SealedColumn, SealedRow, Store, StoreError};
+use monstrum_vault::{AssociatedData, AuditKeys, MasterKeys, Sealed, Vault, VaultError};
+use serde::Serialize;
+
+use crate::boot::{AUDIT_KEYS, Data};
+use crate::config::MasterKeyPlace;
+use crate::credentials::{self, GivenFor};
+use crate::{gateway, oauth};
+
+/// Records at a time: their texts are held in memory, and one may have 16 MiB.
+const BATCH_RECORDS: u32 = 16;
+/// More are not named one by one.
+const UNREADABLE_NAMED_MAX: usize = 100;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Finish what an earlier run has left, or else add a key; then seal everything with the newest.
+    Rotate,
+    /// Add a key and seal nothing yet, for hosts that share a database: all must have it before records need it.
+    AddOnly,
+    /// Seal what is left with the newest key, see that everything opens with it, and remove the older ones.
+    Prune,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The version of the newest key.
+    pub key_version: u32,
+    /// Whether this run has added it.
+    pub added: bool,
+    /// How many sealed records there are.
+    pub records: u64,
+    /// How many of them were sealed anew.
+    pub resealed: u64,
+    /// The versions of the keys that are left.
+    pub key_versions: Vec<u32>,
+    /// The versions of the keys that were removed.
+    pub removed: Vec<u32>,
+    /// Records that do not open, a hundred at most.
+    pub unreadable: Vec<Unreadable>,
+}
+
+/// A record that does not open.
+#[derive(Clone, Debug, Serialize)]
+pub struct Unreadable {
+    pub table: &'static str,
+    /// The values of its primary key.
+    pub key: Vec<String>,
+    pub why: String,
+}
+
+/// Why a rotation did not take place, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum RotationError {
+    #[error("the master key cannot be rotated")]
+    Vault(#[from] VaultError),
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    #[error("{place} cannot be written: it is a variable of the environment")]
+    Variable { place: String, next_version: u32 },
+    #[error("{records} records are still sealed with an older key than version {key_version}")]
+    Unfinished { records: u64, key_version: u32 },
+    #[error("{records} sealed records do not open, so no key is removed")]
+    Unreadable { records: u64, first: Unreadable },
+}
+
+/// Told how many records have been looked at, and how many there are.
+pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
+/// Rotates the master key of an open folder.
+pub async fn run(
+    data: &Data,
+    place: &MasterKeyPlace,
+    step: Step,
+    progress: Progress<'_>,
+) -> Result<Report, RotationError> {
+    let mut vault = Vault::new(data.vault.keys().clone());
+    let mut added = false;
+    let mut walked = walk(&data.store, &vault, step != Step::AddOnly, progress).await?;
+    if step == Step::AddOnly && walked.older > 0 {
+        return Err(RotationError::Unfinished { records: walked.older, key_version: vault.key_version() });
+    }
+    if step != Step::Prune && walked.older == 0 {
+        vault = Vault::new(add_key(place, &vault)?);
+        added = true;
+        if step == Step::Rotate {
+            walked = walk(&data.store, &vault, true, progress).await?;
+        }
+    }
+    let mut removed = Vec::new();
+    if step == Step::Prune {
+        // Others may have written since: what is removed never comes back, so everything is looked at once more.
+        let again = walk(&data.store, &vault, false, progress).await?;
+        removed = prune(place, &vault, again)?;
+    }
+    let mut key_versions: Vec<u32> = vault.keys().versions().collect();
+    key_versions.retain(|version| !removed.contains(version));
+    let Walked { records, resealed, unreadable, .. } = walked;
+    Ok(Report { key_version: vault.key_version(), added, records, resealed, key_versions, removed, unreadable })
+}
+
+fn add_key(place: &MasterKeyPlace, vault: &Vault) -> Result<MasterKeys, RotationError> {
+    match place {
+        MasterKeyPlace::File(path) => Ok(MasterKeys::add_fresh(path)?),
+        MasterKeyPlace::Variable(_) => Err(RotationError::Variable {
+            place: place.to_string(),
+            next_version: vault.key_version().saturating_add(1),
+        }),
+    }
+}
+
+fn prune(place: &MasterKeyPlace, vault: &Vault, walked: Walked) -> Result<Vec<u32>, RotationError> {
+    let key_version = vault.key_version();
+    if let Some(first) = walked.unreadable.into_iter().next() {
+        return Err(RotationError::Unreadable { records: walked.unreadable_count, first });
+    }
+    if walked.older > 0 {
+        return Err(RotationError::Unfinished { records: walked.older, key_version });
+    }
+    match place {
+        MasterKeyPlace::File(path) => Ok(MasterKeys::prune(path, vault.keys())?),
+        // It is told which lines of the variable are not needed any more.
+        MasterKeyPlace::Variable(_) => Ok(vault.keys().versions().filter(|version| *version < key_version).collect()),
+    }
+}
+
+/// What was found on the way through all records.
+#[derive(Default)]
+struct Walked {
+    records: u64,
+    /// Readable, but sealed with an older key when they were read.
+    older: u64,
+    resealed: u64,
+    unreadable_count: u64,
+    unreadable: Vec<Unreadable>,
+}
+
+/// Opens every record, and seals those of older keys anew if `is_resealing`.
+async fn walk(
+    store: &Store,
+    vault: &Vault,
+    is_resealing: bool,
+    progress: Progress<'_>,
+) -> Result<Walked, RotationError> {
+    let mut total = 0;
+    for column in SealedColumn::ALL {
+        total += store.count_sealed(column).await?;
+    }
+    let mut walked = Walked::default();
+    progress(0, total);
+    for column in SealedColumn::ALL {
+        let mut behind: Option<Vec<String>> = None;
+        loop {
+            let page = store.sealed_records(column, behind.as_deref(), BATCH_RECORDS).await?;
+            let Some(last) = page.last() else { break };
+            behind = Some(last.key.clone());
+            let replacements = walked.look_at(column, page, vault);
+            progress(walked.records, total);
+            if is_resealing && !replacements.is_empty() {
+                walked.resealed += store.replace_sealed(column, &replacements, vault.key_version()).await?;
+            }
+        }
+    }
+    Ok(walked)
+}
+
+impl Walked {
+    /// The records of a page that are of older keys, each with its text under the newest.
+    fn look_at(&mut self, column: SealedColumn, page: Vec<SealedRow>, vault: &Vault) -> Vec<(SealedRow, String)> {
+        let mut replacements = Vec::new();
+        for row in page {
+            self.records += 1;
+            match resealed(column, &row, vault) {
+                Ok(None) => {}
+                Ok(Some(text)) => {
+                    self.older += 1;
+                    replacements.push((row, text));
+                }
+                Err(error) => {
+                    self.unreadable_count += 1;
+                    if self.unreadable.len() < UNREADABLE_NAMED_MAX {
+                        let why = error.to_string();
+                        self.unreadable.push(Unreadable { table: column.table(), key: row.key, why });
+                    }
+                }
+            }
+        }
+        replacements
+    }
+}
+
+/// Why a record does not open.
+#[derive(Debug, thiserror::Error)]
+enum Unopened {
+    #[error(transparent)]
+    Vault(#[from] VaultError),
+    #[error("what it is bound to cannot be read")]
+    Place,
+}
+
+/// The record under the newest key; `None` where it is already. Either way it has been opened.
+fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Option<String>, Unopened> {
+    let place = place_of(column, row).ok_or(Unopened::Place)?;
+    let sealed: Sealed = row.sealed.parse()?;
+    if vault.needs_reseal(&sealed) {
+        return Ok(Some(vault.reseal(&sealed, place)?.to_string()));
+    }
+    vault.unseal(&sealed, place)?;
+    Ok(None)
+}
+
+/// What a record is bound to: for each column what whoever sealed it has said. `None` where the row does not tell.
+fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
+    match (column, row.key.as_slice(), row.bound.as_slice()) {
+        (SealedColumn::Credentials, [id], [workspace, resource, given_for]) => {
+            let given_for: GivenFor = serde_json::from_str(given_for).ok()?;
+            let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
+            Some(credentials::place(workspace, resource, id.parse().ok()?, &given_for))
+        }
+        (SealedColumn::IdempotencyAnswers, [workspace, caller, route, key], [body_hash, status]) => {
+            let (workspace_id, caller) = (workspace.parse().ok()?, caller.parse().ok()?);
+            let key = IdempotencyKey { workspace_id, caller, route: route.clone(), key: key.clone() };
+            Some(gateway::place_of_answer(&key, body_hash, status.parse().ok()?))
+        }
+        (
+            SealedColumn::OauthClientSecrets,
+            [id],
+            [workspace, resource_type, client_id, token_url, device_authorization_url],
+        ) => Some(oauth::provider::place(
+            workspace.parse().ok()?,
+            id.parse().ok()?,
+            &resource_type.parse().ok()?,
+            client_id,
+            token_url,
+            device_authorization_url,
+        )),
+        (SealedColumn::OauthFlows, [id], [workspace, resource, provider, given_for]) => {
+            let given_for = serde_json::from_str(given_for).ok()?;
+            let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
+            Some(oauth::place(workspace, id.parse().ok()?, resource, provider.parse().ok()?, &given_for))
+        }
+        (SealedColumn::InstanceKeys, [name, version], []) if name == AUDIT_KEYS => {
+            Some(AuditKeys::place(version.parse().ok()?))
+        }
+        _ => None,
+    }
+}

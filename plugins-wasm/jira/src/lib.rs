@@ -1,0 +1,99 @@
+//! The Jira plugin: listing and creating issues by the REST API of Jira Cloud.
+//!
+//! What a bot may do is declared in `monstrum.yaml` and enforced by the host. What is left to the plugin is to send the
+//! right request, and to see that no parameter becomes a query for more than the project that was authorised.
+
+#![forbid(unsafe_code)]
+
+mod project;
+mod query;
+#[cfg(test)]
+mod tests;
+
+use monstrum_sdk::log::{self, Level};
+use monstrum_sdk::{Error, Executor, Http, Map, Operations, Outcome, Request, Value, json, operations};
+
+use project::ProjectKey;
+
+const USER_AGENT: &str = concat!("monstrum-jira/", env!("CARGO_PKG_VERSION"));
+/// What the manifest says where a caller names no number.
+const RESULTS_DEFAULT: u64 = 50;
+/// What the manifest says where a caller names no type.
+const ISSUE_TYPE_DEFAULT: &str = "Task";
+/// Enough for Jira's own message, and little enough for a model's context.
+const ERROR_BODY_CHARS_MAX: usize = 200;
+const NOT_FOUND: u16 = 404;
+
+struct Jira;
+
+impl Executor for Jira {
+    const OPERATIONS: Operations = operations! {
+        "issue.read" => issue_list,
+        "issue.write" => issue_create,
+    };
+
+    fn handle_error(&self, _: &Request, error: Error) -> Outcome {
+        match error {
+            Error::Http { status, body } => {
+                log::write(Level::Error, "Jira API error", &[("status", status.into())]);
+                let body: String = body.chars().take(ERROR_BODY_CHARS_MAX).collect();
+                Outcome::Error(format!("Jira API error: {status} - {body}"))
+            }
+            Error::Host(failure) => {
+                log::write(Level::Error, "Jira request error", &[("code", failure.code.as_str().into())]);
+                Outcome::Error(format!("Jira request error: {failure}"))
+            }
+            other => other.into(),
+        }
+    }
+}
+
+monstrum_sdk::export!(Jira);
+
+fn issue_list(request: &Request) -> Result<Value, Error> {
+    let project = ProjectKey::of(request)?;
+    let jql = query::issues_of(&project, given_text(request, "status")?.as_deref())?;
+    let results_max = request.optional_param::<u64>("max_results")?.unwrap_or(RESULTS_DEFAULT);
+    if results_max == 0 {
+        return Err(Error::message("max_results must be at least 1"));
+    }
+    let http = http(request);
+    let search = |path: &'static str| http.get(path).query("jql", &jql).query("maxResults", results_max);
+    // Without `fields` this search answers with bare ids.
+    let response = search("/rest/api/3/search/jql").query("fields", "*navigable").send()?;
+    if response.status() == NOT_FOUND {
+        // A Jira that is older than this search has the one before it, which Jira Cloud has taken away.
+        return search("/rest/api/3/search").json();
+    }
+    response.error_for_status()?.json()
+}
+
+fn issue_create(request: &Request) -> Result<Value, Error> {
+    let project = ProjectKey::of(request)?;
+    let summary = given_text(request, "summary")?.ok_or_else(|| Error::message("summary is required"))?;
+    let issue_type = given_text(request, "issue_type")?.unwrap_or_else(|| ISSUE_TYPE_DEFAULT.to_owned());
+    let mut fields = Map::new();
+    fields.insert("project".to_owned(), json!({ "key": project.as_str() }));
+    fields.insert("summary".to_owned(), summary.into());
+    if let Some(text) = given_text(request, "description")? {
+        fields.insert("description".to_owned(), document(&text));
+    }
+    fields.insert("issuetype".to_owned(), json!({ "name": issue_type }));
+    http(request).post("/rest/api/3/issue").body_json(&json!({ "fields": fields })).json()
+}
+
+/// A text in Atlassian's document format, one paragraph a line. The format has no empty texts.
+fn document(text: &str) -> Value {
+    let paragraph = |line: &str| json!({ "type": "paragraph", "content": [{ "type": "text", "text": line }] });
+    let content: Vec<Value> = text.lines().filter(|line| !line.trim().is_empty()).map(paragraph).collect();
+    json!({ "type": "doc", "version": 1, "content": content })
+}
+
+fn http(request: &Request) -> Http {
+    Http::new(request).header("Accept", "application/json").header("User-Agent", USER_AGENT)
+}
+
+/// A text that is there and not blank.
+fn given_text(request: &Request, name: &str) -> Result<Option<String>, Error> {
+    Ok(request.optional_param::<String>(name)?.filter(|text| !text.trim().is_empty()))
+}

@@ -1,0 +1,271 @@
+//! The walls between workspaces, from the outside: two tenants with the same names everywhere, and every route of the
+//! description asked with the keys of one and the ids of the other. A new route is walked as soon as it is described.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::{Api, Postgres, Server};
+
+use crate::http::{made, send, workspace};
+use crate::world::{World, text};
+
+/// Whose things have no tenant: what they answer is looked through for those of the other one all the same.
+const OF_THE_INSTANCE: [&str; 3] = ["plugins", "resource-types", "trust"];
+const NAME: &str = "same";
+
+/// One of two that know nothing of each other.
+struct Tenant {
+    /// A word that everything has that the tenant wrote.
+    marker: &'static str,
+    workspace: String,
+    admin: Api,
+    operator: Api,
+    bot_key: Api,
+    /// What `{id}` is in the routes of a collection, and the other parameters of paths.
+    ids: BTreeMap<&'static str, String>,
+}
+
+impl Tenant {
+    async fn settle(world: &World, marker: &'static str) -> Result<Tenant> {
+        let name = format!("tenant-{marker}");
+        let admin = workspace(&world.api, &name).await?;
+        let (_, workspaces) = world.api.get("/api/workspaces").await?;
+        let items = workspaces["items"].as_array().context("workspaces are a list")?;
+        let workspace = items.iter().find(|item| item["name"] == name.as_str()).context("it is there")?;
+        let key = async |body: Value| -> Result<(String, Api)> {
+            let (status, key) = admin.post("/api/keys", &body).await?;
+            ensure!(status == 201, "{key}");
+            Ok((text(&key["id"]).to_owned(), admin.with_key(text(&key["key"]))))
+        };
+        let described = json!({ "name": NAME, "description": marker, "system_prompt": marker });
+        let bot = made(&admin, "/api/bots", &described).await?;
+        let role =
+            made(&admin, "/api/roles", &json!({ "name": NAME, "allowed_operations": ["*"], "allowed_tools": ["*"] }))
+                .await?;
+        let resource = admin.resource("test-echo", NAME, &format!("{}/{marker}", world.github.url())).await?;
+        admin.token(&resource, &format!("secret-of-{marker}")).await?;
+        let binding = admin.bind(&bot, &resource, &role, &json!({ "repos": [marker] })).await?;
+        let (operator_id, operator) = key(json!({ "name": NAME, "kind": "operator" })).await?;
+        let (_, bot_key) = key(json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?;
+        let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
+        ensure!(call["status"] == "success", "{call}");
+        let ids = BTreeMap::from([
+            ("workspaces", text(&workspace["id"]).to_owned()),
+            ("keys", operator_id),
+            ("bots", bot),
+            ("roles", role),
+            ("resources", resource),
+            ("binding_id", binding),
+            ("request_id", text(&call["request_id"]).to_owned()),
+        ]);
+        Ok(Tenant { marker, workspace: name, admin, operator, bot_key, ids })
+    }
+
+    fn id(&self, of: &str) -> &str {
+        self.ids.get(of).map_or("", String::as_str)
+    }
+
+    fn keys(&self) -> [(&'static str, &Api); 3] {
+        [("admin", &self.admin), ("operator", &self.operator), ("bot", &self.bot_key)]
+    }
+
+    /// A path of the description with the ids of this tenant.
+    fn path(&self, template: &str) -> String {
+        let collection = template.split('/').nth(2).unwrap_or_default();
+        let mut path = template.replace("{tool}", "test_echo_run").replace("{name}", "test-echo");
+        path = path.replace("{binding_id}", self.id("binding_id")).replace("{request_id}", self.id("request_id"));
+        let id = match collection {
+            "resource-types" => "test-echo",
+            // What a collection of its own has no id here is asked for by one of this tenant that it may not know either.
+            _ => self.ids.get(collection).map_or_else(|| self.id("bots"), String::as_str),
+        };
+        path.replace("{id}", id)
+    }
+
+    /// Everything that the tenant has, as its admin reads it, but for what reading changes.
+    async fn all(&self) -> Result<Vec<Value>> {
+        let bot = format!("/api/bots/{}", self.id("bots"));
+        let paths = ["/api/bots", "/api/roles", "/api/resources", "/api/keys", "/api/audit"].map(str::to_owned);
+        let of_bot = ["", "/resources", "/tools", "/usage"].map(|rest| format!("{bot}{rest}"));
+        let read = paths.into_iter().chain(of_bot).map(async |path| {
+            let (status, mut body) = self.admin.get(&path).await?;
+            ensure!(status == 200, "{path}: {status} {body}");
+            for item in body["items"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                item.remove("last_used_at");
+            }
+            Ok(body)
+        });
+        try_join_all(read).await
+    }
+
+    /// An error if an answer to another tenant has anything of this one that `sent` did not have.
+    fn is_hidden_in(&self, answer: &str, sent: &str) -> Result<()> {
+        let ids = self.ids.values().map(String::as_str).filter(|id| !sent.contains(id));
+        let secret = format!("secret-of-{}", self.marker);
+        let texts = [self.marker, secret.as_str(), self.workspace.as_str()];
+        for word in ids.chain(texts) {
+            ensure!(!answer.contains(word), "`{word}` is in {answer}");
+        }
+        Ok(())
+    }
+}
+
+/// A body that the route takes, with nothing of another tenant in it.
+fn body(method: &str, template: &str, own: &Tenant) -> Option<Value> {
+    match (method, template) {
+        ("PUT", "/api/resources/{id}/credential") => {
+            Some(json!({ "auth_method": "token", "fields": { "access_token": "a-stolen-place" } }))
+        }
+        ("POST", "/api/bots/{id}/resources") => {
+            Some(json!({ "resource_id": own.id("resources"), "role_id": own.id("roles") }))
+        }
+        ("PATCH", "/api/bots/{id}/resources/{binding_id}") => Some(json!({ "enabled": false })),
+        ("PATCH", _) => Some(json!({ "name": "taken" })),
+        ("POST", "/api/keys/{id}/rotate" | "/api/resources/{id}/credential/confirm" | "/api/plugins/{name}/reload")
+        | ("GET" | "DELETE", _) => None,
+        _ => Some(json!({})),
+    }
+}
+
+async fn ask(api: &Api, method: &str, path: &str, body: Option<&Value>) -> Result<(u16, String)> {
+    let mut request = api.request(method.parse()?, path);
+    if let Some(body) = body {
+        request = request.json(body);
+    }
+    let (status, headers, answer) = send(request).await?;
+    Ok((status, format!("{headers:?} {answer}")))
+}
+
+/// Every route that names something in its path, with all of it the other's; and every list, of which only the own part may be
+/// there. How many requests that were.
+async fn walk(description: &Value, own: &Tenant, other: &Tenant) -> Result<usize> {
+    let mut requests = 0;
+    for (template, item) in description["paths"].as_object().context("a description has paths")? {
+        for method in item.as_object().context("a path has methods")?.keys().map(|method| method.to_uppercase()) {
+            let collection = template.split('/').nth(2).unwrap_or_default();
+            let names = template.contains('{');
+            // A bare collection is created in; that is the caller's own affair.
+            if !names && method != "GET" {
+                continue;
+            }
+            let path = other.path(template);
+            let body = body(&method, template, own);
+            for (kind, api) in own.keys() {
+                let (status, answer) = ask(api, &method, &path, body.as_ref()).await?;
+                let sent = format!("{path} {}", body.clone().unwrap_or_default());
+                let told = || format!("{kind} of {}: {method} {template}: {status} {answer}", own.marker);
+                other.is_hidden_in(&answer, &sent).with_context(told)?;
+                let is_refused = matches!(status, 403 | 404);
+                ensure!(!names || OF_THE_INSTANCE.contains(&collection) || is_refused, "{}", told());
+                ensure!(status < 500, "{}", told());
+                requests += 1;
+            }
+        }
+    }
+    Ok(requests)
+}
+
+/// Own things that are to point at the other's: in bodies, in queries, behind cursors and by the header of root keys.
+async fn point(own: &Tenant, other: &Tenant) -> Result<()> {
+    let bot = format!("/api/bots/{}", own.id("bots"));
+    let (bindings, call) = (format!("{bot}/resources"), format!("{bot}/tools/test_echo_run/call"));
+    let check = format!("{bot}/tools/test_echo_run/check");
+    let binding = format!("{bindings}/{}", own.id("binding_id"));
+    let foreign_binding = format!("{bindings}/{}", other.id("binding_id"));
+    let [theirs, role, resource] = ["bots", "roles", "resources"].map(|of| other.id(of));
+    let attempts = [
+        (Method::POST, "/api/keys", json!({ "name": "stolen", "kind": "bot", "bot_id": theirs })),
+        (Method::POST, &bindings, json!({ "resource_id": resource, "role_id": own.id("roles") })),
+        (Method::POST, &bindings, json!({ "resource_id": own.id("resources"), "role_id": role })),
+        (Method::PATCH, &binding, json!({ "role_id": role })),
+        (Method::PATCH, &foreign_binding, json!({ "enabled": false })),
+        (Method::DELETE, &foreign_binding, Value::Null),
+        (Method::POST, &call, json!({ "params": { "repo": other.marker }, "resource_id": resource })),
+        (Method::POST, &check, json!({ "params": {}, "resource_id": resource })),
+    ];
+    let queries = [
+        format!("/api/audit?bot_id={theirs}"),
+        format!("/api/audit/export?bot_id={theirs}"),
+        format!("/api/bots?cursor={}", "019a0000-0000-7000-8000-000000000000"),
+        format!("/api/roles?cursor={role}"),
+        format!("/api/resources?cursor={resource}&limit=1000"),
+        format!("/api/keys?cursor={}", other.id("keys")),
+    ];
+    for path in &queries {
+        for (kind, api) in own.keys() {
+            let (status, answer) = ask(api, "GET", path, None).await?;
+            other.is_hidden_in(&answer, path).with_context(|| format!("{kind}: GET {path}: {status} {answer}"))?;
+        }
+    }
+    for workspace in [other.workspace.as_str(), other.id("workspaces")] {
+        let request = own.admin.request(Method::GET, "/api/bots").header("Monstrum-Workspace", workspace);
+        let (status, _, answer) = send(request).await?;
+        other.is_hidden_in(&answer.to_string(), workspace).with_context(|| format!("{status} {answer}"))?;
+    }
+    // Last, for what a tenant has asked for is in its own audit.
+    for (method, path, body) in attempts {
+        let (status, answer) = ask(&own.admin, method.as_str(), path, Some(&body)).await?;
+        let told = format!("{method} {path} {body}: {status} {answer}");
+        let ran = answer.contains("\"status\":\"success\"") || answer.contains("\"decision\":\"allow\"");
+        ensure!(matches!(status, 403 | 404 | 409 | 422) || (status == 200 && !ran), "{told}");
+        other.is_hidden_in(&answer, &body.to_string()).context(told)?;
+    }
+    Ok(())
+}
+
+/// An `Idempotency-Key` is a caller's own: the same one of two tenants makes two things.
+async fn keep_apart(one: &Tenant, two: &Tenant) -> Result<()> {
+    let mut ids = Vec::new();
+    for tenant in [one, two] {
+        let request = tenant.admin.request(Method::POST, "/api/roles").header("Idempotency-Key", "k");
+        let (status, headers, answer) = send(request.json(&json!({ "name": "kept", "allowed_tools": [] }))).await?;
+        ensure!(status == 201 && !headers.contains_key("idempotent-replayed"), "{status} {answer}");
+        ids.push(text(&answer["id"]).to_owned());
+    }
+    ensure!(ids[0] != ids[1], "both have {}", ids[0]);
+    Ok(())
+}
+
+async fn matrix(server: Server) -> Result<()> {
+    let world = World::on(server).await?;
+    let (_, description) = world.api.get("/api/openapi.json").await?;
+    let one = Tenant::settle(&world, "amber").await?;
+    let two = Tenant::settle(&world, "basalt").await?;
+    keep_apart(&one, &two).await?;
+    // Twice each way, and with what each of them has read and called in between, so that nothing kept for one serves the other.
+    for (own, other) in [(&one, &two), (&two, &one), (&one, &two), (&two, &one)] {
+        let before = other.all().await?;
+        let requests = walk(&description, own, other).await?;
+        ensure!(requests > 100, "only {requests} requests");
+        ensure!(before == other.all().await?, "{} has changed {}", own.marker, other.marker);
+        let answer = other.admin.call(other.id("bots"), "test_echo_run", &json!({ "repo": other.marker })).await?;
+        ensure!(answer["status"] == "success", "{answer}");
+    }
+    for tenant in [&one, &two] {
+        for body in tenant.all().await? {
+            let stranger = if tenant.marker == one.marker { &two } else { &one };
+            stranger.is_hidden_in(&body.to_string(), "").context("what the tenant itself reads")?;
+        }
+    }
+    for (own, other) in [(&one, &two), (&two, &one)] {
+        let before = other.all().await?;
+        point(own, other).await?;
+        ensure!(before == other.all().await?, "{} has changed {}", own.marker, other.marker);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_route_leads_from_one_workspace_into_another() -> Result<()> {
+    matrix(Server::prepare(&["test-echo"])?).await
+}
+
+#[tokio::test]
+async fn on_postgresql_it_is_the_same() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    postgres.sql("postgres", "create database monstrum")?;
+    matrix(Server::prepare(&["test-echo"])?.variable("MONSTRUM_DATABASE_URL", &postgres.url("monstrum"))).await
+}

@@ -1,0 +1,78 @@
+//! What docs/backup.md says, done by its own words.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use support::Server;
+use tokio::process::Command;
+
+use super::Secrets;
+use crate::world::World;
+
+const GUIDE: &str = include_str!("../../docs/backup.md");
+
+/// The commands of the guide below this heading: the lines that are indented by four.
+fn commands(heading: &str) -> Result<String> {
+    let section = GUIDE.split("\n## ").find(|section| section.starts_with(heading));
+    let section = section.with_context(|| format!("the guide has no section `{heading}`"))?;
+    Ok(section.lines().filter_map(|line| line.strip_prefix("    ")).collect::<Vec<_>>().join("\n"))
+}
+
+/// Runs commands in the home of a server, where its data folder is `data` and plugins lie beside it.
+async fn shell(home: &Path, commands: &str) -> Result<()> {
+    let script = format!("set -eu\numask 077\n{commands}");
+    let output = Command::new("bash").args(["--norc", "-c", &script]).current_dir(home).output().await?;
+    ensure!(output.status.success(), "{commands}\n{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Loses the data folder, puts the backup in its place by the guide's words, and sees that all of it works.
+async fn restore(secrets: &mut Secrets) -> Result<()> {
+    std::fs::remove_dir_all(secrets.world.server.data_dir())?;
+    shell(secrets.world.server.home(), &commands("Restore")?).await?;
+    secrets.open_all().await
+}
+
+#[tokio::test]
+async fn a_copy_of_a_stopped_server_comes_back_whole() -> Result<()> {
+    let mut secrets = Secrets::make(3).await?;
+    secrets.world.server.stop().await?;
+    shell(secrets.world.server.home(), &commands("Of a stopped server")?).await?;
+    restore(&mut secrets).await
+}
+
+#[tokio::test]
+async fn a_copy_of_a_running_server_comes_back_whole() -> Result<()> {
+    let mut secrets = Secrets::make(3).await?;
+    let (home, bot) = (secrets.world.server.home().to_owned(), secrets.world.bot.clone());
+    // Calls go on all the while, and what a backup has of their audit must be whole.
+    let api = secrets.world.api.clone();
+    let (stop, mut stopped) = tokio::sync::watch::channel(false);
+    let calls = tokio::spawn(async move {
+        while !*stopped.borrow_and_update() {
+            api.call(&bot, "nothing", &json!({})).await?;
+        }
+        anyhow::Ok(())
+    });
+    let copied = shell(&home, &commands("Of a running server")?).await;
+    stop.send_replace(true);
+    calls.await??;
+    copied?;
+    secrets.world.server.stop().await?;
+    restore(&mut secrets).await
+}
+
+/// The guide's word on what a backup is worth without the keys.
+#[tokio::test]
+async fn a_backup_without_the_master_key_gives_no_secret_and_makes_no_new_one() -> Result<()> {
+    let mut secrets = Secrets::in_world(World::on(Server::prepare(&["github"])?).await?, 1).await?;
+    secrets.world.server.stop().await?;
+    let key = secrets.world.server.data_dir().join("master.key");
+    std::fs::remove_file(&key)?;
+    let output = secrets.world.server.command(&["serve", "--listen", "127.0.0.1:0"]).await?;
+    ensure!(output.status.code() == Some(1), "it started");
+    ensure!(String::from_utf8_lossy(&output.stderr).contains("master.key is missing"));
+    ensure!(!key.exists());
+    Ok(())
+}

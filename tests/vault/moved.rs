@@ -1,0 +1,145 @@
+//! A sealed record opens in its own place only: whoever writes to the database can destroy it, not use it elsewhere.
+
+use anyhow::{Context, Result, ensure};
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::json;
+use support::TOKEN;
+
+use super::{Secrets, code};
+use crate::cli::{parsed, told};
+use crate::http::send;
+use crate::stable::lines;
+use crate::tamper::sqlite;
+
+/// Two resources of a stopped server and what an intruder then does; `A` and `B` stand for their ids.
+async fn after(statements: &[&str]) -> Result<Secrets> {
+    let mut secrets = Secrets::make(2).await?;
+    // Whatever the intruder takes along is of the same account; only the place differs.
+    secrets.world.server.stop().await?;
+    let [a, b] = secrets.resources.as_slice() else { anyhow::bail!("two resources") };
+    let of_ids = |text: &&str| text.replace("$A", &format!("'{a}'")).replace("$B", &format!("'{b}'"));
+    let statements: Vec<String> = statements.iter().map(of_ids).collect();
+    let mut texts: Vec<&str> = statements.iter().map(String::as_str).collect();
+    texts.push("select changes()");
+    let changed = sqlite(&secrets.world.server.data_dir(), &texts).await?;
+    ensure!(changed != json!([[0]]), "the intruder has changed nothing");
+    secrets.world.server.launch().await?;
+    secrets.world.api = secrets.world.server.api()?;
+    ensure!(secrets.world.github.take_requests().is_empty(), "nothing was called yet");
+    Ok(secrets)
+}
+
+#[tokio::test]
+async fn a_record_in_another_place_does_not_open() -> Result<()> {
+    let crimes: [(&str, &[&str]); 7] = [
+        (
+            "another row",
+            &[
+                "update credentials set sealed = (select sealed from credentials where resource_id = $A) where resource_id = $B",
+            ],
+        ),
+        (
+            "another row and its id",
+            &[
+                "create temp table kept as select * from credentials where resource_id = $A",
+                "delete from credentials where resource_id = $A",
+                "update credentials set (id, sealed) = (select id, sealed from kept) where resource_id = $B",
+            ],
+        ),
+        (
+            "another resource",
+            &[
+                "delete from credentials where resource_id = $B",
+                "update credentials set resource_id = $B where resource_id = $A",
+            ],
+        ),
+        (
+            "another workspace",
+            &[
+                "pragma foreign_keys = off",
+                "insert into workspaces values ('019a0000-0000-7000-8000-000000000001', 'w', 0, 0)",
+                "update bots set workspace_id = '019a0000-0000-7000-8000-000000000001'",
+                "update bot_resources set workspace_id = '019a0000-0000-7000-8000-000000000001'",
+                "update roles set workspace_id = '019a0000-0000-7000-8000-000000000001'",
+                "update resources set workspace_id = '019a0000-0000-7000-8000-000000000001'",
+                "update credentials set workspace_id = '019a0000-0000-7000-8000-000000000001'",
+            ],
+        ),
+        ("another audience", &["update credentials set given_for = replace(given_for, '127.0.0.1', '127.0.0.2')"]),
+        ("another rule of injection", &["update credentials set given_for = replace(given_for, 'Bearer ', 'Token ')"]),
+        ("another key version", &["update credentials set sealed = 'AQAAAAI' || substr(sealed, 8)"]),
+    ];
+    for (crime, statements) in crimes {
+        let secrets = after(statements).await?;
+        let resource = &secrets.resources[1];
+        let path = format!("/api/bots/{}/tools/github_get_repo/call", secrets.world.bot);
+        let body = json!({ "params": { "repo": "acme/site" }, "resource_id": resource });
+        let request = secrets.world.api.request(Method::POST, &path).json(&body);
+        let in_place = if crime == "another workspace" { "w" } else { "default" };
+        let (status, _, answer) = send(request.header("Monstrum-Workspace", in_place)).await?;
+        ensure!(status == 200, "{crime}: {status} {answer}");
+        ensure!(code(&answer) == "unauthenticated" || code(&answer) == "plugin", "{crime}: {answer}");
+        let sent = lines(&secrets.world.github.take_requests(), TOKEN);
+        ensure!(sent.is_empty(), "{crime}: {sent:?}");
+        ensure!(!secrets.world.server.output().contains(TOKEN), "{crime}: the token is in the log");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_kept_answer_of_another_request_does_not_open() -> Result<()> {
+    let mut secrets = Secrets::make(1).await?;
+    let ask = async |secrets: &Secrets, key: &str| {
+        let request = secrets.world.api.request(Method::POST, "/api/roles").header("Idempotency-Key", key);
+        send(request.json(&json!({ "name": key }))).await
+    };
+    ensure!(ask(&secrets, "a").await?.0 == 201 && ask(&secrets, "b").await?.0 == 201);
+    secrets.world.server.stop().await?;
+    let theft =
+        "update idempotency_keys set answer = (select answer from idempotency_keys where key = 'a') where key = 'b'";
+    sqlite(&secrets.world.server.data_dir(), &[theft]).await?;
+    secrets.world.server.launch().await?;
+    secrets.world.api = secrets.world.server.api()?;
+    let (status, _, body) = ask(&secrets, "b").await?;
+    ensure!(status == 500 && !body.to_string().contains("\"name\":\"a\""), "{status} {body}");
+    assert_eq!(ask(&secrets, "a").await?.0, 201);
+    Ok(())
+}
+
+/// What does not open is named, keeps no other record from its new key, and keeps the old key where it is.
+#[tokio::test]
+async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> {
+    let mut secrets = after(&["update credentials set sealed = (select sealed from credentials where resource_id = $A) where resource_id = $B"]).await?;
+    secrets.world.server.stop().await?;
+    let mut told_of = Vec::new();
+    for arguments in [&["vault", "rotate"][..], &["vault", "rotate", "--prune"]] {
+        told_of.push(told(&secrets.world.server, arguments).await?);
+        assert_eq!(secrets.key_versions()?, [1, 2]);
+    }
+    assert_snapshot!(told_of.join("\n"), @r#"
+    [home]/data/master.key has a fresh key, version 2
+    3 of 4 sealed records are sealed anew with version 2
+    [stderr]
+    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    warning: a record of credentials ([id 1]) does not open: the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
+    hint: save those credentials anew, and answers are forgotten after a day; --prune waits for that
+    [exit 1]
+    [stderr]
+    error: 1 sealed records do not open, so no key is removed
+    hint: the first is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential anew or delete it, and run this again
+    [exit 1]
+    "#);
+    let versions =
+        sqlite(&secrets.world.server.data_dir(), &["select key_version from credentials order by 1"]).await?;
+    assert_eq!(versions, json!([[1], [2]]));
+
+    // Saved anew, it is as good as the others, and the older key can go.
+    secrets.world.server.launch().await?;
+    secrets.world.api = secrets.world.server.api()?;
+    secrets.world.api.token(&secrets.resources[1], TOKEN).await?;
+    secrets.world.server.stop().await?;
+    let (code, report) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
+    assert_eq!((code, &report["removed"]), (Some(0), &json!([1])), "{report}");
+    secrets.open_all().await.context("after that")
+}

@@ -1,0 +1,187 @@
+//! `monstrum vault rotate`: a fresh key for every secret, whenever it is interrupted.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+use support::Postgres;
+
+use super::Secrets;
+use crate::cli::{parsed, told};
+use crate::postgres::server_on;
+use crate::tamper::sqlite;
+use crate::world::World;
+
+/// How often the power is cut. The moments go from the start of the process to where it is done by itself.
+const CUTS: u32 = 40;
+/// Far longer than a rotation takes.
+const ROTATION_MAX: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(1);
+
+/// By how many of their rows credentials and instance keys are sealed with each version.
+const VERSIONS: &str = "select key_version, count(*) from credentials group by key_version order by key_version";
+
+#[tokio::test]
+async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
+    let mut secrets = Secrets::make(20).await?;
+    assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
+    [stderr]
+    error: another monstrum uses the data folder [home]/data
+    hint: stop the server first: it would go on with the keys that it has read
+    [exit 1]
+    "#);
+    secrets.world.server.stop().await?;
+    let before = secrets.ring()?;
+    assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
+    [home]/data/master.key has a fresh key, version 2
+    22 of 22 sealed records are sealed anew with version 2
+    [stderr]
+    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    [exit 0]
+    "#);
+    assert!(before.is_subset(&secrets.ring()?), "the older key stays");
+    assert_eq!(secrets.key_versions()?, [1, 2]);
+    assert_eq!(sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?, json!([[2, 20]]));
+    secrets.open_all().await?;
+
+    assert_snapshot!(told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?, @r#"
+    0 of 22 sealed records are sealed anew with version 2
+    removed from [home]/data/master.key: version 1
+    [exit 0]
+    "#);
+    assert_eq!(secrets.key_versions()?, [2]);
+    secrets.open_all().await?;
+    assert_eq!(
+        parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?,
+        (
+            Some(0),
+            json!({
+                "key_version": 2, "added": false, "records": 22, "resealed": 0, "key_versions": [2], "removed": [], "unreadable": [],
+            })
+        )
+    );
+    assert_eq!(
+        parsed(&secrets.world.server, &["vault", "rotate"]).await?,
+        (
+            Some(0),
+            json!({
+                "key_version": 3, "added": true, "records": 22, "resealed": 22, "key_versions": [2, 3], "removed": [],
+                "unreadable": [],
+            })
+        )
+    );
+    secrets.open_all().await
+}
+
+/// Two steps, for hosts that share a database: the key is everywhere before a record needs it.
+#[tokio::test]
+async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
+    let mut secrets = Secrets::make(2).await?;
+    secrets.world.server.stop().await?;
+    let mut told_of = Vec::new();
+    for arguments in [&["--add-only"][..], &["--add-only"], &["--prune", "--add-only"], &[], &["--prune"]] {
+        let answer = told(&secrets.world.server, &[&["vault", "rotate"], arguments].concat()).await?;
+        told_of.push(format!("$ {} {:?}\n{answer}", arguments.join(" "), secrets.key_versions()?));
+        secrets.open_all().await?;
+    }
+    assert_snapshot!(told_of.join("\n"), @r#"
+    $ --add-only [1, 2]
+    [home]/data/master.key has a fresh key, version 2
+    [stderr]
+    copy the file to every host of this database and start them; then run `monstrum vault rotate`
+    [exit 0]
+    $ --add-only [1, 2]
+    [stderr]
+    error: 4 records are still sealed with an older key than version 2
+    hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
+    [exit 1]
+    $ --prune --add-only [1, 2]
+    [stderr]
+    error: the argument '--prune' cannot be used with '--add-only'
+
+    Usage: monstrum vault rotate --prune --data-dir <DIR>
+    hint: `monstrum vault rotate --help` shows what there is, with examples
+    [exit 2]
+    $  [1, 2]
+    records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
+    4 of 4 sealed records are sealed anew with version 2
+    [stderr]
+    make a backup of [home]/data/master.key now; `--prune` removes its older keys
+    [exit 0]
+    $ --prune [2]
+    0 of 4 sealed records are sealed anew with version 2
+    removed from [home]/data/master.key: version 1
+    [exit 0]
+    "#);
+    Ok(())
+}
+
+/// Whether anything is still sealed with an older key than the newest of the file.
+async fn is_unfinished(secrets: &Secrets) -> Result<bool> {
+    let versions = sqlite(&secrets.world.server.data_dir(), &[VERSIONS]).await?;
+    let newest = secrets.key_versions()?.last().copied();
+    let rows = versions.as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(rows.iter().any(|row| row[0].as_u64() != newest.map(u64::from)))
+}
+
+#[tokio::test]
+async fn a_rotation_that_is_killed_at_any_moment_is_finished_by_the_next() -> Result<()> {
+    let mut secrets = Secrets::make(64).await?;
+    secrets.world.server.stop().await?;
+    let began = Instant::now();
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
+    let whole = began.elapsed();
+    let mut unfinished = 0;
+    for cut in 0..CUTS {
+        let ring = secrets.ring()?;
+        let mut rotation = secrets.world.server.begin_command(&["vault", "rotate"])?;
+        let (began, moment) = (Instant::now(), whole * cut / CUTS);
+        // Every other time from when the new key is there on: then records are under way.
+        let is_ripe = |ring_now: BTreeSet<String>| cut % 2 == 1 && ring_now != ring;
+        while began.elapsed() < moment || (cut % 2 == 1 && began.elapsed() < whole) {
+            if is_ripe(secrets.ring()?) || rotation.try_wait()?.is_some() {
+                tokio::time::sleep(POLL * (cut / 4)).await;
+                break;
+            }
+            ensure!(began.elapsed() < ROTATION_MAX, "the rotation does not end");
+            tokio::time::sleep(POLL).await;
+        }
+        rotation.kill().await?;
+        ensure!(ring.is_subset(&secrets.ring()?), "a key was lost at cut {cut}");
+        unfinished += u32::from(is_unfinished(&secrets).await?);
+        if cut % 10 == 9 {
+            secrets.open_all().await?;
+        }
+    }
+    assert!(unfinished > 0, "no cut came before the end of a rotation");
+    // The next one finishes what is left, or else begins anew; then there is nothing left.
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate"]).await?.0, Some(0));
+    ensure!(!is_unfinished(&secrets).await?, "something is left");
+    let (code, pruned) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
+    assert_eq!((code, &pruned["resealed"], secrets.key_versions()?.len()), (Some(0), &json!(0), 1));
+    let drafts = std::fs::read_dir(secrets.world.server.data_dir())?
+        .filter(|entry| entry.as_ref().is_ok_and(|entry| entry.file_name().to_string_lossy().contains(".new")));
+    assert_eq!(drafts.count(), 0, "a draft would hold keys");
+    secrets.open_all().await
+}
+
+#[tokio::test]
+async fn on_postgresql_it_is_the_same() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    postgres.sql("postgres", "create database monstrum")?;
+    let server = server_on(&postgres.url("monstrum"))?;
+    let mut secrets = Secrets::in_world(World::on(server).await?, 20).await?;
+    secrets.world.server.stop().await?;
+    for (arguments, resealed) in [(&["vault", "rotate"][..], 22), (&["vault", "rotate", "--prune"], 0)] {
+        let (code, report) = parsed(&secrets.world.server, arguments).await?;
+        assert_eq!(
+            (code, &report["resealed"], &report["unreadable"]),
+            (Some(0), &json!(resealed), &Value::Array(vec![]))
+        );
+        secrets.open_all().await?;
+    }
+    assert_eq!(secrets.key_versions()?, [2]);
+    Ok(())
+}
