@@ -260,7 +260,7 @@ impl Entry {
         };
         row.task_id = row.task_id.map(redact);
         row.params = row.params.map(redact);
-        if !change::is_one(&row) {
+        if !row.is_of_change() {
             row.params = row.params.map(shorten);
         }
         row.kind = kind;
@@ -300,7 +300,7 @@ impl Drop for Entry {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        let message = if change::is_one(&self.lock().row) {
+        let message = if self.lock().row.is_of_change() {
             "the request was broken off; the change may have been made"
         } else {
             "the call failed on the host's side"

@@ -41,6 +41,8 @@ const PLUGINS_POLL: Duration = Duration::from_millis(500);
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
 /// How often new uses of keys are written; each key has one a minute at most.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a provider that is being asked for a token may take at shutdown, to answer and for the token to be stored.
+const TOKENS_MAX: Duration = Duration::from_secs(25);
 /// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
@@ -188,7 +190,7 @@ impl Running {
         }
         // A token that was fetched has to be stored.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
-        if tokio::time::timeout(FLUSH_MAX, stored).await.is_err() {
+        if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
             tracing::warn!("a credential was being obtained or refreshed");
         }
         app.auditor.close();

@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use monstrum_egress::{Credential, CredentialSource, CredentialState, Redactor};
 use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, OriginPattern, ResourceType};
 use monstrum_store::{CredentialRow, OauthProviderRow, ResourceRow};
-use monstrum_types::{CredentialId, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
+use monstrum_types::{Clock, CredentialId, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -250,6 +250,7 @@ impl HeldCredential {
 /// The credential of one resource, as egress takes it.
 pub struct ResourceCredential {
     state: CredentialState,
+    clock: Option<Arc<dyn Clock>>,
     /// The newest; a refresh puts its own in place.
     credential: ArcSwapOption<Credential>,
     redactor: Arc<Redactor>,
@@ -271,6 +272,7 @@ impl ResourceCredential {
         let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
         let without = |state, redactor| ResourceCredential {
             state,
+            clock: None,
             credential: ArcSwapOption::empty(),
             redactor,
             requested_audience: None,
@@ -316,6 +318,7 @@ impl ResourceCredential {
         let refresher = Arc::clone(&held.refresher);
         ResourceCredential {
             refreshed_by: credential.refreshable.then_some(RefreshedBy { refresher, target }),
+            clock: Some(Arc::clone(&held.refresher.clock)),
             credential: ArcSwapOption::from_pointee(credential),
             ..without(CredentialState::Ready, redactor)
         }
@@ -340,7 +343,12 @@ fn plain_fields(resource_type: &ResourceType, method: &AuthMethod) -> BTreeSet<S
 
 impl CredentialSource for ResourceCredential {
     fn status(&self) -> CredentialState {
-        self.state
+        let credential = self.credential.load();
+        let ends_at = credential.as_ref().filter(|credential| !credential.refreshable).and_then(|held| held.expires_at);
+        match (ends_at, &self.clock) {
+            (Some(end), Some(clock)) if end <= clock.now() => CredentialState::Expired,
+            _ => self.state,
+        }
     }
 
     fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>> {

@@ -52,8 +52,12 @@ pub enum OauthError {
     NoPublicUrl,
     #[error("the link has been used in another browser, or has expired; start again")]
     NotThisBrowser,
-    #[error("the resource, its plugin or the provider has changed since the authorization was started; start again")]
+    #[error(
+        "the resource, its plugin, the provider or the API key has changed since the authorization was started; start again"
+    )]
     Changed,
+    #[error("another provider has answered than the one that was asked; start again")]
+    OtherIssuer,
     #[error("{}", refusal(.0))]
     Declined(String),
     #[error(transparent)]
@@ -191,9 +195,11 @@ impl Oauth {
         flow: OauthFlowRow,
         browser: Option<String>,
         code: Result<Secret, String>,
+        issuer: Option<String>,
     ) -> Result<(), OauthError> {
         let this = Arc::clone(self);
-        let task = self.running.spawn(async move { this.take(&flow, browser.as_deref(), code).await });
+        let answered = async move { this.take(&flow, browser.as_deref(), code, issuer.as_deref()).await };
+        let task = self.running.spawn(answered);
         task.await.unwrap_or(Err(OauthError::Changed))
     }
 
@@ -208,6 +214,7 @@ impl Oauth {
         flow: &OauthFlowRow,
         browser: Option<&str>,
         code: Result<Secret, String>,
+        issuer: Option<&str>,
     ) -> Result<(), OauthError> {
         same_browser(flow, browser)?;
         if !self.store.move_oauth_flow(flow.id, FlowStatus::Begun, FlowStatus::Taken, None).await? {
@@ -216,11 +223,13 @@ impl Oauth {
         let fetched = async {
             let code = code.map_err(OauthError::Declined)?;
             let (resource, provider) = self.unchanged(flow).await?;
+            if issuer.is_some_and(|issuer| !is_of_provider(issuer, &provider)) {
+                return Err(OauthError::OtherIssuer);
+            }
             let verifier = self.unseal(flow)?;
             let redirect_uri = self.callback_url()?;
             let grant = Grant::Code { code: &code, verifier: &verifier, redirect_uri: &redirect_uri };
-            let tokens = self.ask(&resource, &provider, &grant).await?;
-            self.save_of(flow, &resource, tokens).await
+            self.recorded(flow, &resource, self.ask(&resource, &provider, &grant)).await
         };
         self.end(flow, FlowStatus::Taken, fetched.await).await
     }
@@ -249,15 +258,23 @@ impl Oauth {
             Ok(()) => (FlowStatus::Done, None),
             Err(error) => (FlowStatus::Failed, Some(error.to_string())),
         };
-        self.store.move_oauth_flow(flow.id, from, to, message.as_deref()).await?;
+        if let Err(error) = self.store.move_oauth_flow(flow.id, from, to, message.as_deref()).await {
+            tracing::error!(oauth_flow.id = %flow.id, %error, "how an authorization ended is not on record");
+        }
         if let Some(message) = message {
             tracing::info!(oauth_flow.id = %flow.id, resource.id = %flow.resource_id, message, "an authorization failed");
         }
         ended
     }
 
-    /// Stores what an authorization has brought. As it comes from no request of its key, it is recorded here.
-    async fn save_of(&self, flow: &OauthFlowRow, resource: &Resource, tokens: Tokens) -> Result<(), OauthError> {
+    /// Puts the credential that `obtain` brings in place. As that comes from no request of its key, it is recorded here,
+    /// before anything is asked for: what was brought and cannot be recorded would be lost.
+    async fn recorded(
+        &self,
+        flow: &OauthFlowRow,
+        resource: &Resource,
+        obtain: impl Future<Output = Result<Tokens, OauthError>>,
+    ) -> Result<(), OauthError> {
         let held = resource.credential.as_ref().map(|held| json!({ "method": held.row.auth_method }));
         let entry = self.auditor.open_change(Change {
             request_id: RequestId::new(),
@@ -269,15 +286,19 @@ impl Oauth {
             bot: None,
             resource: Some(flow.resource_id),
             before: held.unwrap_or_default(),
-            after: json!({ "method": flow.auth_method, "oauth_flow": flow.id, "expires_at": tokens.expires_at }),
+            after: json!({ "method": flow.auth_method, "oauth_flow": flow.id }),
         })?;
         entry.started().await?;
-        let saved = self.save(resource, agreed(flow)?, tokens).await;
+        let saved = async { self.save(resource, agreed(flow)?, obtain.await?).await }.await;
         let outcome = match &saved {
             Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
-        entry.close(&outcome).await?.committed().await?;
+        // What was begun is on disk; its end is written when the audit can.
+        let closed = async { entry.close(&outcome).await?.committed().await };
+        if closed.await.is_err() {
+            tracing::error!(oauth_flow.id = %flow.id, "the end of a change is not in the audit yet");
+        }
         saved
     }
 
@@ -326,9 +347,14 @@ impl Oauth {
         Ok((provider, given_for))
     }
 
-    /// The resource and the provider of an authorization, where both are still what they were when it was started.
+    /// The resource and the provider of an authorization, where both are still what they were when it was started, and so
+    /// is the key that has started it: what is taken from a key takes along what it has begun.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
+        let mut keys = snapshot.keys().filter(|key| key.id == flow.key_id);
+        if !keys.any(|key| key.administers(flow.workspace_id)) {
+            return Err(OauthError::Changed);
+        }
         let resource = snapshot.resource(flow.workspace_id, flow.resource_id).ok_or(OauthError::Changed)?;
         let provider = self.store.oauth_provider(flow.workspace_id, flow.provider_id).await?;
         let provider = provider.ok_or(OauthError::Changed)?;
@@ -447,6 +473,15 @@ fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, Oa
     };
     let is_same: bool = hash(browser).as_bytes().ct_eq(expected.as_bytes()).into();
     if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
+}
+
+/// Whether the `iss` of an answer (RFC 9207) is of the provider: what is on another host may be one that was asked in its
+/// name, and its code must not go to this one.
+fn is_of_provider(issuer: &str, provider: &OauthProviderRow) -> bool {
+    let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin().ascii_serialization());
+    let known = [provider.authorization_url.as_deref(), Some(provider.token_url.as_str())];
+    let issuer = origin(issuer);
+    issuer.is_some() && known.into_iter().flatten().any(|url| origin(url) == issuer)
 }
 
 fn stored_url(text: &str) -> Result<Url, OauthError> {

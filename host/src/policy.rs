@@ -34,6 +34,17 @@ pub struct Key {
     pub last_use: Arc<LastUse>,
 }
 
+impl Key {
+    /// Whether it may do what an admin of the workspace may.
+    pub fn administers(&self, workspace: WorkspaceId) -> bool {
+        match self.kind {
+            KeyKind::Root => true,
+            KeyKind::Admin => self.workspace == Some(workspace),
+            KeyKind::Operator | KeyKind::Bot => false,
+        }
+    }
+}
+
 /// A bot and what it may use.
 pub struct Bot {
     pub row: BotRow,

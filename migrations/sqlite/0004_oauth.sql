@@ -50,3 +50,6 @@ create index oauth_flows_expires on oauth_flows (expires_at);
 
 -- Until when one host has taken it on itself to refresh the credential.
 alter table credentials add column refreshing_until bigint;
+
+-- Changes of what is permitted are few among the calls.
+create index audit_events_changes on audit_events (workspace_id, request_id) where flags = 'change';

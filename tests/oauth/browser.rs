@@ -140,7 +140,8 @@ async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
 async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     let mut told = Vec::new();
-    for change in [("error", "access_denied"), ("error", "%3Cscript%3E"), ("code", "not-a-code")] {
+    let elsewhere = "https%3A%2F%2Fid.example";
+    for change in [("error", "access_denied"), ("error", "%3Cscript%3E"), ("code", "not-a-code"), ("iss", elsewhere)] {
         let (callback, cookie) = authorizing.answered().await?;
         let page = authorizing.open(&with_query(&callback, change.0, change.1)?, Some(&cookie)).await?;
         let line = page.text.lines().find(|line| line.starts_with("<p>")).unwrap_or_default();
@@ -152,6 +153,7 @@ async fn what_the_provider_refuses_is_told_as_text() -> Result<()> {
             "400 <p>the provider has not authorized: access_denied</p>",
             "400 <p>the provider has not authorized: script</p>",
             "502 <p>the provider answered `invalid_grant`: grant request is invalid</p>",
+            "400 <p>another provider has answered than the one that was asked; start again</p>",
         ]
     );
     ensure!(authorizing.credential().await?.is_null());
@@ -225,5 +227,19 @@ async fn another_workspace_sees_and_starts_nothing() -> Result<()> {
     // The same type has a provider of its own there.
     let own = foreign.post("/api/oauth/providers", &authorizing.oauth.provider(PLUGIN, "public")).await?;
     assert_eq!(own.0, 201, "{}", own.1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_taken_from_a_key_takes_along_what_it_has_begun() -> Result<()> {
+    let mut authorizing = Authorizing::with("by-header").await?;
+    let root = authorizing.api().clone();
+    let (_, made) = root.post("/api/keys", &json!({ "name": "stolen", "kind": "admin" })).await?;
+    authorizing.world.api = root.with_key(made["key"].as_str().context("a key")?);
+    let (callback, cookie) = authorizing.answered().await?;
+    let (status, _) = root.delete(&format!("/api/keys/{}", made["id"].as_str().context("an id")?)).await?;
+    assert_eq!(status, 204);
+    assert_eq!(authorizing.open(&callback, Some(&cookie)).await?.status, 400);
+    assert_eq!(authorizing.oauth.grants("authorization_code").await?, 0, "the code was not even redeemed");
     Ok(())
 }

@@ -24,9 +24,13 @@ async fn ended(authorizing: &Authorizing, started: &Value) -> Result<Value> {
     .await
 }
 
+async fn ended_well(authorizing: &Authorizing, started: &Value) -> Result<String> {
+    Ok(text(&ended(authorizing, started).await?["status"]).to_owned())
+}
+
 #[tokio::test]
 async fn a_person_enters_the_code_elsewhere() -> Result<()> {
-    for client in ["by-header", "public"] {
+    for client in ["by-header", "by-body", "public"] {
         let mut authorizing = Authorizing::with(client).await?;
         let started = start(&authorizing).await?;
         let fields: Vec<&String> = started.as_object().context("an object")?.keys().collect();
@@ -68,6 +72,13 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
         (&json!("failed"), &json!("the provider answered `access_denied`"))
     );
     ensure!(authorizing.credential().await?.is_null());
+
+    // One at a time: the next one ends the one before.
+    let (first, second) = (start(&authorizing).await?, start(&authorizing).await?);
+    let given_up = ended(&authorizing, &first).await?;
+    assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
+    authorizing.oauth.person_at(text(&second["verification_uri_complete"])).await?;
+    assert_eq!(ended_well(&authorizing, &second).await?, "done");
 
     let path = authorizing.path("oauth/device/01939d2c-7f6a-7000-8000-000000000001");
     let absent = authorizing.api().get(&path).await?;

@@ -81,6 +81,7 @@ async fn what_is_no_provider_is_refused_by_its_fields() -> Result<()> {
             "token_url": "http://token.example/", "device_authorization_url": "https://user:pass@device.example/",
             "scopes": ["a b", "\""],
         }),
+        json!({ "resource_type": PLUGIN, "client_id": "me", "authorization_url": "https://id.example/?scope=admin" }),
         json!({ "resource_type": PLUGIN, "client_id": "me", "redirect_uri": "https://evil.example" }),
         json!({ "resource_type": PLUGIN, "client_id": "me", "client_secret": OauthServer::CLIENT_SECRET, "token_url": 7 }),
     ] {

@@ -1,6 +1,6 @@
 //! Refreshing: before a token ends and when it is refused, once whoever asks, and stored before it is used.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
@@ -115,13 +115,19 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
 #[tokio::test]
 async fn a_provider_that_is_down_does_not_spoil_a_token_that_is_good() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
-    let down = json!({ "answer": { "status": 503, "body": {} }, "answers_left": 1_000 });
-    authorizing.oauth.control(&down).await?;
-    // It has some seconds left.
-    assert_eq!(authorizing.call().await?[0], 200);
-    let (status, told) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
-    assert_eq!((status, text(&told["detail"])), (503, "the provider or the database could not be asked; try again"));
-    assert_eq!(authorizing.credential().await?["status"], "ready");
+    // Gateways put words of their own in the place of OAuth's.
+    for body in [json!({}), json!({ "error": "Service Unavailable" }), json!("down")] {
+        let down = json!({ "answer": { "status": 503, "body": body }, "answers_left": 1_000 });
+        authorizing.oauth.control(&down).await?;
+        // It has some seconds left.
+        assert_eq!(authorizing.call().await?[0], 200, "{body}");
+        let (status, told) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
+        assert_eq!(
+            (status, text(&told["detail"])),
+            (503, "the provider or the database could not be asked; try again")
+        );
+        assert_eq!(authorizing.credential().await?["status"], "ready");
+    }
     Ok(())
 }
 
@@ -130,7 +136,8 @@ async fn a_host_that_dies_between_refresh_and_store_leaves_a_credential_for_a_pe
     let mut authorizing = Authorizing::with_short_token().await?;
     authorizing.oauth.control(&json!({ "hold_ms": 30_000 })).await?;
     {
-        let calling = authorizing.call();
+        let (api, path, nothing) = (authorizing.api().clone(), authorizing.path("oauth/refresh"), json!({}));
+        let calling = api.post(&path, &nothing);
         tokio::pin!(calling);
         // The provider has rotated; its answer is still on the way.
         let rotated = eventually("a token is issued", async || Ok((authorizing.refreshes().await? == 1).then_some(())));
@@ -185,6 +192,7 @@ async fn a_provider_that_moves_gets_no_refresh_token() -> Result<()> {
     let moved = json!({ "token_url": format!("{}/token", other.url()), "client_secret": OauthServer::CLIENT_SECRET });
     assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
     assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
+    assert_eq!(authorizing.credential().await?["status"], "needs-authorization");
     assert_eq!(other.control(&json!({})).await?["seen"], json!([]), "nobody has been asked there");
     let back = json!({ "token_url": format!("{}/token", authorizing.oauth.url()), "client_secret": OauthServer::CLIENT_SECRET });
     assert_eq!(authorizing.api().patch(&path, &back).await?.0, 200);
@@ -200,5 +208,72 @@ async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
     let (status, refreshed) = authorizing.api().post(&authorizing.path("oauth/refresh"), &json!({})).await?;
     assert_eq!((status, &refreshed["status"]), (200, &json!("ready")));
     assert_eq!(authorizing.refreshes().await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 6_000 })).await?;
+    let began = Instant::now();
+    assert_eq!(authorizing.call().await?[0], 200);
+    assert!(began.elapsed() < Duration::from_secs(5), "it waited for its provider: {:?}", began.elapsed());
+    // What comes in the end is what is used.
+    eventually("the refresh has come to its end", async || {
+        let ends_at = authorizing.credential().await?["expires_at"].clone();
+        let later = text(&ends_at).parse::<monstrum_types::UtcMillis>().map_err(anyhow::Error::msg)?;
+        let (_, roles) = authorizing.api().get("/api/roles").await?;
+        let made_at = text(&roles["items"][0]["created_at"]).parse().map_err(anyhow::Error::msg)?;
+        Ok((later.since_ms(made_at) > 600_000).then_some(()))
+    })
+    .await?;
+    assert_eq!((authorizing.refreshes().await?, authorizing.errors().await?), (1, json!([])));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    authorizing.authorize().await?;
+    for _ in 0..3 {
+        authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
+        authorizing.call().await?;
+    }
+    assert_eq!(authorizing.call().await?[0], 401, "the plugin is told what the upstream says");
+    assert_eq!(authorizing.refreshes().await?, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_confirmation_does_not_write_over_a_refresh_under_way() -> Result<()> {
+    let authorizing = Authorizing::with_short_token().await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 3_000 })).await?;
+    let (refresh, confirm) = (authorizing.path("oauth/refresh"), authorizing.path("credential/confirm"));
+    let nothing = json!({});
+    let confirmed = async {
+        eventually("the provider has rotated", async || Ok((authorizing.refreshes().await? == 1).then_some(())))
+            .await?;
+        authorizing.api().post(&confirm, &Value::Null).await
+    };
+    let (refreshed, confirmed) = tokio::join!(authorizing.api().post(&refresh, &nothing), confirmed);
+    assert_eq!((refreshed?.0, confirmed?.0), (200, 409));
+    authorizing.oauth.control(&json!({ "hold_ms": 0, "revoke_access": true })).await?;
+    assert_eq!(authorizing.credential().await?["status"], "ready");
+    assert_eq!(authorizing.errors().await?, json!([]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_token_that_ends_for_good_is_shown_as_expired() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    authorizing.oauth.control(&json!({ "access_token_s": 2, "over": { "refresh_token": null } })).await?;
+    authorizing.authorize().await?;
+    eventually("it has ended", async || Ok((authorizing.credential().await?["status"] == "expired").then_some(())))
+        .await?;
+    let told = authorizing.call().await?[2].clone();
+    assert_eq!(
+        (&told["code"], &told["message"]),
+        (&json!("unauthenticated"), &json!("the credential of this resource has expired"))
+    );
     Ok(())
 }

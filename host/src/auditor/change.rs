@@ -46,8 +46,3 @@ impl Auditor {
         }))
     }
 }
-
-/// Whether the row is of a change.
-pub fn is_one(row: &AuditRow) -> bool {
-    row.flags.as_deref() == Some(CHANGE_FLAG)
-}

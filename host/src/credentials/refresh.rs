@@ -4,7 +4,7 @@
 //! caller can cancel. Who comes second finds the newer token in the row. Only where the provider calls the grant void,
 //! and the row is still the one that was tried, the credential is marked: a person has to authorize it again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,17 +28,22 @@ const WAIT_MAX: Duration = Duration::from_millis(CLAIM_MS as u64 + 1_000);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// After a failure the provider is left alone for a moment, however many calls come.
 const REST: Duration = Duration::from_secs(2);
-/// What was fetched is tried to be stored so often before the caller is told; it is not lost even then.
-const STORE_ATTEMPTS: u32 = 5;
+/// What was fetched is tried to be stored for so long: longer than a database takes to be started anew.
+const STORE_MAX: Duration = Duration::from_secs(120);
 const STORE_RETRY: Duration = Duration::from_millis(200);
+/// A token that this host has just fetched and that is refused, or of a short life, is not exchanged for another one with
+/// each call.
+const AGE_MIN: Duration = Duration::from_secs(10);
 
 /// Refreshes the credentials of all resources.
 pub struct Refresher {
     pub(super) vault: Arc<Vault>,
     store: Store,
     egress: Egress,
-    clock: Arc<dyn Clock>,
+    pub(super) clock: Arc<dyn Clock>,
     flights: Mutex<HashMap<ResourceId, Arc<tokio::sync::Mutex<Flight>>>>,
+    /// Whose provider has refused this host the last time it asked.
+    refused: Mutex<HashSet<ResourceId>>,
     running: TaskTracker,
 }
 
@@ -46,8 +51,7 @@ pub struct Refresher {
 #[derive(Default)]
 struct Flight {
     rest: Option<(Instant, CredentialState)>,
-    /// Fetched, but not stored: the row that is to be written, over the one with this sealed text.
-    unstored: Option<(CredentialRow, String)>,
+    refreshed_at: Option<Instant>,
 }
 
 /// Whose credential is refreshed.
@@ -78,7 +82,15 @@ enum Attempt {
 impl Refresher {
     /// Nothing is refreshed before somebody asks.
     pub fn new(store: Store, vault: Arc<Vault>, egress: Egress, clock: Arc<dyn Clock>) -> Refresher {
-        Refresher { vault, store, egress, clock, flights: Mutex::default(), running: TaskTracker::new() }
+        Refresher {
+            vault,
+            store,
+            egress,
+            clock,
+            flights: Mutex::default(),
+            refused: Mutex::default(),
+            running: TaskTracker::new(),
+        }
     }
 
     /// A newer credential than the one with the access token `stale`.
@@ -91,6 +103,20 @@ impl Refresher {
         // A caller that goes away must not take along a token that was fetched and is not stored.
         let task = self.running.spawn(async move { this.fly(&target, stale.as_ref()).await });
         task.await.unwrap_or(Err(CredentialState::Unavailable))
+    }
+
+    /// Whether a credential that may be used now can be refreshed when it ends. Where its provider was deleted, is another
+    /// by now or has refused this host, a person has to see to it.
+    pub async fn can_go_on(&self, row: &CredentialRow) -> Result<bool, StoreError> {
+        let given_for: Option<GivenFor> = serde_json::from_value(row.given_for.clone()).ok();
+        let Some(GivenFor { resource_type, oauth: Some(issuer), .. }) = given_for else { return Ok(true) };
+        let provider = self.store.oauth_provider_of_type(row.workspace_id, &resource_type).await?;
+        let is_known = provider.is_some_and(|provider| issuer.is(&provider));
+        Ok(is_known && !self.refused().contains(&row.resource_id))
+    }
+
+    fn refused(&self) -> std::sync::MutexGuard<'_, HashSet<ResourceId>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for refreshes that are under way.
@@ -126,9 +152,6 @@ impl Refresher {
         stale: Option<&Secret>,
         flight: &mut Flight,
     ) -> Result<Attempt, StoreError> {
-        if let Some((row, sealed)) = flight.unstored.take() {
-            self.keep(row, sealed, flight).await?;
-        }
         let Some(row) = self.store.credential(target.workspace, target.resource).await? else {
             return Ok(Attempt::Failed(CredentialState::None));
         };
@@ -144,6 +167,10 @@ impl Refresher {
         if differs && row.status == READY && row.expires_at.is_none_or(|end| now < end) {
             return Ok(Attempt::Refreshed(Refreshed { fields: opened.fields, expires_at: row.expires_at }));
         }
+        let is_young = flight.refreshed_at.is_some_and(|at| at.elapsed() < AGE_MIN);
+        if !differs && is_young && row.status == READY && row.expires_at.is_none_or(|end| now < end) {
+            return Ok(Attempt::Refreshed(Refreshed { fields: opened.fields, expires_at: row.expires_at }));
+        }
         if row.status == NEEDS_AUTHORIZATION || !opened.is_refreshable() {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         }
@@ -156,6 +183,7 @@ impl Refresher {
         let Some(provider) = provider.filter(|provider| issuer.is_some_and(|issuer| issuer.is(provider))) else {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
+        let now = self.clock.now();
         let until = now.plus_ms(CLAIM_MS);
         if !self.store.claim_refresh(&row, now, until).await? {
             return Ok(Attempt::LookAgain);
@@ -222,8 +250,9 @@ impl Refresher {
             ..row.clone()
         };
         let expires_at = fresh.expires_at;
-        if self.keep(fresh, row.sealed.clone(), flight).await? {
-            flight.rest = None;
+        if self.keep(&fresh, &row.sealed).await? {
+            *flight = Flight { rest: None, refreshed_at: Some(Instant::now()) };
+            self.refused().remove(&row.resource_id);
             Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
         } else {
             // Somebody has saved the credential anew: theirs counts.
@@ -231,21 +260,21 @@ impl Refresher {
         }
     }
 
-    /// Writes a refreshed row over the one with the text `sealed`; whether that was still there. What cannot be written is
-    /// kept for the next attempt.
-    async fn keep(&self, row: CredentialRow, sealed: String, flight: &mut Flight) -> Result<bool, StoreError> {
-        let mut attempt = 1;
+    /// Writes a refreshed row over the one with the text `sealed`; whether that was still there. The old refresh token may
+    /// be spent, so a database that is away is waited for, by whoever else needs the credential as well.
+    async fn keep(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
+        let until = Instant::now() + STORE_MAX;
         loop {
-            match self.store.put_refreshed(&row, &sealed).await {
-                Ok(is_written) => return Ok(is_written),
-                Err(error) if attempt == STORE_ATTEMPTS => {
-                    flight.unstored = Some((row, sealed));
-                    return Err(error);
-                }
-                Err(_) => {
-                    attempt += 1;
+            match self.store.put_refreshed(row, sealed).await {
+                Err(error) if Instant::now() < until => {
+                    tracing::debug!(credential.id = %row.id, %error, "a refreshed credential cannot be stored yet");
                     sleep(STORE_RETRY).await;
                 }
+                Err(error) => {
+                    tracing::error!(credential.id = %row.id, %error, "a refreshed credential is lost");
+                    return Err(error);
+                }
+                Ok(is_written) => return Ok(is_written),
             }
         }
     }
@@ -272,7 +301,10 @@ impl Refresher {
         // A provider that no longer knows the client waits for a person, too, but the credential is not to blame.
         let state = match error.word() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
-            Some(_) => CredentialState::NeedsAuthorization,
+            Some(_) => {
+                self.refused().insert(row.resource_id);
+                CredentialState::NeedsAuthorization
+            }
         };
         flight.rest = Some((Instant::now() + REST, state));
         Ok(Attempt::Failed(state))

@@ -204,6 +204,9 @@ pub async fn show(
 ) -> Result<Json<AuditedCallWithEvents>, Problem> {
     caller.operator()?;
     let rows = app.store.events(caller.workspace, request).await?;
+    if rows.iter().any(AuditRow::is_of_change) {
+        caller.admin()?;
+    }
     let events = rows.iter().map(AuditEvent::from).collect();
     // The event that says most: the end, else the interruption, else the start.
     let telling = rows.into_iter().max_by_key(|row| match row.kind {

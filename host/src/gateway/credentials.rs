@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use http::StatusCode;
-use monstrum_egress::CredentialSource;
+use monstrum_egress::{CredentialSource, CredentialState};
 use monstrum_manifest::{AuthKind, AuthMethod, Field, OriginPattern, ResourceType, check_secret_fields};
 use monstrum_store::{CredentialRow, ResourceRow};
 use monstrum_types::{ResourceId, Secret, UtcMillis};
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::credentials::{ConfirmError, GivenFor, HeldCredential, new_row};
+use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, whole_body};
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -260,11 +260,15 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
     let snapshot = app.policy.load();
     if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
         let source = resource.credential_source();
-        let of = |held: &Arc<HeldCredential>| CredentialMetadata {
+        let Some(held) = &resource.credential else { return Ok(None) };
+        let mut state = source.status();
+        if state == CredentialState::Ready && !app.refresher.can_go_on(&held.row).await? {
+            state = CredentialState::NeedsAuthorization;
+        }
+        return Ok(Some(CredentialMetadata {
             requested_audience: source.requested_audience().map(<[_]>::to_vec),
-            ..metadata(&held.row, source.status().as_str())
-        };
-        return Ok(resource.credential.as_ref().map(of));
+            ..metadata(&held.row, state.as_str())
+        }));
     }
     let stored = app.store.credential(row.workspace_id, row.id).await?;
     Ok(stored.map(|stored| metadata(&stored, &stored.status)))

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::gateway::credentials::{CredentialMetadata, as_it_stands, served};
+use crate::gateway::changes::Change;
+use crate::gateway::credentials::{CredentialMetadata, as_it_stands, credential_of, served};
 use crate::gateway::extract::{Caller, Id, Ids, OptionalInput, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
@@ -69,6 +70,8 @@ pub struct CallbackQuery {
     state: Option<String>,
     code: Option<String>,
     error: Option<String>,
+    /// Who answers (RFC 9207).
+    iss: Option<String>,
 }
 
 /// Starts an authorization in a browser
@@ -103,7 +106,7 @@ pub async fn begin(
     method: Method,
     headers: HeaderMap,
 ) -> Response {
-    // Who only looks whether there is such a page, as chat programs do, is not the browser that it is for.
+    // Who only asks whether there is such a page is not the browser that it is for.
     if method == Method::HEAD {
         return page::waiting();
     }
@@ -135,7 +138,7 @@ pub async fn callback(
             (error, _) => Err(error.unwrap_or_else(|| "no_code".to_owned())),
         };
         let browser = cookie(&headers, &cookie_name(&app, &flow)).map(str::to_owned);
-        app.oauth.finish(flow, browser, code).await
+        app.oauth.finish(flow, browser, code, query.iss).await
     };
     match finished.await {
         Ok(()) => page::success(),
@@ -181,6 +184,7 @@ pub async fn show_device(
     let flow = flow.filter(|flow| flow.poll_interval_s.is_some()).ok_or_else(|| Problem::not_found("authorization"))?;
     let status = match flow.status {
         FlowStatus::Done | FlowStatus::Failed => flow.status,
+        _ if flow.expires_at <= app.clock.now() => FlowStatus::Failed,
         _ => FlowStatus::Pending,
     };
     let OauthFlowRow { id, message, expires_at, .. } = flow;
@@ -188,6 +192,8 @@ pub async fn show_device(
 }
 
 /// Refreshes the credential of a resource now
+///
+/// One that this server has refreshed within the last ten seconds stays as it is.
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/refresh", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody),
@@ -203,24 +209,28 @@ pub async fn refresh(
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
     let source = serving.credential_source();
-    let refreshed = match source.current().await {
-        Ok(credential) if !credential.refreshable => {
-            return Err(Problem::conflict(
-                "this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token",
-            ));
-        }
-        Ok(credential) => source.refresh(&credential).await.map(drop),
-        Err(state) => Err(state),
+    let credential = source.current().await.map_err(not_refreshed)?;
+    if !credential.refreshable {
+        let why = "this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token";
+        return Err(Problem::conflict(why));
+    }
+    let change = Change::new("credential.refresh", &id).of_resource(id).from(&credential_of(&app, &row).await?);
+    let made = async {
+        source.refresh(&credential).await.map_err(not_refreshed)?;
+        Ok(app.changed().await?)
     };
-    refreshed.map_err(|state| match state {
+    change.made(&app, &caller, made).await?;
+    as_it_stands(&app, &row).await
+}
+
+fn not_refreshed(state: CredentialState) -> Problem {
+    match state {
         CredentialState::Unavailable => {
             Problem::unavailable("the provider or the database could not be asked; try again")
         }
         CredentialState::None | CredentialState::NotNeeded => Problem::not_found("credential"),
         _ => Problem::conflict("the credential has to be authorized again"),
-    })?;
-    app.changed().await?;
-    as_it_stands(&app, &row).await
+    }
 }
 
 /// Each authorization has a cookie of its own, so that two in one browser do not meet. With the prefix, a browser takes

@@ -98,7 +98,8 @@ pub async fn install(
 ) -> Result<(StatusCode, Json<Plugin>), Problem> {
     caller.root()?;
     let wanted = wanted(request, &app).await?;
-    let change = Change::new("plugin.install", wanted.name()).to(&wanted.shown());
+    let before = app.plugins.entry(wanted.name()).map(Plugin::from);
+    let change = Change::new("plugin.install", wanted.name()).from(&before).to(&wanted.shown());
     // A caller who leaves must not leave a plugin half in force: on disk, but not in what serves.
     let installing = tokio::spawn(async move {
         let made = install_wanted(&app, wanted);

@@ -147,9 +147,13 @@ pub async fn reload(
     if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
         return Err(Problem::not_found("plugin"));
     }
-    let entry = app.plugins.load(&name).await;
-    app.changed().await?;
-    let entry = entry.ok_or_else(|| Problem::not_found("plugin"))?;
+    let change = Change::new("plugin.reload", &name).from(&app.plugins.entry(&name).map(Plugin::from));
+    let made = async {
+        let entry = app.plugins.load(&name).await;
+        app.changed().await?;
+        entry.ok_or_else(|| Problem::not_found("plugin"))
+    };
+    let entry = change.made(&app, &caller, made).await?;
     Ok(Json(entry.into()))
 }
 
@@ -165,6 +169,12 @@ pub async fn approve(
 ) -> Result<Json<Plugin>, Problem> {
     caller.root()?;
     let before = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
+    // What waits now is what is recorded, so that is what may be approved: not what may wait a moment later.
+    let pending = before.pending.as_ref();
+    let approval = Approval {
+        digest: approval.digest.or_else(|| pending.map(|pending| pending.plugin.digest.clone())),
+        manifest_digest: approval.manifest_digest.or_else(|| pending.map(|pending| pending.manifest_digest().clone())),
+    };
     let change = Change::new("plugin.approve", &name).from(&Plugin::from(before)).to(&approval);
     let made = async {
         let approved = app.plugins.approve(&name, approval.digest.as_ref(), approval.manifest_digest.as_ref()).await;

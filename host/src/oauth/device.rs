@@ -1,17 +1,20 @@
 //! The device flow (RFC 8628): a person enters a code elsewhere, and the provider is asked from time to time whether they
 //! have.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_manifest::AuthKind;
 use monstrum_store::{FlowStatus, OauthFlowRow};
 use monstrum_types::{KeyId, OauthFlowId, Secret};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use super::provider::{open_secret, scopes};
-use super::token::{Grant, TokenError};
+use super::token::{Grant, TokenError, lifetime_s};
 use super::{Oauth, OauthError, new_flow, stored_url};
 use crate::policy::Resource;
 
@@ -22,6 +25,8 @@ const POLL_INTERVAL_S: i64 = 5;
 const POLL_INTERVAL_S_MAX: i64 = 120;
 /// What `slow_down` adds (RFC 8628, section 3.5).
 const SLOW_DOWN_S: i64 = 5;
+/// Nobody types more.
+const USER_CODE_BYTES_MAX: usize = 64;
 /// How often this host looks for questions that are due.
 const DUE_INTERVAL: Duration = Duration::from_millis(500);
 const DUE_AT_ONCE: u32 = 16;
@@ -44,8 +49,8 @@ struct DeviceAnswer {
     #[serde(alias = "verification_url")]
     verification_uri: String,
     verification_uri_complete: Option<String>,
-    expires_in: Option<i64>,
-    interval: Option<i64>,
+    expires_in: Option<Value>,
+    interval: Option<Value>,
 }
 
 impl Oauth {
@@ -57,21 +62,24 @@ impl Oauth {
         let scopes = scopes(&provider);
         let form = if scopes.is_empty() { vec![] } else { vec![("scope", scopes.as_str())] };
         let secret = open_secret(&self.vault, &provider)?;
-        // A public client names itself in any case, and so does one with a secret: RFC 8628 asks for it.
-        let form: Vec<_> = match secret {
-            Some(_) => form.into_iter().chain([("client_id", provider.client_id.as_str())]).collect(),
-            None => form,
-        };
         let now = self.clock.now();
         let answer = self.provider(resource, &provider, secret.as_ref()).ask(&url, &form).await?;
         let unusable = |why| OauthError::Token(TokenError::Unusable { why });
         let answer: DeviceAnswer =
             serde_json::from_value(answer.into()).map_err(|_| unusable("it is not one of a device authorization"))?;
-        if !["https:", "http:"].iter().any(|scheme| answer.verification_uri.starts_with(scheme)) {
+        if ![Some(&answer.verification_uri), answer.verification_uri_complete.as_ref()]
+            .into_iter()
+            .flatten()
+            .all(|uri| is_of_web(uri))
+        {
             return Err(unusable("its verification_uri is no web address"));
         }
-        let expires_in_s = answer.expires_in.unwrap_or(DEVICE_LIFETIME_S_MAX).clamp(1, DEVICE_LIFETIME_S_MAX);
-        let interval_s = answer.interval.unwrap_or(POLL_INTERVAL_S).clamp(1, POLL_INTERVAL_S_MAX);
+        if answer.user_code.len() > USER_CODE_BYTES_MAX || answer.user_code.chars().any(char::is_control) {
+            return Err(unusable("its user_code is nothing to be typed"));
+        }
+        let expires_in_s = lifetime_s(answer.expires_in.as_ref()).unwrap_or(DEVICE_LIFETIME_S_MAX);
+        let expires_in_s = expires_in_s.min(DEVICE_LIFETIME_S_MAX);
+        let interval_s = lifetime_s(answer.interval.as_ref()).unwrap_or(POLL_INTERVAL_S).min(POLL_INTERVAL_S_MAX);
         let flow = OauthFlowRow {
             status: FlowStatus::Pending,
             poll_interval_s: Some(interval_s),
@@ -80,6 +88,9 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
+        // One at a time: whoever starts anew has given the one before up.
+        let given_up = "another authorization of this resource was started";
+        self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, given_up).await?;
         self.store.insert_oauth_flow(&flow).await?;
         Ok(DeviceStarted {
             id: flow.id,
@@ -93,7 +104,7 @@ impl Oauth {
 
     /// Asks providers whether people have entered their codes, until `stop`. What is due is in the database, so that a
     /// restart or another host takes it up.
-    pub async fn follow_devices(&self, stop: CancellationToken) {
+    pub async fn follow_devices(self: &Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(DUE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(tick.tick()).await.is_some() {
@@ -104,7 +115,11 @@ impl Oauth {
                     continue;
                 }
             };
-            futures::future::join_all(due.iter().map(|flow| self.poll(flow))).await;
+            // One that is claimed is not due again before its interval is over, so a slow provider holds up nobody else.
+            for flow in due {
+                let this = Arc::clone(self);
+                self.running.spawn(async move { this.poll(&flow).await });
+            }
         }
     }
 
@@ -119,6 +134,10 @@ impl Oauth {
         let interval_s = flow.poll_interval_s.unwrap_or(POLL_INTERVAL_S);
         let next = now.plus_ms(interval_s * 1000);
         if !self.store.claim_oauth_poll(flow, interval_s, next).await? {
+            return Ok(());
+        }
+        if !self.auditor.is_healthy() {
+            // What it brings could not be recorded, and so not be stored.
             return Ok(());
         }
         if flow.expires_at <= now {
@@ -136,7 +155,7 @@ impl Oauth {
                 if !self.store.move_oauth_flow(flow.id, FlowStatus::Pending, FlowStatus::Taken, None).await? {
                     return Ok(());
                 }
-                let saved = self.save_of(flow, &resource, tokens).await;
+                let saved = self.recorded(flow, &resource, async { Ok(tokens) }).await;
                 self.end(flow, FlowStatus::Taken, saved).await
             }
             Err(OauthError::Token(error)) => match error.word() {
@@ -155,4 +174,9 @@ impl Oauth {
             Err(error) => self.end(flow, FlowStatus::Pending, Err(error)).await,
         }
     }
+}
+
+/// Whether a person can open it in a browser.
+fn is_of_web(uri: &str) -> bool {
+    Url::parse(uri).is_ok_and(|uri| matches!(uri.scheme(), "https" | "http") && uri.has_host())
 }

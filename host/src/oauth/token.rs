@@ -150,12 +150,12 @@ impl Provider<'_> {
                 headers.push(("authorization".to_owned(), format!("Basic {}", BASE64_STANDARD.encode(pair))));
             }
             (Some(secret), SecretIn::Body) => {
-                body.append_pair("client_id", self.client_id).append_pair("client_secret", secret.expose());
+                body.append_pair("client_secret", secret.expose());
             }
-            (None, _) => {
-                body.append_pair("client_id", self.client_id);
-            }
+            (None, _) => {}
         }
+        // With the secret in the header it may stand here too, and device endpoints ask for it (RFC 8628, section 3.1).
+        body.append_pair("client_id", self.client_id);
         HttpRequest {
             method: "POST".to_owned(),
             url: url.to_string(),
@@ -198,7 +198,10 @@ impl Grant<'_> {
 fn members(answer: HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
-    if let Some(error) = error {
+    // Gateways put words of their own under `error` when what is behind them is away.
+    let is_away = answer.status >= 500 || answer.status == 429;
+    let is_of_oauth = |error: &Value| matches!(error.as_str(), Some("slow_down" | "authorization_pending"));
+    if let Some(error) = error.filter(|error| !is_away || is_of_oauth(error)) {
         let text =
             |value: Option<&Value>| redactor.redact_text(value.and_then(Value::as_str).unwrap_or_default().into());
         let description = shown(&text(members.as_ref().and_then(|members| members.get("error_description"))));
@@ -257,7 +260,7 @@ fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'st
 }
 
 /// Seconds, as a number or as its text; what is not a lifetime counts as none.
-fn lifetime_s(expires_in: Option<&Value>) -> Option<i64> {
+pub fn lifetime_s(expires_in: Option<&Value>) -> Option<i64> {
     let seconds = match expires_in? {
         Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64))?,
         Value::String(text) => text.trim().parse().ok()?,
@@ -322,6 +325,9 @@ mod tests {
             (400, json!({"error": {"code": 7}}), "the provider answered `error`"),
             (400, json!({"error": "<script>alert(1)</script>"}), "the provider answered `scriptalert1script`"),
             (500, json!({"access_token": "access-token"}), "the provider answered with status 500"),
+            (503, json!({"status": 503, "error": "Service Unavailable"}), "the provider answered with status 503"),
+            (429, json!({"error": "rate_limit_exceeded"}), "the provider answered with status 429"),
+            (429, json!({"error": "slow_down"}), "the provider answered `slow_down`"),
             (302, json!({}), "the provider answered with status 302"),
             (200, json!([]), "the provider's answer cannot be used: it is not a JSON object"),
             (200, json!({}), "the provider's answer cannot be used: it has no access_token"),

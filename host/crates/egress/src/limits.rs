@@ -22,6 +22,9 @@ pub(crate) const REFRESH_BEFORE_MS: i64 = 60_000;
 /// How long a connection may take to come about: a third of a call's time, so that the failure is told as one.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a request waits for a newer token while the one at hand is good.
+pub(crate) const REFRESH_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// How long an unused connection is kept: about what servers keep theirs.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 

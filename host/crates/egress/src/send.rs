@@ -10,12 +10,12 @@ use futures::future::BoxFuture;
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, HeaderValue, USER_AGENT};
 use monstrum_types::{Clock, Failure, FailureCode, HttpRequest, HttpResponse};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::client::{Clients, EgressOptions, Transport};
 use crate::credential::{Credential, CredentialSource, CredentialState};
 use crate::inject::{Outgoing, inject};
-use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS};
+use crate::limits::{REDIRECTS_MAX, REFRESH_BEFORE_MS, REFRESH_WAIT_MAX};
 use crate::policy::Scope;
 use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
@@ -203,7 +203,14 @@ impl Sending<'_, '_> {
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
             // What is asked for a new one goes out too.
             self.announce().await?;
-            match self.credentials.refresh(&credential).await {
+            // Who asks for a new one while the old one is good does not wait for long; the next one finds what came.
+            let refreshed = self.credentials.refresh(&credential);
+            let refreshed = if expires_in_ms > 0 {
+                timeout(REFRESH_WAIT_MAX, refreshed).await.unwrap_or(Err(CredentialState::Unavailable))
+            } else {
+                refreshed.await
+            };
+            match refreshed {
                 Ok(fresh) => return self.admit(fresh, request, url).await,
                 // It is good for the moment that it has left.
                 Err(CredentialState::Unavailable) if expires_in_ms > 0 => {}

@@ -82,6 +82,12 @@ pub struct AuditRow {
 }
 
 impl AuditRow {
+    /// Whether it is of a change of what is permitted, and of no call.
+    #[must_use]
+    pub fn is_of_change(&self) -> bool {
+        self.flags.as_deref() == Some(CHANGE_FLAG)
+    }
+
     /// The status of the call as its callers see it: `running` before its end, `interrupted` where it has none.
     #[must_use]
     pub fn call_status(&self) -> Option<&str> {

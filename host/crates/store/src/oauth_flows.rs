@@ -193,6 +193,19 @@ impl Store {
         Ok(self.db.run(sql, args![id, from.as_str(), to.as_str(), message, is_end]).await? > 0)
     }
 
+    /// Ends the authorizations by device that a resource has, and forgets what was secret of them.
+    pub async fn end_pending_oauth_flows(
+        &self,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+        message: &str,
+    ) -> Result<(), StoreError> {
+        let sql = "update oauth_flows set status = 'failed', message = $3, sealed = null \
+                   where workspace_id = $1 and resource_id = $2 and status = 'pending'";
+        self.db.run(sql, args![workspace, resource, message]).await?;
+        Ok(())
+    }
+
     /// Claims the next question to the provider for one host: it is due again at `next`. Whether it was due at
     /// `row.next_poll_at` still.
     pub async fn claim_oauth_poll(

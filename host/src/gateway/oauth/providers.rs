@@ -239,6 +239,21 @@ fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), Problem>
             faults.add(path, why);
         }
     }
+    // The query of the authorization endpoint is the provider's own; these are ours to say.
+    const OURS: [&str; 8] = [
+        "client_id",
+        "code_challenge",
+        "code_challenge_method",
+        "redirect_uri",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+    ];
+    let url = row.authorization_url.as_deref().and_then(|url| parse_url(url).ok());
+    if url.is_some_and(|url| url.query_pairs().any(|(name, _)| OURS.contains(&name.as_ref()))) {
+        faults.add("/authorization_url", format!("its query must not hold any of {}", OURS.join(", ")));
+    }
     let scopes: Vec<&str> = row.scopes.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
     if scopes.len() > SCOPES_MAX {
         faults.add("/scopes", format!("at most {SCOPES_MAX}"));

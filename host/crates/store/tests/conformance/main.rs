@@ -55,6 +55,7 @@ cases! {
         a_deleted_bot_takes_its_bindings_and_keys_along,
         lists_come_in_pages,
         every_change_bumps_the_generation,
+        of_two_changes_of_what_was_read_once_one_is_told,
         a_snapshot_holds_all_rows,
         a_snapshot_is_of_one_moment,
         a_cancelled_change_is_whole_or_absent,

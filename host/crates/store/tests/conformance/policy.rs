@@ -388,3 +388,23 @@ pub(crate) async fn a_cancelled_change_is_whole_or_absent(store: &Store) {
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.generation - start, i64::try_from(snapshot.bots.len()).unwrap());
 }
+
+pub(crate) async fn of_two_changes_of_what_was_read_once_one_is_told(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let later = NOW.plus_ms(1);
+    let (mut role, mut bot, mut resource) = (there.role.clone(), there.bot.clone(), there.resource.clone());
+    let mut binding = there.binding.clone();
+    (role.updated_at, bot.updated_at, resource.updated_at, binding.updated_at) = (later, later, later, later);
+    role.allowed_operations = Some(json!([]));
+    for wins in [true, false] {
+        assert_eq!(store.update_role(&role, NOW).await.unwrap(), wins);
+        assert_eq!(store.update_bot(&bot, NOW).await.unwrap(), wins);
+        assert_eq!(store.update_resource(&resource, NOW).await.unwrap(), wins);
+        assert_eq!(store.update_binding(&binding, NOW).await.unwrap(), wins);
+        // Who has read before the change does not undo it.
+        role.allowed_operations = Some(json!(["*"]));
+    }
+    let stands = store.role(workspace, role.id).await.unwrap().unwrap();
+    assert_eq!(stands.allowed_operations, Some(json!([])));
+}
