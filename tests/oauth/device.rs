@@ -24,10 +24,6 @@ async fn ended(authorizing: &Authorizing, started: &Value) -> Result<Value> {
     .await
 }
 
-async fn ended_well(authorizing: &Authorizing, started: &Value) -> Result<String> {
-    Ok(text(&ended(authorizing, started).await?["status"]).to_owned())
-}
-
 #[tokio::test]
 async fn a_person_enters_the_code_elsewhere() -> Result<()> {
     for client in ["by-header", "by-body", "public"] {
@@ -66,9 +62,9 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     .await?;
     let denied = json!({ "answer": { "status": 400, "body": { "error": "access_denied" } }, "answers_left": 1 });
     authorizing.oauth.control(&denied).await?;
-    let ended = ended(&authorizing, &started).await?;
+    let refused = ended(&authorizing, &started).await?;
     assert_eq!(
-        (&ended["status"], &ended["message"]),
+        (&refused["status"], &refused["message"]),
         (&json!("failed"), &json!("the provider answered `access_denied`"))
     );
     ensure!(authorizing.credential().await?.is_null());
@@ -78,7 +74,8 @@ async fn a_provider_that_asks_for_patience_gets_it_and_one_that_refuses_ends_it(
     let given_up = ended(&authorizing, &first).await?;
     assert_eq!(given_up["message"], "another authorization of this resource was started", "{given_up}");
     authorizing.oauth.person_at(text(&second["verification_uri_complete"])).await?;
-    assert_eq!(ended_well(&authorizing, &second).await?, "done");
+    let done = ended(&authorizing, &second).await?;
+    assert_eq!(done["status"], "done", "{done}");
 
     let path = authorizing.path("oauth/device/01939d2c-7f6a-7000-8000-000000000001");
     let absent = authorizing.api().get(&path).await?;
