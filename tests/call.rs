@@ -4,6 +4,7 @@ mod ceilings;
 mod configured;
 mod governed;
 mod growth;
+mod nested;
 mod plugins;
 mod reload;
 mod scopes;

@@ -29,6 +29,7 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use crate::call::IncomingCall;
+use crate::call::nested::Secrets;
 use crate::telemetry::meters;
 use crate::tools::ResolvedCall;
 
@@ -135,7 +136,7 @@ impl Auditor {
             duration_ms: None,
             started_at: self.clock.now(),
             at: self.clock.now(),
-            parent_request_id: None,
+            parent_request_id: call.under.as_ref().map(|lineage| lineage.parent),
             delegation: None,
             flags: None,
             key_version: 0,
@@ -143,7 +144,11 @@ impl Auditor {
             hash: [0; 32],
         };
         Ok(Entry {
-            facts: Mutex::new(Facts { row, redactor: None }),
+            facts: Mutex::new(Facts {
+                row,
+                redactor: None,
+                family: call.under.as_ref().map(|lineage| lineage.secrets.clone()),
+            }),
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
             opened: Instant::now(),
@@ -171,6 +176,25 @@ pub struct Entry {
 struct Facts {
     row: AuditRow,
     redactor: Option<Arc<Redactor>>,
+    /// The secrets of all calls under the same root, where there are several.
+    family: Option<Secrets>,
+}
+
+impl Facts {
+    fn set_redactor(&mut self, redactor: Arc<Redactor>) {
+        if let Some(family) = &self.family {
+            family.add(&redactor);
+        }
+        self.redactor = Some(redactor);
+    }
+
+    /// Everything that what this call says has to go through.
+    fn redactors(&self) -> Vec<Arc<Redactor>> {
+        match &self.family {
+            Some(family) => family.all(),
+            None => self.redactor.iter().cloned().collect(),
+        }
+    }
 }
 
 impl Entry {
@@ -181,12 +205,25 @@ impl Entry {
         facts.row.operation = Some(resolved.tool().manifest.operation.clone());
         facts.row.plugin = Some(resolved.plugin.name.to_string());
         facts.row.plugin_digest = Some(resolved.plugin.digest.to_string());
-        facts.redactor = Some(Arc::clone(resolved.binding.resource.credential_source().redactor()));
+        facts.set_redactor(Arc::clone(resolved.binding.resource.credential_source().redactor()));
     }
 
     /// Whatever is written from now on goes through `redactor`.
     pub fn redact_with(&self, redactor: Arc<Redactor>) {
-        self.lock().redactor = Some(redactor);
+        self.lock().set_redactor(redactor);
+    }
+
+    /// The call makes others: from now on each of them is kept from what any of them knows.
+    pub fn share(&self, secrets: &Secrets) {
+        let mut facts = self.lock();
+        facts.redactor.iter().for_each(|redactor| secrets.add(redactor));
+        facts.family = Some(secrets.clone());
+    }
+
+    /// `text` without any secret that the call, or one under the same root, has met.
+    pub fn redacted_text(&self, text: String) -> String {
+        let redactors = self.lock().redactors();
+        redactors.iter().fold(text, |text, redactor| redactor.redact_text(text))
     }
 
     /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
@@ -196,7 +233,8 @@ impl Entry {
         if is_held_back && outcome.code == Some(Code::Plugin) {
             outcome = CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
-        if let Some(redactor) = self.lock().redactor.clone() {
+        let redactors = self.lock().redactors();
+        for redactor in redactors {
             outcome.message = outcome.message.map(|message| redactor.redact_text(message));
             outcome.data = outcome.data.map(|data| redactor.redact_json(data));
         }
@@ -232,10 +270,8 @@ impl Entry {
     fn row(&self, kind: AuditKind) -> AuditRow {
         let facts = self.lock();
         let mut row = facts.row.clone();
-        let redact = |text: String| match &facts.redactor {
-            Some(redactor) => redactor.redact_text(text),
-            None => text,
-        };
+        let redactors = facts.redactors();
+        let redact = |text: String| redactors.iter().fold(text, |text, redactor| redactor.redact_text(text));
         row.task_id = row.task_id.map(redact);
         row.params = row.params.map(redact).map(shorten);
         row.kind = kind;

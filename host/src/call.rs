@@ -7,6 +7,8 @@
 //!
 //! All branching between the stages is here; the stages never call one another.
 
+pub mod nested;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
+use crate::call::nested::{Below, Identity, Lineage};
 use crate::executor::{Executor, PermittedCall};
 use crate::language::Language;
 use crate::policy::Policy;
@@ -46,6 +49,8 @@ pub struct IncomingCall {
     pub language: Language,
     /// What the plugin is told besides: a JSON object, such as the conversation of the call.
     pub context: Value,
+    /// Where it stands, if another call has made it.
+    pub under: Option<Arc<Lineage>>,
 }
 
 /// What the door hands back.
@@ -77,24 +82,42 @@ impl Calls {
     /// Runs a call to its end. The work is a task of its own, so it is recorded even if the caller goes away: dropping
     /// this future cancels the call.
     pub async fn run(self: &Arc<Self>, call: IncomingCall) -> Result<CallAnswer, AuditUnavailable> {
+        // The tracker of a call that nobody waits for.
+        self.run_below(call, &TaskTracker::new()).await
+    }
+
+    /// The same for a call that another one has made, which waits until all its `siblings` have ended.
+    pub(crate) async fn run_below(
+        self: &Arc<Self>,
+        call: IncomingCall,
+        siblings: &TaskTracker,
+    ) -> Result<CallAnswer, AuditUnavailable> {
         let cancelled = CancellationToken::new();
         let _cancel_when_dropped = cancelled.clone().drop_guard();
         let calls = Arc::clone(self);
         let span = span(&call);
         let govern = async move { calls.govern(call, cancelled).await?.committed().await };
-        let task = self.running.spawn(govern.instrument(span));
+        let task = self.running.spawn(siblings.track_future(govern.instrument(span)));
         // The task may only fail by a panic of ours; its entry is closed by its drop.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
 
     /// The way of a call, up to its end. The row of that end is queued, and there is no answer before it is committed.
-    pub async fn govern(&self, call: IncomingCall, cancelled: CancellationToken) -> Result<Ending, AuditUnavailable> {
+    pub async fn govern(
+        self: &Arc<Self>,
+        call: IncomingCall,
+        cancelled: CancellationToken,
+    ) -> Result<Ending, AuditUnavailable> {
         let entry = Arc::new(self.auditor.open(&call)?);
+        let children = TaskTracker::new();
         let Ended { outcome, retry_after } = tokio::select! {
-            ended = self.stages(&call, &entry) => ended,
-            () = cancelled.cancelled() => Ended::cancelled(),
+            ended = self.stages(&call, &entry, &children) => ended,
+            () = cancelled.cancelled() => Ended::cancelled(&call),
             () = self.stop.cancelled() => Ended::interrupted(),
         };
+        // Whatever it was waiting for has been cancelled by now. Nothing of a call goes on after its end.
+        children.close();
+        children.wait().await;
         let mut laps = Laps::start();
         let outcome = entry.redacted(outcome);
         laps.end(Stage::Redact);
@@ -103,9 +126,9 @@ impl Calls {
     }
 
     /// The stages, each taking what the one before returned; the first refusal ends the call.
-    async fn stages(&self, call: &IncomingCall, entry: &Arc<Entry>) -> Ended {
+    async fn stages(self: &Arc<Self>, call: &IncomingCall, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
         let span = Span::current();
-        let (resolved, permit) = match self.judge(call, entry) {
+        let Judged { resolved, permit, identity } = match self.judge(call, entry) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 span.record("decision", "deny");
@@ -114,22 +137,31 @@ impl Calls {
         };
         span.record("decision", "allow").record("plugin.name", permit.plugin().as_str());
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
-        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call };
+        let below = Below { calls: Arc::clone(self), children: children.clone(), identity };
+        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call, below };
         self.executor.execute(&permitted, permit, entry).await
     }
 
     /// Everything before the plugin: pure, and over the same snapshot.
-    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<(ResolvedCall, Permit), Refusal> {
+    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<Judged, Refusal> {
         let mut laps = Laps::start();
         let session = Session::open(&self.policy, self.clock.now(), call)?;
+        if let Some(lineage) = &call.under {
+            lineage.check(&session, call)?;
+        }
         let resolved = tools::resolve(&session, call)?;
         entry.resolved(&resolved);
         laps.end(Stage::Resolve);
         let params = resolved.checked_params(call)?;
         laps.end(Stage::Params);
+        let is_in_a_chain = call.under.is_some() || resolved.plugin.calls_tools();
+        let identity = is_in_a_chain.then(|| Identity::of(resolved.tool().manifest.name.as_str(), &params));
         let permit = authorize::permit(call, &session, &resolved, params)?;
+        if let (Some(lineage), Some(identity)) = (&call.under, identity) {
+            lineage.check_new(identity)?;
+        }
         laps.end(Stage::Guardian);
-        Ok((resolved, permit))
+        Ok(Judged { resolved, permit, identity })
     }
 
     /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
@@ -157,6 +189,14 @@ fn span(call: &IncomingCall) -> Span {
         decision = tracing::field::Empty,
         duration_ms = tracing::field::Empty,
     )
+}
+
+/// A call that may run.
+struct Judged {
+    resolved: ResolvedCall,
+    permit: Permit,
+    /// By which the calls under it recognise it.
+    identity: Option<Identity>,
 }
 
 /// A refusal by a stage. Boxed, because it is rare and large.
@@ -194,8 +234,12 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn cancelled() -> Self {
-        Ended::from(CallOutcome::error(Code::Cancelled, "the caller went away before the call was done"))
+    fn cancelled(call: &IncomingCall) -> Self {
+        let message = match call.under {
+            None => "the caller went away before the call was done",
+            Some(_) => "the call that made this one ended before it was done",
+        };
+        Ended::from(CallOutcome::error(Code::Cancelled, message))
     }
 
     fn interrupted() -> Self {

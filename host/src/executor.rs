@@ -11,14 +11,17 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell};
+use monstrum_egress::{CredentialSource, Egress, RedactorCell};
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
-use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, Status};
+use monstrum_types::{
+    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, Status, ToolFailure,
+};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::auditor::Entry;
+use crate::call::nested::{Below, Nesting};
 use crate::call::{Ended, IncomingCall};
 use crate::config::Ceilings;
 use crate::lanes::{Asking, Lanes, NoRoom};
@@ -62,6 +65,8 @@ impl Executor {
             binding: binding.row.id,
             binding_max: limit_u32(&binding.row.limits, "concurrent"),
             plugin: &call.resolved.plugin.name,
+            depth: call.depth(),
+            held: call.held(),
         };
         let _place = match self.lanes.enter(&asking).await {
             Ok(place) => place,
@@ -72,13 +77,19 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
-        let limits = limits(self.ceilings, &call.resolved.plugin, binding);
+        let limits = call.within_time(limits(self.ceilings, &call.resolved.plugin, binding));
+        let until = Instant::now() + limits.timeout;
+        let nesting = call.nesting(until);
+        if let Some(nesting) = &nesting {
+            entry.share(nesting.secrets());
+        }
         let door = Arc::new(Door {
             egress: self.egress.clone(),
             binding: Arc::clone(binding),
             entry: Arc::clone(entry),
+            nesting,
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
-            until: Instant::now() + limits.timeout + Duration::from_secs(1),
+            until: until + Duration::from_secs(1),
             redactor: RedactorCell::new(Arc::clone(binding.resource.credential_source().redactor())),
             failures: Mutex::default(),
         });
@@ -86,9 +97,8 @@ impl Executor {
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
         let run = call.resolved.plugin.component.call(&permit, request, limits, host);
         let end = run.instrument(tracing::debug_span!("execute")).await;
-        let redactor = door.redactor.current();
-        entry.redact_with(Arc::clone(&redactor));
-        write_log(&permit, &end, &redactor);
+        entry.redact_with(door.redactor.current());
+        write_log(&permit, &end, entry);
         meters::fuel(end.fuel_used);
         laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
@@ -113,6 +123,37 @@ pub struct PermittedCall<'a> {
     pub resolved: &'a ResolvedCall,
     pub task_id: &'a str,
     pub call: &'a IncomingCall,
+    pub below: Below,
+}
+
+impl PermittedCall<'_> {
+    fn depth(&self) -> u8 {
+        self.call.under.as_ref().map_or(0, |lineage| lineage.depth)
+    }
+
+    /// The bindings in which its ancestors have their places.
+    fn held(&self) -> &[BindingId] {
+        self.call.under.as_ref().map_or(&[], |lineage| &lineage.held)
+    }
+
+    /// What is left of `limits` before the call that made this one ends.
+    fn within_time(&self, limits: CallLimits) -> CallLimits {
+        let Some(lineage) = &self.call.under else { return limits };
+        let left = lineage.until.saturating_duration_since(Instant::now());
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        CallLimits { timeout: limits.timeout.min(left), ..limits }
+    }
+
+    /// What the call may call itself, where its plugin calls tools.
+    fn nesting(&self, until: Instant) -> Option<Nesting> {
+        let (plugin, binding) = (&self.resolved.plugin, &self.resolved.binding);
+        if !plugin.calls_tools() {
+            return None;
+        }
+        let mut held = self.held().to_vec();
+        held.push(binding.row.id);
+        Some(Nesting::of_plugin(&self.below, self.call, until, plugin.calls.clone(), binding.row.id, held))
+    }
 }
 
 /// The least of what the operator, the manifest and the binding allow.
@@ -171,11 +212,11 @@ fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
 }
 
 /// The plugin's own log lines, at the host's debug level: what an author writes is not the host's business.
-fn write_log(permit: &Permit, end: &CallEnd, redactor: &Redactor) {
+fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
     for LogLine { level, source, message, fields, .. } in &end.log {
-        let message = redactor.redact_text(message.clone());
-        let fields = redactor.redact_text(fields.clone().unwrap_or_default());
+        let message = entry.redacted_text(message.clone());
+        let fields = entry.redacted_text(fields.clone().unwrap_or_default());
         let (level, source) = (level.as_str(), source.as_str());
         tracing::debug!(target: "plugin", { call.id = %call, plugin.name = %plugin, level, source, fields }, "{message}");
     }
@@ -189,6 +230,8 @@ struct Door {
     egress: Egress,
     binding: Arc<Binding>,
     entry: Arc<Entry>,
+    /// `None` where the plugin may not call tools.
+    nesting: Option<Nesting>,
     until: Instant,
     /// Knows every secret that this call has met.
     redactor: RedactorCell,
@@ -251,6 +294,20 @@ impl HostCalls for Door {
                 failures.push(failure.code);
             }
             sent
+        }
+        .boxed()
+    }
+
+    fn tool_call(&self, tool: String, params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
+        async move {
+            let Some(nesting) = &self.nesting else {
+                return Err(ToolFailure::error(Code::Unavailable, "this plugin may not call tools"));
+            };
+            nesting.count()?;
+            // Before it: whatever the other call does outside is done on behalf of this one.
+            self.record_start().await.map_err(|failure| ToolFailure::error(Code::Unavailable, failure.message))?;
+            self.entry.redact_with(self.redactor.current());
+            nesting.call(tool, &params).await
         }
         .boxed()
     }

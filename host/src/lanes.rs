@@ -1,6 +1,12 @@
 //! How many calls run at once: on this host, of one plugin, of one bot, of one binding. A call that finds no room waits
 //! up to 5 s. Room that becomes free goes to the waiting bots in turn, so that a bot with many calls delays its own and
 //! nobody else's.
+//!
+//! A call under another one holds up the call that made it, so it must not wait for room that only its ancestors could
+//! give up. It runs in its root's place among the bot's calls. Plugins have a lane for each depth: who waits in one holds
+//! room of lesser depths only, and the deepest calls wait for nobody below, so that there is always one that goes on. In
+//! a binding that an ancestor has a place in it shares that place. And it does not wait for the host as a whole: where
+//! every place is taken, the calls that hold them may all be waiting for one like it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -34,12 +40,17 @@ pub enum NoRoom {
 }
 
 /// Who asks for room.
+#[derive(Clone, Copy)]
 pub struct Asking<'a> {
     pub bot: BotId,
     pub binding: BindingId,
     /// Calls that the binding allows at once.
     pub binding_max: Option<u32>,
     pub plugin: &'a PluginName,
+    /// How many calls it stands under.
+    pub depth: u8,
+    /// Bindings with a number of calls of their own in which an ancestor has its place.
+    pub held: &'a [BindingId],
 }
 
 /// The lanes of all plugins, bots and bindings.
@@ -47,7 +58,7 @@ pub struct Lanes {
     room: CallsAtOnce,
     all: Arc<Lane>,
     bots: Keyed<BotId>,
-    plugins: Keyed<PluginName>,
+    plugins: Keyed<(PluginName, u8)>,
     bindings: Keyed<(BindingId, u32)>,
 }
 
@@ -65,16 +76,20 @@ impl Lanes {
 
     /// Waits for room: first among the bot's own calls, so that a busy bot queues behind itself, last on the whole host.
     pub async fn enter(&self, asking: &Asking<'_>) -> Result<Place, NoRoom> {
-        let Asking { bot, binding, binding_max, plugin } = *asking;
+        let Asking { bot, binding, binding_max, plugin, depth, held } = *asking;
         let until = Instant::now() + WAIT_MAX;
         let mut tickets = Vec::with_capacity(4);
-        tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
-        if let Some(max) = binding_max {
+        if depth == 0 {
+            tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        }
+        if let Some(max) = binding_max.filter(|_| !held.contains(&binding)) {
             tickets.push(self.bindings.lane(&(binding, max), max).enter(bot, until).await.ok_or(NoRoom::Busy)?);
         }
-        let of_plugin = self.plugins.lane(plugin, self.room.per_plugin);
+        let of_plugin = self.plugins.lane(&(plugin.clone(), depth), self.room.per_plugin);
         tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
-        tickets.push(self.all.clone().enter(bot, until).await.ok_or(NoRoom::Full)?);
+        let on_the_host =
+            if depth == 0 { self.all.clone().enter(bot, until).await } else { self.all.clone().enter_now() };
+        tickets.push(on_the_host.ok_or(NoRoom::Full)?);
         Ok(Place { _tickets: tickets })
     }
 
@@ -148,6 +163,15 @@ impl Drop for Ticket {
 impl Lane {
     fn new(room: u32) -> Arc<Lane> {
         Arc::new(Lane(Mutex::new(Turns { free: room.max(1), waiting: VecDeque::new(), calls_waiting: 0 })))
+    }
+
+    /// `None`: no room at present.
+    fn enter_now(self: Arc<Self>) -> Option<Ticket> {
+        {
+            let mut turns = self.lock();
+            turns.free = turns.free.checked_sub(1)?;
+        }
+        Some(Ticket(Some(self)))
     }
 
     /// `None`: no room until then.
@@ -239,7 +263,42 @@ mod tests {
 
     async fn enter(lanes: &Lanes, bot: BotId, binding_max: Option<u32>) -> Result<Place, NoRoom> {
         let binding = BindingId::new();
-        lanes.enter(&Asking { bot, binding, binding_max, plugin: &plugin() }).await
+        lanes.enter(&Asking { bot, binding, binding_max, plugin: &plugin(), depth: 0, held: &[] }).await
+    }
+
+    /// The same for a call that stands under `depth` others.
+    async fn enter_below(lanes: &Lanes, bot: BotId, depth: u8) -> Result<Place, NoRoom> {
+        let asking = Asking { bot, binding: BindingId::new(), binding_max: None, plugin: &plugin(), depth, held: &[] };
+        lanes.enter(&asking).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_under_others_wait_for_no_ancestor() {
+        let lanes = Lanes::new(CallsAtOnce { in_all: 4, per_plugin: 2, per_bot: 2 });
+        let bot = BotId::new();
+        let roots = [enter(&lanes, bot, None).await, enter(&lanes, bot, None).await];
+        assert!(roots.iter().all(Result::is_ok));
+        // Bot and plugin are full of the parents.
+        let asked_at = Instant::now();
+        let children = [enter_below(&lanes, bot, 1).await, enter_below(&lanes, bot, 1).await];
+        assert!(children.iter().all(Result::is_ok));
+        // Now the host is full, and whoever could leave waits for this one.
+        assert_eq!(enter_below(&lanes, bot, 2).await.err(), Some(NoRoom::Full));
+        assert_eq!(asked_at.elapsed(), Duration::ZERO);
+        assert_eq!(lanes.running(), 4);
+        drop((roots, children));
+        assert_eq!(lanes.running(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_in_a_binding_is_shared_with_the_calls_below() {
+        let lanes = Lanes::new(CallsAtOnce::default());
+        let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
+        let asking = Asking { bot, binding, binding_max: Some(1), plugin: &plugin, depth: 0, held: &[] };
+        let parent = lanes.enter(&asking).await;
+        assert!(parent.is_ok());
+        assert!(lanes.enter(&Asking { depth: 1, held: &[binding], ..asking }).await.is_ok());
+        assert_eq!(lanes.enter(&Asking { depth: 1, ..asking }).await.err(), Some(NoRoom::Busy));
     }
 
     #[tokio::test(start_paused = true)]
@@ -264,7 +323,7 @@ mod tests {
     async fn a_binding_may_allow_fewer() {
         let lanes = Lanes::new(CallsAtOnce::default());
         let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot, binding, binding_max: Some(1), plugin: &plugin };
+        let asking = Asking { bot, binding, binding_max: Some(1), plugin: &plugin, depth: 0, held: &[] };
         let first = lanes.enter(&asking).await;
         assert!(first.is_ok());
         assert_eq!(lanes.enter(&asking).await.err(), Some(NoRoom::Busy));

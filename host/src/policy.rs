@@ -10,8 +10,8 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
-use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, check_config};
+use monstrum_guardian::{BindingRules, GrantSource, PatternSet, ScopeConstraints, SetSource};
+use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, MatchMode, check_config};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
 use monstrum_vault::Vault;
@@ -45,6 +45,8 @@ pub struct Bot {
 pub struct Binding {
     pub row: BindingRow,
     pub rules: BindingRules,
+    /// The tools of other plugins that the resource's plugin may call.
+    pub allow_calls: PatternSet,
     pub resource: Arc<Resource>,
 }
 
@@ -373,7 +375,10 @@ fn compile_binding(row: BindingRow, roles: &HashMap<RoleId, RoleRow>, resource: 
     sets.push((SetSource::Binding, constraints(&row.scope_constraints, |error| unreadable("scopes", error))?));
     let dimensions = &resource.plugin.manifest.resource_type.scope_dimensions;
     let rules = BindingRules::new(&grants, &sets, dimensions);
-    Some(Binding { row, rules, resource: Arc::clone(resource) })
+    let allow_calls = serde_json::from_value::<Vec<String>>(row.allow_calls.clone());
+    let allow_calls = allow_calls.map_err(|error| unreadable("allowed calls", &error)).ok()?;
+    let allow_calls = PatternSet::new(MatchMode::Pattern, allow_calls);
+    Some(Binding { row, rules, allow_calls, resource: Arc::clone(resource) })
 }
 
 fn constraints(value: &Value, unreadable: impl Fn(&serde_json::Error)) -> Option<ScopeConstraints> {

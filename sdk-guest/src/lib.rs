@@ -48,6 +48,7 @@ mod outcome;
 mod request;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod tools;
 pub mod wit;
 
 pub use serde_json::{Map, Value, json};
@@ -57,6 +58,7 @@ pub use executor::{Executor, Handler, Operations, execute};
 pub use http::{Http, HttpRequest, HttpResponse, Path};
 pub use outcome::{Outcome, ScopeViolation};
 pub use request::{Delegate, Request, Scope};
+pub use tools::{PluginClient, ToolError};
 
 /// The operations of an executor, each with its handler.
 ///

@@ -10,6 +10,7 @@ use monstrum_host::auditor::Queued;
 use monstrum_host::authorize;
 use monstrum_host::boot::{self, Running};
 use monstrum_host::call::IncomingCall;
+use monstrum_host::call::nested::Below;
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_host::executor::PermittedCall;
 use monstrum_host::language::Language;
@@ -19,6 +20,7 @@ use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
 use serde_json::{Value, json};
 use support::{Api, Server};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::bare::{Bare, ExecuteRequest};
 use crate::cpu;
@@ -92,6 +94,7 @@ impl Host {
             resource: None,
             language: Language::default(),
             context: json!({}),
+            under: None,
         }
     }
 }
@@ -256,7 +259,8 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     let permit = authorize::permit(&call, &session, &resolved, params).map_err(refused)?;
     lap(4);
     let task_id = call.request_id.to_string();
-    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call: &call };
+    let below = Below { calls: Arc::clone(&app.calls), children: TaskTracker::new(), identity: None };
+    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call: &call, below };
     let ended = app.calls.executor.execute(&permitted, permit, &entry).await;
     lap(5);
     let outcome = entry.redacted(ended.outcome);

@@ -264,6 +264,7 @@ fn incoming(
         resource: None,
         language: Language::default(),
         context: no_params(),
+        under: None,
     })
 }
 

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use monstrum_guardian::ToolRules;
-use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, ScopeDimension, Tool as ToolManifest};
+use monstrum_guardian::{PatternSet, ToolRules};
+use monstrum_manifest::{
+    Capability, InputSchema, Locales, Manifest, MatchMode, OutputSchema, ScopeDimension, Tool as ToolManifest,
+};
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, PluginName, ToolName};
@@ -25,6 +27,15 @@ pub struct Plugin {
     /// The picture that the manifest names, where this version came from its folder.
     pub icon: Option<Icon>,
     pub warnings: Vec<String>,
+    /// The tools of other plugins that it may call, as its manifest has it.
+    pub calls: PatternSet,
+}
+
+impl Plugin {
+    /// Whether a call of it may make others.
+    pub fn calls_tools(&self) -> bool {
+        self.manifest.executor.capabilities.contains(&Capability::Tools)
+    }
 }
 
 /// A tool with everything about it compiled.
@@ -121,6 +132,7 @@ pub async fn build(
     Ok(Plugin {
         name: manifest.name.clone(),
         digest: component.digest().clone(),
+        calls: PatternSet::new(MatchMode::Pattern, &manifest.executor.calls),
         warnings,
         manifest,
         component,

@@ -66,6 +66,7 @@ pub(super) const SDK_SOURCES: &[File] = sdk_sources![
     "testing/answer.rs",
     "testing/host.rs",
     "testing/tests.rs",
+    "tools.rs",
     "wit.rs",
 ];
 
