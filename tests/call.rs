@@ -2,6 +2,7 @@
 
 mod ceilings;
 mod configured;
+mod delegation;
 mod governed;
 mod growth;
 mod nested;

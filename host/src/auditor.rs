@@ -137,7 +137,7 @@ impl Auditor {
             started_at: self.clock.now(),
             at: self.clock.now(),
             parent_request_id: call.under.as_ref().map(|lineage| lineage.parent),
-            delegation: None,
+            delegation: call.under.as_ref().and_then(|lineage| lineage.delegation()),
             flags: None,
             key_version: 0,
             previous_hash: [0; 32],
@@ -204,7 +204,7 @@ impl Entry {
         facts.row.resource_id = Some(resolved.binding.row.resource_id);
         facts.row.operation = Some(resolved.tool().manifest.operation.clone());
         facts.row.plugin = Some(resolved.plugin.name.to_string());
-        facts.row.plugin_digest = Some(resolved.plugin.digest.to_string());
+        facts.row.plugin_digest = resolved.plugin.digest().map(ToString::to_string);
         facts.set_redactor(Arc::clone(resolved.binding.resource.credential_source().redactor()));
     }
 

@@ -22,7 +22,7 @@ pub fn permit(
         binding: resolved.binding.row.id,
         resource: resolved.binding.row.resource_id,
         plugin: resolved.plugin.name.clone(),
-        plugin_digest: resolved.plugin.digest.clone(),
+        plugin_digest: resolved.plugin.digest().cloned(),
         params,
     };
     let permitted = resolved.with_subject(|subject| authorize(subject, facts));

@@ -7,13 +7,15 @@
 //!
 //! All branching between the stages is here; the stages never call one another.
 
+pub mod delegated;
 pub mod nested;
+mod revoked;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::Permit;
-use monstrum_types::{BotId, CallOutcome, Clock, Code, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BotId, CallOutcome, Clock, Code, KeyId, RequestId, ResourceId, WorkspaceId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,7 +26,7 @@ use crate::authorize;
 use crate::call::nested::{Below, Identity, Lineage};
 use crate::executor::{Executor, PermittedCall};
 use crate::language::Language;
-use crate::policy::Policy;
+use crate::policy::{Policy, Snapshot};
 use crate::session::Session;
 use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::{self, ResolvedCall};
@@ -49,6 +51,8 @@ pub struct IncomingCall {
     pub language: Language,
     /// What the plugin is told besides: a JSON object, such as the conversation of the call.
     pub context: Value,
+    /// The key under which it came. The call ends when the key does.
+    pub key: Option<KeyId>,
     /// Where it stands, if another call has made it.
     pub under: Option<Arc<Lineage>>,
 }
@@ -128,7 +132,7 @@ impl Calls {
     /// The stages, each taking what the one before returned; the first refusal ends the call.
     async fn stages(self: &Arc<Self>, call: &IncomingCall, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
         let span = Span::current();
-        let Judged { resolved, permit, identity } = match self.judge(call, entry) {
+        let Judged { resolved, permit, identity, judged_by } = match self.judge(call, entry) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 span.record("decision", "deny");
@@ -139,7 +143,10 @@ impl Calls {
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
         let below = Below { calls: Arc::clone(self), children: children.clone(), identity };
         let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call, below };
-        self.executor.execute(&permitted, permit, entry).await
+        tokio::select! {
+            ended = self.executor.execute(&permitted, permit, entry) => ended,
+            refusal = revoked::revoked(&self.policy, self.clock.as_ref(), call, &resolved, &judged_by) => Ended::from(*refusal),
+        }
     }
 
     /// Everything before the plugin: pure, and over the same snapshot.
@@ -161,7 +168,7 @@ impl Calls {
             lineage.check_new(identity)?;
         }
         laps.end(Stage::Guardian);
-        Ok(Judged { resolved, permit, identity })
+        Ok(Judged { resolved, permit, identity, judged_by: session.snapshot })
     }
 
     /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
@@ -197,6 +204,7 @@ struct Judged {
     permit: Permit,
     /// By which the calls under it recognise it.
     identity: Option<Identity>,
+    judged_by: Arc<Snapshot>,
 }
 
 /// A refusal by a stage. Boxed, because it is rare and large.

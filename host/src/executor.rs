@@ -13,7 +13,7 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::{CredentialSource, Egress, RedactorCell};
 use monstrum_guardian::Permit;
-use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
+use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
     BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, Status, ToolFailure,
 };
@@ -22,7 +22,7 @@ use tracing::Instrument as _;
 
 use crate::auditor::Entry;
 use crate::call::nested::{Below, Nesting};
-use crate::call::{Ended, IncomingCall};
+use crate::call::{Ended, IncomingCall, Refusal, delegated};
 use crate::config::Ceilings;
 use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::plugins::Plugin;
@@ -79,10 +79,16 @@ impl Executor {
         laps.end(Stage::Queue);
         let limits = call.within_time(limits(self.ceilings, &call.resolved.plugin, binding));
         let until = Instant::now() + limits.timeout;
-        let nesting = call.nesting(until);
+        let nesting = match call.nesting(until) {
+            Ok(nesting) => nesting,
+            Err(outcome) => return Ended::from(*outcome),
+        };
         if let Some(nesting) = &nesting {
             entry.share(nesting.secrets());
         }
+        let Some(component) = &call.resolved.plugin.component else {
+            return self.built_in(call, &permit, nesting.as_ref(), limits, entry).await;
+        };
         let door = Arc::new(Door {
             egress: self.egress.clone(),
             binding: Arc::clone(binding),
@@ -95,13 +101,36 @@ impl Executor {
         });
         let request = request(call, &permit, limits);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
-        let run = call.resolved.plugin.component.call(&permit, request, limits, host);
+        let run = component.call(&permit, request, limits, host);
         let end = run.instrument(tracing::debug_span!("execute")).await;
         entry.redact_with(door.redactor.current());
         write_log(&permit, &end, entry);
         meters::fuel(end.fuel_used);
         laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
+    }
+
+    /// Runs a tool that the platform serves itself, under the same limit of time.
+    async fn built_in(
+        &self,
+        call: &PermittedCall<'_>,
+        permit: &Permit,
+        nesting: Option<&Nesting>,
+        limits: CallLimits,
+        entry: &Entry,
+    ) -> Ended {
+        let Some(nesting) = nesting else {
+            return Ended::from(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"));
+        };
+        // Whatever it makes others do is done on behalf of this call.
+        if entry.started().await.is_err() {
+            return Ended::from(CallOutcome::error(Code::Unavailable, "the audit could not be written; try again"));
+        }
+        let ran = tokio::time::timeout(limits.timeout, delegated::run(call, permit, nesting)).await;
+        Ended::from(ran.unwrap_or_else(|_| {
+            let stop = Stop::Timeout { timeout: limits.timeout };
+            CallOutcome::error(stop.code(), stop.message())
+        }))
     }
 
     /// Counts the call against the binding's rate, if it has one.
@@ -145,14 +174,28 @@ impl PermittedCall<'_> {
     }
 
     /// What the call may call itself, where its plugin calls tools.
-    fn nesting(&self, until: Instant) -> Option<Nesting> {
+    fn nesting(&self, until: Instant) -> Result<Option<Nesting>, Refusal> {
         let (plugin, binding) = (&self.resolved.plugin, &self.resolved.binding);
         if !plugin.calls_tools() {
-            return None;
+            return Ok(None);
         }
-        let mut held = self.held().to_vec();
-        held.push(binding.row.id);
-        Some(Nesting::of_plugin(&self.below, self.call, until, plugin.calls.clone(), binding.row.id, held))
+        if plugin.component.is_some() {
+            let (binding, calls) = (binding.row.id, plugin.calls.clone());
+            return Ok(Some(Nesting::of_plugin(&self.below, self.call, until, binding, calls)));
+        }
+        let snapshot = self.below.calls.policy.load();
+        match snapshot.bot_behind(&binding.resource) {
+            Some(bot) => Ok(Some(Nesting::of_bot(&self.below, self.call, until, binding, bot.row.id))),
+            None => {
+                let message = "the bot of this resource does not exist any more";
+                Err(Box::new(CallOutcome::error(Code::Unavailable, message)))
+            }
+        }
+    }
+
+    /// Another tool of the same plugin.
+    pub fn sibling(&self, name: &str) -> Option<ResolvedCall> {
+        self.resolved.sibling(name)
     }
 }
 
@@ -187,7 +230,7 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         scope: Some(permit.scope_json()),
         resource_id: Some(permit.resource().to_string()),
         resource_config: resource.config_text.clone(),
-        delegate: None,
+        delegate: call.call.under.as_ref().and_then(|lineage| lineage.delegate()),
         locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.call.context.to_string(),

@@ -94,6 +94,7 @@ impl Host {
             resource: None,
             language: Language::default(),
             context: json!({}),
+            key: None,
             under: None,
         }
     }

@@ -20,6 +20,7 @@ fn entry() -> (Entry, mpsc::Receiver<Pending>) {
         resource: None,
         language: crate::language::Language::default(),
         context: Value::Null,
+        key: None,
         under: None,
     };
     (auditor.open(&call).unwrap(), rows)

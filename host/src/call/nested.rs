@@ -6,18 +6,24 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Denial, PatternSet};
 use monstrum_manifest::json_depth;
-use monstrum_types::{BindingId, CallOutcome, Code, JsonText, RequestId, ToolFailure};
-use serde_json::{Map, Value};
+use monstrum_runtime::DelegateConstraints;
+use monstrum_store::BindingRow;
+use monstrum_types::{BindingId, BotId, CallOutcome, Code, JsonText, RequestId, ToolFailure};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::auditor::AuditUnavailable;
 use crate::authorize::refuse;
-use crate::call::{CallAnswer, Calls, IncomingCall, Refusal};
+use crate::call::{Calls, IncomingCall, Refusal};
+use crate::policy::Binding;
 use crate::session::Session;
 
 /// Calls that one call may stand under (plugin-contract): deeper than any composition that a person would draw.
@@ -43,6 +49,8 @@ pub struct Lineage {
     pub held: Vec<BindingId>,
     /// The secrets that the calls under this root have met.
     pub secrets: Secrets,
+    /// Who acts on behalf of whom, outermost first.
+    pub links: Vec<Link>,
     made_by: MadeBy,
     ancestors: Vec<Identity>,
     made: Arc<AtomicU32>,
@@ -53,6 +61,33 @@ pub struct Lineage {
 enum MadeBy {
     /// A plugin's own wish: its manifest and the binding through which it runs must both name the tool.
     Plugin { binding: BindingId, calls: PatternSet },
+    /// A bot that may call another one, which the last link says.
+    Bot,
+}
+
+/// One bot acts on behalf of another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Link {
+    #[serde(rename = "binding_id")]
+    pub binding: BindingId,
+    pub from: BotId,
+    pub to: BotId,
+    /// The constraints as they were when the call began. It is judged by what they are.
+    pub delegate: Option<Value>,
+}
+
+/// Constraints over this are recorded by their digest.
+const DELEGATE_BYTES_MAX: usize = 4 << 10;
+
+impl Link {
+    fn recorded(&self) -> Value {
+        let mut link = self.clone();
+        let text = self.delegate.as_ref().map(Value::to_string).unwrap_or_default();
+        if text.len() > DELEGATE_BYTES_MAX {
+            link.delegate = Some(json!({"digest": format!("sha256:{}", hex::encode(Sha256::digest(text)))}));
+        }
+        json!(link)
+    }
 }
 
 /// What a call is recognised by in its own chain: the tool and its parameters, however they were written.
@@ -129,12 +164,28 @@ impl std::fmt::Debug for Secrets {
 }
 
 impl Lineage {
+    /// The links as the audit keeps them; `None` where the bot acts for itself.
+    pub fn delegation(&self) -> Option<String> {
+        let links: Vec<Value> = self.links.iter().map(Link::recorded).collect();
+        (!links.is_empty()).then(|| Value::from(links).to_string())
+    }
+
+    /// The constraints of the nearest link, for the plugin.
+    pub fn delegate(&self) -> Option<DelegateConstraints> {
+        let delegation = self.links.last()?.delegate.clone().unwrap_or_default();
+        let list = delegation.get("allowed_tools").cloned().and_then(|list| serde_json::from_value(list).ok());
+        let scopes =
+            delegation.get("scope_constraints").filter(|scopes| scopes.as_object().is_some_and(|map| !map.is_empty()));
+        Some(DelegateConstraints { allowed_tools: list, scope_constraints: scopes.map(Value::to_string) })
+    }
+
     /// Whether the call may be made at all by what made it, in the words of a tool that does not exist.
     pub fn check(&self, session: &Session, call: &IncomingCall) -> Result<(), Refusal> {
         if self.depth > DEPTH_MAX {
             return Err(limit(format!("calls of tools are nested {DEPTH_MAX} deep at most")));
         }
         match &self.made_by {
+            MadeBy::Bot => {}
             MadeBy::Plugin { binding, calls } => {
                 if !calls.matches(&call.tool) {
                     return Err(hidden(call, "executor.calls", "the calling plugin's manifest does not name the tool"));
@@ -187,25 +238,40 @@ pub struct Nesting {
 
 impl Nesting {
     /// For `parent`, which ends at `until` and whose plugin may call what `calls` names. `binding` is the one through which
-    /// it runs, `held` those in which it and its ancestors have a place.
+    /// it runs.
     pub fn of_plugin(
         below: &Below,
         parent: &IncomingCall,
         until: Instant,
-        calls: PatternSet,
         binding: BindingId,
-        held: Vec<BindingId>,
+        calls: PatternSet,
     ) -> Nesting {
+        Nesting::new(below, parent, until, binding, MadeBy::Plugin { binding, calls })
+    }
+
+    /// For `parent`, by which its bot has `to` act on its behalf through `binding`.
+    pub fn of_bot(below: &Below, parent: &IncomingCall, until: Instant, binding: &Binding, to: BotId) -> Nesting {
+        let BindingRow { id, delegate, .. } = &binding.row;
+        let mut nesting = Nesting::new(below, parent, until, *id, MadeBy::Bot);
+        nesting.child.links.push(Link { binding: *id, from: parent.bot, to, delegate: delegate.clone() });
+        nesting.parent.bot = to;
+        nesting
+    }
+
+    fn new(below: &Below, parent: &IncomingCall, until: Instant, binding: BindingId, made_by: MadeBy) -> Nesting {
         let above = parent.under.as_deref();
         let mut ancestors = above.map(|above| above.ancestors.clone()).unwrap_or_default();
         ancestors.extend(below.identity);
+        let mut held = above.map(|above| above.held.clone()).unwrap_or_default();
+        held.push(binding);
         let child = Lineage {
             parent: parent.request_id,
             depth: above.map_or(0, |above| above.depth) + 1,
             until,
             held,
             secrets: above.map(|above| above.secrets.clone()).unwrap_or_default(),
-            made_by: MadeBy::Plugin { binding, calls },
+            links: above.map(|above| above.links.clone()).unwrap_or_default(),
+            made_by,
             ancestors,
             made: above.map(|above| Arc::clone(&above.made)).unwrap_or_default(),
         };
@@ -225,12 +291,29 @@ impl Nesting {
         Err(ToolFailure::error(Code::Limit, format!("{CALLS_MAX} calls have been made under one, which is the limit")))
     }
 
-    /// Calls a tool as the same bot, through the whole pipeline.
+    /// What is in force for whoever makes the calls. `None` where that cannot be read, or the bot is gone.
+    pub fn session(&self) -> Option<Session> {
+        let calls = &self.below.calls;
+        Session::open(&calls.policy, calls.clock.now(), &self.next(String::new(), Value::Null)).ok()
+    }
+
+    /// Calls a tool for a plugin: `params` is whatever it has written.
     pub async fn call(&self, mut tool: String, params: &str) -> Result<JsonText, ToolFailure> {
         tool.truncate(tool.floor_char_boundary(NAME_BYTES_MAX));
-        let params = parse(params)?;
+        answer(self.make(tool, parse(params)?).await?)
+    }
+
+    /// Makes a call through the whole pipeline; how it ended. Boxed, for a call may hold another of its kind.
+    pub fn make(&self, tool: String, params: Value) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
+        let made = self.below.calls.run_below(self.next(tool, params), &self.below.children);
+        let unavailable =
+            |_: AuditUnavailable| ToolFailure::error(Code::Unavailable, "the audit cannot be written at present");
+        async move { made.await.map(|answer| answer.outcome).map_err(unavailable) }.boxed()
+    }
+
+    fn next(&self, tool: String, params: Value) -> IncomingCall {
         let parent = &self.parent;
-        let call = IncomingCall {
+        IncomingCall {
             request_id: RequestId::new(),
             tool,
             params,
@@ -238,12 +321,6 @@ impl Nesting {
             resource: None,
             under: Some(Arc::new(self.child.clone())),
             ..parent.clone()
-        };
-        match self.below.calls.run_below(call, &self.below.children).await {
-            Ok(CallAnswer { outcome, .. }) => answer(outcome),
-            Err(AuditUnavailable) => {
-                Err(ToolFailure::error(Code::Unavailable, "the audit cannot be written at present"))
-            }
         }
     }
 }
@@ -273,7 +350,6 @@ fn answer(outcome: CallOutcome) -> Result<JsonText, ToolFailure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_call_is_the_same_however_it_is_written() {

@@ -46,8 +46,8 @@ pub struct ResourceType {
 pub struct Origin {
     pub name: PluginName,
     pub version: String,
-    /// SHA-256 of the component.
-    pub digest: Digest,
+    /// SHA-256 of the component; null for what the platform serves itself.
+    pub digest: Option<Digest>,
 }
 
 /// A tool of a type.
@@ -194,7 +194,7 @@ fn contract(plugin: &Plugin, language: &Language) -> ResourceType {
         plugin: Origin {
             name: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
-            digest: plugin.digest.clone(),
+            digest: plugin.digest().cloned(),
         },
     }
 }

@@ -19,7 +19,7 @@ use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::plugins::Plugin;
+use crate::plugins::{Plugin, built_in};
 
 /// More ranges than any operator keeps in view.
 const ADDRESSES_MAX: usize = 256;
@@ -101,7 +101,10 @@ pub async fn create(
     rules::name(&mut faults, "/name", &new.name);
     check_network(&mut faults, &new.network);
     match app.policy.load().resource_type(&new.resource_type) {
-        Some(plugin) => check_configuration(&mut faults, plugin, &new.name, &new.config),
+        Some(plugin) => {
+            check_configuration(&mut faults, plugin, &new.name, &new.config);
+            check_bot(&mut faults, &app, &caller, &new.resource_type, &new.config);
+        }
         None => faults.add("/resource_type", NOT_SERVED),
     }
     faults.check()?;
@@ -179,6 +182,7 @@ pub async fn update(
     match (app.policy.load().resource_type(&row.resource_type), &row.config) {
         (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
             check_configuration(&mut faults, plugin, &row.name, config);
+            check_bot(&mut faults, &app, &caller, &row.resource_type, config);
         }
         (None, _) if is_configured => faults.add("/config", NOT_SERVED),
         _ => {}
@@ -253,6 +257,24 @@ fn check_configuration(faults: &mut Faults, plugin: &Plugin, name: &str, config:
         // That of the resource itself; all others are of its configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         faults.add(path, message);
+    }
+}
+
+/// A resource of the built-in type stands for a bot that exists.
+fn check_bot(
+    faults: &mut Faults,
+    app: &App,
+    caller: &Caller,
+    resource_type: &ResourceTypeId,
+    config: &Map<String, Value>,
+) {
+    if resource_type.as_str() != built_in::BOT {
+        return;
+    }
+    if let Some(bot) = config.get(built_in::BOT).and_then(Value::as_str)
+        && app.policy.load().bot_called(caller.workspace, bot).is_none()
+    {
+        faults.add("/config/bot", "no such bot in this workspace");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::session::Session;
-use crate::tools::{self, RESOURCE_PARAM, ResolvedCall, Verdict};
+use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
@@ -264,6 +264,7 @@ fn incoming(
         resource: None,
         language: Language::default(),
         context: no_params(),
+        key: Some(caller.key),
         under: None,
     })
 }
@@ -315,29 +316,13 @@ fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
     Tool {
         name: manifest.name.clone(),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
-        input_schema: with_resource(manifest.input_schema.clone(), &names),
+        input_schema: tools::with_resource(manifest.input_schema.clone(), &names),
         output_schema: manifest.output_schema.clone(),
         operation: manifest.operation.clone(),
         resource_type: first.plugin.manifest.resource_type.id.clone(),
         cost: manifest.cost,
         resources,
     }
-}
-
-/// The schema with the parameter that says which of several resources is meant.
-fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
-    if names.len() < 2 {
-        return schema;
-    }
-    let parameter = json!({"type": "string", "enum": names, "description": "The resource to use"});
-    // Both are of these kinds where they are present: the schema was compiled when the plugin was loaded.
-    if let Value::Object(properties) = schema.entry("properties").or_insert_with(no_params) {
-        properties.insert(RESOURCE_PARAM.to_owned(), parameter);
-    }
-    if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
-        required.push(json!(RESOURCE_PARAM));
-    }
-    schema
 }
 
 impl From<Tool> for OpenAiTool {
@@ -350,19 +335,6 @@ impl From<Tool> for OpenAiTool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_schema_asks_for_the_resource_only_where_there_are_several() {
-        let schema = json!({"type": "object", "properties": {"repo": {"type": "string"}}, "required": ["repo"]});
-        let with =
-            |schema: &Value, names: &[&str]| Value::Object(with_resource(schema.as_object().unwrap().clone(), names));
-        assert_eq!(with(&schema, &["a"]), schema);
-        let several = with(&schema, &["a", "b"]);
-        assert_eq!(several["properties"]["_resource"]["enum"], json!(["a", "b"]));
-        assert_eq!(several["properties"]["repo"], json!({"type": "string"}));
-        assert_eq!(several["required"], json!(["repo", "_resource"]));
-        assert_eq!(with(&json!({"type": "object"}), &["a", "b"])["required"], json!(["_resource"]));
-    }
 
     #[test]
     fn a_bot_key_learns_nothing_about_the_rules() {

@@ -19,9 +19,8 @@ use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 pub struct Plugin {
     pub name: PluginName,
     pub manifest: Manifest,
-    /// SHA-256 of the component.
-    pub digest: Digest,
-    pub component: Component,
+    /// None for what the platform serves itself.
+    pub component: Option<Component>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
     /// The picture that the manifest names, where this version came from its folder.
@@ -32,9 +31,14 @@ pub struct Plugin {
 }
 
 impl Plugin {
+    /// SHA-256 of the component.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.component.as_ref().map(Component::digest)
+    }
+
     /// Whether a call of it may make others.
     pub fn calls_tools(&self) -> bool {
-        self.manifest.executor.capabilities.contains(&Capability::Tools)
+        self.component.is_none() || self.manifest.executor.capabilities.contains(&Capability::Tools)
     }
 }
 
@@ -131,11 +135,10 @@ pub async fn build(
     warnings.extend(locales.warnings(&manifest));
     Ok(Plugin {
         name: manifest.name.clone(),
-        digest: component.digest().clone(),
         calls: PatternSet::new(MatchMode::Pattern, &manifest.executor.calls),
         warnings,
         manifest,
-        component,
+        component: Some(component),
         tools,
         locales,
         icon: None,

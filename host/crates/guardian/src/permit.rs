@@ -24,8 +24,8 @@ pub struct CallFacts {
     pub resource: ResourceId,
     /// The plugin that will run.
     pub plugin: PluginName,
-    /// The plugin's component, whose manifest the rules were compiled from.
-    pub plugin_digest: Digest,
+    /// The plugin's component, whose manifest the rules were compiled from; none for what the platform serves itself.
+    pub plugin_digest: Option<Digest>,
     /// The parameters, valid against the tool's input_schema, defaults filled in.
     pub params: Map<String, Value>,
 }
@@ -91,10 +91,10 @@ impl Permit {
         &self.facts.plugin
     }
 
-    /// The component that may run.
+    /// The component that may run, where there is one.
     #[must_use]
-    pub fn plugin_digest(&self) -> &Digest {
-        &self.facts.plugin_digest
+    pub fn plugin_digest(&self) -> Option<&Digest> {
+        self.facts.plugin_digest.as_ref()
     }
 
     /// The parameters that were judged.

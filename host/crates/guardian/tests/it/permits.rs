@@ -14,7 +14,7 @@ fn facts(params: &Value) -> CallFacts {
         binding: BindingId::new(),
         resource: ResourceId::new(),
         plugin: "github".parse().unwrap(),
-        plugin_digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        plugin_digest: Some(format!("sha256:{}", "0".repeat(64)).parse().unwrap()),
         params: params.as_object().unwrap().clone(),
     }
 }
@@ -35,7 +35,7 @@ fn a_permit_holds_what_was_judged() {
     assert_eq!((permit.tool().as_str(), permit.operation()), ("github_list_issues", "issue.read"));
     assert_eq!((permit.request_id(), permit.workspace(), permit.bot()), (facts.request_id, facts.workspace, facts.bot));
     assert_eq!((permit.binding(), permit.resource()), (facts.binding, facts.resource));
-    assert_eq!((permit.plugin(), permit.plugin_digest()), (&facts.plugin, &facts.plugin_digest));
+    assert_eq!((permit.plugin(), permit.plugin_digest()), (&facts.plugin, facts.plugin_digest.as_ref()));
     assert_eq!(permit.scope_json(), r#"[{"repos":["acme/*","\"x\""]},{"repos":["*/api"]}]"#);
     assert!(!format!("{permit:?}").contains("acme"));
 }
