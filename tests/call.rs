@@ -6,6 +6,7 @@ mod delegation;
 mod governed;
 mod growth;
 mod nested;
+mod platform;
 mod plugins;
 mod reload;
 mod scopes;

@@ -30,8 +30,9 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 use self::chain::Chain;
 use crate::call::IncomingCall;
 use crate::call::nested::Secrets;
+use crate::plugins::Plugin;
+use crate::policy::Resource;
 use crate::telemetry::meters;
-use crate::tools::ResolvedCall;
 
 /// Parameters over this size are kept as digest and first KiB (architecture).
 const PARAMS_BYTES_MAX: usize = 16 << 10;
@@ -121,7 +122,7 @@ impl Auditor {
             kind: AuditKind::Started,
             request_id: call.request_id,
             workspace_id: Some(call.workspace),
-            bot_id: Some(call.bot),
+            bot_id: call.bot,
             task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
             resource_id: call.resource,
             tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
@@ -198,14 +199,16 @@ impl Facts {
 }
 
 impl Entry {
-    /// Adds what resolving the tool has found out.
-    pub fn resolved(&self, resolved: &ResolvedCall) {
+    /// Adds what resolving the call has found out: who serves it, and on which resource.
+    pub fn resolved(&self, plugin: &Plugin, resource: Option<&Resource>, operation: &str) {
         let mut facts = self.lock();
-        facts.row.resource_id = Some(resolved.binding.row.resource_id);
-        facts.row.operation = Some(resolved.tool().manifest.operation.clone());
-        facts.row.plugin = Some(resolved.plugin.name.to_string());
-        facts.row.plugin_digest = resolved.plugin.digest().map(ToString::to_string);
-        facts.set_redactor(Arc::clone(resolved.binding.resource.credential_source().redactor()));
+        facts.row.resource_id = resource.map(|resource| resource.row.id).or(facts.row.resource_id);
+        facts.row.operation = Some(operation.to_owned());
+        facts.row.plugin = Some(plugin.name.to_string());
+        facts.row.plugin_digest = plugin.digest().map(ToString::to_string);
+        if let Some(resource) = resource {
+            facts.set_redactor(Arc::clone(resource.credential_source().redactor()));
+        }
     }
 
     /// Whatever is written from now on goes through `redactor`.

@@ -9,6 +9,7 @@
 
 pub mod delegated;
 pub mod nested;
+pub mod platform;
 mod revoked;
 
 use std::sync::Arc;
@@ -24,12 +25,13 @@ use tracing::{Instrument as _, Span};
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
 use crate::call::nested::{Below, Identity, Lineage};
+use crate::call::platform::Asks;
 use crate::executor::{Executor, PermittedCall};
 use crate::language::Language;
 use crate::policy::{Policy, Snapshot};
 use crate::session::Session;
 use crate::telemetry::meters::{self, Laps, Stage};
-use crate::tools::{self, ResolvedCall};
+use crate::tools::{self, Job};
 
 /// The longest name of a tool, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
@@ -39,7 +41,9 @@ const TOOL_NAME_BYTES_MAX: usize = 64;
 pub struct IncomingCall {
     pub request_id: RequestId,
     pub workspace: WorkspaceId,
-    pub bot: BotId,
+    /// None where infrastructure calls.
+    pub bot: Option<BotId>,
+    pub asks: Asks,
     /// As it was given: it need not name a tool.
     pub tool: String,
     pub params: Value,
@@ -132,7 +136,7 @@ impl Calls {
     /// The stages, each taking what the one before returned; the first refusal ends the call.
     async fn stages(self: &Arc<Self>, call: &IncomingCall, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
         let span = Span::current();
-        let Judged { resolved, permit, identity, judged_by } = match self.judge(call, entry) {
+        let Judged { job, permit, identity, judged_by } = match self.judge(call, entry) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 span.record("decision", "deny");
@@ -142,22 +146,29 @@ impl Calls {
         span.record("decision", "allow").record("plugin.name", permit.plugin().as_str());
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
         let below = Below { calls: Arc::clone(self), children: children.clone(), identity };
-        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call, below };
+        let permitted = PermittedCall { job: &job, task_id: &task_id, call, below };
         tokio::select! {
             ended = self.executor.execute(&permitted, permit, entry) => ended,
-            refusal = revoked::revoked(&self.policy, self.clock.as_ref(), call, &resolved, &judged_by) => Ended::from(*refusal),
+            refusal = revoked::revoked(&self.policy, self.clock.as_ref(), call, job.resolved(), &judged_by) => Ended::from(*refusal),
         }
     }
 
     /// Everything before the plugin: pure, and over the same snapshot.
     fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<Judged, Refusal> {
+        if !matches!(call.asks, Asks::Tool) {
+            let (job, permit, judged_by) = platform::judge(&self.policy, call)?;
+            entry.resolved(&job.plugin, job.resource.as_deref(), permit.operation());
+            let identity = job.plugin.calls_tools().then(|| Identity::of(&call.tool, permit.params()));
+            return Ok(Judged { job, permit, identity, judged_by });
+        }
         let mut laps = Laps::start();
         let session = Session::open(&self.policy, self.clock.now(), call)?;
         if let Some(lineage) = &call.under {
             lineage.check(&session, call)?;
         }
         let resolved = tools::resolve(&session, call)?;
-        entry.resolved(&resolved);
+        let operation = &resolved.tool().manifest.operation;
+        entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
         laps.end(Stage::Resolve);
         let params = resolved.checked_params(call)?;
         laps.end(Stage::Params);
@@ -168,7 +179,7 @@ impl Calls {
             lineage.check_new(identity)?;
         }
         laps.end(Stage::Guardian);
-        Ok(Judged { resolved, permit, identity, judged_by: session.snapshot })
+        Ok(Judged { job: Job::of(resolved), permit, identity, judged_by: session.snapshot })
     }
 
     /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
@@ -190,7 +201,7 @@ fn span(call: &IncomingCall) -> Span {
     tracing::info_span!(
         "call",
         call.id = %call_id,
-        bot.id = %bot,
+        bot.id = bot.map(tracing::field::display),
         tool.name = tool,
         plugin.name = tracing::field::Empty,
         decision = tracing::field::Empty,
@@ -200,7 +211,7 @@ fn span(call: &IncomingCall) -> Span {
 
 /// A call that may run.
 struct Judged {
-    resolved: ResolvedCall,
+    job: Job,
     permit: Permit,
     /// By which the calls under it recognise it.
     identity: Option<Identity>,

@@ -11,6 +11,7 @@ mod doctor;
 mod failure;
 mod key;
 mod output;
+mod platform;
 mod plugin;
 mod registry;
 mod serve;
@@ -100,6 +101,8 @@ enum Command {
     Audit(audit::Audit),
     #[command(subcommand)]
     Key(key::Key),
+    #[command(subcommand)]
+    Platform(platform::Platform),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
@@ -149,6 +152,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Registry(registry) => registry.run(&options),
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
+            Command::Platform(platform) => platform.run(&options).await,
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),

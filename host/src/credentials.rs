@@ -229,6 +229,12 @@ impl ResourceCredential {
         ResourceCredential { state: CredentialState::Ready, credential, redactor, requested_audience: None }
     }
 
+    /// That of a call without a resource: requests go without.
+    pub fn nothing() -> ResourceCredential {
+        let state = CredentialState::NotNeeded;
+        ResourceCredential { state, credential: None, redactor: Arc::default(), requested_audience: None }
+    }
+
     /// Who would get the credential if it was confirmed, while it needs authorization.
     pub fn requested_audience(&self) -> Option<&[OriginPattern]> {
         self.requested_audience.as_deref()

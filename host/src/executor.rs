@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, RedactorCell};
+use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
@@ -24,11 +24,12 @@ use crate::auditor::Entry;
 use crate::call::nested::{Below, Nesting};
 use crate::call::{Ended, IncomingCall, Refusal, delegated};
 use crate::config::Ceilings;
+use crate::credentials::ResourceCredential;
 use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::plugins::Plugin;
-use crate::policy::Binding;
+use crate::policy::{Binding, Resource};
 use crate::telemetry::meters::{self, Laps, Stage};
-use crate::tools::ResolvedCall;
+use crate::tools::{Job, What};
 
 /// When a caller that found the host full may try again.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -55,16 +56,16 @@ impl Executor {
 
     /// Runs the call that `permit` permits.
     pub async fn execute(&self, call: &PermittedCall<'_>, permit: Permit, entry: &Arc<Entry>) -> Ended {
-        let binding = &call.resolved.binding;
-        if let Some(ended) = self.over_rate(binding) {
+        let binding = call.job.binding();
+        if let Some(ended) = binding.and_then(|binding| self.over_rate(binding)) {
             return ended;
         }
         let mut laps = Laps::start();
+        let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
         let asking = Asking {
-            bot: binding.row.bot_id,
-            binding: binding.row.id,
-            binding_max: limit_u32(&binding.row.limits, "concurrent"),
-            plugin: &call.resolved.plugin.name,
+            bot: permit.bot(),
+            binding: binding.map(|binding| binding.row.id).zip(max),
+            plugin: &call.job.plugin.name,
             depth: call.depth(),
             held: call.held(),
         };
@@ -77,7 +78,7 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
-        let limits = call.within_time(limits(self.ceilings, &call.resolved.plugin, binding));
+        let limits = call.within_time(limits(self.ceilings, &call.job.plugin, binding.map(Arc::as_ref)));
         let until = Instant::now() + limits.timeout;
         let nesting = match call.nesting(until) {
             Ok(nesting) => nesting,
@@ -86,22 +87,30 @@ impl Executor {
         if let Some(nesting) = &nesting {
             entry.share(nesting.secrets());
         }
-        let Some(component) = &call.resolved.plugin.component else {
+        let Some(component) = &call.job.plugin.component else {
             return self.built_in(call, &permit, nesting.as_ref(), limits, entry).await;
         };
+        let grounds = Grounds::of(call.job);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
-            binding: Arc::clone(binding),
             entry: Arc::clone(entry),
             nesting,
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
             until: until + Duration::from_secs(1),
-            redactor: RedactorCell::new(Arc::clone(binding.resource.credential_source().redactor())),
+            redactor: RedactorCell::new(Arc::clone(grounds.credential().redactor())),
+            grounds,
             failures: Mutex::default(),
         });
-        let request = request(call, &permit, limits);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
-        let run = component.call(&permit, request, limits, host);
+        let run = match &call.job.what {
+            What::Function(name) => {
+                let params = serde_json::to_string(permit.params()).expect("a JSON object has a text");
+                component.call_function(&permit, name.clone(), params, limits, host).boxed()
+            }
+            What::Tool(_) | What::Check(_) => {
+                component.call(&permit, request(call, &permit, limits), limits, host).boxed()
+            }
+        };
         let end = run.instrument(tracing::debug_span!("execute")).await;
         entry.redact_with(door.redactor.current());
         write_log(&permit, &end, entry);
@@ -149,7 +158,7 @@ impl Executor {
 
 /// A call that the Guardian has let through, with what is known of it.
 pub struct PermittedCall<'a> {
-    pub resolved: &'a ResolvedCall,
+    pub job: &'a Job,
     pub task_id: &'a str,
     pub call: &'a IncomingCall,
     pub below: Below,
@@ -175,10 +184,9 @@ impl PermittedCall<'_> {
 
     /// What the call may call itself, where its plugin calls tools.
     fn nesting(&self, until: Instant) -> Result<Option<Nesting>, Refusal> {
-        let (plugin, binding) = (&self.resolved.plugin, &self.resolved.binding);
-        if !plugin.calls_tools() {
-            return Ok(None);
-        }
+        let plugin = &self.job.plugin;
+        // Whoever acts without a bot has no tools that it could call.
+        let Some(binding) = self.job.binding().filter(|_| plugin.calls_tools()) else { return Ok(None) };
         if plugin.component.is_some() {
             let (binding, calls) = (binding.row.id, plugin.calls.clone());
             return Ok(Some(Nesting::of_plugin(&self.below, self.call, until, binding, calls)));
@@ -192,17 +200,12 @@ impl PermittedCall<'_> {
             }
         }
     }
-
-    /// Another tool of the same plugin.
-    pub fn sibling(&self, name: &str) -> Option<ResolvedCall> {
-        self.resolved.sibling(name)
-    }
 }
 
 /// The least of what the operator, the manifest and the binding allow.
-fn limits(ceilings: Ceilings, plugin: &Plugin, binding: &Binding) -> CallLimits {
+fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> CallLimits {
     let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
-    let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
+    let bound = |name| binding.and_then(|binding| limit_u64(&binding.row.limits, name)).unwrap_or(u64::MAX);
     let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
     let memory_bytes = ceilings.memory_bytes(&asked).min(bound("memory_mib").saturating_mul(1 << 20));
     let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
@@ -219,17 +222,18 @@ fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
 }
 
 fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> ExecuteRequest {
-    let resource = &call.resolved.binding.resource;
+    let tool = call.job.tool().map(|tool| tool.own_name.to_string());
+    let config = call.job.resource.as_ref().map(|resource| resource.config_text.clone());
     ExecuteRequest {
         request_id: permit.request_id().to_string(),
-        bot_id: permit.bot().to_string(),
+        bot_id: permit.bot().map(|bot| bot.to_string()).unwrap_or_default(),
         task_id: call.task_id.to_owned(),
         operation: permit.operation().to_owned(),
-        tool_name: call.resolved.tool().own_name.to_string(),
+        tool_name: tool.unwrap_or_default(),
         params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
         scope: Some(permit.scope_json()),
-        resource_id: Some(permit.resource().to_string()),
-        resource_config: resource.config_text.clone(),
+        resource_id: permit.resource().map(|resource| resource.to_string()),
+        resource_config: config.unwrap_or_else(|| "{}".to_owned()),
         delegate: call.call.under.as_ref().and_then(|lineage| lineage.delegate()),
         locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
@@ -241,8 +245,8 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
 fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => {
-            let schema = &call.resolved.tool().output;
-            let output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data.value()));
+            let schema = call.job.tool().and_then(|tool| tool.output.as_ref());
+            let output_mismatch = schema.is_some_and(|schema| !schema.matches(&data.value()));
             CallOutcome { output_mismatch, ..CallOutcome::success(data) }
         }
         Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),
@@ -268,10 +272,46 @@ fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
     }
 }
 
+/// What a call may reach, and with which credential.
+enum Grounds {
+    Resource(Arc<Resource>),
+    /// Without a resource: what the manifest lists under egress, and no credential.
+    Nothing {
+        scope: Box<Scope>,
+        credential: ResourceCredential,
+    },
+}
+
+impl Grounds {
+    fn of(job: &Job) -> Grounds {
+        match &job.resource {
+            Some(resource) => Grounds::Resource(Arc::clone(resource)),
+            None => {
+                let scope = Box::new(job.plugin.bare_scope());
+                Grounds::Nothing { scope, credential: ResourceCredential::nothing() }
+            }
+        }
+    }
+
+    fn scope(&self) -> &Scope {
+        match self {
+            Grounds::Resource(resource) => &resource.scope,
+            Grounds::Nothing { scope, .. } => scope,
+        }
+    }
+
+    fn credential(&self) -> &ResourceCredential {
+        match self {
+            Grounds::Resource(resource) => resource.credential_source(),
+            Grounds::Nothing { credential, .. } => credential,
+        }
+    }
+}
+
 /// What the component may ask of the host during one call.
 struct Door {
     egress: Egress,
-    binding: Arc<Binding>,
+    grounds: Grounds,
     entry: Arc<Entry>,
     /// `None` where the plugin may not call tools.
     nesting: Option<Nesting>,
@@ -316,19 +356,12 @@ fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
 impl HostCalls for Door {
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
         async move {
-            let credential = self.binding.resource.credential_source();
+            let credential = self.grounds.credential();
             let began = Instant::now();
             let before_sending = || self.record_start().boxed();
             let sent = self
                 .egress
-                .send(
-                    &self.binding.resource.scope,
-                    credential.as_ref(),
-                    &self.redactor,
-                    request,
-                    self.until,
-                    &before_sending,
-                )
+                .send(self.grounds.scope(), credential, &self.redactor, request, self.until, &before_sending)
                 .instrument(tracing::debug_span!("egress"))
                 .await;
             meters::egress(egress_outcome(&sent), began.elapsed());
@@ -356,6 +389,6 @@ impl HostCalls for Door {
     }
 
     fn credential_status(&self) -> String {
-        self.binding.resource.credential_source().status().as_str().to_owned()
+        self.grounds.credential().status().as_str().to_owned()
     }
 }

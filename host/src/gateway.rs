@@ -14,6 +14,7 @@ mod idempotency;
 mod keys;
 mod language;
 mod packages;
+mod platform;
 mod plugins;
 mod problem;
 mod registry;
@@ -91,6 +92,8 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(resources::show, resources::update, resources::delete))
         .routes(routes!(credentials::save, credentials::delete))
         .routes(routes!(credentials::confirm))
+        .routes(routes!(credentials::test))
+        .routes(routes!(platform::call))
         .routes(routes!(roles::list))
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))

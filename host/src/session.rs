@@ -31,7 +31,7 @@ impl Session {
 
     /// The same by a snapshot that is at hand.
     pub fn of(snapshot: Arc<Snapshot>, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
-        let Some(bot) = snapshot.bot(call.workspace, call.bot).cloned() else {
+        let Some(bot) = call.bot.and_then(|bot| snapshot.bot(call.workspace, bot)).cloned() else {
             return Err(refuse(Denial::unknown_tool(&call.tool)));
         };
         let links = call.under.as_ref().map_or(&[][..], |lineage| &lineage.links);

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::authorize::refuse;
 use crate::call::{IncomingCall, Refusal};
 use crate::plugins::{Plugin, Tool};
-use crate::policy::Binding;
+use crate::policy::{Binding, Resource};
 use crate::session::Session;
 
 /// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
@@ -64,6 +64,54 @@ impl ResolvedCall {
     /// What the Guardian needs to know of this call's two sides.
     pub fn with_subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         ask(&self.subject())
+    }
+}
+
+/// What a permitted call runs.
+pub struct Job {
+    pub plugin: Arc<Plugin>,
+    /// None for a function that is called without one.
+    pub resource: Option<Arc<Resource>>,
+    pub what: What,
+}
+
+/// One of the things that a plugin can be asked to do.
+pub enum What {
+    /// A tool, for a bot.
+    Tool(ResolvedCall),
+    /// A tool, for whoever checks the credential of a resource.
+    Check(Arc<Tool>),
+    /// A function, for infrastructure code.
+    Function(String),
+}
+
+impl Job {
+    /// A bot's call of a tool.
+    pub fn of(resolved: ResolvedCall) -> Job {
+        let resource = Some(Arc::clone(&resolved.binding.resource));
+        Job { plugin: Arc::clone(&resolved.plugin), resource, what: What::Tool(resolved) }
+    }
+
+    /// What a bot's call has been resolved to.
+    pub fn resolved(&self) -> Option<&ResolvedCall> {
+        match &self.what {
+            What::Tool(resolved) => Some(resolved),
+            What::Check(_) | What::Function(_) => None,
+        }
+    }
+
+    /// The tool, unless it is a function.
+    pub fn tool(&self) -> Option<&Tool> {
+        match &self.what {
+            What::Tool(resolved) => Some(resolved.tool()),
+            What::Check(tool) => Some(tool),
+            What::Function(_) => None,
+        }
+    }
+
+    /// The binding through which a bot acts.
+    pub fn binding(&self) -> Option<&Arc<Binding>> {
+        self.resolved().map(|resolved| &resolved.binding)
     }
 }
 

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::executor::{Executor, execute};
+use crate::functions;
 use crate::log::Level;
 use crate::outcome::Outcome;
 use crate::request::{Request, Scope};
@@ -43,6 +44,7 @@ pub struct Call {
     answers: Vec<Answer>,
     tools: Vec<ToolAnswer>,
     credential_status: String,
+    is_function: bool,
 }
 
 /// What a tool of another plugin is to answer, once.
@@ -66,7 +68,19 @@ impl Call {
             deadline_ms: 30_000,
             ..Request::default()
         };
-        Call { request, answers: Vec::new(), tools: Vec::new(), credential_status: "ready".to_owned() }
+        Call {
+            request,
+            answers: Vec::new(),
+            tools: Vec::new(),
+            credential_status: "ready".to_owned(),
+            is_function: false,
+        }
+    }
+
+    /// A call of a function, as infrastructure code makes it.
+    pub fn function(name: &str) -> Self {
+        let request = Request { operation: name.to_owned(), deadline_ms: u32::MAX, ..Request::default() };
+        Call { is_function: true, request, ..Call::new("", "") }
     }
 
     /// Sets a parameter.
@@ -135,9 +149,13 @@ impl Call {
     /// A request or a call of a tool has no answer, or an answer was not asked for.
     #[track_caller]
     pub fn run<E: Executor>(self, executor: &E) -> Run {
-        let Call { request, answers, tools, credential_status } = self;
+        let Call { request, answers, tools, credential_status, is_function } = self;
         host::prepare(Host { answers, tools, credential_status, ..Host::default() });
-        let outcome = execute(executor, &request);
+        let outcome = if is_function {
+            functions::call(executor, &request).map_or_else(Outcome::Error, Outcome::Success)
+        } else {
+            execute(executor, &request)
+        };
         let Host { answers, tools, requests, tool_calls, log, .. } = host::finish();
         assert!(answers.is_empty(), "no request has asked for:\n{}", host::list(&answers));
         assert!(tools.is_empty(), "nobody has called:\n{}", host::list_tools(&tools));

@@ -24,3 +24,17 @@ wit_bindgen::generate!({
     default_bindings_module: "monstrum_sdk::wit",
     runtime_path: "monstrum_sdk::__private::rt",
 });
+
+/// The interface of functions, which only the plugins that have some export.
+pub mod functions {
+    wit_bindgen::generate!({
+        inline: "package monstrum:sdk; world with-functions { export monstrum:plugin/functions@0.1.0; }",
+        path: "../wit/0.1.0",
+        world: "monstrum:sdk/with-functions",
+        generate_all,
+        pub_export_macro: true,
+        export_macro_name: "export_functions",
+        default_bindings_module: "monstrum_sdk::wit::functions",
+        runtime_path: "monstrum_sdk::__private::rt",
+    });
+}

@@ -70,7 +70,7 @@ impl Fresh {
             "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
             // The one that is there is needed for the other routes.
             "plugins" if method == "DELETE" => "absent".to_owned(),
-            "plugins" | "resource-types" => "test-echo".to_owned(),
+            "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
             "bots" => {
                 bot = api.bot(&self.name()).await?;
@@ -80,7 +80,7 @@ impl Fresh {
         };
         let mut path =
             ["{id}", "{name}", "{request_id}"].iter().fold(template.to_owned(), |path, name| path.replace(name, &id));
-        path = path.replace("{tool}", "test_echo_run");
+        path = path.replace("{tool}", "test_echo_run").replace("{type}", &id).replace("{function}", "sync");
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
@@ -94,7 +94,9 @@ impl Fresh {
         Ok(Some(match route {
             "POST /api/keys/{id}/rotate"
             | "POST /api/plugins/{name}/reload"
-            | "POST /api/resources/{id}/credential/confirm" => return Ok(None),
+            | "POST /api/resources/{id}/credential/confirm"
+            | "POST /api/resources/{id}/credential/test" => return Ok(None),
+            "POST /api/platform/{type}/{function}" => json!({}),
             "POST /api/plugins/{name}/approve" => json!({}),
             "POST /api/plugins" => json!({ "name": "absent" }),
             "POST /api/trust" => trust(&name)?,
@@ -187,6 +189,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/keys/{id}/rotate                              401  401  200  200  403  403  404
     GET    /api/manifest.schema.json                          401  401  200  200  200  200  200
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
+    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403
     GET    /api/plugins                                       401  401  200  200  200  403  200
     POST   /api/plugins                                       401  401  422  403  403  403  403
     GET    /api/plugins/{name}                                401  401  200  200  200  403  200
@@ -205,6 +208,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
     DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
     POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
+    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  404
     GET    /api/roles                                         401  401  200  200  200  403  200
     POST   /api/roles                                         401  401  201  201  403  403  201
     GET    /api/roles/{id}                                    401  401  200  200  200  403  404
@@ -302,6 +306,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
     post /api/keys: 422 "/unknown"
+    post /api/platform/{type}/{function}: 422 "/unknown"
     post /api/plugins: 422 "/unknown"
     post /api/plugins/{name}/approve: 422 "/unknown"
     post /api/resources: 422 "/unknown"

@@ -16,7 +16,7 @@ use crate::tools;
 
 /// Runs one of the tools.
 pub async fn run(call: &PermittedCall<'_>, permit: &Permit, nesting: &Nesting) -> CallOutcome {
-    match permit.tool().as_str() {
+    match permit.tool() {
         CALL_TOOL => call_tool(permit.params(), nesting).await,
         LIST_TOOLS => list_tools(call, nesting),
         // Only reached if a tool is declared that nothing implements.
@@ -44,7 +44,8 @@ fn list_tools(call: &PermittedCall<'_>, nesting: &Nesting) -> CallOutcome {
     };
     let may_be_called = |name: &str| {
         let asked = Map::from_iter([("tool".to_owned(), Value::from(name)), ("params".to_owned(), json!({}))]);
-        call.sibling(CALL_TOOL).is_some_and(|sibling| matches!(sibling.decide(Question::Call(&asked)), Decision::Allow))
+        let sibling = call.job.resolved().and_then(|resolved| resolved.sibling(CALL_TOOL));
+        sibling.is_some_and(|sibling| matches!(sibling.decide(Question::Call(&asked)), Decision::Allow))
     };
     let data = list(&session, may_be_called);
     let text = JsonText::from(&data);

@@ -251,10 +251,10 @@ impl Nesting {
 
     /// For `parent`, by which its bot has `to` act on its behalf through `binding`.
     pub fn of_bot(below: &Below, parent: &IncomingCall, until: Instant, binding: &Binding, to: BotId) -> Nesting {
-        let BindingRow { id, delegate, .. } = &binding.row;
+        let BindingRow { id, bot_id: from, delegate, .. } = &binding.row;
         let mut nesting = Nesting::new(below, parent, until, *id, MadeBy::Bot);
-        nesting.child.links.push(Link { binding: *id, from: parent.bot, to, delegate: delegate.clone() });
-        nesting.parent.bot = to;
+        nesting.child.links.push(Link { binding: *id, from: *from, to, delegate: delegate.clone() });
+        nesting.parent.bot = Some(to);
         nesting
     }
 

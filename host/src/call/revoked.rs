@@ -17,12 +17,12 @@ use crate::session::Session;
 use crate::tools::ResolvedCall;
 
 /// Waits until what permitted the call by `judged_by` no longer does, and says so in the words of a refusal. Never ends
-/// otherwise.
+/// otherwise. Without a bot only the key is asked about.
 pub(super) async fn revoked(
     policy: &Policy,
     clock: &dyn Clock,
     call: &IncomingCall,
-    resolved: &ResolvedCall,
+    resolved: Option<&ResolvedCall>,
     judged_by: &Arc<Snapshot>,
 ) -> Refusal {
     // Before the snapshot is looked at, so that no change falls between the two.
@@ -37,7 +37,9 @@ pub(super) async fn revoked(
         if call.key.is_some_and(|id| key.is_none() || snapshot.key_hash(id).copied() != key) {
             return taken_back(call, "key", "the key under which the call came is gone");
         }
-        if !is_judged && let Err(refusal) = judge(&snapshot, clock, call, resolved) {
+        if let Some(resolved) = resolved.filter(|_| !is_judged)
+            && let Err(refusal) = judge(&snapshot, clock, call, resolved)
+        {
             return refusal;
         }
         is_judged = tokio::select! {
@@ -81,13 +83,14 @@ fn judge(
 }
 
 /// Ends when the next binding on which the call stands does. Without one that expires, never.
-async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: &ResolvedCall) {
+async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
     let links = call.under.as_ref().map_or(&[][..], |lineage| &lineage.links);
     let now = clock.now();
     let of_links = links
         .iter()
         .filter_map(|link| snapshot.bot(call.workspace, link.from)?.binding(link.binding, now)?.row.expires_at);
-    let own = snapshot.bot(call.workspace, call.bot).and_then(|bot| bot.binding(resolved.binding.row.id, now));
+    let bot = call.bot.and_then(|bot| snapshot.bot(call.workspace, bot));
+    let own = bot.zip(resolved).and_then(|(bot, resolved)| bot.binding(resolved.binding.row.id, now));
     match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
         Some(end) => {
             let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();

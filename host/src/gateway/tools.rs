@@ -7,13 +7,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use monstrum_manifest::{Cost, Locales};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{BotId, CallOutcome, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::auditor::AuditUnavailable;
+use crate::call::platform::Asks;
 use crate::call::{CallAnswer, IncomingCall};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
@@ -204,6 +205,16 @@ pub async fn call(
     if let Some(chat) = input.chat {
         call.context = json!({ "chat": chat });
     }
+    run(&app, call).await
+}
+
+/// Runs a call, and says how it ended.
+pub async fn run(app: &App, call: IncomingCall) -> Result<Response, Problem> {
+    Ok(Json(ran(app, call).await?).into_response())
+}
+
+/// How a call has ended; what never ran is a problem.
+pub async fn ran(app: &App, call: IncomingCall) -> Result<CallResult, Problem> {
     let answer = app.calls.run(call).await;
     let answer = answer.map_err(|AuditUnavailable| Problem::unavailable("the audit cannot be written at present"))?;
     let CallAnswer { request_id, outcome, duration_ms, retry_after } = answer;
@@ -211,15 +222,8 @@ pub async fn call(
         let detail = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
         return Err(Problem::rate_limited(detail, wait));
     }
-    Ok(Json(CallResult {
-        request_id,
-        status: outcome.status,
-        code: outcome.code,
-        message: outcome.message,
-        data: outcome.data,
-        duration_ms,
-    })
-    .into_response())
+    let CallOutcome { status, code, message, data, .. } = outcome;
+    Ok(CallResult { request_id, status, code, message, data, duration_ms })
 }
 
 /// Says what would become of a call, without running it
@@ -257,7 +261,8 @@ fn incoming(
     Ok(IncomingCall {
         request_id,
         workspace: caller.workspace,
-        bot,
+        bot: Some(bot),
+        asks: Asks::Tool,
         tool,
         params,
         task_id: None,

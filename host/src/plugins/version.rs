@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{PatternSet, ToolRules};
 use monstrum_manifest::{
     Capability, InputSchema, Locales, Manifest, MatchMode, OutputSchema, ScopeDimension, Tool as ToolManifest,
@@ -34,6 +35,18 @@ impl Plugin {
     /// SHA-256 of the component.
     pub fn digest(&self) -> Option<&Digest> {
         self.component.as_ref().map(Component::digest)
+    }
+
+    /// What a call without a resource may reach: what the manifest lists, over public https.
+    pub fn bare_scope(&self) -> Scope {
+        Scope {
+            api_base: None,
+            egress: self.manifest.executor.egress.clone(),
+            inject: Vec::new(),
+            audience: Vec::new(),
+            follow_redirects: self.manifest.executor.follow_redirects,
+            network: Network::default(),
+        }
     }
 
     /// Whether a call of it may make others.

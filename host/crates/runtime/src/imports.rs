@@ -15,6 +15,9 @@ pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 /// What every plugin exports.
 pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 
+/// What a plugin with functions exports besides.
+pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
+
 /// More imports than any world has; what has more is refused before its names are kept.
 const IMPORTS_MAX: usize = 256;
 
