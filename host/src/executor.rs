@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
@@ -105,10 +105,10 @@ impl Executor {
         let run = match &call.job.what {
             What::Function(name) => {
                 let params = serde_json::to_string(permit.params()).expect("a JSON object has a text");
-                component.call_function(&permit, name.clone(), params, limits, host).boxed()
+                Either::Left(component.call_function(&permit, name.clone(), params, limits, host))
             }
             What::Tool(_) | What::Check(_) => {
-                component.call(&permit, request(call, &permit, limits), limits, host).boxed()
+                Either::Right(component.call(&permit, request(call, &permit, limits), limits, host))
             }
         };
         let end = run.instrument(tracing::debug_span!("execute")).await;

@@ -177,7 +177,9 @@ impl Snapshot {
         if resource.row.resource_type.as_str() != built_in::BOT {
             return None;
         }
-        self.bot_called(resource.row.workspace_id, resource.config.get(built_in::BOT)?.as_str()?)
+        // By its id alone: a name may come to mean another bot.
+        let id = resource.config.get(built_in::BOT)?.as_str()?.parse().ok()?;
+        self.bot(resource.row.workspace_id, id)
     }
 
     /// The bot of this workspace with this id or name.

@@ -234,7 +234,12 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     by id: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/config/bot: no such bot in this workspace","request_id":"[id 3]","errors":[{"path":"/config/bot","message":"no such bot in this workspace"}]}
     "#);
 
+    // A name is settled when it is given: another bot of that name is not meant.
     link(&world, &world.bot, "helper", &json!({})).await?;
+    let path = format!("/api/bots/{}", helper.bot);
+    assert_eq!(world.api.patch(&path, &json!({"name": "first"})).await?.0, 200);
+    world.api.bot("helper").await?;
+    assert_eq!(world.call("bot_list_tools", &json!({})).await?["data"]["bot"]["name"], "first");
     let second = world.api.bot("second").await?;
     link(&world, &world.bot, "second", &json!({})).await?;
     let answer = world.call("bot_list_tools", &json!({})).await?;
@@ -245,7 +250,6 @@ async fn a_resource_names_a_bot_of_its_own_workspace() -> Result<()> {
     let (status, _) = world.api.delete(&format!("/api/bots/{second}")).await?;
     assert_eq!(status, 204);
     assert_snapshot!(told(&world.call("bot_list_tools", &chosen).await?), @r#"error unavailable the bot of this resource does not exist any more"#);
-    drop(helper);
     Ok(())
 }
 

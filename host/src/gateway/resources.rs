@@ -91,7 +91,7 @@ pub struct ResourceChange {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Input(new): Input<NewResource>,
+    Input(mut new): Input<NewResource>,
 ) -> Result<(StatusCode, Json<Resource>), Problem> {
     caller.operator()?;
     if !new.config.is_empty() || new.network != Network::default() {
@@ -103,7 +103,7 @@ pub async fn create(
     match app.policy.load().resource_type(&new.resource_type) {
         Some(plugin) => {
             check_configuration(&mut faults, plugin, &new.name, &new.config);
-            check_bot(&mut faults, &app, &caller, &new.resource_type, &new.config);
+            settle_bot(&mut faults, &app, &caller, &new.resource_type, &mut new.config);
         }
         None => faults.add("/resource_type", NOT_SERVED),
     }
@@ -179,10 +179,10 @@ pub async fn update(
     if let Some(config) = change.config {
         row.config = Value::Object(config.unwrap_or_default());
     }
-    match (app.policy.load().resource_type(&row.resource_type), &row.config) {
+    match (app.policy.load().resource_type(&row.resource_type), &mut row.config) {
         (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
             check_configuration(&mut faults, plugin, &row.name, config);
-            check_bot(&mut faults, &app, &caller, &row.resource_type, config);
+            settle_bot(&mut faults, &app, &caller, &row.resource_type, config);
         }
         (None, _) if is_configured => faults.add("/config", NOT_SERVED),
         _ => {}
@@ -260,21 +260,22 @@ fn check_configuration(faults: &mut Faults, plugin: &Plugin, name: &str, config:
     }
 }
 
-/// A resource of the built-in type stands for a bot that exists.
-fn check_bot(
+/// A resource of the built-in type stands for a bot that exists. What is kept is its id: whoever may rename bots must not
+/// thereby decide who acts for whom.
+fn settle_bot(
     faults: &mut Faults,
     app: &App,
     caller: &Caller,
     resource_type: &ResourceTypeId,
-    config: &Map<String, Value>,
+    config: &mut Map<String, Value>,
 ) {
-    if resource_type.as_str() != built_in::BOT {
+    let Some(Value::String(bot)) = config.get_mut(built_in::BOT).filter(|_| resource_type.as_str() == built_in::BOT)
+    else {
         return;
-    }
-    if let Some(bot) = config.get(built_in::BOT).and_then(Value::as_str)
-        && app.policy.load().bot_called(caller.workspace, bot).is_none()
-    {
-        faults.add("/config/bot", "no such bot in this workspace");
+    };
+    match app.policy.load().bot_called(caller.workspace, bot) {
+        Some(found) => *bot = found.row.id.to_string(),
+        None => faults.add("/config/bot", "no such bot in this workspace"),
     }
 }
 

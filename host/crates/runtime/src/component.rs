@@ -269,3 +269,22 @@ impl HostCalls for NoHost {
         "none".to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_functions_are_plain_few_and_different() {
+        let check = |names: &[&str]| check_functions(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["sync", "rotate_2", &"a".repeat(64)]), Ok(()));
+        for bad in ["", "Sync", "2nd", "_x", "a-b", "a/b", "a.b", "a\n", "é", &"a".repeat(65)] {
+            let why = check(&["good", bad]).unwrap_err();
+            assert_eq!(why, "function 1: a name has 1 to 64 of a-z, 0-9 and `_`, a letter first", "{bad:?}");
+        }
+        assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "function `a` is there twice");
+        let many: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
+        assert_eq!(check_functions(&many).unwrap_err(), "it has 101 functions, at most 100 are allowed");
+    }
+}
