@@ -3,9 +3,12 @@
 mod budget;
 mod ceilings;
 mod configured;
+mod delegation;
 mod governed;
 mod growth;
 mod jira;
+mod nested;
+mod platform;
 pub(crate) mod plugins;
 mod reload;
 mod scopes;

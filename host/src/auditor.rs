@@ -31,8 +31,10 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use crate::call::IncomingCall;
+use crate::call::nested::Secrets;
+use crate::plugins::Plugin;
+use crate::policy::Resource;
 use crate::telemetry::meters;
-use crate::tools::ResolvedCall;
 
 /// Parameters over this size are kept as digest and first KiB (architecture).
 const PARAMS_BYTES_MAX: usize = 16 << 10;
@@ -119,19 +121,24 @@ impl Auditor {
     pub fn open(&self, call: &IncomingCall) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let now = self.clock.now();
-        Ok(self.entry(AuditRow {
-            bot_id: Some(call.bot),
+        let mut entry = self.entry(AuditRow {
+            bot_id: call.bot,
             task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
             resource_id: call.resource,
             tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
             params: Some(serde_json::to_string(&call.params).expect("a JSON value has a text")),
+            parent_request_id: call.under.as_ref().map(|lineage| lineage.parent),
+            delegation: call.under.as_ref().and_then(|lineage| lineage.delegation()),
             ..started(call.request_id, call.workspace, now)
-        }))
+        });
+        let family = call.under.as_ref().map(|lineage| lineage.secrets.clone());
+        entry.facts.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).family = family;
+        Ok(entry)
     }
 
     fn entry(&self, row: AuditRow) -> Entry {
         Entry {
-            facts: Mutex::new(Facts { row, redactor: None }),
+            facts: Mutex::new(Facts { row, redactor: None, family: None }),
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
             opened: Instant::now(),
@@ -191,22 +198,56 @@ pub struct Entry {
 struct Facts {
     row: AuditRow,
     redactor: Option<Arc<Redactor>>,
+    /// The secrets of all calls under the same root, where there are several.
+    family: Option<Secrets>,
+}
+
+impl Facts {
+    fn set_redactor(&mut self, redactor: Arc<Redactor>) {
+        if let Some(family) = &self.family {
+            family.add(&redactor);
+        }
+        self.redactor = Some(redactor);
+    }
+
+    /// Everything that what this call says has to go through.
+    fn redactors(&self) -> Vec<Arc<Redactor>> {
+        match &self.family {
+            Some(family) => family.all(),
+            None => self.redactor.iter().cloned().collect(),
+        }
+    }
 }
 
 impl Entry {
-    /// Adds what resolving the tool has found out.
-    pub fn resolved(&self, resolved: &ResolvedCall) {
+    /// Adds what resolving the call has found out: who serves it, and on which resource.
+    pub fn resolved(&self, plugin: &Plugin, resource: Option<&Resource>, operation: &str) {
         let mut facts = self.lock();
-        facts.row.resource_id = Some(resolved.binding.row.resource_id);
-        facts.row.operation = Some(resolved.tool().manifest.operation.clone());
-        facts.row.plugin = Some(resolved.plugin.name.to_string());
-        facts.row.plugin_digest = Some(resolved.plugin.digest.to_string());
-        facts.redactor = Some(Arc::clone(resolved.binding.resource.credential_source().redactor()));
+        facts.row.resource_id = resource.map(|resource| resource.row.id).or(facts.row.resource_id);
+        facts.row.operation = Some(operation.to_owned());
+        facts.row.plugin = Some(plugin.name.to_string());
+        facts.row.plugin_digest = plugin.digest().map(ToString::to_string);
+        if let Some(resource) = resource {
+            facts.set_redactor(Arc::clone(resource.credential_source().redactor()));
+        }
     }
 
     /// Whatever is written from now on goes through `redactor`.
     pub fn redact_with(&self, redactor: Arc<Redactor>) {
-        self.lock().redactor = Some(redactor);
+        self.lock().set_redactor(redactor);
+    }
+
+    /// The call makes others: from now on each of them is kept from what any of them knows.
+    pub fn share(&self, secrets: &Secrets) {
+        let mut facts = self.lock();
+        facts.redactor.iter().for_each(|redactor| secrets.add(redactor));
+        facts.family = Some(secrets.clone());
+    }
+
+    /// `text` without any secret that the call, or one under the same root, has met.
+    pub fn redacted_text(&self, text: String) -> String {
+        let redactors = self.lock().redactors();
+        redactors.iter().fold(text, |text, redactor| redactor.redact_text(text))
     }
 
     /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
@@ -216,7 +257,8 @@ impl Entry {
         if is_held_back && outcome.code == Some(Code::Plugin) {
             outcome = CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
-        if let Some(redactor) = self.lock().redactor.clone() {
+        let redactors = self.lock().redactors();
+        for redactor in redactors {
             outcome.message = outcome.message.map(|message| redactor.redact_text(message));
             outcome.data = outcome.data.map(|data| redactor.redact_json(data));
         }
@@ -254,10 +296,8 @@ impl Entry {
     fn row(&self, kind: AuditKind) -> AuditRow {
         let facts = self.lock();
         let mut row = facts.row.clone();
-        let redact = |text: String| match &facts.redactor {
-            Some(redactor) => redactor.redact_text(text),
-            None => text,
-        };
+        let redactors = facts.redactors();
+        let redact = |text: String| redactors.iter().fold(text, |text, redactor| redactor.redact_text(text));
         row.task_id = row.task_id.map(redact);
         row.params = row.params.map(redact);
         if !row.is_of_change() {

@@ -18,11 +18,11 @@ pub fn permit(
     let facts = CallFacts {
         request_id: call.request_id,
         workspace: session.bot.row.workspace_id,
-        bot: session.bot.row.id,
-        binding: resolved.binding.row.id,
-        resource: resolved.binding.row.resource_id,
+        bot: Some(session.bot.row.id),
+        binding: Some(resolved.binding.row.id),
+        resource: Some(resolved.binding.row.resource_id),
         plugin: resolved.plugin.name.clone(),
-        plugin_digest: resolved.plugin.digest.clone(),
+        plugin_digest: resolved.plugin.digest().cloned(),
         params,
     };
     let permitted = resolved.with_subject(|subject| authorize(subject, facts));

@@ -7,11 +7,16 @@
 //!
 //! All branching between the stages is here; the stages never call one another.
 
+pub mod delegated;
+pub mod nested;
+pub mod platform;
+mod revoked;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::Permit;
-use monstrum_types::{BotId, CallOutcome, Clock, Code, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BotId, CallOutcome, Clock, Code, KeyId, RequestId, ResourceId, WorkspaceId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -19,12 +24,14 @@ use tracing::{Instrument as _, Span};
 
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
+use crate::call::nested::{Below, Identity, Lineage};
+use crate::call::platform::Asks;
 use crate::executor::{Executor, PermittedCall};
 use crate::language::Language;
-use crate::policy::Policy;
+use crate::policy::{Policy, Snapshot};
 use crate::session::Session;
 use crate::telemetry::meters::{self, Laps, Stage};
-use crate::tools::{self, ResolvedCall};
+use crate::tools::{self, Job};
 
 /// The longest name of a tool, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
@@ -34,7 +41,9 @@ const TOOL_NAME_BYTES_MAX: usize = 64;
 pub struct IncomingCall {
     pub request_id: RequestId,
     pub workspace: WorkspaceId,
-    pub bot: BotId,
+    /// None where infrastructure calls.
+    pub bot: Option<BotId>,
+    pub asks: Asks,
     /// As it was given: it need not name a tool.
     pub tool: String,
     pub params: Value,
@@ -46,6 +55,10 @@ pub struct IncomingCall {
     pub language: Language,
     /// What the plugin is told besides: a JSON object, such as the conversation of the call.
     pub context: Value,
+    /// The key under which it came. The call ends when the key does.
+    pub key: Option<KeyId>,
+    /// Where it stands, if another call has made it.
+    pub under: Option<Arc<Lineage>>,
 }
 
 /// What the door hands back.
@@ -77,24 +90,42 @@ impl Calls {
     /// Runs a call to its end. The work is a task of its own, so it is recorded even if the caller goes away: dropping
     /// this future cancels the call.
     pub async fn run(self: &Arc<Self>, call: IncomingCall) -> Result<CallAnswer, AuditUnavailable> {
+        // The tracker of a call that nobody waits for.
+        self.run_below(call, &TaskTracker::new()).await
+    }
+
+    /// The same for a call that another one has made, which waits until all its `siblings` have ended.
+    pub(crate) async fn run_below(
+        self: &Arc<Self>,
+        call: IncomingCall,
+        siblings: &TaskTracker,
+    ) -> Result<CallAnswer, AuditUnavailable> {
         let cancelled = CancellationToken::new();
         let _cancel_when_dropped = cancelled.clone().drop_guard();
         let calls = Arc::clone(self);
         let span = span(&call);
         let govern = async move { calls.govern(call, cancelled).await?.committed().await };
-        let task = self.running.spawn(govern.instrument(span));
+        let task = self.running.spawn(siblings.track_future(govern.instrument(span)));
         // The task may only fail by a panic of ours; its entry is closed by its drop.
         task.await.unwrap_or(Err(AuditUnavailable))
     }
 
     /// The way of a call, up to its end. The row of that end is queued, and there is no answer before it is committed.
-    pub async fn govern(&self, call: IncomingCall, cancelled: CancellationToken) -> Result<Ending, AuditUnavailable> {
+    pub async fn govern(
+        self: &Arc<Self>,
+        call: IncomingCall,
+        cancelled: CancellationToken,
+    ) -> Result<Ending, AuditUnavailable> {
         let entry = Arc::new(self.auditor.open(&call)?);
+        let children = TaskTracker::new();
         let Ended { outcome, retry_after } = tokio::select! {
-            ended = self.stages(&call, &entry) => ended,
-            () = cancelled.cancelled() => Ended::cancelled(),
+            ended = self.stages(&call, &entry, &children) => ended,
+            () = cancelled.cancelled() => Ended::cancelled(&call),
             () = self.stop.cancelled() => Ended::interrupted(),
         };
+        // Whatever it was waiting for has been cancelled by now. Nothing of a call goes on after its end.
+        children.close();
+        children.wait().await;
         let mut laps = Laps::start();
         let outcome = entry.redacted(outcome);
         laps.end(Stage::Redact);
@@ -103,9 +134,9 @@ impl Calls {
     }
 
     /// The stages, each taking what the one before returned; the first refusal ends the call.
-    async fn stages(&self, call: &IncomingCall, entry: &Arc<Entry>) -> Ended {
+    async fn stages(self: &Arc<Self>, call: &IncomingCall, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
         let span = Span::current();
-        let (resolved, permit) = match self.judge(call, entry) {
+        let Judged { job, permit, identity, judged_by } = match self.judge(call, entry) {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 span.record("decision", "deny");
@@ -114,22 +145,41 @@ impl Calls {
         };
         span.record("decision", "allow").record("plugin.name", permit.plugin().as_str());
         let task_id = call.task_id.clone().unwrap_or_else(|| call.request_id.to_string());
-        let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call };
-        self.executor.execute(&permitted, permit, entry).await
+        let below = Below { calls: Arc::clone(self), children: children.clone(), identity };
+        let permitted = PermittedCall { job: &job, task_id: &task_id, call, below };
+        tokio::select! {
+            ended = self.executor.execute(&permitted, permit, entry) => ended,
+            refusal = revoked::revoked(&self.policy, self.clock.as_ref(), call, job.resolved(), &judged_by) => Ended::from(*refusal),
+        }
     }
 
     /// Everything before the plugin: pure, and over the same snapshot.
-    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<(ResolvedCall, Permit), Refusal> {
+    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<Judged, Refusal> {
+        if !matches!(call.asks, Asks::Tool) {
+            let (job, permit, judged_by) = platform::judge(&self.policy, call)?;
+            entry.resolved(&job.plugin, job.resource.as_deref(), permit.operation());
+            let identity = job.plugin.calls_tools().then(|| Identity::of(&call.tool, permit.params()));
+            return Ok(Judged { job, permit, identity, judged_by });
+        }
         let mut laps = Laps::start();
         let session = Session::open(&self.policy, self.clock.now(), call)?;
+        if let Some(lineage) = &call.under {
+            lineage.check(&session, call)?;
+        }
         let resolved = tools::resolve(&session, call)?;
-        entry.resolved(&resolved);
+        let operation = &resolved.tool().manifest.operation;
+        entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
         laps.end(Stage::Resolve);
         let params = resolved.checked_params(call)?;
         laps.end(Stage::Params);
+        let is_in_a_chain = call.under.is_some() || resolved.plugin.calls_tools();
+        let identity = is_in_a_chain.then(|| Identity::of(resolved.tool().manifest.name.as_str(), &params));
         let permit = authorize::permit(call, &session, &resolved, params)?;
+        if let (Some(lineage), Some(identity)) = (&call.under, identity) {
+            lineage.check_new(identity)?;
+        }
         laps.end(Stage::Guardian);
-        Ok((resolved, permit))
+        Ok(Judged { job: Job::of(resolved), permit, identity, judged_by: session.snapshot })
     }
 
     /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.
@@ -151,12 +201,21 @@ fn span(call: &IncomingCall) -> Span {
     tracing::info_span!(
         "call",
         call.id = %call_id,
-        bot.id = %bot,
+        bot.id = bot.map(tracing::field::display),
         tool.name = tool,
         plugin.name = tracing::field::Empty,
         decision = tracing::field::Empty,
         duration_ms = tracing::field::Empty,
     )
+}
+
+/// A call that may run.
+struct Judged {
+    job: Job,
+    permit: Permit,
+    /// By which the calls under it recognise it.
+    identity: Option<Identity>,
+    judged_by: Arc<Snapshot>,
 }
 
 /// A refusal by a stage. Boxed, because it is rare and large.
@@ -194,8 +253,12 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn cancelled() -> Self {
-        Ended::from(CallOutcome::error(Code::Cancelled, "the caller went away before the call was done"))
+    fn cancelled(call: &IncomingCall) -> Self {
+        let message = match call.under {
+            None => "the caller went away before the call was done",
+            Some(_) => "the call that made this one ended before it was done",
+        };
+        Ended::from(CallOutcome::error(Code::Cancelled, message))
     }
 
     fn interrupted() -> Self {

@@ -12,6 +12,7 @@ mod failure;
 mod folder;
 mod key;
 mod output;
+mod platform;
 mod plugin;
 mod registry;
 mod serve;
@@ -116,6 +117,8 @@ enum Command {
     Key(key::Key),
     #[command(subcommand)]
     Vault(vault::Vault),
+    #[command(subcommand)]
+    Platform(platform::Platform),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
@@ -166,6 +169,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
+            Command::Platform(platform) => platform.run(&options).await,
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),

@@ -270,14 +270,7 @@ impl ResourceCredential {
         let methods = &resource.plugin.manifest.resource_type.auth_methods;
         let needed = methods.iter().any(|method| method.method != AuthKind::None);
         let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
-        let without = |state, redactor| ResourceCredential {
-            state,
-            clock: None,
-            credential: ArcSwapOption::empty(),
-            redactor,
-            requested_audience: None,
-            refreshed_by: None,
-        };
+        let without = ResourceCredential::without;
         let Some(held) = &resource.credential else {
             return without(absent, Arc::default());
         };
@@ -321,6 +314,22 @@ impl ResourceCredential {
             clock: Some(Arc::clone(&held.refresher.clock)),
             credential: ArcSwapOption::from_pointee(credential),
             ..without(CredentialState::Ready, redactor)
+        }
+    }
+
+    /// That of a call without a resource: requests go without.
+    pub fn nothing() -> ResourceCredential {
+        ResourceCredential::without(CredentialState::NotNeeded, Arc::default())
+    }
+
+    fn without(state: CredentialState, redactor: Arc<Redactor>) -> ResourceCredential {
+        ResourceCredential {
+            state,
+            clock: None,
+            credential: ArcSwapOption::empty(),
+            redactor,
+            requested_audience: None,
+            refreshed_by: None,
         }
     }
 

@@ -239,7 +239,7 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
                 let remedy = format!(
                     "if that is meant: monstrum plugin approve {} --digest {} --manifest-digest {}",
                     entry.name,
-                    pending.plugin.digest,
+                    pending.digest(),
                     pending.manifest_digest()
                 );
                 found.weak(about, what, remedy);

@@ -8,25 +8,29 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, Either};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell};
+use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
 use monstrum_guardian::Permit;
-use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine};
-use monstrum_types::{BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, Status};
+use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
+use monstrum_types::{
+    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, Status, ToolFailure,
+};
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::auditor::Entry;
-use crate::call::{Ended, IncomingCall};
+use crate::call::nested::{Below, Nesting};
+use crate::call::{Ended, IncomingCall, Refusal, delegated};
 use crate::config::Ceilings;
+use crate::credentials::ResourceCredential;
 use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::ledger::Ledger;
 use crate::plugins::Plugin;
-use crate::policy::Binding;
+use crate::policy::{Binding, Resource};
 use crate::telemetry::meters::{self, Laps, Stage};
-use crate::tools::ResolvedCall;
+use crate::tools::{Job, What};
 
 /// When a caller that found the host full may try again.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -54,16 +58,18 @@ impl Executor {
 
     /// Runs the call that `permit` permits.
     pub async fn execute(&self, call: &PermittedCall<'_>, permit: Permit, entry: &Arc<Entry>) -> Ended {
-        let binding = &call.resolved.binding;
-        if let Some(ended) = self.over_rate(binding) {
+        let binding = call.job.binding();
+        if let Some(ended) = binding.and_then(|binding| self.over_rate(binding)) {
             return ended;
         }
         let mut laps = Laps::start();
+        let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
         let asking = Asking {
-            bot: binding.row.bot_id,
-            binding: binding.row.id,
-            binding_max: limit_u32(&binding.row.limits, "concurrent"),
-            plugin: &call.resolved.plugin.name,
+            bot: permit.bot(),
+            binding: binding.map(|binding| binding.row.id).zip(max),
+            plugin: &call.job.plugin.name,
+            depth: call.depth(),
+            held: call.held(),
         };
         let _place = match self.lanes.enter(&asking).await {
             Ok(place) => place,
@@ -74,29 +80,71 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
+        let limits = call.within_time(limits(self.ceilings, &call.job.plugin, binding.map(Arc::as_ref)));
+        let until = Instant::now() + limits.timeout;
+        let nesting = match call.nesting(until) {
+            Ok(nesting) => nesting,
+            Err(outcome) => return Ended::from(*outcome),
+        };
+        if let Some(nesting) = &nesting {
+            entry.share(nesting.secrets());
+        }
         if let Some(refused) = self.ledger.charge(call).await {
             return Ended::from(refused);
         }
-        let limits = limits(self.ceilings, &call.resolved.plugin, binding);
+        let Some(component) = &call.job.plugin.component else {
+            return self.built_in(call, &permit, nesting.as_ref(), limits, entry).await;
+        };
+        let grounds = Grounds::of(call.job);
         let door = Arc::new(Door {
             egress: self.egress.clone(),
-            binding: Arc::clone(binding),
             entry: Arc::clone(entry),
+            nesting,
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
-            until: Instant::now() + limits.timeout + Duration::from_secs(1),
-            redactor: RedactorCell::new(Arc::clone(binding.resource.credential_source().redactor())),
+            until: until + Duration::from_secs(1),
+            redactor: RedactorCell::new(Arc::clone(grounds.credential().redactor())),
+            grounds,
             failures: Mutex::default(),
         });
-        let request = request(call, &permit, limits);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
-        let run = call.resolved.plugin.component.call(&permit, request, limits, host);
+        let run = match &call.job.what {
+            What::Function(name) => {
+                let params = serde_json::to_string(permit.params()).expect("a JSON object has a text");
+                Either::Left(component.call_function(&permit, name.clone(), params, limits, host))
+            }
+            What::Tool(_) | What::Check(_) => {
+                Either::Right(component.call(&permit, request(call, &permit, limits), limits, host))
+            }
+        };
         let end = run.instrument(tracing::debug_span!("execute")).await;
-        let redactor = door.redactor.current();
-        entry.redact_with(Arc::clone(&redactor));
-        write_log(&permit, &end, &redactor);
+        entry.redact_with(door.redactor.current());
+        write_log(&permit, &end, entry);
         meters::fuel(end.fuel_used);
         laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
+    }
+
+    /// Runs a tool that the platform serves itself, under the same limit of time.
+    async fn built_in(
+        &self,
+        call: &PermittedCall<'_>,
+        permit: &Permit,
+        nesting: Option<&Nesting>,
+        limits: CallLimits,
+        entry: &Entry,
+    ) -> Ended {
+        let Some(nesting) = nesting else {
+            return Ended::from(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"));
+        };
+        // Whatever it makes others do is done on behalf of this call.
+        if entry.started().await.is_err() {
+            return Ended::from(CallOutcome::error(Code::Unavailable, "the audit could not be written; try again"));
+        }
+        let ran = tokio::time::timeout(limits.timeout, delegated::run(call, permit, nesting)).await;
+        Ended::from(ran.unwrap_or_else(|_| {
+            let stop = Stop::Timeout { timeout: limits.timeout };
+            CallOutcome::error(stop.code(), stop.message())
+        }))
     }
 
     /// Counts the call against the binding's rate, if it has one.
@@ -115,15 +163,54 @@ impl Executor {
 
 /// A call that the Guardian has let through, with what is known of it.
 pub struct PermittedCall<'a> {
-    pub resolved: &'a ResolvedCall,
+    pub job: &'a Job,
     pub task_id: &'a str,
     pub call: &'a IncomingCall,
+    pub below: Below,
+}
+
+impl PermittedCall<'_> {
+    fn depth(&self) -> u8 {
+        self.call.under.as_ref().map_or(0, |lineage| lineage.depth)
+    }
+
+    /// The bindings in which its ancestors have their places.
+    fn held(&self) -> &[BindingId] {
+        self.call.under.as_ref().map_or(&[], |lineage| &lineage.held)
+    }
+
+    /// What is left of `limits` before the call that made this one ends.
+    fn within_time(&self, limits: CallLimits) -> CallLimits {
+        let Some(lineage) = &self.call.under else { return limits };
+        let left = lineage.until.saturating_duration_since(Instant::now());
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        CallLimits { timeout: limits.timeout.min(left), ..limits }
+    }
+
+    /// What the call may call itself, where its plugin calls tools.
+    fn nesting(&self, until: Instant) -> Result<Option<Nesting>, Refusal> {
+        let plugin = &self.job.plugin;
+        // Whoever acts without a bot has no tools that it could call.
+        let Some(binding) = self.job.binding().filter(|_| plugin.calls_tools()) else { return Ok(None) };
+        if plugin.component.is_some() {
+            let (binding, calls) = (binding.row.id, plugin.calls.clone());
+            return Ok(Some(Nesting::of_plugin(&self.below, self.call, until, binding, calls)));
+        }
+        let snapshot = self.below.calls.policy.load();
+        match snapshot.bot_behind(&binding.resource) {
+            Some(bot) => Ok(Some(Nesting::of_bot(&self.below, self.call, until, binding, bot.row.id))),
+            None => {
+                let message = "the bot of this resource does not exist any more";
+                Err(Box::new(CallOutcome::error(Code::Unavailable, message)))
+            }
+        }
+    }
 }
 
 /// The least of what the operator, the manifest and the binding allow.
-fn limits(ceilings: Ceilings, plugin: &Plugin, binding: &Binding) -> CallLimits {
+fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> CallLimits {
     let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
-    let bound = |name| limit_u64(&binding.row.limits, name).unwrap_or(u64::MAX);
+    let bound = |name| binding.and_then(|binding| limit_u64(&binding.row.limits, name)).unwrap_or(u64::MAX);
     let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
     let memory_bytes = ceilings.memory_bytes(&asked).min(bound("memory_mib").saturating_mul(1 << 20));
     let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
@@ -140,18 +227,19 @@ fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
 }
 
 fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> ExecuteRequest {
-    let resource = &call.resolved.binding.resource;
+    let tool = call.job.tool().map(|tool| tool.own_name.to_string());
+    let config = call.job.resource.as_ref().map(|resource| resource.config_text.clone());
     ExecuteRequest {
         request_id: permit.request_id().to_string(),
-        bot_id: permit.bot().to_string(),
+        bot_id: permit.bot().map(|bot| bot.to_string()).unwrap_or_default(),
         task_id: call.task_id.to_owned(),
         operation: permit.operation().to_owned(),
-        tool_name: call.resolved.tool().own_name.to_string(),
+        tool_name: tool.unwrap_or_default(),
         params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
         scope: Some(permit.scope_json()),
-        resource_id: Some(permit.resource().to_string()),
-        resource_config: resource.config_text.clone(),
-        delegate: None,
+        resource_id: permit.resource().map(|resource| resource.to_string()),
+        resource_config: config.unwrap_or_else(|| "{}".to_owned()),
+        delegate: call.call.under.as_ref().and_then(|lineage| lineage.delegate()),
         locale: call.call.language.tag().to_owned(),
         deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
         context: call.call.context.to_string(),
@@ -162,8 +250,8 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
 fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => {
-            let schema = &call.resolved.tool().output;
-            let output_mismatch = schema.as_ref().is_some_and(|schema| !schema.matches(&data.value()));
+            let schema = call.job.tool().and_then(|tool| tool.output.as_ref());
+            let output_mismatch = schema.is_some_and(|schema| !schema.matches(&data.value()));
             CallOutcome { output_mismatch, ..CallOutcome::success(data) }
         }
         Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),
@@ -176,11 +264,11 @@ fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
 }
 
 /// The plugin's own log lines, at the host's debug level: what an author writes is not the host's business.
-fn write_log(permit: &Permit, end: &CallEnd, redactor: &Redactor) {
+fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
     for LogLine { level, source, message, fields, .. } in &end.log {
-        let message = redactor.redact_text(message.clone());
-        let fields = redactor.redact_text(fields.clone().unwrap_or_default());
+        let message = entry.redacted_text(message.clone());
+        let fields = entry.redacted_text(fields.clone().unwrap_or_default());
         let (level, source) = (level.as_str(), source.as_str());
         tracing::debug!(target: "plugin", { call.id = %call, plugin.name = %plugin, level, source, fields }, "{message}");
     }
@@ -189,11 +277,49 @@ fn write_log(permit: &Permit, end: &CallEnd, redactor: &Redactor) {
     }
 }
 
+/// What a call may reach, and with which credential.
+enum Grounds {
+    Resource(Arc<Resource>),
+    /// Without a resource: what the manifest lists under egress, and no credential.
+    Nothing {
+        scope: Box<Scope>,
+        credential: ResourceCredential,
+    },
+}
+
+impl Grounds {
+    fn of(job: &Job) -> Grounds {
+        match &job.resource {
+            Some(resource) => Grounds::Resource(Arc::clone(resource)),
+            None => {
+                let scope = Box::new(job.plugin.bare_scope());
+                Grounds::Nothing { scope, credential: ResourceCredential::nothing() }
+            }
+        }
+    }
+
+    fn scope(&self) -> &Scope {
+        match self {
+            Grounds::Resource(resource) => &resource.scope,
+            Grounds::Nothing { scope, .. } => scope,
+        }
+    }
+
+    fn credential(&self) -> &ResourceCredential {
+        match self {
+            Grounds::Resource(resource) => resource.credential_source(),
+            Grounds::Nothing { credential, .. } => credential,
+        }
+    }
+}
+
 /// What the component may ask of the host during one call.
 struct Door {
     egress: Egress,
-    binding: Arc<Binding>,
+    grounds: Grounds,
     entry: Arc<Entry>,
+    /// `None` where the plugin may not call tools.
+    nesting: Option<Nesting>,
     until: Instant,
     /// Knows every secret that this call has met.
     redactor: RedactorCell,
@@ -235,19 +361,12 @@ fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
 impl HostCalls for Door {
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
         async move {
-            let credential = self.binding.resource.credential_source();
+            let credential = self.grounds.credential();
             let began = Instant::now();
             let before_sending = || self.record_start().boxed();
             let sent = self
                 .egress
-                .send(
-                    &self.binding.resource.scope,
-                    credential.as_ref(),
-                    &self.redactor,
-                    request,
-                    self.until,
-                    &before_sending,
-                )
+                .send(self.grounds.scope(), credential, &self.redactor, request, self.until, &before_sending)
                 .instrument(tracing::debug_span!("egress"))
                 .await;
             meters::egress(egress_outcome(&sent), began.elapsed());
@@ -260,7 +379,21 @@ impl HostCalls for Door {
         .boxed()
     }
 
+    fn tool_call(&self, tool: String, params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
+        async move {
+            let Some(nesting) = &self.nesting else {
+                return Err(ToolFailure::error(Code::Unavailable, "this plugin may not call tools"));
+            };
+            nesting.count()?;
+            // Before it: whatever the other call does outside is done on behalf of this one.
+            self.record_start().await.map_err(|failure| ToolFailure::error(Code::Unavailable, failure.message))?;
+            self.entry.redact_with(self.redactor.current());
+            nesting.call(tool, &params).await
+        }
+        .boxed()
+    }
+
     fn credential_status(&self) -> String {
-        self.binding.resource.credential_source().status().as_str().to_owned()
+        self.grounds.credential().status().as_str().to_owned()
     }
 }

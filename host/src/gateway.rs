@@ -16,6 +16,7 @@ mod keys;
 mod language;
 mod oauth;
 mod packages;
+mod platform;
 mod plugins;
 mod problem;
 mod registry;
@@ -101,6 +102,8 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(oauth::device))
         .routes(routes!(oauth::show_device))
         .routes(routes!(oauth::refresh))
+        .routes(routes!(credentials::test))
+        .routes(routes!(platform::call))
         .routes(routes!(roles::list))
         .routes(routes!(roles::show, roles::update, roles::delete))
         .routes(routes!(bots::list))

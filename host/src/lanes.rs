@@ -1,6 +1,12 @@
 //! How many calls run at once: on this host, of one plugin, of one bot, of one binding. A call that finds no room waits
 //! up to 5 s. Room that becomes free goes to the waiting bots in turn, so that a bot with many calls delays its own and
 //! nobody else's.
+//!
+//! A call under another one holds up the call that made it, so it must not wait for room that only its ancestors could
+//! give up. It runs in its root's place among the bot's calls. Plugins have a lane for each depth: who waits in one holds
+//! room of lesser depths only, and the deepest calls wait for nobody below, so that there is always one that goes on. In
+//! a binding that an ancestor has a place in it shares that place. And it does not wait for the host as a whole: where
+//! every place is taken, the calls that hold them may all be waiting for one like it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -34,20 +40,25 @@ pub enum NoRoom {
 }
 
 /// Who asks for room.
+#[derive(Clone, Copy)]
 pub struct Asking<'a> {
-    pub bot: BotId,
-    pub binding: BindingId,
-    /// Calls that the binding allows at once.
-    pub binding_max: Option<u32>,
+    /// None for infrastructure, which takes its turn like a bot.
+    pub bot: Option<BotId>,
+    /// The binding, where it allows so many calls at once.
+    pub binding: Option<(BindingId, u32)>,
     pub plugin: &'a PluginName,
+    /// How many calls it stands under.
+    pub depth: u8,
+    /// Bindings with a number of calls of their own in which an ancestor has its place.
+    pub held: &'a [BindingId],
 }
 
 /// The lanes of all plugins, bots and bindings.
 pub struct Lanes {
     room: CallsAtOnce,
     all: Arc<Lane>,
-    bots: Keyed<BotId>,
-    plugins: Keyed<PluginName>,
+    bots: Keyed<Option<BotId>>,
+    plugins: Keyed<(PluginName, u8)>,
     bindings: Keyed<(BindingId, u32)>,
 }
 
@@ -65,16 +76,20 @@ impl Lanes {
 
     /// Waits for room: first among the bot's own calls, so that a busy bot queues behind itself, last on the whole host.
     pub async fn enter(&self, asking: &Asking<'_>) -> Result<Place, NoRoom> {
-        let Asking { bot, binding, binding_max, plugin } = *asking;
+        let Asking { bot, binding, plugin, depth, held } = *asking;
         let until = Instant::now() + WAIT_MAX;
         let mut tickets = Vec::with_capacity(4);
-        tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
-        if let Some(max) = binding_max {
-            tickets.push(self.bindings.lane(&(binding, max), max).enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        if depth == 0 {
+            tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
         }
-        let of_plugin = self.plugins.lane(plugin, self.room.per_plugin);
+        if let Some(binding) = binding.filter(|(binding, _)| !held.contains(binding)) {
+            tickets.push(self.bindings.lane(&binding, binding.1).enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        }
+        let of_plugin = self.plugins.lane(&(plugin.clone(), depth), self.room.per_plugin);
         tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
-        tickets.push(self.all.clone().enter(bot, until).await.ok_or(NoRoom::Full)?);
+        let on_the_host =
+            if depth == 0 { self.all.clone().enter(bot, until).await } else { self.all.clone().enter_now() };
+        tickets.push(on_the_host.ok_or(NoRoom::Full)?);
         Ok(Place { _tickets: tickets })
     }
 
@@ -130,7 +145,7 @@ struct Lane(Mutex<Turns>);
 struct Turns {
     free: u32,
     /// The bots that wait, whose turn is next first, each with its calls in the order of their arrival.
-    waiting: VecDeque<(BotId, VecDeque<oneshot::Sender<Ticket>>)>,
+    waiting: VecDeque<(Option<BotId>, VecDeque<oneshot::Sender<Ticket>>)>,
     calls_waiting: usize,
 }
 
@@ -150,8 +165,17 @@ impl Lane {
         Arc::new(Lane(Mutex::new(Turns { free: room.max(1), waiting: VecDeque::new(), calls_waiting: 0 })))
     }
 
+    /// `None`: no room at present.
+    fn enter_now(self: Arc<Self>) -> Option<Ticket> {
+        {
+            let mut turns = self.lock();
+            turns.free = turns.free.checked_sub(1)?;
+        }
+        Some(Ticket(Some(self)))
+    }
+
     /// `None`: no room until then.
-    async fn enter(self: Arc<Self>, bot: BotId, until: Instant) -> Option<Ticket> {
+    async fn enter(self: Arc<Self>, bot: Option<BotId>, until: Instant) -> Option<Ticket> {
         let turn = {
             let mut turns = self.lock();
             if turns.free > 0 {
@@ -192,7 +216,7 @@ impl Lane {
 
 impl Turns {
     /// A place at the end of the bot's own queue; `None` where too many wait.
-    fn wait(&mut self, bot: BotId) -> Option<oneshot::Receiver<Ticket>> {
+    fn wait(&mut self, bot: Option<BotId>) -> Option<oneshot::Receiver<Ticket>> {
         if self.calls_waiting >= WAITING_MAX {
             self.forget_those_who_left();
             if self.calls_waiting >= WAITING_MAX {
@@ -239,7 +263,42 @@ mod tests {
 
     async fn enter(lanes: &Lanes, bot: BotId, binding_max: Option<u32>) -> Result<Place, NoRoom> {
         let binding = BindingId::new();
-        lanes.enter(&Asking { bot, binding, binding_max, plugin: &plugin() }).await
+        let binding = binding_max.map(|max| (binding, max));
+        lanes.enter(&Asking { bot: Some(bot), binding, plugin: &plugin(), depth: 0, held: &[] }).await
+    }
+
+    /// The same for a call that stands under `depth` others.
+    async fn enter_below(lanes: &Lanes, bot: BotId, depth: u8) -> Result<Place, NoRoom> {
+        lanes.enter(&Asking { bot: Some(bot), binding: None, plugin: &plugin(), depth, held: &[] }).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_under_others_wait_for_no_ancestor() {
+        let lanes = Lanes::new(CallsAtOnce { in_all: 4, per_plugin: 2, per_bot: 2 });
+        let bot = BotId::new();
+        let roots = [enter(&lanes, bot, None).await, enter(&lanes, bot, None).await];
+        assert!(roots.iter().all(Result::is_ok));
+        // Bot and plugin are full of the parents.
+        let asked_at = Instant::now();
+        let children = [enter_below(&lanes, bot, 1).await, enter_below(&lanes, bot, 1).await];
+        assert!(children.iter().all(Result::is_ok));
+        // Now the host is full, and whoever could leave waits for this one.
+        assert_eq!(enter_below(&lanes, bot, 2).await.err(), Some(NoRoom::Full));
+        assert_eq!(asked_at.elapsed(), Duration::ZERO);
+        assert_eq!(lanes.running(), 4);
+        drop((roots, children));
+        assert_eq!(lanes.running(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_in_a_binding_is_shared_with_the_calls_below() {
+        let lanes = Lanes::new(CallsAtOnce::default());
+        let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
+        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: &plugin, depth: 0, held: &[] };
+        let parent = lanes.enter(&asking).await;
+        assert!(parent.is_ok());
+        assert!(lanes.enter(&Asking { depth: 1, held: &[binding], ..asking }).await.is_ok());
+        assert_eq!(lanes.enter(&Asking { depth: 1, ..asking }).await.err(), Some(NoRoom::Busy));
     }
 
     #[tokio::test(start_paused = true)]
@@ -264,7 +323,7 @@ mod tests {
     async fn a_binding_may_allow_fewer() {
         let lanes = Lanes::new(CallsAtOnce::default());
         let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot, binding, binding_max: Some(1), plugin: &plugin };
+        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: &plugin, depth: 0, held: &[] };
         let first = lanes.enter(&asking).await;
         assert!(first.is_ok());
         assert_eq!(lanes.enter(&asking).await.err(), Some(NoRoom::Busy));
@@ -311,15 +370,15 @@ mod tests {
     async fn room_is_never_lost() {
         let lane = Lane::new(1);
         let until = Instant::now() + WAIT_MAX;
-        let held = Arc::clone(&lane).enter(BotId::new(), until).await;
-        let mut gone = Box::pin(Arc::clone(&lane).enter(BotId::new(), until));
-        let mut late = Box::pin(Arc::clone(&lane).enter(BotId::new(), until));
+        let held = Arc::clone(&lane).enter(Some(BotId::new()), until).await;
+        let mut gone = Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until));
+        let mut late = Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until));
         assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
         drop(gone);
         drop(held);
         // The ticket is in the channel of `late`, which is dropped without looking.
         drop(late);
-        assert!(lane.clone().enter(BotId::new(), until).await.is_some());
+        assert!(lane.clone().enter(Some(BotId::new()), until).await.is_some());
         let turns = lane.lock();
         assert_eq!((turns.free, turns.calls_waiting), (1, 0));
     }
@@ -328,14 +387,14 @@ mod tests {
     async fn the_queue_is_bounded() {
         let lane = Lane::new(1);
         let until = Instant::now() + WAIT_MAX;
-        let _held = Arc::clone(&lane).enter(BotId::new(), until).await;
+        let _held = Arc::clone(&lane).enter(Some(BotId::new()), until).await;
         let mut waiting: Vec<_> =
-            (0..WAITING_MAX).map(|_| Box::pin(Arc::clone(&lane).enter(BotId::new(), until))).collect();
+            (0..WAITING_MAX).map(|_| Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until))).collect();
         for call in &mut waiting {
             assert!(call.as_mut().now_or_never().is_none());
         }
-        assert!(matches!(Arc::clone(&lane).enter(BotId::new(), until).now_or_never(), Some(None)));
+        assert!(matches!(Arc::clone(&lane).enter(Some(BotId::new()), until).now_or_never(), Some(None)));
         waiting.pop();
-        assert!(Arc::clone(&lane).enter(BotId::new(), until).now_or_never().is_none());
+        assert!(Arc::clone(&lane).enter(Some(BotId::new()), until).now_or_never().is_none());
     }
 }

@@ -25,9 +25,10 @@ impl Ledger {
 
     /// Charges the call; the end of it where it may not run.
     pub async fn charge(&self, call: &PermittedCall<'_>) -> Option<CallOutcome> {
-        let cost = call.resolved.tool().manifest.cost.filter(|cost| !cost.is_nothing())?;
-        let asked = call.call;
-        self.charge_cost(asked.workspace, asked.bot, asked.task_id.as_deref(), cost).await
+        // What acts without a bot has no account.
+        let (asked, bot) = (call.call, call.call.bot?);
+        let cost = call.job.tool()?.manifest.cost.filter(|cost| !cost.is_nothing())?;
+        self.charge_cost(asked.workspace, bot, asked.task_id.as_deref(), cost).await
     }
 
     async fn charge_cost(

@@ -5,6 +5,7 @@
 //! more than the version before it waits until a root key approves it; every version is stored, so that the old one
 //! serves on even after a start.
 
+pub mod built_in;
 mod candidate;
 mod growth;
 mod install;
@@ -70,6 +71,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// SHA-256 of its component.
+    pub fn digest(&self) -> &Digest {
+        &self.row.component_digest
+    }
+
     /// SHA-256 of its manifest.
     pub fn manifest_digest(&self) -> &Digest {
         &self.row.manifest_digest
@@ -102,6 +108,8 @@ pub struct Plugins {
     entries: RwLock<BTreeMap<String, Entry>>,
     /// One load at a time, so that two plugins cannot both take one tool name.
     loading: tokio::sync::Mutex<()>,
+    /// What the platform serves itself.
+    built_in: Vec<Arc<Plugin>>,
 }
 
 impl Plugins {
@@ -116,7 +124,8 @@ impl Plugins {
         check_plugins_dir(dir)?;
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
         let reader = Reader { dir, runtime, ceilings, clock };
-        Ok(Plugins { reader, store, entries: RwLock::default(), loading: tokio::sync::Mutex::default() })
+        let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
+        Ok(Plugins { reader, store, entries, loading, built_in: built_in::all() })
     }
 
     /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other. What an
@@ -191,7 +200,7 @@ impl Plugins {
             return Err(ApproveError::NothingPending);
         };
         for (what, meant, found) in
-            [("digest", digest, &plugin.digest), ("manifest_digest", manifest_digest, &row.manifest_digest)]
+            [("digest", digest, &row.component_digest), ("manifest_digest", manifest_digest, &row.manifest_digest)]
         {
             if meant.is_some_and(|meant| meant != found) {
                 return Err(ApproveError::OtherDigest { what, found: found.clone() });
@@ -214,6 +223,12 @@ impl Plugins {
     /// Every plugin by name.
     pub fn entries(&self) -> Vec<Entry> {
         self.read_entries().values().cloned().collect()
+    }
+
+    /// Every version that serves, those of the platform among them.
+    pub fn serving(&self) -> Vec<Arc<Plugin>> {
+        let entries = self.read_entries();
+        self.built_in.iter().chain(entries.values().filter_map(|entry| entry.serving.as_ref())).cloned().collect()
     }
 
     /// One plugin.

@@ -10,17 +10,19 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
 use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{BindingRules, GrantSource, ScopeConstraints, SetSource};
-use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, check_config};
+use monstrum_guardian::{
+    BindingRules, Delegation, DelegationRules, GrantSource, PatternSet, ScopeConstraints, SetSource,
+};
+use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, MatchMode, check_config};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
-use monstrum_types::{BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
+use monstrum_types::{BindingId, BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::credentials::{HeldCredential, Refresher, ResourceCredential};
 use crate::key_uses::LastUse;
-use crate::plugins::{Plugin, Plugins, Tool};
+use crate::plugins::{Plugin, Plugins, Tool, built_in};
 
 /// A key that exists.
 #[derive(Clone, Debug)]
@@ -49,12 +51,25 @@ impl Key {
 pub struct Bot {
     pub row: BotRow,
     pub bindings: Vec<Arc<Binding>>,
+    /// Bindings that grant nothing because their plugin does not serve at present, or for what cannot be read.
+    pub dormant: Vec<BindingRow>,
+}
+
+impl Bot {
+    /// One of its bindings, if it counts at `now`.
+    pub fn binding(&self, id: BindingId, now: UtcMillis) -> Option<&Arc<Binding>> {
+        self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
+    }
 }
 
 /// A resource bound to a bot, with the rules compiled against the plugin that serves its type.
 pub struct Binding {
     pub row: BindingRow,
     pub rules: BindingRules,
+    /// The tools of other plugins that the resource's plugin may call.
+    pub allow_calls: PatternSet,
+    /// What a bot that is called through this binding may do; without `delegate` it is not narrowed.
+    pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
 }
 
@@ -120,9 +135,11 @@ pub struct NetworkRules {
 pub struct Snapshot {
     pub generation: i64,
     keys: HashMap<[u8; 32], Key>,
+    key_hashes: HashMap<KeyId, [u8; 32]>,
     workspaces: HashMap<String, WorkspaceId>,
     default_workspace: Option<WorkspaceId>,
     bots: HashMap<BotId, Arc<Bot>>,
+    bots_by_name: HashMap<(WorkspaceId, String), BotId>,
     resources: HashMap<ResourceId, Arc<Resource>>,
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
@@ -132,6 +149,11 @@ impl Snapshot {
     /// The key with this SHA-256.
     pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
         self.keys.get(hash)
+    }
+
+    /// What a key is at present; another once it was rotated, nothing once it is gone.
+    pub fn key_hash(&self, id: KeyId) -> Option<&[u8; 32]> {
+        self.key_hashes.get(&id)
     }
 
     /// Every key.
@@ -158,6 +180,22 @@ impl Snapshot {
     /// A bot of this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
+    }
+
+    /// The bot that a resource of the built-in type stands for.
+    pub fn bot_behind(&self, resource: &Resource) -> Option<&Arc<Bot>> {
+        if resource.row.resource_type.as_str() != built_in::BOT {
+            return None;
+        }
+        // By its id alone: a name may come to mean another bot.
+        let id = resource.config.get(built_in::BOT)?.as_str()?.parse().ok()?;
+        self.bot(resource.row.workspace_id, id)
+    }
+
+    /// The bot of this workspace with this id or name.
+    pub fn bot_called(&self, workspace: WorkspaceId, id_or_name: &str) -> Option<&Arc<Bot>> {
+        let by_id = id_or_name.parse().ok().and_then(|id| self.bot(workspace, id));
+        by_id.or_else(|| self.bot(workspace, *self.bots_by_name.get(&(workspace, id_or_name.to_owned()))?))
     }
 
     /// A resource of this workspace whose plugin serves.
@@ -195,6 +233,8 @@ pub struct Policy {
     refresher: Arc<Refresher>,
     plugins: Arc<Plugins>,
     stale: AtomicBool,
+    /// Told of each new snapshot.
+    renewals: tokio::sync::watch::Sender<()>,
     /// One renewal at a time, so that an older read never replaces a newer one.
     renewing: tokio::sync::Mutex<()>,
 }
@@ -208,6 +248,7 @@ impl Policy {
             refresher,
             plugins,
             stale: AtomicBool::new(true),
+            renewals: tokio::sync::watch::Sender::new(()),
             renewing: tokio::sync::Mutex::default(),
         };
         policy.renew().await?;
@@ -217,6 +258,11 @@ impl Policy {
     /// The present snapshot.
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
+    }
+
+    /// Tells of each snapshot that comes into force from now on.
+    pub fn renewals(&self) -> tokio::sync::watch::Receiver<()> {
+        self.renewals.subscribe()
     }
 
     /// Whether the snapshot may lag behind the database.
@@ -231,6 +277,7 @@ impl Policy {
         let renewed = self.store.snapshot().await.map(|rows| {
             let compiled = compile(rows, &self.plugins, &self.refresher, &self.load());
             self.snapshot.store(Arc::new(compiled));
+            self.renewals.send_replace(());
         });
         self.stale.store(renewed.is_err(), Ordering::Release);
         renewed
@@ -258,7 +305,8 @@ fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, befo
     }
     let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
     snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
-    for plugin in plugins.entries().into_iter().filter_map(|entry| entry.serving) {
+    snapshot.key_hashes = snapshot.keys.iter().map(|(hash, key)| (key.id, *hash)).collect();
+    for plugin in plugins.serving() {
         snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
         for tool in &plugin.tools {
             snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), Arc::clone(tool)));
@@ -283,17 +331,20 @@ fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, befo
         }
     }
     let roles: HashMap<RoleId, RoleRow> = rows.roles.into_iter().map(|role| (role.id, role)).collect();
-    let mut bindings: HashMap<BotId, Vec<Arc<Binding>>> = HashMap::new();
+    let mut bindings: HashMap<BotId, (Vec<Arc<Binding>>, Vec<BindingRow>)> = HashMap::new();
     for row in rows.bindings {
+        let (active, dormant) = bindings.entry(row.bot_id).or_default();
         // A binding of a resource whose plugin does not serve grants nothing.
-        let Some(resource) = snapshot.resources.get(&row.resource_id) else { continue };
-        if let Some(binding) = compile_binding(row, &roles, resource) {
-            bindings.entry(binding.row.bot_id).or_default().push(Arc::new(binding));
+        let resource = snapshot.resources.get(&row.resource_id);
+        match resource.and_then(|resource| compile_binding(row.clone(), &roles, resource)) {
+            Some(binding) => active.push(Arc::new(binding)),
+            None => dormant.push(row),
         }
     }
     for row in rows.bots {
-        let bindings = bindings.remove(&row.id).unwrap_or_default();
-        snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings }));
+        let (bindings, dormant) = bindings.remove(&row.id).unwrap_or_default();
+        snapshot.bots_by_name.insert((row.workspace_id, row.name.clone()), row.id);
+        snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings, dormant }));
     }
     snapshot
 }
@@ -383,7 +434,13 @@ fn compile_binding(row: BindingRow, roles: &HashMap<RoleId, RoleRow>, resource: 
     sets.push((SetSource::Binding, constraints(&row.scope_constraints, |error| unreadable("scopes", error))?));
     let dimensions = &resource.plugin.manifest.resource_type.scope_dimensions;
     let rules = BindingRules::new(&grants, &sets, dimensions);
-    Some(Binding { row, rules, resource: Arc::clone(resource) })
+    let allow_calls = serde_json::from_value::<Vec<String>>(row.allow_calls.clone());
+    let allow_calls = allow_calls.map_err(|error| unreadable("allowed calls", &error)).ok()?;
+    let allow_calls = PatternSet::new(MatchMode::Pattern, allow_calls);
+    let link = row.delegate.clone().map_or(Ok(Delegation::default()), serde_json::from_value);
+    let link = link.map_err(|error| unreadable("delegation", &error)).ok()?;
+    let link = Arc::new(DelegationRules::new(&link));
+    Some(Binding { row, rules, allow_calls, link, resource: Arc::clone(resource) })
 }
 
 fn constraints(value: &Value, unreadable: impl Fn(&serde_json::Error)) -> Option<ScopeConstraints> {

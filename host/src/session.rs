@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use monstrum_guardian::Denial;
+use monstrum_guardian::{DelegationRules, Denial};
 use monstrum_types::{CallOutcome, Code, UtcMillis};
 
 use crate::authorize::refuse;
+use crate::call::nested::Link;
 use crate::call::{IncomingCall, Refusal};
 use crate::policy::{Binding, Bot, Policy, Snapshot};
 
@@ -14,6 +15,8 @@ pub struct Session {
     pub snapshot: Arc<Snapshot>,
     pub bot: Arc<Bot>,
     pub now: UtcMillis,
+    /// The links under which the bot acts, outermost first; none when it acts for itself.
+    pub delegation: Arc<[Arc<DelegationRules>]>,
 }
 
 impl Session {
@@ -23,15 +26,41 @@ impl Session {
             let message = "the permissions could not be read; try again";
             return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
         }
-        let snapshot = policy.load();
-        let Some(bot) = snapshot.bot(call.workspace, call.bot).cloned() else {
+        Session::of(policy.load(), now, call)
+    }
+
+    /// The same by a snapshot that is at hand.
+    pub fn of(snapshot: Arc<Snapshot>, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
+        let Some(bot) = call.bot.and_then(|bot| snapshot.bot(call.workspace, bot)).cloned() else {
             return Err(refuse(Denial::unknown_tool(&call.tool)));
         };
-        Ok(Session { snapshot, bot, now })
+        let links = call.under.as_ref().map_or(&[][..], |lineage| &lineage.links);
+        let Some(delegation) = in_force(&snapshot, now, call, links) else {
+            let (rule, reason) = ("delegation".to_owned(), "a link of the delegation is not in force".to_owned());
+            return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(&call.tool) }));
+        };
+        Ok(Session { snapshot, bot, now, delegation })
     }
 
     /// The bindings that count at present.
     pub fn bindings(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.bot.bindings.iter().filter(|binding| binding.is_active(self.now))
     }
+}
+
+/// The rules of the links as they are now; `None` where one of them no longer leads from its bot to the next.
+fn in_force(
+    snapshot: &Snapshot,
+    now: UtcMillis,
+    call: &IncomingCall,
+    links: &[Link],
+) -> Option<Arc<[Arc<DelegationRules>]>> {
+    links
+        .iter()
+        .map(|link| {
+            let binding = snapshot.bot(call.workspace, link.from)?.binding(link.binding, now)?;
+            let target = snapshot.bot_behind(&binding.resource)?;
+            (target.row.id == link.to).then(|| Arc::clone(&binding.link))
+        })
+        .collect()
 }

@@ -5,14 +5,14 @@
 use std::sync::Arc;
 
 use monstrum_egress::Redactor;
-use monstrum_guardian::{Decision, Denial, Question, Subject, decide};
+use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide};
 use monstrum_types::{CallOutcome, Code, Fault, Status, ToolName};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::authorize::refuse;
 use crate::call::{IncomingCall, Refusal};
 use crate::plugins::{Plugin, Tool};
-use crate::policy::Binding;
+use crate::policy::{Binding, Resource};
 use crate::session::Session;
 
 /// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
@@ -20,10 +20,12 @@ use crate::session::Session;
 pub const RESOURCE_PARAM: &str = "_resource";
 
 /// A tool, the version of the plugin that serves it, and the binding through which this bot has it.
+#[derive(Clone)]
 pub struct ResolvedCall {
     pub binding: Arc<Binding>,
     pub plugin: Arc<Plugin>,
     tool: Arc<Tool>,
+    delegation: Arc<[Arc<DelegationRules>]>,
 }
 
 impl ResolvedCall {
@@ -39,7 +41,19 @@ impl ResolvedCall {
     }
 
     fn subject(&self) -> Subject<'_> {
-        Subject { tool: &self.tool().rules, binding: &self.binding.rules, delegation: &[] }
+        Subject { tool: &self.tool().rules, binding: &self.binding.rules, delegation: &self.delegation }
+    }
+
+    /// Another tool of the same plugin, through the same binding.
+    pub fn sibling(&self, name: &str) -> Option<ResolvedCall> {
+        let tool = self.plugin.tools.iter().find(|tool| tool.manifest.name.as_str() == name)?;
+        Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
+    }
+
+    /// The same tool, judged by what the binding and the links of the delegation say in `session`.
+    pub fn by(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
+        let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
+        ResolvedCall { binding, delegation, ..self.clone() }
     }
 
     /// What the Guardian says to `question`.
@@ -53,6 +67,54 @@ impl ResolvedCall {
     }
 }
 
+/// What a permitted call runs.
+pub struct Job {
+    pub plugin: Arc<Plugin>,
+    /// None for a function that is called without one.
+    pub resource: Option<Arc<Resource>>,
+    pub what: What,
+}
+
+/// One of the things that a plugin can be asked to do.
+pub enum What {
+    /// A tool, for a bot.
+    Tool(ResolvedCall),
+    /// A tool, for whoever checks the credential of a resource.
+    Check(Arc<Tool>),
+    /// A function, for infrastructure code.
+    Function(String),
+}
+
+impl Job {
+    /// A bot's call of a tool.
+    pub fn of(resolved: ResolvedCall) -> Job {
+        let resource = Some(Arc::clone(&resolved.binding.resource));
+        Job { plugin: Arc::clone(&resolved.plugin), resource, what: What::Tool(resolved) }
+    }
+
+    /// What a bot's call has been resolved to.
+    pub fn resolved(&self) -> Option<&ResolvedCall> {
+        match &self.what {
+            What::Tool(resolved) => Some(resolved),
+            What::Check(_) | What::Function(_) => None,
+        }
+    }
+
+    /// The tool, unless it is a function.
+    pub fn tool(&self) -> Option<&Tool> {
+        match &self.what {
+            What::Tool(resolved) => Some(resolved.tool()),
+            What::Check(tool) => Some(tool),
+            What::Function(_) => None,
+        }
+    }
+
+    /// The binding through which a bot acts.
+    pub fn binding(&self) -> Option<&Arc<Binding>> {
+        self.resolved().map(|resolved| &resolved.binding)
+    }
+}
+
 /// Every tool that the bot may see, by name, each with the bindings through which it has it.
 pub fn list(session: &Session) -> Vec<ResolvedCall> {
     let mut visible: Vec<ResolvedCall> = session
@@ -63,6 +125,7 @@ pub fn list(session: &Session) -> Vec<ResolvedCall> {
                 binding: Arc::clone(binding),
                 plugin: Arc::clone(plugin),
                 tool: Arc::clone(tool),
+                delegation: Arc::clone(&session.delegation),
             })
         })
         .filter(|resolved| matches!(resolved.decide(Question::List), Decision::Allow))
@@ -100,8 +163,12 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
         let plugin = &binding.resource.plugin;
         let of_type = declared.filter(|(owner, _)| owner.name == plugin.name).map(|(_, tool)| tool);
         let Some(tool) = of_type.or_else(|| binding.resource.tool(&name)) else { continue };
-        let resolved =
-            ResolvedCall { binding: Arc::clone(binding), plugin: Arc::clone(plugin), tool: Arc::clone(tool) };
+        let resolved = ResolvedCall {
+            binding: Arc::clone(binding),
+            plugin: Arc::clone(plugin),
+            tool: Arc::clone(tool),
+            delegation: Arc::clone(&session.delegation),
+        };
         match resolved.decide(Question::List) {
             // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some(denial),
@@ -142,6 +209,22 @@ fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<Reso
             }
         },
     }
+}
+
+/// The schema with the parameter that says which of several resources is meant.
+pub fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
+    if names.len() < 2 {
+        return schema;
+    }
+    let parameter = json!({"type": "string", "enum": names, "description": "The resource to use"});
+    // Both are of these kinds where they are present: the schema was compiled when the plugin was loaded.
+    if let Value::Object(properties) = schema.entry("properties").or_insert_with(|| json!({})) {
+        properties.insert(RESOURCE_PARAM.to_owned(), parameter);
+    }
+    if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
+        required.push(json!(RESOURCE_PARAM));
+    }
+    schema
 }
 
 /// What would become of a call, without running it.
@@ -228,4 +311,22 @@ pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
         })
         .collect();
     CallOutcome::error(Code::InvalidParams, format!("Invalid parameters: {}", listed.join("; "))).by_rule("input")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_asks_for_the_resource_only_where_there_are_several() {
+        let schema = json!({"type": "object", "properties": {"repo": {"type": "string"}}, "required": ["repo"]});
+        let with =
+            |schema: &Value, names: &[&str]| Value::Object(with_resource(schema.as_object().unwrap().clone(), names));
+        assert_eq!(with(&schema, &["a"]), schema);
+        let several = with(&schema, &["a", "b"]);
+        assert_eq!(several["properties"]["_resource"]["enum"], json!(["a", "b"]));
+        assert_eq!(several["properties"]["repo"], json!({"type": "string"}));
+        assert_eq!(several["required"], json!(["repo", "_resource"]));
+        assert_eq!(with(&json!({"type": "object"}), &["a", "b"])["required"], json!(["_resource"]));
+    }
 }

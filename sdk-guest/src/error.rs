@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::outcome::ScopeViolation;
+use crate::tools::ToolError;
 use crate::wit::monstrum::plugin::types;
 
 /// How much of an upstream's body the text of [`Error::Http`] shows. Two hundred characters hold the message of every
@@ -39,6 +40,9 @@ pub enum Error {
     /// A host call did not succeed.
     #[error(transparent)]
     Host(#[from] Failure),
+    /// A call of another tool did not succeed.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
     /// The parameters lie outside the authorised scope; it reaches the caller as a scope violation.
     #[error(transparent)]
     Scope(#[from] ScopeViolation),

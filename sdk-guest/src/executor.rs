@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use crate::error::Error;
+use crate::functions::Functions;
 use crate::glob;
 use crate::outcome::{Outcome, ScopeViolation};
 use crate::request::Request;
@@ -76,6 +77,10 @@ impl Operations {
 pub trait Executor {
     /// What it can do.
     const OPERATIONS: Operations;
+
+    /// What it offers to infrastructure code, which is not for bots; see [`functions`](crate::functions). A plugin that has
+    /// some ends with `export!(MyPlugin with functions)`.
+    const FUNCTIONS: Functions = Functions::new(&[]);
 
     /// Asked first, once the operation is known; an outcome ends the call.
     fn pre_execute(&self, request: &Request) -> Option<Outcome> {

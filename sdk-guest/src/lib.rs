@@ -40,6 +40,7 @@ extern crate self as monstrum_sdk;
 pub mod credentials;
 mod error;
 mod executor;
+pub mod functions;
 pub mod glob;
 mod host;
 pub mod http;
@@ -48,15 +49,18 @@ mod outcome;
 mod request;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
+pub mod tools;
 pub mod wit;
 
 pub use serde_json::{Map, Value, json};
 
 pub use error::{Error, Failure, FailureCode};
 pub use executor::{Executor, Handler, Operations, execute};
+pub use functions::Functions;
 pub use http::{Http, HttpRequest, HttpResponse, Path};
 pub use outcome::{Outcome, ScopeViolation};
 pub use request::{Delegate, Request, Scope};
+pub use tools::{PluginClient, ToolError};
 
 /// The operations of an executor, each with its handler.
 ///
@@ -81,7 +85,38 @@ macro_rules! operations {
     };
 }
 
-/// Makes a value that implements [`Executor`] the component's executor; once in a plugin.
+/// The functions of an executor, each with its handler; see [`functions`](mod@functions).
+///
+/// ```
+/// use monstrum_sdk::{Error, Executor, Functions, Operations, Request, Value, functions, json, operations};
+///
+/// struct Tickets;
+///
+/// impl Executor for Tickets {
+///     const OPERATIONS: Operations = operations! {};
+///     const FUNCTIONS: Functions = functions! { "double" => double };
+/// }
+///
+/// fn double(request: &Request) -> Result<Value, Error> {
+///     Ok(json!(request.param::<i64>("n")? * 2))
+/// }
+///
+/// monstrum_sdk::export!(Tickets with functions);
+///
+/// use monstrum_sdk::testing::Call;
+///
+/// assert_eq!(Call::function("double").param("n", 21).run(&Tickets).success(), json!(42));
+/// assert_eq!(Call::function("halve").run(&Tickets).error(), "Unknown function: halve");
+/// ```
+#[macro_export]
+macro_rules! functions {
+    ($($name:literal => $handler:expr),* $(,)?) => {
+        $crate::Functions::new(&[$(($name, $handler as $crate::Handler)),*])
+    };
+}
+
+/// Makes a value that implements [`Executor`] the component's executor; once in a plugin. `export!(X with functions)`
+/// exports its [`functions`](mod@functions) too.
 ///
 /// The exports exist for WebAssembly only, so that `cargo test` of a `cdylib` links natively.
 ///
@@ -118,6 +153,29 @@ macro_rules! export {
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn(&$crate::Request) -> $crate::Outcome = |request| $crate::execute(&$executor, request);
     };
+    ($executor:ident with functions) => {
+        $crate::export!($executor);
+
+        #[cfg(target_arch = "wasm32")]
+        const _: () = {
+            struct Component;
+
+            impl $crate::wit::functions::exports::monstrum::plugin::functions::Guest for Component {
+                fn names() -> ::std::vec::Vec<::std::string::String> {
+                    $crate::__private::function_names(&$executor)
+                }
+
+                fn call(
+                    name: ::std::string::String,
+                    params: ::std::string::String,
+                ) -> ::std::result::Result<::std::string::String, ::std::string::String> {
+                    $crate::__private::call_function(&$executor, name, &params)
+                }
+            }
+
+            $crate::wit::functions::export_functions!(Component with_types_in $crate::wit::functions);
+        };
+    };
 }
 
 /// What the macros of this crate expand to. Not for use by hand.
@@ -127,6 +185,22 @@ pub mod __private {
 
     use crate::wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult};
     use crate::{Executor, Outcome, Request, execute as run};
+
+    /// The names of the functions.
+    pub fn function_names<E: Executor>(_: &E) -> Vec<String> {
+        E::FUNCTIONS.names().map(str::to_owned).collect()
+    }
+
+    /// One call of a function, from JSON and back.
+    ///
+    /// # Errors
+    /// What went wrong, in words.
+    pub fn call_function<E: Executor>(executor: &E, name: String, params: &str) -> Result<String, String> {
+        let params = serde_json::from_str(params).map_err(|error| format!("invalid params in the request: {error}"))?;
+        // The contract does not say how long a function has; the host ends it all the same.
+        let request = Request { operation: name, params, deadline_ms: u32::MAX, ..Request::default() };
+        crate::functions::call(executor, &request).map(|data| data.to_string())
+    }
 
     /// One call, from the contract's types and back.
     pub fn execute<E: Executor>(executor: &E, request: ExecuteRequest) -> ExecuteResult {

@@ -27,9 +27,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::executor::{Executor, execute};
+use crate::functions;
 use crate::log::Level;
 use crate::outcome::Outcome;
 use crate::request::{Request, Scope};
+use crate::wit::monstrum::plugin::tools::ToolFailure;
+use host::Host;
 
 pub use answer::Answer;
 
@@ -39,7 +42,16 @@ pub use answer::Answer;
 pub struct Call {
     request: Request,
     answers: Vec<Answer>,
+    tools: Vec<ToolAnswer>,
     credential_status: String,
+    is_function: bool,
+}
+
+/// What a tool of another plugin is to answer, once.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolAnswer {
+    tool: String,
+    result: Result<String, ToolFailure>,
 }
 
 impl Call {
@@ -56,7 +68,19 @@ impl Call {
             deadline_ms: 30_000,
             ..Request::default()
         };
-        Call { request, answers: Vec::new(), credential_status: "ready".to_owned() }
+        Call {
+            request,
+            answers: Vec::new(),
+            tools: Vec::new(),
+            credential_status: "ready".to_owned(),
+            is_function: false,
+        }
+    }
+
+    /// A call of a function, as infrastructure code makes it.
+    pub fn function(name: &str) -> Self {
+        let request = Request { operation: name.to_owned(), deadline_ms: u32::MAX, ..Request::default() };
+        Call { is_function: true, request, ..Call::new("", "") }
     }
 
     /// Sets a parameter.
@@ -106,17 +130,36 @@ impl Call {
         self
     }
 
+    /// Adds the answer of another plugin's tool, by its full name, which serves one call.
+    pub fn tool(mut self, tool: &str, data: impl Into<Value>) -> Self {
+        self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Ok(data.into().to_string()) });
+        self
+    }
+
+    /// Lets one call of another plugin's tool fail; see [`ToolError`](crate::ToolError).
+    pub fn tool_failure(mut self, tool: &str, status: &str, code: &str, message: &str) -> Self {
+        let failure = ToolFailure { message: message.to_owned(), status: status.to_owned(), code: code.to_owned() };
+        self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Err(failure) });
+        self
+    }
+
     /// Runs the call by the template of [`execute`].
     ///
     /// # Panics
-    /// A request has no answer, or an answer was not asked for.
+    /// A request or a call of a tool has no answer, or an answer was not asked for.
     #[track_caller]
     pub fn run<E: Executor>(self, executor: &E) -> Run {
-        host::prepare(self.answers, self.credential_status);
-        let outcome = execute(executor, &self.request);
-        let (requests, log, unused) = host::finish();
-        assert!(unused.is_empty(), "no request has asked for:\n{}", host::list(&unused));
-        Run { outcome, requests, log }
+        let Call { request, answers, tools, credential_status, is_function } = self;
+        host::prepare(Host { answers, tools, credential_status, ..Host::default() });
+        let outcome = if is_function {
+            functions::call(executor, &request).map_or_else(Outcome::Error, Outcome::Success)
+        } else {
+            execute(executor, &request)
+        };
+        let Host { answers, tools, requests, tool_calls, log, .. } = host::finish();
+        assert!(answers.is_empty(), "no request has asked for:\n{}", host::list(&answers));
+        assert!(tools.is_empty(), "nobody has called:\n{}", host::list_tools(&tools));
+        Run { outcome, requests, tool_calls, log }
     }
 }
 
@@ -127,6 +170,8 @@ pub struct Run {
     pub outcome: Outcome,
     /// What was sent, in order.
     pub requests: Vec<Sent>,
+    /// The calls of other plugins' tools, in order.
+    pub tool_calls: Vec<ToolCall>,
     /// What was logged, in order.
     pub log: Vec<Line>,
 }
@@ -211,6 +256,16 @@ impl Sent {
             Err(error) => panic!("the body of {} {} is not JSON: {error}", self.method, self.url),
         }
     }
+}
+
+/// A call of another plugin's tool.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ToolCall {
+    /// The tool's full name.
+    pub tool: String,
+    /// What it was given.
+    pub params: Value,
 }
 
 /// A line of the plugin's log.

@@ -10,15 +10,18 @@ use monstrum_host::auditor::Queued;
 use monstrum_host::authorize;
 use monstrum_host::boot::{self, Running};
 use monstrum_host::call::IncomingCall;
+use monstrum_host::call::nested::Below;
+use monstrum_host::call::platform::Asks;
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_host::executor::PermittedCall;
 use monstrum_host::language::Language;
 use monstrum_host::session::Session;
-use monstrum_host::tools;
+use monstrum_host::tools::{self, Job};
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
 use serde_json::{Value, json};
 use support::{Api, Server};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::bare::{Bare, ExecuteRequest};
 use crate::cpu;
@@ -85,13 +88,16 @@ impl Host {
         IncomingCall {
             request_id: RequestId::new(),
             workspace: self.workspace,
-            bot: self.bot,
+            bot: Some(self.bot),
+            asks: Asks::Tool,
             tool: tool.to_owned(),
             params: params.clone(),
             task_id: None,
             resource: None,
             language: Language::default(),
             context: json!({}),
+            key: None,
+            under: None,
         }
     }
 }
@@ -249,14 +255,16 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     let session = Session::open(&app.policy, app.clock.now(), &call).map_err(refused)?;
     lap(1);
     let resolved = tools::resolve(&session, &call).map_err(refused)?;
-    entry.resolved(&resolved);
+    let operation = &resolved.tool().manifest.operation;
+    entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
     lap(2);
     let params = resolved.checked_params(&call).map_err(refused)?;
     lap(3);
     let permit = authorize::permit(&call, &session, &resolved, params).map_err(refused)?;
     lap(4);
     let task_id = call.request_id.to_string();
-    let permitted = PermittedCall { resolved: &resolved, task_id: &task_id, call: &call };
+    let below = Below { calls: Arc::clone(&app.calls), children: TaskTracker::new(), identity: None };
+    let permitted = PermittedCall { job: &Job::of(resolved), task_id: &task_id, call: &call, below };
     let ended = app.calls.executor.execute(&permitted, permit, &entry).await;
     lap(5);
     let outcome = entry.redacted(ended.outcome);

@@ -23,6 +23,7 @@ async fn every_command_helps() -> Result<()> {
       audit        Read and verify the audit
       key          Make, list, rotate and delete API keys
       vault        Look after the master key
+      platform     Call functions of plugins, beyond the tools of bots
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands
@@ -54,6 +55,7 @@ async fn every_command_helps() -> Result<()> {
     for command in [
         &["serve"][..],
         &["plugin", "list"],
+        &["platform", "call"],
         &["plugin", "info"],
         &["plugin", "reload"],
         &["plugin", "validate"],

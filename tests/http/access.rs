@@ -82,7 +82,7 @@ impl Fresh {
             "trust" => made(api, "/api/trust", &trust(&self.name())?).await?,
             // The one that is there is needed for the other routes.
             "plugins" if method == "DELETE" => "absent".to_owned(),
-            "plugins" | "resource-types" => "test-echo".to_owned(),
+            "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
             "begin" => "no-ticket".to_owned(),
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
@@ -96,6 +96,7 @@ impl Fresh {
             .iter()
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
+        path = path.replace("{type}", &id).replace("{function}", "sync");
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
             path = path.replace("{binding_id}", &api.bind(&bot, &self.resource().await?, &role, &json!({})).await?);
@@ -109,10 +110,12 @@ impl Fresh {
         Ok(Some(match route {
             "POST /api/keys/{id}/rotate"
             | "POST /api/plugins/{name}/reload"
-            | "POST /api/resources/{id}/credential/confirm" => return Ok(None),
+            | "POST /api/resources/{id}/credential/confirm"
+            | "POST /api/resources/{id}/credential/test" => return Ok(None),
             "POST /api/resources/{id}/oauth/start"
             | "POST /api/resources/{id}/oauth/device"
-            | "POST /api/resources/{id}/oauth/refresh" => json!({}),
+            | "POST /api/resources/{id}/oauth/refresh"
+            | "POST /api/platform/{type}/{function}" => json!({}),
             "POST /api/oauth/providers" => self.provider().await?,
             "PATCH /api/oauth/providers/{id}" => json!({ "scopes": ["repo"] }),
             "POST /api/plugins/{name}/approve" => json!({}),
@@ -214,6 +217,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     DELETE /api/oauth/providers/{id}                          401  401  204  204  403  403  404
     PATCH  /api/oauth/providers/{id}                          401  401  200  200  403  403  404
     GET    /api/openapi.json                                  401  401  200  200  200  200  200
+    POST   /api/platform/{type}/{function}                    401  401  404  403  403  403  403
     GET    /api/plugins                                       401  401  200  200  200  403  200
     POST   /api/plugins                                       401  401  422  403  403  403  403
     GET    /api/plugins/{name}                                401  401  200  200  200  403  200
@@ -232,6 +236,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     PUT    /api/resources/{id}/credential                     401  401  200  200  403  403  404
     DELETE /api/resources/{id}/credential                     401  401  204  204  403  403  404
     POST   /api/resources/{id}/credential/confirm             401  401  200  200  403  403  404
+    POST   /api/resources/{id}/credential/test                401  401  409  409  403  403  404
     POST   /api/resources/{id}/oauth/device                   401  401  409  409  403  403  404
     GET    /api/resources/{id}/oauth/device/{flow_id}         401  401  404  404  403  403  404
     POST   /api/resources/{id}/oauth/refresh                  401  401  409  409  403  403  404
@@ -336,6 +341,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/keys: 422 "/unknown"
     post /api/oauth/providers: 422 "/unknown"
     patch /api/oauth/providers/{id}: 422 "/unknown"
+    post /api/platform/{type}/{function}: 422 "/unknown"
     post /api/plugins: 422 "/unknown"
     post /api/plugins/{name}/approve: 422 "/unknown"
     post /api/resources: 422 "/unknown"

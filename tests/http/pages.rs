@@ -71,7 +71,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/oauth/providers has 3; 422 422 422 422 422 422 422
     /api/plugins has 3; 422 422 422 422 422 422 200
     /api/registry has 3; 422 422 422 422 422 422 200
-    /api/resource-types has 3; 422 422 422 422 422 422 200
+    /api/resource-types has 4; 422 422 422 422 422 422 200
     /api/resources has 4; 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422

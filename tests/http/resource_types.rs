@@ -15,7 +15,9 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
     let api = server.api()?;
     let (_, mut contract) = api.get("/api/resource-types/github").await?;
     let (_, list) = api.get("/api/resource-types").await?;
-    assert_eq!(list, json!({ "items": [contract], "next_cursor": null }));
+    // What the platform serves itself comes along.
+    let (_, own) = api.get("/api/resource-types/bot").await?;
+    assert_eq!(list, json!({ "items": [own, contract], "next_cursor": null }));
     if let Some(tools) = contract["tools"].as_array_mut() {
         tools.truncate(1);
     }
@@ -161,6 +163,7 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
           "description": "GitHub Access Token"
         }
       ],
+      "credential_check": null,
       "plugin": {
         "name": "github",
         "version": "1.0.0",

@@ -4,6 +4,7 @@ use monstrum_types::{BotId, FixedClock, RequestId, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::call::platform::Asks;
 
 /// An entry, and the queue that a writer would read.
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
@@ -13,13 +14,16 @@ fn entry() -> (Entry, mpsc::Receiver<Pending>) {
     let call = IncomingCall {
         request_id: RequestId::new(),
         workspace: WorkspaceId::new(),
-        bot: BotId::new(),
+        bot: Some(BotId::new()),
+        asks: Asks::Tool,
         tool: "tool".to_owned(),
         params: json!({}),
         task_id: None,
         resource: None,
         language: crate::language::Language::default(),
         context: Value::Null,
+        key: None,
+        under: None,
     };
     (auditor.open(&call).unwrap(), rows)
 }

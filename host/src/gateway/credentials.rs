@@ -10,17 +10,21 @@ use http::StatusCode;
 use monstrum_egress::{CredentialSource, CredentialState};
 use monstrum_manifest::{AuthKind, AuthMethod, Field, OriginPattern, ResourceType, check_secret_fields};
 use monstrum_store::{CredentialRow, ResourceRow};
-use monstrum_types::{ResourceId, Secret, UtcMillis};
+use monstrum_types::{Code, RequestId, ResourceId, Secret, Status, UtcMillis};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::call::IncomingCall;
+use crate::call::platform::Asks;
 use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, whole_body};
+use crate::gateway::extract::{Caller, Faults, Id, ThisRequest, whole_body};
+use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
+use crate::gateway::tools::{CallResult, ran};
 use crate::policy::{Resource, Snapshot};
 
 /// What is known of a credential.
@@ -219,6 +223,58 @@ pub async fn confirm(
     let change = Change::new("credential.confirm", &id).of_resource(id).from(&credential_of(&app, &row).await?);
     change.to(&metadata(&confirmed, &confirmed.status)).made(&app, &caller, made).await?;
     as_it_stands(&app, &row).await
+}
+
+/// How a credential fared.
+#[derive(Serialize, ToSchema)]
+pub struct CredentialTest {
+    pub request_id: RequestId,
+    /// An open set: only `success` says that the credential works.
+    pub status: Status,
+    /// On anything but success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    /// On anything but success.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    pub duration_ms: i64,
+}
+
+/// Runs the check that the resource's type declares, and says how it ended
+///
+/// The check is one call of one tool with parameters that never change. It is recorded like every call, without a bot.
+#[utoipa::path(post, path = "/api/resources/{id}/credential/test", tag = "credentials",
+    params(("id" = ResourceId, Path)),
+    responses((status = 200, body = CredentialTest), (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+pub async fn test(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    ThisRequest(request_id): ThisRequest,
+    Id(id): Id<ResourceId>,
+) -> Result<Json<CredentialTest>, Problem> {
+    caller.admin()?;
+    let row = resource(&app, &caller, id).await?;
+    let snapshot = app.policy.load();
+    let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
+    let declared = declared.ok_or_else(|| Problem::conflict("the type of this resource declares no check"))?;
+    let call = IncomingCall {
+        request_id,
+        workspace: row.workspace_id,
+        bot: None,
+        asks: Asks::CredentialCheck,
+        tool: declared.tool.to_string(),
+        params: Value::Object(declared.params.clone()),
+        task_id: None,
+        resource: Some(id),
+        language,
+        context: Value::Object(Map::new()),
+        key: Some(caller.key),
+        under: None,
+    };
+    let CallResult { request_id, status, code, message, duration_ms, data: _ } = ran(&app, call).await?;
+    Ok(Json(CredentialTest { request_id, status, code, message, duration_ms }))
 }
 
 /// Deletes the credential of a resource

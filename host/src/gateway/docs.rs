@@ -48,6 +48,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bots", description = "Agents that touch the world through tools only"),
         (name = "bindings", description = "Which resources a bot may use, and how far"),
         (name = "tools", description = "What a bot sees and calls"),
+        (name = "platform", description = "Functions of plugins, for infrastructure code"),
         (name = "audit", description = "What was called, by whom and with what end"),
         (name = "health", description = "Whether the server lives and is ready"),
         (name = "description", description = "This document")
@@ -187,6 +188,8 @@ mod tests {
         POST /api/plugins/{name}/reload
         POST /api/plugins/{name}/approve
         POST /api/resources/{id}/credential/confirm
+        POST /api/resources/{id}/credential/test
+        POST /api/platform/{type}/{function}
         GET /api/registry
         GET /api/trust
         POST /api/trust

@@ -77,7 +77,7 @@ impl From<Entry> for Plugin {
         let Entry { name, status, error, serving, pending, is_to_retry: _ } = entry;
         let pending = pending.map(|pending| Pending {
             version: pending.plugin.manifest.version.to_string(),
-            digest: pending.plugin.digest.clone(),
+            digest: pending.digest().clone(),
             manifest_digest: pending.manifest_digest().clone(),
             grows: pending.grows,
         });
@@ -99,10 +99,10 @@ impl From<Entry> for Plugin {
         Plugin {
             name,
             version: Some(plugin.manifest.version.to_string()),
-            digest: Some(plugin.digest.clone()),
+            digest: plugin.digest().cloned(),
             status,
             error,
-            imports: plugin.component.imports().to_vec(),
+            imports: plugin.component.as_ref().map(|component| component.imports().to_vec()).unwrap_or_default(),
             capabilities: plugin.manifest.executor.capabilities.clone(),
             resource_type: Some(plugin.manifest.resource_type.id.clone()),
             tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
@@ -172,7 +172,7 @@ pub async fn approve(
     // What waits now is what is recorded, so that is what may be approved: not what may wait a moment later.
     let pending = before.pending.as_ref();
     let approval = Approval {
-        digest: approval.digest.or_else(|| pending.map(|pending| pending.plugin.digest.clone())),
+        digest: approval.digest.or_else(|| pending.and_then(|pending| pending.plugin.digest().cloned())),
         manifest_digest: approval.manifest_digest.or_else(|| pending.map(|pending| pending.manifest_digest().clone())),
     };
     let change = Change::new("plugin.approve", &name).from(&Plugin::from(before)).to(&approval);

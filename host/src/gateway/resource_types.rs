@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use monstrum_manifest::{
-    AuthFlow, AuthKind, Cost, Field as FieldModel, FieldKind, InjectRule, MatchMode, Mode, OauthConfig, OriginPattern,
-    ToolDiscovery,
+    AuthFlow, AuthKind, Cost, CredentialCheck, Field as FieldModel, FieldKind, InjectRule, MatchMode, Mode,
+    OauthConfig, OriginPattern, ToolDiscovery,
 };
 use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
 use serde::Serialize;
@@ -38,6 +38,9 @@ pub struct ResourceType {
     pub auth_methods: Vec<AuthMethod>,
     pub config_schema: Vec<Field>,
     pub credential_schema: Vec<Field>,
+    /// The call by which a credential can be tested; null: it cannot be.
+    #[schema(value_type = Option<Object>)]
+    pub credential_check: Option<CredentialCheck>,
     pub plugin: Origin,
 }
 
@@ -46,8 +49,8 @@ pub struct ResourceType {
 pub struct Origin {
     pub name: PluginName,
     pub version: String,
-    /// SHA-256 of the component.
-    pub digest: Digest,
+    /// SHA-256 of the component; null for what the platform serves itself.
+    pub digest: Option<Digest>,
 }
 
 /// A tool of a type.
@@ -191,10 +194,11 @@ fn contract(plugin: &Plugin, language: &Language) -> ResourceType {
         auth_methods: methods.collect(),
         config_schema: fields(&resource_type.config_schema),
         credential_schema: fields(&resource_type.credential_schema),
+        credential_check: resource_type.credential_check.clone(),
         plugin: Origin {
             name: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
-            digest: plugin.digest.clone(),
+            digest: plugin.digest().cloned(),
         },
     }
 }

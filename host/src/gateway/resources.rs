@@ -20,7 +20,7 @@ use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::plugins::Plugin;
+use crate::plugins::{Plugin, built_in};
 
 /// More ranges than any operator keeps in view.
 const ADDRESSES_MAX: usize = 256;
@@ -92,7 +92,7 @@ pub struct ResourceChange {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Input(new): Input<NewResource>,
+    Input(mut new): Input<NewResource>,
 ) -> Result<(StatusCode, Json<Resource>), Problem> {
     caller.operator()?;
     if !new.config.is_empty() || new.network != Network::default() {
@@ -102,7 +102,10 @@ pub async fn create(
     rules::name(&mut faults, "/name", &new.name);
     check_network(&mut faults, &new.network);
     match app.policy.load().resource_type(&new.resource_type) {
-        Some(plugin) => check_configuration(&mut faults, plugin, &new.name, &new.config),
+        Some(plugin) => {
+            check_configuration(&mut faults, plugin, &new.name, &new.config);
+            settle_bot(&mut faults, &app, &caller, &new.resource_type, &mut new.config);
+        }
         None => faults.add("/resource_type", NOT_SERVED),
     }
     faults.check()?;
@@ -182,9 +185,10 @@ pub async fn update(
     if let Some(config) = change.config {
         row.config = Value::Object(config.unwrap_or_default());
     }
-    match (app.policy.load().resource_type(&row.resource_type), &row.config) {
+    match (app.policy.load().resource_type(&row.resource_type), &mut row.config) {
         (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
             check_configuration(&mut faults, plugin, &row.name, config);
+            settle_bot(&mut faults, &app, &caller, &row.resource_type, config);
         }
         (None, _) if is_configured => faults.add("/config", NOT_SERVED),
         _ => {}
@@ -267,6 +271,25 @@ fn check_configuration(faults: &mut Faults, plugin: &Plugin, name: &str, config:
         // That of the resource itself; all others are of its configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         faults.add(path, message);
+    }
+}
+
+/// A resource of the built-in type stands for a bot that exists. What is kept is its id: whoever may rename bots must not
+/// thereby decide who acts for whom.
+fn settle_bot(
+    faults: &mut Faults,
+    app: &App,
+    caller: &Caller,
+    resource_type: &ResourceTypeId,
+    config: &mut Map<String, Value>,
+) {
+    let Some(Value::String(bot)) = config.get_mut(built_in::BOT).filter(|_| resource_type.as_str() == built_in::BOT)
+    else {
+        return;
+    };
+    match app.policy.load().bot_called(caller.workspace, bot) {
+        Some(found) => *bot = found.row.id.to_string(),
+        None => faults.add("/config/bot", "no such bot in this workspace"),
     }
 }
 

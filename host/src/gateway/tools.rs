@@ -7,20 +7,21 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use monstrum_manifest::{Cost, Locales};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{BotId, CallOutcome, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::auditor::AuditUnavailable;
+use crate::call::platform::Asks;
 use crate::call::{CallAnswer, IncomingCall};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::session::Session;
-use crate::tools::{self, RESOURCE_PARAM, ResolvedCall, Verdict};
+use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
@@ -204,6 +205,16 @@ pub async fn call(
     if let Some(chat) = input.chat {
         call.context = json!({ "chat": chat });
     }
+    run(&app, call).await
+}
+
+/// Runs a call, and says how it ended.
+pub async fn run(app: &App, call: IncomingCall) -> Result<Response, Problem> {
+    Ok(Json(ran(app, call).await?).into_response())
+}
+
+/// How a call has ended; what never ran is a problem.
+pub async fn ran(app: &App, call: IncomingCall) -> Result<CallResult, Problem> {
     let answer = app.calls.run(call).await;
     let answer = answer.map_err(|AuditUnavailable| Problem::unavailable("the audit cannot be written at present"))?;
     let CallAnswer { request_id, outcome, duration_ms, retry_after } = answer;
@@ -211,15 +222,8 @@ pub async fn call(
         let detail = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
         return Err(Problem::rate_limited(detail, wait));
     }
-    Ok(Json(CallResult {
-        request_id,
-        status: outcome.status,
-        code: outcome.code,
-        message: outcome.message,
-        data: outcome.data,
-        duration_ms,
-    })
-    .into_response())
+    let CallOutcome { status, code, message, data, .. } = outcome;
+    Ok(CallResult { request_id, status, code, message, data, duration_ms })
 }
 
 /// Says what would become of a call, without running it
@@ -257,13 +261,16 @@ fn incoming(
     Ok(IncomingCall {
         request_id,
         workspace: caller.workspace,
-        bot,
+        bot: Some(bot),
+        asks: Asks::Tool,
         tool,
         params,
         task_id: None,
         resource: None,
         language: Language::default(),
         context: no_params(),
+        key: Some(caller.key),
+        under: None,
     })
 }
 
@@ -314,29 +321,13 @@ fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
     Tool {
         name: manifest.name.clone(),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
-        input_schema: with_resource(manifest.input_schema.clone(), &names),
+        input_schema: tools::with_resource(manifest.input_schema.clone(), &names),
         output_schema: manifest.output_schema.clone(),
         operation: manifest.operation.clone(),
         resource_type: first.plugin.manifest.resource_type.id.clone(),
         cost: manifest.cost,
         resources,
     }
-}
-
-/// The schema with the parameter that says which of several resources is meant.
-fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<String, Value> {
-    if names.len() < 2 {
-        return schema;
-    }
-    let parameter = json!({"type": "string", "enum": names, "description": "The resource to use"});
-    // Both are of these kinds where they are present: the schema was compiled when the plugin was loaded.
-    if let Value::Object(properties) = schema.entry("properties").or_insert_with(no_params) {
-        properties.insert(RESOURCE_PARAM.to_owned(), parameter);
-    }
-    if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
-        required.push(json!(RESOURCE_PARAM));
-    }
-    schema
 }
 
 impl From<Tool> for OpenAiTool {
@@ -349,19 +340,6 @@ impl From<Tool> for OpenAiTool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_schema_asks_for_the_resource_only_where_there_are_several() {
-        let schema = json!({"type": "object", "properties": {"repo": {"type": "string"}}, "required": ["repo"]});
-        let with =
-            |schema: &Value, names: &[&str]| Value::Object(with_resource(schema.as_object().unwrap().clone(), names));
-        assert_eq!(with(&schema, &["a"]), schema);
-        let several = with(&schema, &["a", "b"]);
-        assert_eq!(several["properties"]["_resource"]["enum"], json!(["a", "b"]));
-        assert_eq!(several["properties"]["repo"], json!({"type": "string"}));
-        assert_eq!(several["required"], json!(["repo", "_resource"]));
-        assert_eq!(with(&json!({"type": "object"}), &["a", "b"])["required"], json!(["_resource"]));
-    }
 
     #[test]
     fn a_bot_key_learns_nothing_about_the_rules() {

@@ -63,7 +63,7 @@ impl Reader {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
             manifest_digest: sha256(text.as_bytes()),
-            component_digest: plugin.digest.clone(),
+            component_digest: sha256(&component),
             manifest: text,
             component,
             locales,

@@ -38,6 +38,10 @@ fn doors(old: &Executor, new: &Executor, grown: &mut Vec<String>) {
     for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
         grown.push(format!("capability `{}`", word(capability)));
     }
+    // Whether one glob covers another is not asked: a new text is a new wish.
+    for glob in new.calls.iter().filter(|glob| !old.calls.contains(glob)) {
+        grown.push(format!("calls to tools `{glob}`"));
+    }
     for origin in beyond(&new.egress, &old.egress) {
         grown.push(format!("egress to `{origin}`"));
     }
@@ -140,7 +144,7 @@ mod tests {
                 "tools": [{"name": "sample_delete", "description": "Deletes", "operation": "issue.delete",
                            "input_schema": {"type": "object"}}],
             },
-            "executor": {"egress": ["https://*.example.com"]},
+            "executor": {"egress": ["https://*.example.com"], "calls": ["sample_own", "sample_two"]},
         })
     }
 
@@ -166,11 +170,12 @@ mod tests {
     fn what_asks_for_nothing_more_does_not_grow() {
         let tool = json!({"name": "sample_new", "description": "", "operation": "issue.read",
                           "input_schema": {"type": "object"}});
-        let harmless: [(&str, Value); 10] = [
+        let harmless: [(&str, Value); 11] = [
             ("/version", json!("1.1.0")),
             ("/resource_type/tools/-", tool),
             ("/resource_type/tools", json!([])),
             ("/executor/capabilities", json!([])),
+            ("/executor/calls", json!(["sample_two"])),
             ("/executor/egress", json!(["https://up.example.com", "https://*.example.com"])),
             ("/resource_type/auth_methods/0/audience", json!(["https://one.example.com"])),
             ("/resource_type/auth_methods", json!([])),
@@ -194,6 +199,7 @@ mod tests {
         let lines = [
             at("/id", json!("other")),
             executor("capabilities", json!(["http", "sandbox", "tools"])),
+            executor("calls", json!(["jira_*", "sample_own"])),
             executor("egress", json!(["https://*.example.com", "https://evil.example"])),
             executor("egress", json!(["https://example.com:8443"])),
             at("/config_schema/0/default", json!("https://evil.example")),
@@ -214,6 +220,7 @@ mod tests {
         insta::assert_snapshot!(lines.join("\n"), @r#"
         resource type `other` instead of `sample`
         capability `sandbox`; capability `tools`
+        calls to tools `jira_*`
         egress to `https://evil.example`
         egress to `https://example.com:8443`
         api_base is by default https://evil.example

@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use monstrum_guardian::ToolRules;
-use monstrum_manifest::{InputSchema, Locales, Manifest, OutputSchema, ScopeDimension, Tool as ToolManifest};
+use monstrum_egress::{Network, Scope};
+use monstrum_guardian::{PatternSet, ToolRules};
+use monstrum_manifest::{
+    Capability, InputSchema, Locales, Manifest, MatchMode, OutputSchema, ScopeDimension, Tool as ToolManifest,
+};
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, PluginName, ToolName};
@@ -17,14 +20,39 @@ use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 pub struct Plugin {
     pub name: PluginName,
     pub manifest: Manifest,
-    /// SHA-256 of the component.
-    pub digest: Digest,
-    pub component: Component,
+    /// None for what the platform serves itself.
+    pub component: Option<Component>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
     /// The picture that the manifest names, where this version came from its folder.
     pub icon: Option<Icon>,
     pub warnings: Vec<String>,
+    /// The tools of other plugins that it may call, as its manifest has it.
+    pub calls: PatternSet,
+}
+
+impl Plugin {
+    /// SHA-256 of the component.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.component.as_ref().map(Component::digest)
+    }
+
+    /// What a call without a resource may reach: what the manifest lists, over public https.
+    pub fn bare_scope(&self) -> Scope {
+        Scope {
+            api_base: None,
+            egress: self.manifest.executor.egress.clone(),
+            inject: Vec::new(),
+            audience: Vec::new(),
+            follow_redirects: self.manifest.executor.follow_redirects,
+            network: Network::default(),
+        }
+    }
+
+    /// Whether a call of it may make others.
+    pub fn calls_tools(&self) -> bool {
+        self.component.is_none() || self.manifest.executor.capabilities.contains(&Capability::Tools)
+    }
 }
 
 /// A tool with everything about it compiled.
@@ -120,10 +148,10 @@ pub async fn build(
     warnings.extend(locales.warnings(&manifest));
     Ok(Plugin {
         name: manifest.name.clone(),
-        digest: component.digest().clone(),
+        calls: PatternSet::new(MatchMode::Pattern, &manifest.executor.calls),
         warnings,
         manifest,
-        component,
+        component: Some(component),
         tools,
         locales,
         icon: None,

@@ -5,30 +5,33 @@ use std::cell::RefCell;
 use percent_encoding::utf8_percent_encode;
 use serde_json::Value;
 
-use super::{Answer, Line, Sent};
+use super::{Answer, Line, Sent, ToolAnswer, ToolCall};
 use crate::http::RESERVED;
 use crate::log::Level;
-use crate::wit::monstrum::plugin::{http as wire, types};
+use crate::wit::monstrum::plugin::{http as wire, tools, types};
 
-struct Host {
-    answers: Vec<Answer>,
-    credential_status: String,
-    requests: Vec<Sent>,
-    log: Vec<Line>,
+/// What a test has prepared, and what the call has made of it.
+#[derive(Default)]
+pub(super) struct Host {
+    pub(super) answers: Vec<Answer>,
+    pub(super) tools: Vec<ToolAnswer>,
+    pub(super) credential_status: String,
+    pub(super) requests: Vec<Sent>,
+    pub(super) tool_calls: Vec<ToolCall>,
+    pub(super) log: Vec<Line>,
 }
 
 thread_local! {
     static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
 }
 
-pub(super) fn prepare(answers: Vec<Answer>, credential_status: String) {
-    HOST.set(Some(Host { answers, credential_status, requests: Vec::new(), log: Vec::new() }));
+pub(super) fn prepare(host: Host) {
+    HOST.set(Some(host));
 }
 
-/// What was sent, what was logged, and the answers that are left.
-pub(super) fn finish() -> (Vec<Sent>, Vec<Line>, Vec<Answer>) {
-    let host = HOST.take().expect("a call prepares its host before it runs");
-    (host.requests, host.log, host.answers)
+/// What was sent, called and logged, and the answers that are left.
+pub(super) fn finish() -> Host {
+    HOST.take().expect("a call prepares its host before it runs")
 }
 
 /// Answers as a list for a message.
@@ -45,6 +48,22 @@ pub(crate) fn send(request: &wire::Request) -> Result<wire::Response, types::Fai
         };
         host.requests.push(sent);
         host.answers.remove(found).result
+    })
+}
+
+/// Tools as a list for a message.
+pub(super) fn list_tools(answers: &[ToolAnswer]) -> String {
+    answers.iter().map(|answer| format!("  {}\n", answer.tool)).collect()
+}
+
+pub(crate) fn call_tool(tool: &str, params: &str) -> Result<String, tools::ToolFailure> {
+    let params = serde_json::from_str(params).expect("the parameters are written by this crate, as JSON");
+    with(|host| {
+        let Some(found) = host.tools.iter().position(|answer| answer.tool == tool) else {
+            panic!("unexpected call of {tool}; the answers left are:\n{}", list_tools(&host.tools));
+        };
+        host.tool_calls.push(ToolCall { tool: tool.to_owned(), params });
+        host.tools.remove(found).result
     })
 }
 

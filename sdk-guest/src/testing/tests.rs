@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use serde_json::json;
 
 use super::*;
-use crate::{Http, Operations, log, operations};
+use crate::{Http, Operations, PluginClient, log, operations};
 
 struct Plugin;
 
@@ -13,6 +13,7 @@ impl Executor for Plugin {
             log::info("fetching");
             Http::new(request).get("https://api.example.com/a").query("q", "x y").json()
         },
+        "call" => |_| Ok(PluginClient::new("other").call("read", json!({"a": "b"}))?),
         "nothing" => |request| Ok(json!(request.scope.permits("repos", |pattern| pattern == "a"))),
     };
 }
@@ -49,6 +50,18 @@ fn an_answer_serves_one_request_and_the_first_that_fits_is_taken() {
     assert_eq!(run.log, [Line { level: Level::Info, message: "fetching".to_owned(), fields: Value::Null }]);
     assert_eq!(run.success(), 1);
     assert!(panic_of(call.answer(Answer::get("https://api.example.com/a"))).starts_with("no request has asked for:"));
+}
+
+#[test]
+fn calls_of_tools_are_answered_once_and_by_name() {
+    let call = || Call::new("t", "call");
+    let run = call().tool("other_read", json!({"n": 1})).run(&Plugin);
+    assert_eq!(run.tool_calls, [ToolCall { tool: "other_read".to_owned(), params: json!({"a": "b"}) }]);
+    assert_eq!(run.success(), json!({"n": 1}));
+    let wrong = panic_of(call().tool("another_read", json!(1)));
+    assert_eq!(wrong, "unexpected call of other_read; the answers left are:\n  another_read\n");
+    let left = panic_of(call().tool("other_read", json!(1)).tool("other_write", json!(2)));
+    assert_eq!(left, "nobody has called:\n  other_write\n");
 }
 
 #[test]

@@ -111,6 +111,9 @@ fn roles<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<
 /// of the binding, whatever its operation.
 fn sets_alone<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<()> {
     for (holder, set) in sets(subject) {
+        if subject.tool.forwards && matches!(holder, Holder::Delegation(_)) {
+            continue;
+        }
         for Constraint { key, .. } in set.constraints.iter().filter(|constraint| !subject.tool.knows(&constraint.key)) {
             refusals.add(Refusal::UnknownKey { holder, key })?;
         }

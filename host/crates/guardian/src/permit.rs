@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::decide::{Decision, Question, Subject, decide};
 use crate::denial::Denial;
+use crate::policy::ToolRules;
 
 /// The call that is judged.
 #[derive(Clone)]
@@ -16,16 +17,16 @@ pub struct CallFacts {
     pub request_id: RequestId,
     /// Its workspace.
     pub workspace: WorkspaceId,
-    /// The bot that acts.
-    pub bot: BotId,
+    /// The bot that acts; none where infrastructure does.
+    pub bot: Option<BotId>,
     /// The binding that lets it.
-    pub binding: BindingId,
+    pub binding: Option<BindingId>,
     /// The resource it acts on.
-    pub resource: ResourceId,
+    pub resource: Option<ResourceId>,
     /// The plugin that will run.
     pub plugin: PluginName,
-    /// The plugin's component, whose manifest the rules were compiled from.
-    pub plugin_digest: Digest,
+    /// The plugin's component, whose manifest the rules were compiled from; none for what the platform serves itself.
+    pub plugin_digest: Option<Digest>,
     /// The parameters, valid against the tool's input_schema, defaults filled in.
     pub params: Map<String, Value>,
 }
@@ -33,7 +34,7 @@ pub struct CallFacts {
 /// One call that may run, once. It is neither copied, nor built from parts, nor read from outside.
 pub struct Permit {
     facts: CallFacts,
-    tool: ToolName,
+    tool: String,
     operation: String,
     scope_json: String,
 }
@@ -46,12 +47,39 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts) -> Result<Permit, Denia
     match decide(subject, Question::Call(&call.params)) {
         Decision::Deny(denial) => Err(denial),
         Decision::Allow => Ok(Permit {
-            tool: subject.tool.tool.clone(),
+            tool: subject.tool.tool.to_string(),
             operation: subject.tool.operation.clone(),
             scope_json: scope_json(subject),
             facts: call,
         }),
     }
+}
+
+/// Permits a function of a plugin, which infrastructure code calls under a root key. There is no bot and there are no
+/// roles: whoever has let the caller in has judged. A bot's call is never permitted this way.
+#[must_use]
+pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
+    let name = format!("platform.{resource_type}.{function}");
+    let is_a_bots = call.bot.is_some() || call.binding.is_some();
+    (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call })
+}
+
+/// Permits the check of a credential that a manifest declares: this very tool with these very parameters, on one resource,
+/// and nothing else.
+#[must_use]
+pub fn authorize_check(
+    tool: &ToolRules,
+    declared: (&ToolName, &Map<String, Value>),
+    call: CallFacts,
+) -> Option<Permit> {
+    let is_a_bots = call.bot.is_some() || call.binding.is_some();
+    let is_declared = tool.tool == *declared.0 && call.params == *declared.1 && call.resource.is_some();
+    (is_declared && !is_a_bots).then(|| Permit {
+        tool: tool.tool.to_string(),
+        operation: tool.operation.clone(),
+        scope_json: "[]".to_owned(),
+        facts: call,
+    })
 }
 
 impl Permit {
@@ -67,21 +95,21 @@ impl Permit {
         self.facts.workspace
     }
 
-    /// The bot that acts.
+    /// The bot that acts, if one does.
     #[must_use]
-    pub fn bot(&self) -> BotId {
+    pub fn bot(&self) -> Option<BotId> {
         self.facts.bot
     }
 
     /// The binding that lets it.
     #[must_use]
-    pub fn binding(&self) -> BindingId {
+    pub fn binding(&self) -> Option<BindingId> {
         self.facts.binding
     }
 
     /// The resource it acts on.
     #[must_use]
-    pub fn resource(&self) -> ResourceId {
+    pub fn resource(&self) -> Option<ResourceId> {
         self.facts.resource
     }
 
@@ -91,10 +119,10 @@ impl Permit {
         &self.facts.plugin
     }
 
-    /// The component that may run.
+    /// The component that may run, where there is one.
     #[must_use]
-    pub fn plugin_digest(&self) -> &Digest {
-        &self.facts.plugin_digest
+    pub fn plugin_digest(&self) -> Option<&Digest> {
+        self.facts.plugin_digest.as_ref()
     }
 
     /// The parameters that were judged.
@@ -103,13 +131,13 @@ impl Permit {
         &self.facts.params
     }
 
-    /// The tool.
+    /// The tool or function.
     #[must_use]
-    pub fn tool(&self) -> &ToolName {
+    pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// The tool's operation.
+    /// Its operation.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.operation

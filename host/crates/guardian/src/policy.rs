@@ -66,6 +66,8 @@ pub struct ToolRules {
     pub(crate) tool: ToolName,
     pub(crate) operation: String,
     pub(crate) dimensions: Vec<Dimension>,
+    /// See [`ToolRules::forwarding`].
+    pub(crate) forwards: bool,
 }
 
 /// A scope dimension as it concerns one tool.
@@ -134,7 +136,14 @@ impl ToolRules {
                 is_declared: dimension.param_paths.iter().any(|path| declares(path)),
             })
             .collect();
-        ToolRules { tool, operation, dimensions }
+        ToolRules { tool, operation, dimensions, forwards: false }
+    }
+
+    /// The same for a tool that does nothing but have another call made, which is judged itself under the same links. A
+    /// link's keys that the tool does not know are for that other call, and do not refuse this one.
+    #[must_use]
+    pub fn forwarding(self) -> ToolRules {
+        ToolRules { forwards: true, ..self }
     }
 
     /// The tool's name.

@@ -71,6 +71,20 @@ pub struct ResourceType {
     pub config_schema: Vec<Field>,
     #[serde(default)]
     pub credential_schema: Vec<Field>,
+    /// How an administrator finds out whether a credential works.
+    #[serde(default)]
+    pub credential_check: Option<CredentialCheck>,
+}
+
+/// A call that shows whether a credential works. It should only read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CredentialCheck {
+    /// A tool of this manifest.
+    pub tool: ToolName,
+    /// Its parameters, always the same.
+    #[serde(default)]
+    pub params: Map<String, Value>,
 }
 
 /// Who made the type. A folder may only be a `plugin`.

@@ -12,8 +12,8 @@ use monstrum_guardian::Permit;
 use tokio::time::timeout;
 use wasmtime::{Store, Trap};
 
-use crate::bindings::{ExecuteRequest, Guest};
-use crate::component::{Component, NoHost, StartError};
+use crate::bindings::{ExecuteRequest, WitResult};
+use crate::component::{Component, NoHost, StartError, Started};
 use crate::host::HostCalls;
 use crate::limits::CallLimits;
 use crate::log::{LogLevel, LogLine, LogSource, SharedLog};
@@ -51,10 +51,51 @@ impl Component {
         limits: CallLimits,
         host: Arc<dyn HostCalls>,
     ) -> CallEnd {
+        self.run(limits, host, |started, store| {
+            Box::pin(async move { started.executor.call_execute(store, &request).await })
+        })
+        .await
+    }
+
+    /// Calls one of the component's functions in a fresh instance, like a tool.
+    pub async fn call_function(
+        &self,
+        _: &Permit,
+        name: String,
+        params: String,
+        limits: CallLimits,
+        host: Arc<dyn HostCalls>,
+    ) -> CallEnd {
+        self.execute_function(name, params, limits, host).await
+    }
+
+    pub(crate) async fn execute_function(
+        &self,
+        name: String,
+        params: String,
+        limits: CallLimits,
+        host: Arc<dyn HostCalls>,
+    ) -> CallEnd {
+        self.run(limits, host, |started, store| {
+            Box::pin(async move {
+                let Some(functions) = started.functions else {
+                    return Ok(WitResult::Error("the plugin has no functions".to_owned()));
+                };
+                let answer = functions.call_call(store, &name, &params).await?;
+                Ok(answer.map_or_else(WitResult::Error, WitResult::Success))
+            })
+        })
+        .await
+    }
+
+    async fn run<W>(&self, limits: CallLimits, host: Arc<dyn HostCalls>, work: W) -> CallEnd
+    where
+        W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<WitResult>>,
+        W: Send + 'static,
+    {
         let attempt = Attempt { component: self.clone(), limits, host, log: SharedLog::default() };
         let log = attempt.log.clone();
-        let ended =
-            attempt.run(|guest, store| Box::pin(async move { guest.call_execute(store, &request).await })).await;
+        let ended = attempt.run(work).await;
         let (log, log_dropped) = log.with(|log| log.take());
         CallEnd {
             outcome: ended.answer.map_err(|stopped| stopped.stop).and_then(from_guest),
@@ -73,11 +114,19 @@ pub(crate) enum TrialError {
     Stopped(String),
 }
 
-/// Starts an instance and throws it away.
-pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<(), TrialError> {
+/// Starts an instance, asks for the names of its functions, and throws it away.
+pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<Vec<String>, TrialError> {
     let attempt = Attempt { component: component.clone(), limits, host: Arc::new(NoHost), log: SharedLog::default() };
-    match attempt.run(|_, _| Box::pin(std::future::ready(Ok(())))).await.answer {
-        Ok(()) => Ok(()),
+    let names = attempt.run(|started, store| {
+        Box::pin(async move {
+            match started.functions {
+                Some(functions) => functions.call_names(store).await,
+                None => Ok(Vec::new()),
+            }
+        })
+    });
+    match names.await.answer {
+        Ok(names) => Ok(names),
         Err(Stopped { cause: Some(Broken::Start(StartError::Exports(error))), .. }) => {
             Err(TrialError::WrongTypes(error))
         }
@@ -129,7 +178,7 @@ impl Attempt {
     async fn run<T, W>(self, work: W) -> Ended<T>
     where
         T: Send + 'static,
-        W: for<'store> FnOnce(Guest, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
+        W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
         W: Send + 'static,
     {
         // Nothing that a panic leaves half done outlives it: store, log and host belong to this call alone.
@@ -143,7 +192,7 @@ impl Attempt {
     async fn run_here<T, W>(self, work: W) -> Ended<T>
     where
         T: Send,
-        W: for<'store> FnOnce(Guest, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
+        W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
     {
         let Attempt { component, limits, host, log } = self;
         // Before the store, so that it is given back after the store has left the pool.
@@ -157,8 +206,8 @@ impl Attempt {
         let requests = store.data().outgoing.tasks();
         let ended = timeout(limits.timeout, async {
             place = Some(component.engine().calls.acquire().await.expect("nobody closes this semaphore"));
-            let guest = component.start(&mut store).await.map_err(Broken::Start)?;
-            work(guest, &mut store).await.map_err(Broken::Call)
+            let started = component.start(&mut store).await.map_err(Broken::Start)?;
+            work(started, &mut store).await.map_err(Broken::Call)
         })
         .await;
         let fuel_used = limits.fuel.saturating_sub(store.get_fuel().unwrap_or(0));

@@ -1,6 +1,6 @@
 //! From bytes to a component that is ready to be called.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -10,19 +10,24 @@ use sha2::{Digest as _, Sha256};
 use wasmtime::Store;
 use wasmtime::component::InstancePre;
 
-use crate::bindings::{Guest, GuestIndices};
+use crate::bindings::{Functions, FunctionsIndices, Guest, GuestIndices};
 use crate::cache::Cache;
 use crate::call;
 use crate::compile::NotCompiled;
 use crate::engine::{Engine, Runtime};
 use crate::error::{Cause, LoadError};
 use crate::host::HostCalls;
-use crate::imports::{self, EXECUTOR};
+use crate::imports::{self, EXECUTOR, FUNCTIONS};
 use crate::limits::CallLimits;
 use crate::store::State;
 
 /// How long a component may take to start at load. An interpreter takes milliseconds.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Functions of one plugin: what infrastructure code calls by name.
+const FUNCTIONS_MAX: usize = 100;
+/// Characters of a function's name, as of a tool's.
+const FUNCTION_NAME_MAX: usize = 64;
 
 /// A component that has been checked, compiled and tried out. Cheap to clone; every call has an instance of its own.
 #[derive(Clone)]
@@ -34,6 +39,15 @@ struct Loaded {
     imports: Vec<String>,
     instance: InstancePre<State>,
     exports: GuestIndices,
+    functions: Option<FunctionsIndices>,
+    /// Known after the trial.
+    function_names: OnceLock<Vec<String>>,
+}
+
+/// The exports of an instance.
+pub(crate) struct Started {
+    pub(crate) executor: Guest,
+    pub(crate) functions: Option<Functions>,
 }
 
 impl Component {
@@ -49,14 +63,22 @@ impl Component {
         &self.0.imports
     }
 
+    /// The names of the functions that it exports beside its tools.
+    #[must_use]
+    pub fn functions(&self) -> &[String] {
+        self.0.function_names.get().map_or(&[], Vec::as_slice)
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.0.engine
     }
 
     /// A fresh instance in `store`.
-    pub(crate) async fn start(&self, store: &mut Store<State>) -> Result<Guest, StartError> {
+    pub(crate) async fn start(&self, store: &mut Store<State>) -> Result<Started, StartError> {
         let instance = self.0.instance.instantiate_async(&mut *store).await.map_err(StartError::Instance)?;
-        self.0.exports.load(store, &instance).map_err(StartError::Exports)
+        let executor = self.0.exports.load(&mut *store, &instance).map_err(StartError::Exports)?;
+        let functions = self.0.functions.as_ref().map(|functions| functions.load(store, &instance)).transpose();
+        Ok(Started { executor, functions: functions.map_err(StartError::Exports)? })
     }
 }
 
@@ -172,7 +194,12 @@ impl Work {
             .instantiate_pre(compiled)
             .map_err(|source| wrong_types(named_in(&source, &imports), source))?;
         let exports = GuestIndices::new(&instance).map_err(|source| wrong_types(EXECUTOR, source))?;
-        Ok(Component(Arc::new(Loaded { engine: Arc::clone(&self.engine), digest, imports, instance, exports })))
+        let has_functions = compiled.component_type().exports(&self.engine.wasmtime).any(|(name, _)| name == FUNCTIONS);
+        let functions = has_functions.then(|| FunctionsIndices::new(&instance)).transpose();
+        let functions = functions.map_err(|source| wrong_types(FUNCTIONS, source))?;
+        let engine = Arc::clone(&self.engine);
+        let function_names = OnceLock::new();
+        Ok(Component(Arc::new(Loaded { engine, digest, imports, instance, exports, functions, function_names })))
     }
 }
 
@@ -192,7 +219,12 @@ impl Component {
     async fn try_out(&self, plugin: &PluginName, memory_bytes: u64) -> Result<(), LoadError> {
         let limits = CallLimits { memory_bytes, timeout: TRIAL_TIMEOUT, ..CallLimits::default() };
         match call::trial(self, limits).await {
-            Ok(()) => Ok(()),
+            Ok(names) => {
+                check_functions(&names).map_err(|reason| LoadError::Trial { plugin: plugin.clone(), reason })?;
+                // It was set by an earlier trial only if this is the same component.
+                self.0.function_names.get_or_init(|| names);
+                Ok(())
+            }
             Err(call::TrialError::WrongTypes(source)) => Err(LoadError::WrongTypes {
                 plugin: plugin.clone(),
                 interface: EXECUTOR.to_owned(),
@@ -201,6 +233,27 @@ impl Component {
             Err(call::TrialError::Stopped(reason)) => Err(LoadError::Trial { plugin: plugin.clone(), reason }),
         }
     }
+}
+
+/// Names are asked of the component itself, so they are what a URL and a log line can take, or nothing.
+fn check_functions(names: &[String]) -> Result<(), String> {
+    if names.len() > FUNCTIONS_MAX {
+        return Err(format!("it has {} functions, at most {FUNCTIONS_MAX} are allowed", names.len()));
+    }
+    for (index, name) in names.iter().enumerate() {
+        let is_plain = name.len() <= FUNCTION_NAME_MAX
+            && name.starts_with(|first: char| first.is_ascii_lowercase())
+            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
+        if !is_plain {
+            return Err(format!(
+                "function {index}: a name has 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and `_`, a letter first"
+            ));
+        }
+        if names[..index].contains(name) {
+            return Err(format!("function `{name}` is there twice"));
+        }
+    }
+    Ok(())
 }
 
 /// The host of a trial: there is no call on whose behalf it could do anything.
@@ -214,5 +267,24 @@ impl HostCalls for NoHost {
 
     fn credential_status(&self) -> String {
         "none".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_functions_are_plain_few_and_different() {
+        let check = |names: &[&str]| check_functions(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["sync", "rotate_2", &"a".repeat(64)]), Ok(()));
+        for bad in ["", "Sync", "2nd", "_x", "a-b", "a/b", "a.b", "a\n", "é", &"a".repeat(65)] {
+            let why = check(&["good", bad]).unwrap_err();
+            assert_eq!(why, "function 1: a name has 1 to 64 of a-z, 0-9 and `_`, a letter first", "{bad:?}");
+        }
+        assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "function `a` is there twice");
+        let many: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
+        assert_eq!(check_functions(&many).unwrap_err(), "it has 101 functions, at most 100 are allowed");
     }
 }

@@ -2,9 +2,9 @@
 //! [`HostCalls`] of the call.
 
 use futures::future::BoxFuture;
-use monstrum_types::{Failure, FailureCode, HttpRequest, HttpResponse};
+use monstrum_types::{Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, ToolFailure};
 
-use crate::bindings::{WitFailure, credentials, http, log, types};
+use crate::bindings::{WitFailure, credentials, http, log, tools, types};
 use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
@@ -19,6 +19,13 @@ pub const HTTP_CALLS_MAX: u32 = 50;
 pub trait HostCalls: Send + Sync {
     /// Sends a request that nobody has checked yet.
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>>;
+
+    /// Calls a tool of another plugin. Neither name nor parameters have been looked at. A host that says nothing else has
+    /// none.
+    fn tool_call(&self, _tool: String, _params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
+        let failure = ToolFailure::error(Code::Unavailable, "no tools can be called here");
+        Box::pin(std::future::ready(Err(failure)))
+    }
 
     /// ready, expired, needs-authorization or none.
     fn credential_status(&self) -> String;
@@ -39,6 +46,10 @@ impl Counters {
         }
         self.http_calls += 1;
         Ok(())
+    }
+
+    pub(crate) fn count_tool_call(&mut self) -> Result<(), ToolFailure> {
+        self.count_host_call().map_err(|failure| ToolFailure::error(Code::Limit, failure.message))
     }
 
     fn count_host_call(&mut self) -> Result<(), Failure> {
@@ -63,6 +74,20 @@ impl http::Host for State {
         }
         let answer = self.outgoing.host.http_send(request.into()).await;
         Ok(answer.map(Into::into).map_err(Into::into))
+    }
+}
+
+impl tools::Host for State {
+    async fn call(
+        &mut self,
+        tool_name: String,
+        params: String,
+    ) -> wasmtime::Result<Result<String, tools::ToolFailure>> {
+        let answer = match self.outgoing.counters.count_tool_call() {
+            Ok(()) => self.outgoing.host.tool_call(tool_name, params).await,
+            Err(failure) => Err(failure),
+        };
+        Ok(answer.map(|data| data.as_str().to_owned()).map_err(Into::into))
     }
 }
 
@@ -96,6 +121,12 @@ impl From<HttpResponse> for http::Response {
 impl From<Failure> for WitFailure {
     fn from(Failure { code, message, sent, retry_after_ms }: Failure) -> Self {
         WitFailure { code: code.as_str().to_owned(), message, sent, retry_after_ms }
+    }
+}
+
+impl From<ToolFailure> for tools::ToolFailure {
+    fn from(ToolFailure { message, status, code }: ToolFailure) -> Self {
+        tools::ToolFailure { message, status: status.as_str().to_owned(), code: code.as_str().to_owned() }
     }
 }
 

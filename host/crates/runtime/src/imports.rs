@@ -15,6 +15,9 @@ pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 /// What every plugin exports.
 pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 
+/// What a plugin with functions exports besides.
+pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
+
 /// More imports than any world has; what has more is refused before its names are kept.
 const IMPORTS_MAX: usize = 256;
 
@@ -72,7 +75,7 @@ fn classify(name: &str) -> Import {
         "monstrum:plugin/http@0.1.0" => Import::With(Capability::Http),
         _ if is_wasi(name, HTTP_WASI) => Import::With(Capability::Http),
         "monstrum:plugin/sandbox@0.1.0" => Import::NotYet(Capability::Sandbox),
-        "monstrum:plugin/tools@0.1.0" => Import::NotYet(Capability::Tools),
+        "monstrum:plugin/tools@0.1.0" => Import::With(Capability::Tools),
         "monstrum:plugin/events@0.1.0" => Import::NotYet(Capability::Events),
         _ if is_wasi(name, INERT_WASI) => Import::Always,
         _ => Import::Unknown,
@@ -223,6 +226,12 @@ mod tests {
     }
 
     #[test]
+    fn calling_tools_takes_the_capability() {
+        let tools = "monstrum:plugin/tools@0.1.0";
+        assert_eq!(check_wat(&importing(tools), &[Capability::Tools]).unwrap(), [tools]);
+    }
+
+    #[test]
     fn an_import_without_its_capability_is_named() {
         for (import, capability) in [
             ("monstrum:plugin/http@0.1.0", "http"),
@@ -245,7 +254,7 @@ mod tests {
     #[test]
     fn an_import_that_is_not_served_yet_is_named_even_with_its_capability() {
         let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
-        for interface in ["sandbox", "tools", "events"] {
+        for interface in ["sandbox", "events"] {
             let import = format!("monstrum:plugin/{interface}@0.1.0");
             assert_eq!(
                 check_wat(&importing(&import), &all).unwrap_err(),

@@ -101,6 +101,25 @@ pub struct Fault {
     pub message: String,
 }
 
+/// A call of a tool that a plugin has asked for and that did not succeed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ToolFailure {
+    /// Exactly what an LLM would read.
+    pub message: String,
+    /// How the call ended.
+    pub status: Status,
+    /// Why.
+    pub code: Code,
+}
+
+impl ToolFailure {
+    /// A call that did not come about, or failed.
+    #[must_use]
+    pub fn error(code: Code, message: impl Into<String>) -> Self {
+        ToolFailure { message: message.into(), status: Status::Error, code }
+    }
+}
+
 /// The end of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {

@@ -12,7 +12,7 @@ mod ids;
 mod json_text;
 mod secret;
 
-pub use call::{CallOutcome, Code, Fault, Status};
+pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use http::{
     Failure, FailureCode, HttpRequest, HttpResponse, REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX,

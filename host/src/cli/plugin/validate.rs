@@ -175,9 +175,9 @@ fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
             "valid": true,
             "name": plugin.name,
             "version": plugin.manifest.version,
-            "digest": plugin.digest,
+            "digest": plugin.digest(),
             "tools": tools,
-            "imports": plugin.component.imports(),
+            "imports": plugin.component.as_ref().map(|component| component.imports()),
             "capabilities": plugin.manifest.executor.capabilities,
             "permissions": permissions,
             "errors": [],
@@ -189,7 +189,8 @@ fn tell_valid(plugin: &plugins::Plugin, json: bool) -> Result<(), Failure> {
         output::warning(warning);
     }
     let count = if tools.len() == 1 { "1 tool".to_owned() } else { format!("{} tools", tools.len()) };
-    let text = format!("{} {} is valid: {count}, component {}", plugin.name, plugin.manifest.version, plugin.digest);
+    let digest = plugin.digest().map(ToString::to_string).unwrap_or_default();
+    let text = format!("{} {} is valid: {count}, component {digest}", plugin.name, plugin.manifest.version);
     output::line(output::plain(&text))?;
     permissions.show()
 }

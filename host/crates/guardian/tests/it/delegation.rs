@@ -59,6 +59,21 @@ fn a_link_with_an_empty_list_or_an_unknown_key_refuses() {
 }
 
 #[test]
+fn what_forwards_leaves_keys_it_does_not_know_to_the_call_that_it_makes() {
+    let links = || vec![link(None, &[("projects", &["X"])]), link(None, &[("repos", &["acme/*"])])];
+    let forwarding = |world: World| World { forwards: true, ..world };
+    let world = forwarding(under(links()));
+    assert_eq!((world.list(), world.call(&json!({"repo": "acme/x"}))), (Decision::Allow, Decision::Allow));
+    // What it knows counts as ever, and so do the lists of tools and the sets that are no link's.
+    assert_eq!(world.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
+    assert_eq!(denial(forwarding(under(vec![link(Some(&["jira_*"]), &[])])).list()).rule, "delegation.allowed_tools");
+    assert_eq!(denial(forwarding(under(vec![link(None, &[("repos", &[])])])).list()).rule, "scope.repos");
+    let own = forwarding(World::new().constrained(&[("projects", &["X"])]));
+    assert_eq!(denial(own.list()).rule, "scope.unknown_key");
+    assert_eq!(denial(under(links()).list()).rule, "scope.unknown_key");
+}
+
+#[test]
 fn a_delegation_grants_nothing() {
     let world = World { delegation: vec![link(Some(&["*"]), &[])], ..World::new().granted(&[]) };
     assert_eq!(denial(world.list()).rule, "grant.none");

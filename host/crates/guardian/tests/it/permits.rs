@@ -1,6 +1,8 @@
 //! A permit is made by `authorize` and by nothing else.
 
-use monstrum_guardian::{CallFacts, Delegation, Denial, Permit, SetSource, authorize};
+use monstrum_guardian::{
+    CallFacts, Delegation, Denial, Permit, SetSource, ToolRules, authorize, authorize_check, authorize_function,
+};
 use monstrum_types::{BindingId, BotId, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
 
@@ -10,11 +12,11 @@ fn facts(params: &Value) -> CallFacts {
     CallFacts {
         request_id: RequestId::new(),
         workspace: WorkspaceId::new(),
-        bot: BotId::new(),
-        binding: BindingId::new(),
-        resource: ResourceId::new(),
+        bot: Some(BotId::new()),
+        binding: Some(BindingId::new()),
+        resource: Some(ResourceId::new()),
         plugin: "github".parse().unwrap(),
-        plugin_digest: format!("sha256:{}", "0".repeat(64)).parse().unwrap(),
+        plugin_digest: Some(format!("sha256:{}", "0".repeat(64)).parse().unwrap()),
         params: params.as_object().unwrap().clone(),
     }
 }
@@ -32,10 +34,10 @@ fn a_permit_holds_what_was_judged() {
     let facts = facts(&params);
     let permit = ask(&world, facts.clone()).unwrap();
     assert_eq!(Value::Object(permit.params().clone()), params);
-    assert_eq!((permit.tool().as_str(), permit.operation()), ("github_list_issues", "issue.read"));
+    assert_eq!((permit.tool(), permit.operation()), ("github_list_issues", "issue.read"));
     assert_eq!((permit.request_id(), permit.workspace(), permit.bot()), (facts.request_id, facts.workspace, facts.bot));
     assert_eq!((permit.binding(), permit.resource()), (facts.binding, facts.resource));
-    assert_eq!((permit.plugin(), permit.plugin_digest()), (&facts.plugin, &facts.plugin_digest));
+    assert_eq!((permit.plugin(), permit.plugin_digest()), (&facts.plugin, facts.plugin_digest.as_ref()));
     assert_eq!(permit.scope_json(), r#"[{"repos":["acme/*","\"x\""]},{"repos":["*/api"]}]"#);
     assert!(!format!("{permit:?}").contains("acme"));
 }
@@ -51,6 +53,36 @@ fn a_refused_call_gets_no_permit() {
     let denial = ask(&world, facts(&json!({"repo": "other/x"}))).unwrap_err();
     assert_eq!(denial.message, "Scope violation: Repository other/x is not authorized");
     assert_eq!(ask(&World::new().granted(&[]), facts(&json!({}))).unwrap_err().rule, "grant.none");
+}
+
+/// What has a bot or a binding goes by roles and scopes, and by nothing else.
+#[test]
+fn what_needs_no_roles_is_no_bots() {
+    let of_bot = facts(&json!({"a": 1}));
+    let nobodys = || CallFacts { bot: None, binding: None, ..facts(&json!({"a": 1})) };
+    let tool = ToolRules::new("github_get_me".parse().unwrap(), "user.read".to_owned(), &[], |_| true);
+    let (name, other) = ("github_get_me".parse().unwrap(), "github_drop".parse().unwrap());
+    let params = json!({"a": 1}).as_object().unwrap().clone();
+    let check = |name, params: &Value, facts| authorize_check(&tool, (name, params.as_object().unwrap()), facts);
+    assert!(authorize_function("github", "sync", of_bot.clone()).is_none());
+    assert!(authorize_function("github", "sync", CallFacts { bot: None, ..of_bot.clone() }).is_none());
+    let permit = authorize_function("github", "sync", nobodys()).unwrap();
+    assert_eq!(
+        (permit.tool(), permit.operation(), permit.bot()),
+        ("platform.github.sync", "platform.github.sync", None)
+    );
+    let params = Value::Object(params);
+    assert_eq!(check(&name, &params, nobodys()).unwrap().operation(), "user.read");
+    for refused in [
+        check(&other, &params, nobodys()),
+        check(&name, &json!({"a": 2}), nobodys()),
+        check(&name, &params, of_bot.clone()),
+        check(&name, &params, CallFacts { binding: None, ..of_bot.clone() }),
+        check(&name, &params, CallFacts { bot: None, ..of_bot }),
+        check(&name, &params, CallFacts { resource: None, ..nobodys() }),
+    ] {
+        assert!(refused.is_none());
+    }
 }
 
 #[test]

@@ -52,6 +52,15 @@ fn link() -> impl Strategy<Value = Delegation> {
         .prop_map(|(grant, scope_constraints)| Delegation { allowed_tools: grant.allowed_tools, scope_constraints })
 }
 
+/// Chains of every length that there may be, most of them short, so that some permit something.
+fn links() -> impl Strategy<Value = Vec<Delegation>> {
+    let open = Just(Delegation::default());
+    prop_oneof![
+        4 => prop::collection::vec(link(), 0..2),
+        1 => prop::collection::vec(prop_oneof![3 => open, 1 => link()], 0..=8),
+    ]
+}
+
 fn world() -> impl Strategy<Value = World> {
     let grants = prop_oneof![
         2 => Just(vec![(GrantSource::Role, crate::support::operations(&["*"]))]),
@@ -63,14 +72,16 @@ fn world() -> impl Strategy<Value = World> {
         prop::sample::subsequence(PATHS.to_vec(), 0..=PATHS.len()),
         grants,
         prop::collection::vec((sources, constraints()), 0..3),
-        prop::collection::vec(link(), 0..2),
+        links(),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(dimensions, declared, grants, sets, delegation)| World {
+        .prop_map(|(dimensions, declared, grants, sets, delegation, forwards)| World {
             dimensions,
             declared,
             grants,
             sets,
             delegation,
+            forwards,
         })
 }
 
@@ -95,9 +106,16 @@ fn params() -> impl Strategy<Value = Value> {
     })
 }
 
-/// All sets that apply.
-fn sets(world: &World) -> impl Iterator<Item = &ScopeConstraints> {
-    world.sets.iter().map(|(_, set)| set).chain(world.delegation.iter().map(|link| &link.scope_constraints))
+/// The constraints of role and binding.
+fn own_sets(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
+    world.sets.iter().flat_map(|(_, set)| set)
+}
+
+/// The constraints of the links, less those that a tool which forwards leaves to the call that it makes.
+fn known_of_links(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
+    let known = |key: &str| world.dimensions.iter().any(|dimension| dimension.key == key);
+    let all = world.delegation.iter().flat_map(|link| &link.scope_constraints);
+    all.filter(move |(key, _)| !world.forwards || known(key))
 }
 
 fn applies(dimension: &ScopeDimension) -> bool {
@@ -115,7 +133,7 @@ fn rbac_permits(world: &World) -> bool {
 
 fn expected_in_list(world: &World) -> bool {
     rbac_permits(world)
-        && sets(world).flatten().all(|(key, patterns)| {
+        && own_sets(world).chain(known_of_links(world)).all(|(key, patterns)| {
             let mut of_key = world.dimensions.iter().filter(|dimension| dimension.key == *key);
             !patterns.is_empty()
                 && of_key.clone().next().is_some()
@@ -128,7 +146,7 @@ fn expected_in_list(world: &World) -> bool {
 
 fn expected_call(world: &World, params: &Value) -> bool {
     expected_in_list(world)
-        && sets(world).flatten().all(|(key, patterns)| {
+        && own_sets(world).chain(known_of_links(world)).all(|(key, patterns)| {
             world.dimensions.iter().filter(|dimension| dimension.key == *key && applies(dimension)).all(|dimension| {
                 let values: Vec<Value> = dimension
                     .param_paths
@@ -192,6 +210,22 @@ proptest! {
         if let Decision::Deny(denial) = world.call(&params) {
             prop_assert!(denial.message.starts_with(prefix(denial.status)));
             prop_assert!(!denial.rule.is_empty() && !denial.reason.is_empty() && !denial.smallest_change.is_empty());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 25_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Four calls in each world: roles, scopes, chains of links and parameters together.
+    #[test]
+    fn a_hundred_thousand_decisions_are_what_the_rules_mean(world in world(), calls in prop::collection::vec(params(), 4)) {
+        let is_listed = world.list() == Decision::Allow;
+        prop_assert_eq!(is_listed, expected_in_list(&world));
+        for params in calls {
+            let is_allowed = world.call(&params) == Decision::Allow;
+            prop_assert_eq!(is_allowed, expected_call(&world, &params));
+            prop_assert!(is_listed || !is_allowed);
         }
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct World {
     pub(crate) grants: Vec<(GrantSource, Grant)>,
     pub(crate) sets: Vec<(SetSource, ScopeConstraints)>,
     pub(crate) delegation: Vec<Delegation>,
+    /// The tool only has another call made, which is judged itself.
+    pub(crate) forwards: bool,
 }
 
 impl World {
@@ -62,6 +64,7 @@ impl World {
             grants: vec![(GrantSource::Role, operations(&["*"]))],
             sets: Vec::new(),
             delegation: Vec::new(),
+            forwards: false,
         }
     }
 
@@ -81,6 +84,7 @@ impl World {
             ToolRules::new("github_list_issues".parse().unwrap(), "issue.read".to_owned(), &self.dimensions, |path| {
                 self.declared.contains(&path)
             });
+        let tool = if self.forwards { tool.forwarding() } else { tool };
         let binding = BindingRules::new(&self.grants, &self.sets, &self.dimensions);
         let delegation: Vec<Arc<DelegationRules>> =
             self.delegation.iter().map(|link| Arc::new(DelegationRules::new(link))).collect();

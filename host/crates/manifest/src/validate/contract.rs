@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use serde_json::Value;
+
 use crate::configured;
 use crate::error::FieldPath;
 use crate::model::{Mode, ResourceType, ScopeDimension, Tool, ToolDiscovery};
@@ -34,6 +36,22 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
     fields(faults, &resource_type.config_schema, &at.key("config_schema"), FieldUse::Config);
     fields(faults, &resource_type.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
     auth::check(faults, resource_type, &at.key("auth_methods"));
+    credential_check(faults, resource_type, &at.key("credential_check"));
+}
+
+/// The call of the check is made without anybody giving parameters, so they are judged here.
+fn credential_check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
+    let Some(check) = &resource_type.credential_check else { return };
+    let Some(tool) = resource_type.tools.iter().find(|tool| tool.name == check.tool) else {
+        faults.add(at.key("tool"), format!("`{}` is no tool of this manifest", check.tool));
+        return;
+    };
+    // A schema that does not compile has been named already.
+    let Ok(schema) = InputSchema::compile(&tool.input_schema) else { return };
+    for fault in schema.check(Value::Object(check.params.clone())).err().unwrap_or_default() {
+        let place = if fault.path.is_empty() { String::new() } else { format!("at `{}`: ", fault.path) };
+        faults.add(at.key("params"), format!("not what the tool takes: {place}{}", fault.message));
+    }
 }
 
 /// A semantic name, or a picture file that cannot run scripts.

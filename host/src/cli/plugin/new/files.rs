@@ -52,6 +52,7 @@ pub(super) const SDK_SOURCES: &[File] = sdk_sources![
     "credentials.rs",
     "error.rs",
     "executor.rs",
+    "functions.rs",
     "glob.rs",
     "host.rs",
     "http.rs",
@@ -66,6 +67,7 @@ pub(super) const SDK_SOURCES: &[File] = sdk_sources![
     "testing/answer.rs",
     "testing/host.rs",
     "testing/tests.rs",
+    "tools.rs",
     "wit.rs",
 ];
 

@@ -1,0 +1,107 @@
+//! What was allowed when a call began may be taken back while it runs. Each new snapshot is asked again, and a call that it
+//! would refuse ends there and then, with all calls below it.
+//!
+//! Asked is about the key, the bot, the binding, the roles and scopes and every link of a delegation. The version of the
+//! plugin stays the one that runs: calls in flight finish on it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_guardian::{Decision, Denial, Question};
+use monstrum_types::Clock;
+
+use crate::authorize::refuse;
+use crate::call::{IncomingCall, Refusal};
+use crate::policy::{Policy, Snapshot};
+use crate::session::Session;
+use crate::tools::ResolvedCall;
+
+/// Waits until what permitted the call by `judged_by` no longer does, and says so in the words of a refusal. Never ends
+/// otherwise. Without a bot only the key is asked about.
+pub(super) async fn revoked(
+    policy: &Policy,
+    clock: &dyn Clock,
+    call: &IncomingCall,
+    resolved: Option<&ResolvedCall>,
+    judged_by: &Arc<Snapshot>,
+) -> Refusal {
+    // Before the snapshot is looked at, so that no change falls between the two.
+    let mut renewals = policy.renewals();
+    let key = call.key.and_then(|key| judged_by.key_hash(key)).copied();
+    let mut snapshot = Arc::clone(judged_by);
+    let mut is_judged = true;
+    loop {
+        let present = policy.load();
+        is_judged &= Arc::ptr_eq(&snapshot, &present);
+        snapshot = present;
+        if call.key.is_some_and(|id| key.is_none() || snapshot.key_hash(id).copied() != key) {
+            return taken_back(call, "key", "the key under which the call came is gone");
+        }
+        if let Some(resolved) = resolved.filter(|_| !is_judged)
+            && let Err(refusal) = judge(&snapshot, clock, call, resolved)
+        {
+            return refusal;
+        }
+        is_judged = tokio::select! {
+            renewed = renewals.changed() => {
+                if renewed.is_err() {
+                    // The policy outlives its calls.
+                    std::future::pending::<()>().await;
+                }
+                true
+            }
+            () = expiry(&snapshot, clock, call, resolved) => false,
+        };
+    }
+}
+
+/// The decision once more, by `snapshot`.
+fn judge(
+    snapshot: &Arc<Snapshot>,
+    clock: &dyn Clock,
+    call: &IncomingCall,
+    resolved: &ResolvedCall,
+) -> Result<(), Refusal> {
+    let session = Session::of(Arc::clone(snapshot), clock.now(), call)?;
+    if let Some(lineage) = &call.under {
+        lineage.check(&session, call)?;
+    }
+    let row = &resolved.binding.row;
+    let Some(binding) = session.bot.binding(row.id, session.now) else {
+        // Its plugin is not there at the moment, which is no change of what is permitted.
+        if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
+            return Ok(());
+        }
+        return Err(taken_back(call, "binding", "the binding is gone, disabled or expired"));
+    };
+    let resolved = resolved.by(binding, &session);
+    let params = resolved.checked_params(call)?;
+    match resolved.decide(Question::Call(&params)) {
+        Decision::Allow => Ok(()),
+        Decision::Deny(denial) => Err(refuse(call.language.of_denial(denial, &resolved.plugin.locales))),
+    }
+}
+
+/// Ends when the next binding on which the call stands does. Without one that expires, never.
+async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
+    let links = call.under.as_ref().map_or(&[][..], |lineage| &lineage.links);
+    let now = clock.now();
+    let of_links = links
+        .iter()
+        .filter_map(|link| snapshot.bot(call.workspace, link.from)?.binding(link.binding, now)?.row.expires_at);
+    let bot = call.bot.and_then(|bot| snapshot.bot(call.workspace, bot));
+    let own = bot.zip(resolved).and_then(|(bot, resolved)| bot.binding(resolved.binding.row.id, now));
+    match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
+        Some(end) => {
+            let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
+            // At least a moment, so that clocks that disagree do not make this a busy loop.
+            tokio::time::sleep(Duration::from_millis(left.max(1))).await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn taken_back(call: &IncomingCall, what: &str, reason: &str) -> Refusal {
+    let (rule, reason) = (format!("revoked.{what}"), reason.to_owned());
+    refuse(Denial { rule, reason, ..Denial::unknown_tool(&call.tool) })
+}

@@ -1,0 +1,75 @@
+//! `monstrum platform`: functions of plugins, which infrastructure code calls.
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use monstrum_types::ResourceId;
+use serde_json::{Map, Value, json};
+
+use super::client::Client;
+use super::failure::Failure;
+use super::{Options, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum platform call github sync
+  monstrum platform call github sync '{\"since\": \"2026-11-01\"}'
+  monstrum platform call github rotate '{}' --resource 01998a3d-… --json
+
+It takes a root key. It ends with 0 if the function succeeded, and with 1 if it did not.";
+
+/// Call functions of plugins, beyond the tools of bots
+#[derive(Subcommand)]
+pub(super) enum Platform {
+    Call(Call),
+}
+
+/// Call a function of the plugin that serves a resource type
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Call {
+    /// The resource type
+    #[arg(value_name = "TYPE")]
+    resource_type: String,
+    /// The function
+    function: String,
+    /// What it takes, as a JSON object
+    #[arg(value_parser = params, default_value = "{}")]
+    params: Params,
+    /// The resource whose credential and upstream it uses
+    #[arg(long, value_name = "ID")]
+    resource: Option<ResourceId>,
+}
+
+#[derive(Clone)]
+struct Params(Map<String, Value>);
+
+fn params(text: &str) -> Result<Params, String> {
+    serde_json::from_str(text).map(Params).map_err(|error| format!("expected a JSON object: {error}"))
+}
+
+impl Platform {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let Platform::Call(call) = self;
+        let mut body = json!({ "params": call.params.0 });
+        if let Some(resource) = call.resource {
+            body["resource_id"] = json!(resource);
+        }
+        let client = Client::new(options)?;
+        let path = ["api", "platform", call.resource_type.as_str(), call.function.as_str()];
+        let answer = client.post(&path, Some(&body)).await?;
+        if options.json {
+            output::json(&answer)?;
+        } else {
+            show(&answer)?;
+        }
+        Ok(if answer["status"] == "success" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn show(answer: &Value) -> Result<(), Failure> {
+    const FIELDS: [(&str, &str); 5] =
+        [("status", "status"), ("code", "code"), ("message", "message"), ("data", "data"), ("request", "request_id")];
+    let said = FIELDS.iter().filter(|(_, field)| !answer[*field].is_null());
+    output::fields(&said.map(|(name, field)| (*name, output::cell(&answer[*field]))).collect::<Vec<_>>())
+}

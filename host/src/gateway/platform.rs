@@ -1,0 +1,74 @@
+//! `/api/platform/{type}/{function}`: functions of plugins, for infrastructure code and its root key. They are outside of
+//! bots, roles and scopes; limits, egress and the audit are those of every call.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use monstrum_types::{ResourceId, ResourceTypeId};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::call::IncomingCall;
+use crate::call::platform::{Asks, function_name};
+use crate::gateway::extract::{Caller, Ids, Input, ThisRequest};
+use crate::gateway::language::Language;
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::tools::{CallResult, run};
+
+/// A call of a function.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FunctionCall {
+    /// What the function takes; the plugin alone judges it.
+    #[serde(default)]
+    params: Map<String, Value>,
+    /// A resource of the type, whose credential and configured upstream the function then uses. Without one it has no
+    /// credential, and reaches what the plugin's manifest lists.
+    resource_id: Option<ResourceId>,
+}
+
+/// Calls a function of a plugin; the answer is 200 whatever the call's status
+#[utoipa::path(post, path = "/api/platform/{type}/{function}", tag = "platform",
+    params(("type" = ResourceTypeId, Path), ("function" = String, Path)), request_body = FunctionCall,
+    responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
+pub async fn call(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    ThisRequest(request_id): ThisRequest,
+    Ids(resource_type, function): Ids<ResourceTypeId, String>,
+    Input(input): Input<FunctionCall>,
+) -> Result<Response, Problem> {
+    caller.root()?;
+    let snapshot = app.policy.load();
+    let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| Problem::not_found("resource type"))?;
+    let functions = plugin.component.as_ref().map(|component| component.functions()).unwrap_or_default();
+    if !functions.contains(&function) {
+        return Err(Problem::not_found("function"));
+    }
+    if let Some(id) = input.resource_id {
+        let resource = snapshot.resource(caller.workspace, id);
+        if resource.is_none_or(|resource| resource.row.resource_type != resource_type) {
+            return Err(Problem::invalid_at("/resource_id", "no such resource of this type in this workspace"));
+        }
+    }
+    let call = IncomingCall {
+        request_id,
+        workspace: caller.workspace,
+        bot: None,
+        tool: function_name(resource_type.as_str(), &function),
+        asks: Asks::Function { resource_type, function },
+        params: Value::Object(input.params),
+        task_id: None,
+        resource: input.resource_id,
+        language,
+        context: Value::Object(Map::new()),
+        key: Some(caller.key),
+        under: None,
+    };
+    run(&app, call).await
+}

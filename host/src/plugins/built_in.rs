@@ -1,0 +1,113 @@
+//! The types that the platform itself serves. Each has a manifest like a plugin's, so that lists, roles, scopes and the
+//! audit know nothing special about it; but there is no folder and no component, and what its tools do is in
+//! `call/delegated.rs`. Their names are reserved, so that no plugin can stand in for one.
+
+use std::sync::Arc;
+
+use monstrum_guardian::PatternSet;
+use monstrum_manifest::{Locales, Manifest, MatchMode};
+use serde_json::{Value, json};
+
+use crate::plugins::{Plugin, Tool};
+
+/// The resource type whose resources are other bots.
+pub const BOT: &str = "bot";
+/// Lists what the other bot may do on behalf of this one.
+pub const LIST_TOOLS: &str = "bot_list_tools";
+/// Has the other bot call one of its tools.
+pub const CALL_TOOL: &str = "bot_call_tool";
+
+/// All of them.
+pub(super) fn all() -> Vec<Arc<Plugin>> {
+    vec![Arc::new(built_in(bot()))]
+}
+
+fn bot() -> Value {
+    json!({
+        "name": BOT,
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "Other bots of the workspace",
+        "author": "Monstrum",
+        "resource_type": {
+            "id": BOT,
+            "name": "Bot",
+            "mode": "system",
+            "description": "A bot of the same workspace, which acts on behalf of the bots that it is bound to. A binding's \
+                delegate narrows what it may do for that bot.",
+            "icon": "bot",
+            "auth_flow": "none",
+            "config_schema": [{"field": "bot", "description": "Name or id of a bot of the same workspace"}],
+            "scope_dimensions": [{
+                "key": "tools",
+                "param_paths": ["tool"],
+                "operation_filter": "bot.call",
+                "error_template": "Tool {value} of the other bot is not authorized",
+            }],
+            "tools": [
+                {
+                    "name": LIST_TOOLS,
+                    "description": "Lists the tools that the other bot can call on your behalf, with their parameters.",
+                    "operation": "bot.status",
+                    "input_schema": {"type": "object", "properties": {}},
+                },
+                {
+                    "name": CALL_TOOL,
+                    "description": "Has the other bot call one of its tools on your behalf, and returns the answer.",
+                    "operation": "bot.call",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "tool": {"type": "string", "description": "A name from bot_list_tools"},
+                            "params": {
+                                "type": "object",
+                                "description": "The parameters of that tool",
+                                "additionalProperties": true,
+                                "default": {},
+                            },
+                        },
+                        "required": ["tool"],
+                    },
+                },
+            ],
+        },
+        "executor": {"capabilities": []},
+    })
+}
+
+fn built_in(manifest: Value) -> Plugin {
+    let manifest: Manifest = serde_json::from_value(manifest).expect("a built-in manifest has the shape of one");
+    let dimensions = &manifest.resource_type.scope_dimensions;
+    let tools = manifest.resource_type.tools.iter().map(|tool| {
+        let mut compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions)
+            .unwrap_or_else(|(field, why)| panic!("{} of built-in tool {}: {why}", field, tool.name));
+        // What the other bot does is judged itself, under the same links.
+        compiled.rules = compiled.rules.forwarding();
+        Arc::new(compiled)
+    });
+    Plugin {
+        name: manifest.name.clone(),
+        tools: tools.collect(),
+        component: None,
+        locales: Locales::default(),
+        icon: None,
+        warnings: Vec::new(),
+        calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
+        manifest,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_types_are_whole_and_their_names_reserved() {
+        for plugin in all() {
+            assert!(!plugin.tools.is_empty());
+            let text = serde_json::to_string(&plugin.manifest).unwrap();
+            let refused = monstrum_manifest::parse("built-in", &text).unwrap_err().to_string();
+            assert!(refused.contains("is a built-in type and cannot be replaced"), "{refused}");
+            assert!(refused.contains("are reserved for the platform"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Calling tools of other plugins.
+//!
+//! A call is made as the same bot, through the whole permission pipeline, and within the time that the calling call has
+//! left. It takes three grants: the manifest lists the capability `tools` and names the tool under `executor.calls`, the
+//! binding names it under `allow_calls`, and the bot itself may make the call. A tool that is not granted answers as one
+//! that does not exist.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::host;
+
+/// Calls tools of one other plugin by their short names.
+///
+/// ```
+/// use monstrum_sdk::{Error, PluginClient, Request, Value, json};
+/// # use monstrum_sdk::{Executor, Operations, operations, testing::Call};
+/// # struct Plugin;
+/// # impl Executor for Plugin { const OPERATIONS: Operations = operations! { "report.write" => report }; }
+///
+/// fn report(request: &Request) -> Result<Value, Error> {
+///     let repo: String = request.param("repo")?;
+///     let issues = PluginClient::new("github").call("list_issues", json!({ "repo": repo }))?;
+///     Ok(json!({ "open": issues.as_array().map_or(0, Vec::len) }))
+/// }
+///
+/// let call = Call::new("report_write", "report.write").param("repo", "acme/site");
+/// let run = call.clone().tool("github_list_issues", json!([1, 2])).run(&Plugin);
+/// assert_eq!(run.tool_calls[0].params, json!({ "repo": "acme/site" }));
+/// assert_eq!(run.success(), json!({ "open": 2 }));
+///
+/// let refused = call.tool_failure("github_list_issues", "permission_denied", "denied", "Permission denied: no");
+/// assert_eq!(refused.run(&Plugin).error(), "Permission denied: no");
+/// ```
+#[derive(Clone, Debug)]
+pub struct PluginClient {
+    prefix: String,
+}
+
+impl PluginClient {
+    /// The tools of `plugin`, whose names begin with its name and `_`.
+    #[must_use]
+    pub fn new(plugin: &str) -> Self {
+        PluginClient { prefix: format!("{plugin}_") }
+    }
+
+    /// Calls the tool `{plugin}_{tool}`.
+    ///
+    /// # Errors
+    /// The call was refused, or it failed.
+    pub fn call(&self, tool: &str, params: impl Into<Value>) -> Result<Value, ToolError> {
+        call_tool(&format!("{}{tool}", self.prefix), params)
+    }
+}
+
+/// Calls a tool by its full name.
+///
+/// # Errors
+/// The call was refused, or it failed.
+pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolError> {
+    let data = host::call_tool(tool, &params.into().to_string()).map_err(|failure| ToolError {
+        message: failure.message,
+        status: failure.status,
+        code: failure.code,
+    })?;
+    serde_json::from_str(&data).map_err(|error| ToolError {
+        message: format!("the answer of the tool cannot be read: {error}"),
+        status: "error".to_owned(),
+        code: "bad_result".to_owned(),
+    })
+}
+
+/// A call of another tool that did not succeed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolError {
+    /// Exactly what an LLM would read.
+    pub message: String,
+    /// `error`, `scope_violation` or `permission_denied`; one that you do not know means that nothing was done.
+    pub status: String,
+    /// Why, in the words of the HTTP API: `denied`, `scope`, `limit`, `busy`, `timeout` and others.
+    pub code: String,
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.message.is_empty() { &self.code } else { &self.message })
+    }
+}
+
+impl std::error::Error for ToolError {}
