@@ -2,7 +2,7 @@
 //! becomes of the database the audit stays whole and service resumes by itself.
 
 mod faults;
-mod hosts;
+pub(crate) mod hosts;
 mod load;
 
 use anyhow::{Context, Result, ensure};

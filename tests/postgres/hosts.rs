@@ -11,7 +11,7 @@ use crate::http::keys::listed;
 use crate::world::{World, eventually, text};
 
 /// A host beside the first: a folder of its own, with the master key of the other.
-async fn beside(first: &Server, url: &str) -> Result<Server> {
+pub(crate) async fn beside(first: &Server, url: &str) -> Result<Server> {
     let mut second = server_on(url)?;
     std::fs::create_dir(second.data_dir())?;
     std::fs::copy(first.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
@@ -20,7 +20,7 @@ async fn beside(first: &Server, url: &str) -> Result<Server> {
     Ok(second)
 }
 
-fn api_of(server: &Server, key: &str) -> Result<Api> {
+pub(crate) fn api_of(server: &Server, key: &str) -> Result<Api> {
     Api::new(server.url().context("it runs")?, key)
 }
 

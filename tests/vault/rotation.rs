@@ -10,6 +10,7 @@ use support::Postgres;
 
 use super::Secrets;
 use crate::cli::{parsed, told};
+use crate::postgres::hosts::{api_of, beside};
 use crate::postgres::server_on;
 use crate::tamper::sqlite;
 use crate::world::World;
@@ -184,4 +185,35 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     }
     assert_eq!(secrets.key_versions()?, [2]);
     Ok(())
+}
+
+/// Where a host serves on, it has the key before a record needs it, or nothing is sealed anew.
+#[tokio::test]
+async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let mut secrets = Secrets::in_world(World::on(server_on(&url)?).await?, 3).await?;
+    let mut second = beside(&secrets.world.server, &url).await?;
+    let key = secrets.world.api.key().to_owned();
+    secrets.world.server.stop().await?;
+    assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
+    [stderr]
+    error: other servers use this database, and do not have the key that would be added
+    hint: stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file to all of them, start them anew, and run this again
+    [exit 1]
+    "#);
+    assert_eq!(secrets.key_versions()?, [1]);
+    secrets.world.api = api_of(&second, &key)?;
+    secrets.serve().await?;
+
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--add-only"]).await?.0, Some(0));
+    std::fs::copy(secrets.world.server.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
+    second.restart().await?;
+    secrets.world.api = api_of(&second, &key)?;
+    let (code, report) = parsed(&secrets.world.server, &["vault", "rotate"]).await?;
+    assert_eq!((code, &report["added"], &report["resealed"]), (Some(0), &json!(false), &json!(5)), "{report}");
+    secrets.serve().await?;
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?.0, Some(0));
+    secrets.serve().await?;
+    secrets.open_all().await
 }
