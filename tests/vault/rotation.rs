@@ -85,6 +85,8 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     for arguments in [&["--add-only"][..], &["--add-only"], &["--prune", "--add-only"], &[], &["--prune"]] {
         let answer = told(&secrets.world.server, &[&["vault", "rotate"], arguments].concat()).await?;
         told_of.push(format!("$ {} {:?}\n{answer}", arguments.join(" "), secrets.key_versions()?));
+        let unfinished = told(&secrets.world.server, &["doctor"]).await?;
+        told_of.push(format!("$ doctor\n{unfinished}"));
         secrets.open_all().await?;
     }
     assert_snapshot!(told_of.join("\n"), @r#"
@@ -93,10 +95,18 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     [stderr]
     copy the file to every host of this database and start them; then run `monstrum vault rotate`
     [exit 0]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
+    [exit 1]
     $ --add-only [1, 2]
     [stderr]
     error: 4 records are still sealed with an older key than version 2
     hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
+    [exit 1]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --prune --add-only [1, 2]
     [stderr]
@@ -105,15 +115,25 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     Usage: monstrum vault rotate --prune --data-dir <DIR>
     hint: `monstrum vault rotate --help` shows what there is, with examples
     [exit 2]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
+    [exit 1]
     $  [1, 2]
     records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
     4 of 4 sealed records are sealed anew with version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
+    $ doctor
+    nothing to mend in [home]/data
+    [exit 0]
     $ --prune [2]
     0 of 4 sealed records are sealed anew with version 2
     removed from [home]/data/master.key: version 1
+    [exit 0]
+    $ doctor
+    nothing to mend in [home]/data
     [exit 0]
     "#);
     Ok(())
