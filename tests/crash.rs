@@ -362,9 +362,8 @@ async fn without_its_master_key_a_server_does_not_begin_anew() -> Result<()> {
     std::fs::write(&key, format!("1 {}\n", "5".repeat(64)))?;
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
     assert_snapshot!(refused(&world.server, &[]).await?, @r#"
-    error: the master key cannot be used
-      the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key
-    hint: without its master key a server cannot read its secrets: put back the file of your backup
+    error: [home]/data/master.key: the master key of version 1 is another one than the one that has sealed this database
+    hint: nothing was changed; give the keys that belong to this database, or the database that belongs to them
     "#);
     std::fs::write(&key, kept)?;
     world.server.launch().await?;

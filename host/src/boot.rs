@@ -31,7 +31,9 @@ use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::telemetry::meters;
 
-pub use data::{ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, lost_key_versions};
+pub use data::{
+    ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, connections_of_servers, lost_key_versions,
+};
 
 /// How often the server looks whether the policy in force is that of the database (architecture).
 const POLICY_POLL: Duration = Duration::from_millis(500);

@@ -215,6 +215,12 @@ async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected)
             format!("{}: there is no key of version {version}, which has sealed credentials", settings.master_key);
         found.broken("master key", what, "put it back from a backup, or save those credentials anew");
     }
+    let newest = i64::from(data.vault.key_version());
+    let held: Vec<i64> = data.vault.keys().versions().map(i64::from).filter(|version| *version < newest).collect();
+    if data.store.credential_key_versions().await?.iter().any(|version| held.contains(version)) {
+        let what = format!("{}: credentials are still sealed with a key before version {newest}", settings.master_key);
+        found.weak("master key", what, "stop the server and finish the rotation: monstrum vault rotate");
+    }
     Ok(())
 }
 

@@ -67,6 +67,8 @@ pub enum RotationError {
     Store(#[from] StoreError),
     #[error("{place} cannot be written: it is a variable of the environment")]
     Variable { place: String, next_version: u32 },
+    #[error("other servers use this database, and do not have the key that would be added")]
+    OtherServers,
     #[error("{records} records are still sealed with an older key than version {key_version}")]
     Unfinished { records: u64, key_version: u32 },
     #[error("{records} sealed records do not open, so no key is removed")]
@@ -76,11 +78,13 @@ pub enum RotationError {
 /// Told how many records have been looked at, and how many there are.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Rotates the master key of an open folder.
+/// Rotates the master key of an open folder. Where other servers use the database (`has_others`), nothing is sealed with a key
+/// that this very run adds: they could not open it.
 pub async fn run(
     data: &Data,
     place: &MasterKeyPlace,
     step: Step,
+    has_others: bool,
     progress: Progress<'_>,
 ) -> Result<Report, RotationError> {
     let mut vault = Vault::new(data.vault.keys().clone());
@@ -90,6 +94,9 @@ pub async fn run(
         return Err(RotationError::Unfinished { records: walked.older, key_version: vault.key_version() });
     }
     if step != Step::Prune && walked.older == 0 {
+        if step == Step::Rotate && has_others {
+            return Err(RotationError::OtherServers);
+        }
         vault = Vault::new(add_key(place, &vault)?);
         added = true;
         if step == Step::Rotate {

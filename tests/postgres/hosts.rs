@@ -19,7 +19,7 @@ pub(crate) async fn beside(first: &Server, mut second: Server) -> Result<Server>
     Ok(second)
 }
 
-fn api_of(server: &Server, key: &str) -> Result<Api> {
+pub(crate) fn api_of(server: &Server, key: &str) -> Result<Api> {
     Api::new(server.url().context("it runs")?, key)
 }
 

@@ -216,6 +216,12 @@ impl Postgres {
         PASSWORD
     }
 
+    /// The folder of PostgreSQL's own programs, such as `pg_dump`.
+    #[must_use]
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
     /// Runs SQL as another program would; what it gives, a line a row.
     pub fn sql(&self, database: &str, sql: &str) -> Result<String> {
         let output = self.psql(database, sql)?;
@@ -244,7 +250,7 @@ impl Postgres {
     }
 
     fn program(&self, name: &str) -> Result<Command> {
-        self.program_as_owner(self.programs.join(name))
+        self.program_as_owner(self.programs().join(name))
     }
 
     /// A program run as the owner of the folder, since PostgreSQL refuses to be run by root.

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use support::Server;
+use support::{Postgres, Server};
 use tokio::process::Command;
 
 use super::Secrets;
+use crate::postgres::server_on;
 use crate::world::World;
 
 const GUIDE: &str = include_str!("../../docs/backup.md");
@@ -30,7 +31,7 @@ async fn shell(home: &Path, commands: &str) -> Result<()> {
 /// Loses the data folder, puts the backup in its place by the guide's words, and sees that all of it works.
 async fn restore(secrets: &mut Secrets) -> Result<()> {
     std::fs::remove_dir_all(secrets.world.server.data_dir())?;
-    shell(secrets.world.server.home(), &commands("Restore")?).await?;
+    shell(secrets.world.server.home(), &commands("Restore\n")?).await?;
     secrets.open_all().await
 }
 
@@ -60,6 +61,25 @@ async fn a_copy_of_a_running_server_comes_back_whole() -> Result<()> {
     calls.await??;
     copied?;
     secrets.world.server.stop().await?;
+    restore(&mut secrets).await
+}
+
+#[tokio::test]
+async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let mut secrets = Secrets::in_world(World::on(server_on(&url)?).await?, 3).await?;
+    let small_files = commands("Of a running server")?;
+    let (small_files, _) = small_files.split_once("sqlite3").context("the database comes last")?;
+    let programs = format!("PATH=\"{}:$PATH\"\nMONSTRUM_DATABASE_URL=\"{url}\"\n", postgres.programs().display());
+    let home = secrets.world.server.home().to_owned();
+    shell(&home, &format!("{programs}{small_files}{}", commands("With PostgreSQL")?)).await?;
+    secrets.world.server.stop().await?;
+    let (_, database) = url.split_once("///").context("an address names its database")?;
+    let database = database.split('?').next().unwrap_or_default();
+    postgres.sql("postgres", &format!("drop database {database}"))?;
+    postgres.sql("postgres", &format!("create database {database}"))?;
+    shell(&home, &format!("{programs}{}", commands("Restore with PostgreSQL")?)).await?;
     restore(&mut secrets).await
 }
 

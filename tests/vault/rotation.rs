@@ -10,6 +10,7 @@ use support::Postgres;
 
 use super::Secrets;
 use crate::cli::{parsed, told};
+use crate::postgres::hosts::{api_of, beside};
 use crate::postgres::server_on;
 use crate::tamper::sqlite;
 use crate::world::World;
@@ -84,6 +85,8 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     for arguments in [&["--add-only"][..], &["--add-only"], &["--prune", "--add-only"], &[], &["--prune"]] {
         let answer = told(&secrets.world.server, &[&["vault", "rotate"], arguments].concat()).await?;
         told_of.push(format!("$ {} {:?}\n{answer}", arguments.join(" "), secrets.key_versions()?));
+        let unfinished = told(&secrets.world.server, &["doctor"]).await?;
+        told_of.push(format!("$ doctor\n{unfinished}"));
         secrets.open_all().await?;
     }
     assert_snapshot!(told_of.join("\n"), @r#"
@@ -92,10 +95,18 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     [stderr]
     copy the file to every host of this database and start them; then run `monstrum vault rotate`
     [exit 0]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
+    [exit 1]
     $ --add-only [1, 2]
     [stderr]
     error: 4 records are still sealed with an older key than version 2
     hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
+    [exit 1]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
     [exit 1]
     $ --prune --add-only [1, 2]
     [stderr]
@@ -104,15 +115,25 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     Usage: monstrum vault rotate --prune --data-dir <DIR>
     hint: `monstrum vault rotate --help` shows what there is, with examples
     [exit 2]
+    $ doctor
+    weak: master key: [home]/data/master.key: credentials are still sealed with a key before version 2
+        stop the server and finish the rotation: monstrum vault rotate
+    [exit 1]
     $  [1, 2]
     records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
     4 of 4 sealed records are sealed anew with version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
+    $ doctor
+    nothing to mend in [home]/data
+    [exit 0]
     $ --prune [2]
     0 of 4 sealed records are sealed anew with version 2
     removed from [home]/data/master.key: version 1
+    [exit 0]
+    $ doctor
+    nothing to mend in [home]/data
     [exit 0]
     "#);
     Ok(())
@@ -184,4 +205,35 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     }
     assert_eq!(secrets.key_versions()?, [2]);
     Ok(())
+}
+
+/// Where a host serves on, it has the key before a record needs it, or nothing is sealed anew.
+#[tokio::test]
+async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
+    let postgres = Postgres::start(&["fsync=off"])?;
+    let url = postgres.database()?;
+    let mut secrets = Secrets::in_world(World::on(server_on(&url)?).await?, 3).await?;
+    let mut second = beside(&secrets.world.server, server_on(&url)?).await?;
+    let key = secrets.world.api.key().to_owned();
+    secrets.world.server.stop().await?;
+    assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
+    [stderr]
+    error: other servers use this database, and do not have the key that would be added
+    hint: stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file to all of them, start them anew, and run this again
+    [exit 1]
+    "#);
+    assert_eq!(secrets.key_versions()?, [1]);
+    secrets.world.api = api_of(&second, &key)?;
+    secrets.serve().await?;
+
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--add-only"]).await?.0, Some(0));
+    std::fs::copy(secrets.world.server.data_dir().join("master.key"), second.data_dir().join("master.key"))?;
+    second.restart().await?;
+    secrets.world.api = api_of(&second, &key)?;
+    let (code, report) = parsed(&secrets.world.server, &["vault", "rotate"]).await?;
+    assert_eq!((code, &report["added"], &report["resealed"]), (Some(0), &json!(false), &json!(5)), "{report}");
+    secrets.serve().await?;
+    assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?.0, Some(0));
+    secrets.serve().await?;
+    secrets.open_all().await
 }

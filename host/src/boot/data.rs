@@ -167,6 +167,12 @@ fn missing(place: &MasterKeyPlace) -> DataError {
     DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
 }
 
+/// How many connections servers have to the database of these settings, whatever their folders. Ask before it is opened.
+pub async fn connections_of_servers(settings: &Settings) -> Result<u64, DataError> {
+    let options = place(&canonical(&settings.data_dir)?, settings.database_url.as_ref())?;
+    Ok(Store::connections_of_servers(&options).await?)
+}
+
 /// The versions by which credentials are sealed and that are not among the keys.
 pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
     let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
+use crate::boot::connections_of_servers;
 use crate::config::MasterKeyPlace;
 use crate::rotation::{self, Report, RotationError, Step};
 
@@ -58,14 +59,17 @@ impl Rotate {
             _ => Step::Rotate,
         };
         let settings = options.settings(self.folder)?;
+        // Asked before the database is opened, for afterwards there are connections of our own.
+        let servers = connections_of_servers(&settings).await;
         let data =
             folder::open(&settings, "stop the server first: it would go on with the keys that it has read").await?;
+        let has_others = servers.map_err(|error| Failure::from_error(&error, super::DATABASE_HINT))? > 0;
         let bar = bar();
         let progress = |done, total| {
             bar.set_length(total);
             bar.set_position(done);
         };
-        let rotated = rotation::run(&data, &settings.master_key, step, &progress).await;
+        let rotated = rotation::run(&data, &settings.master_key, step, has_others, &progress).await;
         bar.finish_and_clear();
         data.store.close().await;
         let report = rotated.map_err(|error| failure(&error))?;
@@ -133,6 +137,11 @@ fn failure(error: &RotationError) -> Failure {
             "add a line to it, divided by a comma: `{next_version} $(openssl rand -hex 32)`; then run this again, and start \
              the server with the same text"
         ),
+        RotationError::OtherServers => {
+            "stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file \
+             to all of them, start them anew, and run this again"
+                .to_owned()
+        }
         RotationError::Unfinished { .. } => {
             "an earlier rotation was interrupted: `monstrum vault rotate` finishes it".to_owned()
         }

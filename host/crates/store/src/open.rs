@@ -157,6 +157,18 @@ impl Store {
         opened.await.map_err(|error: StoreError| error.at(&place))
     }
 
+    /// How many connections servers have to the database at present; none where it is a file, which one folder uses. Ask
+    /// before the database is opened: afterwards the process's own connections count as well.
+    pub async fn connections_of_servers(options: &StoreOptions) -> Result<u64, StoreError> {
+        match &options.place {
+            Place::Sqlite(_) => Ok(0),
+            Place::Postgres(address) => {
+                let counted = postgres::connections_of_servers(address, options.limits()).await;
+                counted.map_err(|error| error.at(&address.to_string()))
+            }
+        }
+    }
+
     /// Whether other hosts may use the same database.
     #[must_use]
     pub fn is_shared(&self) -> bool {

@@ -33,6 +33,22 @@ pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db
     Ok(Db::Postgres(Postgres::new(&address.options, limits)))
 }
 
+/// Servers are known by the name that their connections have in the server's list of sessions.
+pub(super) async fn connections_of_servers(address: &PostgresAddress, limits: Limits) -> Result<u64, StoreError> {
+    const COUNT: &str = "select count(*) as value from pg_stat_activity \
+                         where datname = current_database() and application_name = $1";
+    let name = address.options.get_application_name().unwrap_or_default().to_owned();
+    let mut connection = connect(&address.options.clone().application_name("monstrum vault"), limits).await?;
+    let asked = async { sqlx::query(COUNT).bind(name).fetch_one(&mut connection).await };
+    let row = match tokio::time::timeout(limits.statement, asked).await {
+        Ok(row) => row.map_err(of_driver)?,
+        Err(late) => return Err(unavailable("the database did not answer in time", late)),
+    };
+    let count: i64 = row.try_get("value").map_err(of_driver)?;
+    connection.close().await.map_err(of_driver)?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
 /// Texts come from everywhere, so a database that cannot hold them all is found now and not at the first that does not
 /// fit.
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
