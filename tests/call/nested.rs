@@ -247,6 +247,33 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
     Ok(())
 }
 
+/// The parent goes on: what was taken back is the leave to call.
+#[tokio::test]
+async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
+    let (world, caller) = free().await?;
+    world.github.hold();
+    let path = format!("/api/bots/{}/tools/test_caller_call/call", world.bot);
+    let body = json!({"params": {"tool": "test_echo_fetch", "params": {"path": "/slow"}, "times": 2}});
+    let api = world.api.clone();
+    let call = tokio::spawn(async move { api.post(&path, &body).await });
+    world.reached(1).await?;
+    world.rebind(&caller, &json!({"allow_calls": ["test_echo_open"]})).await?;
+    let withdrawn = Instant::now();
+    let (_, answer) = call.await??;
+    assert!(withdrawn.elapsed() < Duration::from_secs(1), "{:?}", withdrawn.elapsed());
+    assert_eq!(
+        (&answer["status"], &answer["data"]["failures"]),
+        (&json!("success"), &json!({"denied": 2})),
+        "{answer}"
+    );
+    // The first was ended, the second never ran; the upstream has seen one.
+    assert_eq!(world.github.requests().len(), 1);
+    let rules: Vec<String> = rows(&world).await?.iter().map(|row| text(&row["rule"]).to_owned()).collect();
+    assert_eq!(rules, ["binding.allow_calls", "binding.allow_calls", ""]);
+    world.github.release();
+    Ok(())
+}
+
 /// Every lane is full of parents, and each of them waits for a child.
 #[tokio::test]
 async fn more_parents_than_lanes_do_not_wait_for_each_other() -> Result<()> {

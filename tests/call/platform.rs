@@ -200,6 +200,10 @@ async fn a_credential_is_checked_as_its_type_declares() -> Result<()> {
 async fn a_check_that_cannot_be_made_is_refused_with_the_manifest() -> Result<()> {
     let server = Server::prepare(&[FUNCTIONS])?;
     let manifest = server.plugins_dir().join(FUNCTIONS).join("monstrum.yaml");
+    let folder = manifest.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
+    let said = told(&server, &["plugin", "validate", &folder]).await?;
+    let functions = said.lines().find(|line| line.trim_start().starts_with("functions ")).unwrap_or_default();
+    assert_snapshot!(functions.trim(), @r#"functions    echo, fetch, fail, spin, crash"#);
     let text_of = std::fs::read_to_string(&manifest)?;
     for (check, why) in [
         ("{ tool: test_functions_put }", "`test_functions_put` is no tool of this manifest"),
@@ -211,7 +215,6 @@ async fn a_check_that_cannot_be_made_is_refused_with_the_manifest() -> Result<()
         ("{ tool: test_functions_get, params: { path: 1 } }", "not what the tool takes: at `/path`: "),
     ] {
         std::fs::write(&manifest, text_of.replace("{ tool: test_functions_get, params: { path: /user } }", check))?;
-        let folder = manifest.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
         let said = told(&server, &["plugin", "validate", &folder]).await?;
         ensure!(said.contains(why), "{check}: {said}");
     }

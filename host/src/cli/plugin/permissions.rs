@@ -20,6 +20,9 @@ pub(super) struct Permissions {
     capabilities: Vec<Capability>,
     /// Globs over tools of other plugins.
     calls: Vec<String>,
+    /// What a root key may call beside the tools.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    functions: Vec<String>,
     egress: Egress,
     credentials: Vec<Credential>,
     tools: Vec<ToolPermission>,
@@ -78,6 +81,7 @@ impl Permissions {
             resource_type: resource_type.id.clone(),
             capabilities: executor.capabilities.clone(),
             calls: executor.calls.clone(),
+            functions: plugin.component.as_ref().map(|component| component.functions().to_vec()).unwrap_or_default(),
             egress: Egress {
                 api_base: config.get("api_base").and_then(Value::as_str).map(str::to_owned),
                 configurable: resource_type.config_schema.iter().any(|field| field.field == "api_base"),
@@ -106,11 +110,12 @@ impl Permissions {
         let mut fields = vec![
             ("may use", words(self.capabilities.iter().map(word))),
             ("may call", words(self.calls.iter().cloned())),
+            ("functions", words(self.functions.iter().cloned())),
             ("may reach", self.egress.sentence()),
             ("credentials", if credentials.is_empty() { "none".to_owned() } else { credentials.join("\n") }),
             ("limits", format!("{fuel} fuel, {memory_mib} MiB, {timeout_s} s a call")),
         ];
-        fields.retain(|(name, value)| *name != "may call" || value != NOTHING);
+        fields.retain(|(name, value)| !matches!(*name, "may call" | "functions") || value != NOTHING);
         output::line("")?;
         output::fields(&fields)?;
         if !self.tools.is_empty() {

@@ -118,7 +118,7 @@ fn faults_of_shape_name_line_and_field() {
     "version: 1.2.3" -> "version: 1.2.3\nnames: x"
         monstrum.yaml:3:1: names: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
     "  icon: star" -> "  icons: star"
-        monstrum.yaml:6:3: resource_type.icons: unknown field, expected one of `id`, `name`, `mode`, `description`, `icon`, `auth_flow`, `tool_discovery`, `tools`, `scope_dimensions`, `auth_methods`, `config_schema`, `credential_schema`
+        monstrum.yaml:6:3: resource_type.icons: unknown field, expected one of `id`, `name`, `mode`, `description`, `icon`, `auth_flow`, `tool_discovery`, `tools`, `scope_dimensions`, `auth_methods`, `config_schema`, `credential_schema`, `credential_check`
     "  icon: star" -> "  icon: [star]"
         monstrum.yaml:6:9: resource_type.icon: expected a string, found a list
     "  icon: star" -> "  icon: star\n  icon: moon"
