@@ -96,7 +96,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
         world.call("nothing", &json!({})).await?;
     }
     assert_snapshot!(told(&world.server, &["audit", "verify"]).await?, @r#"
-    audit chain verified: 3 rows
+    audit chain verified: 5 rows
     [exit 0]
     "#);
     let (code, report) = parsed(&world.server, &["audit", "verify"]).await?;
@@ -104,7 +104,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     assert_json_snapshot!(stable(&report), @r#"
     {
       "valid": true,
-      "rows": 3,
+      "rows": 5,
       "problems": []
     }
     "#);
@@ -127,7 +127,7 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     "#);
     world.server.stop().await?;
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
-    audit chain verified: 3 rows
+    audit chain verified: 7 rows
     [exit 0]
     "#);
     assert_eq!(parsed(&world.server, &offline).await?, (Some(0), report));
@@ -170,7 +170,13 @@ async fn changes_are_listed_with_who_made_them() -> Result<()> {
     admin.role("reader", &["*.read"]).await?;
     let table = told(&world.server, &["audit", "changes"]).await?;
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_snapshot!(table.lines().map(words).collect::<Vec<_>>().join("\n"), @"");
+    assert_snapshot!(table.lines().map(words).collect::<Vec<_>>().join("\n"), @r#"
+    STARTED STATUS CHANGE OBJECT BY KEY MESSAGE
+    [time] success role.create [id 1] admin [id 2]
+    [time] success key.create [id 2] root [id 3]
+    [time] success bot.create [id 4] root [id 3]
+    [exit 0]
+    "#);
     let (code, list) = parsed(&world.server, &["audit", "changes", "--limit", "1"]).await?;
     assert_eq!((code, &list["items"][0]["after"]["name"]), (Some(0), &json!("reader")));
     Ok(())
