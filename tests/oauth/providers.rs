@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use support::{OauthServer, Server};
 
 use super::{Authorizing, PLUGIN};
+use crate::call::plugins::edit;
 use crate::http::Answers;
 
 async fn create(authorizing: &Authorizing, body: Value) -> Result<(u16, Value)> {
@@ -94,5 +95,22 @@ async fn what_is_no_provider_is_refused_by_its_fields() -> Result<()> {
     422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60","request_id":"[id 4]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60"}]}
     422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/token_url: invalid type: integer `7`, expected a string at line 1 column 103","request_id":"[id 5]","errors":[{"path":"/token_url","message":"invalid type: integer `7`, expected a string at line 1 column 103"}]}
     "#);
+    Ok(())
+}
+
+/// What an admin has confirmed is not the manifest's to change afterwards.
+#[tokio::test]
+async fn a_manifest_that_proposes_another_endpoint_moves_nothing() -> Result<()> {
+    let authorizing = Authorizing::with("by-header").await?;
+    let (_, before) = authorizing.api().get("/api/oauth/providers").await?;
+    let folder = authorizing.world.server.plugins_dir().join(PLUGIN);
+    edit(&folder, |manifest| manifest.replace("https://manifest.example/", "https://evil.example/"))?;
+    let (status, entry) = authorizing.api().post(&format!("/api/plugins/{PLUGIN}/reload"), &Value::Null).await?;
+    assert_eq!((status, &entry["status"]), (200, &json!("loaded")), "{entry}");
+    let (_, contract) = authorizing.api().get(&format!("/api/resource-types/{PLUGIN}")).await?;
+    assert!(contract.to_string().contains("https://evil.example/token"), "it is proposed: {contract}");
+    assert_eq!(authorizing.api().get("/api/oauth/providers").await?.1, before);
+    authorizing.authorize().await?;
+    assert_eq!(authorizing.call().await?[0], 200);
     Ok(())
 }

@@ -277,3 +277,32 @@ async fn a_token_that_ends_for_good_is_shown_as_expired() -> Result<()> {
     );
     Ok(())
 }
+
+/// Client secrets, verifiers and tokens are sealed anew with everything else.
+#[tokio::test]
+async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<()> {
+    let mut authorizing = Authorizing::with("by-header").await?;
+    let (callback, cookie) = authorizing.answered().await?;
+    let before = authorizing.world.server.url().context("it runs")?.to_owned();
+    authorizing.world.server.stop().await?;
+    let rotated = authorizing.world.server.command(&["vault", "rotate", "--json"]).await?;
+    ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
+    let report: Value = serde_json::from_slice(&rotated.stdout)?;
+    assert_eq!((&report["key_version"], &report["unreadable"]), (&json!(2), &json!([])), "{report}");
+    // The audit's keys, the client's secret and the verifier.
+    assert_eq!((&report["records"], &report["resealed"]), (&json!(3), &json!(3)), "{report}");
+    authorizing.world.server.launch().await?;
+    authorizing.world.api = authorizing.world.server.api()?;
+    // The provider compares the address to which it has sent the browser; the port is another by now.
+    let callback = callback.replace(&before, authorizing.world.server.url().context("it runs")?);
+    let page = authorizing.open(&callback, Some(&cookie)).await?;
+    ensure!(
+        page.status == 502 && page.text.contains("`invalid_grant`"),
+        "it has come as far as the code: {}",
+        page.text
+    );
+    authorizing.authorize().await?;
+    authorizing.oauth.control(&json!({ "revoke_access": true })).await?;
+    assert_eq!(authorizing.call().await?[0], 200, "refreshed with the secret");
+    Ok(())
+}

@@ -102,7 +102,46 @@ pub fn parse_url(text: &str) -> Result<Url, &'static str> {
 
 #[cfg(test)]
 mod tests {
+    use monstrum_types::UtcMillis;
+    use monstrum_vault::MasterKeys;
+
     use super::*;
+
+    #[test]
+    fn a_secret_that_was_moved_does_not_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let vault = Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap());
+        let mut row = OauthProviderRow {
+            id: OauthProviderId::new(),
+            workspace_id: WorkspaceId::new(),
+            resource_type: "github".parse().unwrap(),
+            client_id: "client".to_owned(),
+            client_secret: None,
+            authorization_url: None,
+            token_url: "https://id.example/token".to_owned(),
+            device_authorization_url: None,
+            scopes: serde_json::json!([]),
+            created_at: UtcMillis(0),
+            updated_at: UtcMillis(0),
+        };
+        assert!(open_secret(&vault, &row).unwrap().is_none(), "a public client");
+        let sealed = seal_secret(&vault, &row, &Secret::new("a client secret".to_owned())).unwrap();
+        row.client_secret = Some(sealed.to_string());
+        assert_eq!(open_secret(&vault, &row).unwrap().unwrap().expose(), "a client secret");
+        for moved in [
+            OauthProviderRow { id: OauthProviderId::new(), ..row.clone() },
+            OauthProviderRow { workspace_id: WorkspaceId::new(), ..row.clone() },
+            OauthProviderRow { resource_type: "jira".parse().unwrap(), ..row.clone() },
+            OauthProviderRow { client_id: "another".to_owned(), ..row.clone() },
+            OauthProviderRow { token_url: "https://evil.example/token".to_owned(), ..row.clone() },
+            OauthProviderRow { device_authorization_url: Some("https://evil.example/".to_owned()), ..row.clone() },
+        ] {
+            assert!(open_secret(&vault, &moved).is_err(), "{moved:?}");
+        }
+        // Where the browser goes is no place for it.
+        let row = OauthProviderRow { authorization_url: Some("https://id.example/a".to_owned()), ..row };
+        assert!(open_secret(&vault, &row).is_ok());
+    }
 
     #[test]
     fn addresses_are_https_or_local() {
