@@ -281,34 +281,28 @@ fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
 enum Grounds {
     Resource(Arc<Resource>),
     /// Without a resource: what the manifest lists under egress, and no credential.
-    Nothing {
-        scope: Box<Scope>,
-        credential: ResourceCredential,
-    },
+    Nothing(Box<(Scope, ResourceCredential)>),
 }
 
 impl Grounds {
     fn of(job: &Job) -> Grounds {
         match &job.resource {
             Some(resource) => Grounds::Resource(Arc::clone(resource)),
-            None => {
-                let scope = Box::new(job.plugin.bare_scope());
-                Grounds::Nothing { scope, credential: ResourceCredential::nothing() }
-            }
+            None => Grounds::Nothing(Box::new((job.plugin.bare_scope(), ResourceCredential::nothing()))),
         }
     }
 
     fn scope(&self) -> &Scope {
         match self {
             Grounds::Resource(resource) => &resource.scope,
-            Grounds::Nothing { scope, .. } => scope,
+            Grounds::Nothing(nothing) => &nothing.0,
         }
     }
 
     fn credential(&self) -> &ResourceCredential {
         match self {
             Grounds::Resource(resource) => resource.credential_source(),
-            Grounds::Nothing { credential, .. } => credential,
+            Grounds::Nothing(nothing) => &nothing.1,
         }
     }
 }

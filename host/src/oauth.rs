@@ -239,7 +239,7 @@ impl Oauth {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2ClientCreds).await?;
         let scopes = scopes(&provider);
         let tokens = self.ask(resource, &provider, &Grant::Client { scopes: &scopes }).await?;
-        self.save(resource, given_for, tokens).await
+        self.save(resource, &given_for, tokens).await
     }
 
     /// Forgets authorizations that ended long ago.
@@ -289,7 +289,7 @@ impl Oauth {
             after: json!({ "method": flow.auth_method, "oauth_flow": flow.id }),
         })?;
         entry.started().await?;
-        let saved = async { self.save(resource, agreed(flow)?, obtain.await?).await }.await;
+        let saved = async { self.save(resource, &agreed(flow)?, obtain.await?).await }.await;
         let outcome = match &saved {
             Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
@@ -302,7 +302,7 @@ impl Oauth {
         saved
     }
 
-    async fn save(&self, resource: &Resource, given_for: GivenFor, tokens: Tokens) -> Result<(), OauthError> {
+    async fn save(&self, resource: &Resource, given_for: &GivenFor, tokens: Tokens) -> Result<(), OauthError> {
         let row = credential_row(&self.vault, resource, given_for, tokens, self.clock.now())?;
         self.store.put_credential(&row).await?;
         self.policy.renew().await?;
@@ -393,13 +393,13 @@ impl Oauth {
 fn credential_row(
     vault: &Vault,
     resource: &Resource,
-    given_for: GivenFor,
+    given_for: &GivenFor,
     tokens: Tokens,
     now: UtcMillis,
 ) -> Result<CredentialRow, VaultError> {
     let mut fields = BTreeMap::from([("access_token".to_owned(), tokens.access_token)]);
     fields.extend(tokens.refresh_token.map(|token| ("refresh_token".to_owned(), token)));
-    let row = new_row(vault, &resource.row, &given_for, &fields, now)?;
+    let row = new_row(vault, &resource.row, given_for, &fields, now)?;
     Ok(CredentialRow { expires_at: tokens.expires_at, ..row })
 }
 

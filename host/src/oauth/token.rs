@@ -133,7 +133,7 @@ impl Provider<'_> {
         let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
         let sent = self.egress.send(&scope, &Anonymous, &RedactorCell::default(), request, until, &nothing_to_do).await;
         let secrets = self.client_secret.into_iter().cloned().chain(form.iter().filter_map(secret_of));
-        members(sent.map_err(TokenError::Unreachable)?, &Redactor::new(secrets.collect::<Vec<_>>()))
+        members(&sent.map_err(TokenError::Unreachable)?, &Redactor::new(secrets.collect::<Vec<_>>()))
     }
 
     fn question(&self, url: &Url, form: &[(&str, &str)], secret_in: SecretIn) -> HttpRequest {
@@ -195,7 +195,7 @@ impl Grant<'_> {
 }
 
 /// The members of an answer that is no error.
-fn members(answer: HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
+fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
     // Gateways put words of their own under `error` when what is behind them is away.
@@ -280,7 +280,7 @@ mod tests {
     fn read(status: u16, body: &Value) -> Result<(String, Option<String>, Option<i64>), String> {
         let answer = HttpResponse { status, body: body.to_string().into_bytes(), ..HttpResponse::default() };
         let redactor = Redactor::new(vec![Secret::new("the-client-secret".to_owned())]);
-        let read = members(answer, &redactor).and_then(|members| Tokens::read(&members, NOW));
+        let read = members(&answer, &redactor).and_then(|members| Tokens::read(&members, NOW));
         read.map_err(|error| error.to_string()).map(|tokens| {
             let refresh_token = tokens.refresh_token.map(|token| token.expose().to_owned());
             (tokens.access_token.expose().to_owned(), refresh_token, tokens.expires_at.map(|end| end.since_ms(NOW)))

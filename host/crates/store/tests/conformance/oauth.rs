@@ -135,7 +135,7 @@ pub(crate) async fn a_provider_is_asked_by_one_host_at_a_time(store: &Store) {
     };
     store.insert_oauth_flow(&pending).await.unwrap();
     assert!(store.due_oauth_flows(NOW.plus_ms(-1), 10).await.unwrap().is_empty());
-    assert_eq!(store.due_oauth_flows(NOW, 10).await.unwrap(), [pending.clone()]);
+    assert_eq!(store.due_oauth_flows(NOW, 10).await.unwrap(), std::slice::from_ref(&pending));
     assert!(store.due_oauth_flows(NOW, 0).await.unwrap().is_empty());
     let next = NOW.plus_ms(5_000);
     assert!(store.claim_oauth_poll(&pending, 10, next).await.unwrap());
