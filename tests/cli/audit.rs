@@ -156,9 +156,9 @@ async fn the_audit_is_verified_with_and_without_the_server() -> Result<()> {
     assert_snapshot!(told(&world.server, &offline).await?, @r#"
      WRITER                                SEQUENCE  PROBLEM
                                            1         line 1 of audit-heads.log is not a head
-     [id 1]  3         audit-heads.log holds no head of this chain
+     [id 1]  7         audit-heads.log holds no head of this chain
     [stderr]
-    error: the audit is not as it was written: 2 problems in 3 rows
+    error: the audit is not as it was written: 2 problems in 7 rows
     hint: keep a copy of the data folder, and compare it with a backup from before
     [exit 1]
     "#);
