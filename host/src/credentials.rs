@@ -49,9 +49,14 @@ pub struct Issuer {
 }
 
 impl Issuer {
+    /// The provider of this row.
+    pub fn of(provider: &OauthProviderRow) -> Issuer {
+        Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
+    }
+
     /// Whether the provider of this row is it.
     pub fn is(&self, provider: &OauthProviderRow) -> bool {
-        self.token_url == provider.token_url && self.client_id == provider.client_id
+        *self == Issuer::of(provider)
     }
 }
 
@@ -75,8 +80,7 @@ impl GivenFor {
 
     /// The same of a credential that this provider issues. All that it brings is secret, whatever the contract says.
     pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
-        let issuer = Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() };
-        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(issuer), ..self }
+        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
     }
 
     /// What the contract and configuration of `resource` say now about the method of this credential.
@@ -188,6 +192,15 @@ impl HeldCredential {
     /// Whether it was made from this very row.
     pub fn is_of(&self, row: &CredentialRow) -> bool {
         self.row == *row
+    }
+
+    /// Whether it can be refreshed when it ends, `issuer` being who issues the tokens of its type at present. Where that is
+    /// another by now, or has refused this host, a person has to see to it.
+    pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
+        match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
+            Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
+            None => true,
+        }
     }
 
     /// `None` where the record cannot be opened: another key, or an edited row.

@@ -351,8 +351,7 @@ impl Oauth {
     /// is the key that has started it: what is taken from a key takes along what it has begun.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
-        let mut keys = snapshot.keys().filter(|key| key.id == flow.key_id);
-        if !keys.any(|key| key.administers(flow.workspace_id)) {
+        if !snapshot.key_of_id(flow.key_id).is_some_and(|key| key.administers(flow.workspace_id)) {
             return Err(OauthError::Changed);
         }
         let resource = snapshot.resource(flow.workspace_id, flow.resource_id).ok_or(OauthError::Changed)?;

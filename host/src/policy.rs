@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::credentials::{HeldCredential, Refresher, ResourceCredential};
+use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
 use crate::key_uses::LastUse;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 
@@ -141,6 +141,8 @@ pub struct Snapshot {
     bots: HashMap<BotId, Arc<Bot>>,
     bots_by_name: HashMap<(WorkspaceId, String), BotId>,
     resources: HashMap<ResourceId, Arc<Resource>>,
+    /// Who issues the tokens of a type in a workspace.
+    issuers: HashMap<(WorkspaceId, ResourceTypeId), Issuer>,
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
 }
@@ -206,6 +208,16 @@ impl Snapshot {
     /// Every resource whose plugin serves.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.values()
+    }
+
+    /// Who issues the tokens for a resource at present.
+    pub fn issuer(&self, resource: &ResourceRow) -> Option<&Issuer> {
+        self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()))
+    }
+
+    /// A key, whatever its text is at present.
+    pub fn key_of_id(&self, id: KeyId) -> Option<&Key> {
+        self.key_hash(id).and_then(|hash| self.key(hash))
     }
 
     /// The plugin that serves a resource type.
@@ -312,6 +324,11 @@ fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, befo
             snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), Arc::clone(tool)));
         }
     }
+    snapshot.issuers = rows
+        .oauth_providers
+        .iter()
+        .map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)))
+        .collect();
     let mut credentials: HashMap<ResourceId, _> =
         rows.credentials.into_iter().map(|credential| (credential.resource_id, credential)).collect();
     for row in rows.resources {

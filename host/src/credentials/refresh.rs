@@ -105,14 +105,9 @@ impl Refresher {
         task.await.unwrap_or(Err(CredentialState::Unavailable))
     }
 
-    /// Whether a credential that may be used now can be refreshed when it ends. Where its provider was deleted, is another
-    /// by now or has refused this host, a person has to see to it.
-    pub async fn can_go_on(&self, row: &CredentialRow) -> Result<bool, StoreError> {
-        let given_for: Option<GivenFor> = serde_json::from_value(row.given_for.clone()).ok();
-        let Some(GivenFor { resource_type, oauth: Some(issuer), .. }) = given_for else { return Ok(true) };
-        let provider = self.store.oauth_provider_of_type(row.workspace_id, &resource_type).await?;
-        let is_known = provider.is_some_and(|provider| issuer.is(&provider));
-        Ok(is_known && !self.refused().contains(&row.resource_id))
+    /// Whether the provider has refused this host the last time that it asked for this resource.
+    pub(super) fn is_refused(&self, resource: ResourceId) -> bool {
+        self.refused().contains(&resource)
     }
 
     fn refused(&self) -> std::sync::MutexGuard<'_, HashSet<ResourceId>> {

@@ -318,7 +318,7 @@ pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<Creden
         let source = resource.credential_source();
         let Some(held) = &resource.credential else { return Ok(None) };
         let mut state = source.status();
-        if state == CredentialState::Ready && !app.refresher.can_go_on(&held.row).await? {
+        if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
             state = CredentialState::NeedsAuthorization;
         }
         return Ok(Some(CredentialMetadata {

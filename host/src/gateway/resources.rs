@@ -124,7 +124,7 @@ pub async fn create(
         app.store.insert_resource(&row).await?;
         Ok(app.changed().await?)
     };
-    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&shown(&app, row.clone()).await?);
+    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&Resource::from(row.clone()));
     change.made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(shown(&app, row).await?)))
 }
@@ -174,7 +174,7 @@ pub async fn update(
         configures(&caller)?;
     }
     let mut row = resource(&app, &caller, id).await?;
-    let before = shown(&app, row.clone()).await?;
+    let before = Resource::from(row.clone());
     let mut faults = Faults::default();
     let is_renamed = change.name.is_some();
     if let Some(name) = change.name {
@@ -207,7 +207,7 @@ pub async fn update(
         Ok(app.changed().await?)
     };
     let change = Change::new("resource.update", &id).of_resource(id).from(&before);
-    change.to(&shown(&app, row.clone()).await?).made(&app, &caller, made).await?;
+    change.to(&Resource::from(row.clone())).made(&app, &caller, made).await?;
     Ok(Json(shown(&app, row).await?))
 }
 
@@ -224,7 +224,7 @@ pub async fn delete(
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
         caller.admin()?;
     }
-    let before = shown(&app, resource(&app, &caller, id).await?).await?;
+    let before = Resource::from(resource(&app, &caller, id).await?);
     let made = async {
         if !app.store.delete_resource(caller.workspace, id).await? {
             return Err(Problem::not_found("resource"));
@@ -248,16 +248,23 @@ pub async fn resource(app: &App, caller: &Caller, id: ResourceId) -> Result<Reso
 
 async fn shown(app: &App, row: ResourceRow) -> Result<Resource, Problem> {
     let credential = credential_of(app, &row).await?;
-    Ok(Resource {
-        id: row.id,
-        resource_type: row.resource_type,
-        name: row.name,
-        config: row.config,
-        network: row.network,
-        credential,
-        created_at: row.created_at,
-        updated_at: row.updated_at,
-    })
+    Ok(Resource { credential, ..Resource::from(row) })
+}
+
+/// Without its credential, whose state follows from what is changed and is not known before.
+impl From<ResourceRow> for Resource {
+    fn from(row: ResourceRow) -> Self {
+        Resource {
+            id: row.id,
+            resource_type: row.resource_type,
+            name: row.name,
+            config: row.config,
+            network: row.network,
+            credential: None,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
+    }
 }
 
 /// Whether the name of a resource is a part of the names of its tools.

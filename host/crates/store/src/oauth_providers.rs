@@ -32,6 +32,7 @@ macro_rules! columns {
     };
 }
 
+pub(crate) const ALL: &str = concat!("select ", columns!(), " from oauth_providers order by id");
 const INSERT: &str =
     concat!("insert into oauth_providers (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
 const BY_ID: &str = concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id = $2");
@@ -74,7 +75,7 @@ impl Store {
             row.created_at,
             row.updated_at,
         ];
-        self.db.run(INSERT, args).await?;
+        self.change(INSERT, args).await?;
         Ok(())
     }
 
@@ -123,12 +124,12 @@ impl Store {
             row.updated_at,
             before,
         ];
-        Ok(self.db.run(sql, args).await? > 0)
+        Ok(self.change(sql, args).await? > 0)
     }
 
     /// Deletes a provider with the authorizations that are under way; whether there was one.
     pub async fn delete_oauth_provider(&self, workspace: WorkspaceId, id: OauthProviderId) -> Result<bool, StoreError> {
         let sql = "delete from oauth_providers where workspace_id = $1 and id = $2";
-        Ok(self.db.run(sql, args![workspace, id]).await? > 0)
+        self.delete(sql, args![workspace, id]).await
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::db::{Arg, Session, args};
 use crate::{
-    BindingRow, BotRow, CredentialRow, KeyRow, ResourceRow, RoleRow, Store, StoreError, WorkspaceRow, bindings, bots,
-    credentials, keys, resources, roles, workspaces,
+    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, ResourceRow, RoleRow, Store, StoreError, WorkspaceRow,
+    bindings, bots, credentials, keys, oauth_providers, resources, roles, workspaces,
 };
 
 /// Everything that decides about calls, as it stood at one moment.
@@ -19,6 +19,8 @@ pub struct PolicyRows {
     pub resources: Vec<ResourceRow>,
     /// All credentials, sealed.
     pub credentials: Vec<CredentialRow>,
+    /// All OAuth providers.
+    pub oauth_providers: Vec<OauthProviderRow>,
     /// All roles.
     pub roles: Vec<RoleRow>,
     /// All bots.
@@ -46,6 +48,7 @@ impl Store {
             keys: session.all(keys::ALL, args![]).await?,
             resources: session.all(resources::ALL, args![]).await?,
             credentials: session.all(credentials::ALL, args![]).await?,
+            oauth_providers: session.all(oauth_providers::ALL, args![]).await?,
             roles: session.all(roles::ALL, args![]).await?,
             bots: session.all(bots::ALL, args![]).await?,
             bindings: session.all(bindings::ALL, args![]).await?,

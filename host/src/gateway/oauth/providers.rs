@@ -151,7 +151,10 @@ pub async fn create(
     };
     check(&row, new.client_secret.as_ref())?;
     row.client_secret = sealed(&app, &row, new.client_secret.as_ref())?;
-    let made = async { Ok(app.store.insert_oauth_provider(&row).await?) };
+    let made = async {
+        app.store.insert_oauth_provider(&row).await?;
+        Ok(app.changed().await?)
+    };
     let change = Change::new("oauth_provider.create", &row.id).to(&OauthProvider::from(row.clone()));
     change.made(&app, &caller, made).await?;
     Ok((StatusCode::CREATED, Json(row.into())))
@@ -192,11 +195,10 @@ pub async fn update(
         None => {}
     }
     let made = async {
-        if app.store.update_oauth_provider(&row, before.updated_at).await? {
-            Ok(())
-        } else {
-            Err(Problem::changed_meanwhile())
+        if !app.store.update_oauth_provider(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
         }
+        Ok(app.changed().await?)
     };
     let change = Change::new("oauth_provider.update", &id).from(&OauthProvider::from(before.clone()));
     change.to(&OauthProvider::from(row.clone())).made(&app, &caller, made).await?;
@@ -214,8 +216,12 @@ pub async fn delete(
     caller.admin()?;
     let absent = || Problem::not_found("OAuth provider");
     let before = app.store.oauth_provider(caller.workspace, id).await?.ok_or_else(absent)?;
-    let made =
-        async { if app.store.delete_oauth_provider(caller.workspace, id).await? { Ok(()) } else { Err(absent()) } };
+    let made = async {
+        if !app.store.delete_oauth_provider(caller.workspace, id).await? {
+            return Err(absent());
+        }
+        Ok(app.changed().await?)
+    };
     let change = Change::new("oauth_provider.delete", &id).from(&OauthProvider::from(before));
     change.made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)

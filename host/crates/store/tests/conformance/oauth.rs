@@ -80,9 +80,15 @@ pub(crate) async fn providers_come_and_go(store: &Store) {
     let github = "github".parse().unwrap();
     assert_eq!(store.oauth_provider_of_type(theirs, &github).await.unwrap(), Some(there));
     assert_eq!(store.oauth_providers(ours, &Page::first(50)).await.unwrap().items, [row.clone(), other]);
+    // They are a part of the policy: who issues a token says whether it can go on.
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.oauth_providers.len(), 3);
+    assert!(snapshot.oauth_providers.contains(&row));
     assert!(!store.delete_oauth_provider(theirs, row.id).await.unwrap());
+    assert_eq!(store.generation().await.unwrap(), snapshot.generation, "nothing was deleted");
     assert!(store.delete_oauth_provider(ours, row.id).await.unwrap());
     assert!(!store.delete_oauth_provider(ours, row.id).await.unwrap());
+    assert_eq!(store.generation().await.unwrap(), snapshot.generation + 1);
 }
 
 pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
