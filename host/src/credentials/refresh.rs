@@ -305,3 +305,62 @@ impl Refresher {
         Ok(Attempt::Failed(state))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use monstrum_egress::EgressOptions;
+    use monstrum_store::{DEFAULT_WORKSPACE, ResourceRow, StoreOptions};
+    use monstrum_types::SystemClock;
+    use monstrum_vault::MasterKeys;
+    use serde_json::json;
+
+    use super::super::new_row;
+    use super::*;
+
+    fn given_for(origin: &str) -> GivenFor {
+        let given_for = json!({
+            "resource_type": "github", "auth_method": "oauth2_auth_code", "audience": [origin],
+            "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
+        });
+        serde_json::from_value(given_for).unwrap()
+    }
+
+    /// What was saved for another audience in the meantime is not sent by the rules of the one before.
+    #[tokio::test]
+    async fn what_was_given_for_something_else_is_no_newer_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
+        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
+        let now = SystemClock.now();
+        let resource = ResourceRow {
+            id: ResourceId::new(),
+            workspace_id: workspace,
+            resource_type: "github".parse().unwrap(),
+            name: "r".to_owned(),
+            config: json!({}),
+            network: json!({}),
+            created_at: now,
+            updated_at: now,
+        };
+        store.insert_resource(&resource).await.unwrap();
+        let (here, there) = (given_for("https://here.example"), given_for("https://there.example"));
+        let fields = BTreeMap::from([("access_token".to_owned(), Secret::new("the newer token".to_owned()))]);
+        store.put_credential(&new_row(&vault, &resource, &there, &fields, now).unwrap()).await.unwrap();
+        let egress = Egress::new(EgressOptions::default());
+        let refresher = Arc::new(Refresher::new(store, vault, egress, Arc::new(SystemClock)));
+        let refreshed = async |given_for: GivenFor| {
+            let target = RefreshTarget {
+                workspace,
+                resource: resource.id,
+                resource_type: resource.resource_type.clone(),
+                network: Network::default(),
+                given_for,
+            };
+            let refreshed = refresher.refresh(target, Some(Secret::new("the stale token".to_owned()))).await;
+            refreshed.map(|refreshed| refreshed.fields["access_token"].expose().to_owned())
+        };
+        assert_eq!(refreshed(here).await, Err(CredentialState::Unavailable));
+        assert_eq!(refreshed(there).await, Ok("the newer token".to_owned()));
+    }
+}

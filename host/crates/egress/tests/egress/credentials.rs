@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use monstrum_egress::{CredentialState, RedactorCell};
 use monstrum_manifest::{BodyRule, InjectRule, PathRule};
-use monstrum_types::{FailureCode, Secret};
+use monstrum_types::{Failure, FailureCode, Secret};
 
 use crate::support::{Call, NOW, Server, TOKEN, answer, basic, header, ok, query};
 
@@ -230,6 +230,37 @@ async fn a_token_about_to_expire_is_refreshed_first() {
         assert_eq!(call.source.refreshes.load(Ordering::SeqCst), refreshes, "{left_ms}");
         let token = if refreshes == 1 { "fresh-token" } else { TOKEN };
         assert_eq!(server.seen()[0].header("authorization"), Some(format!("Bearer {token}").as_str()), "{left_ms}");
+    }
+}
+
+/// What is asked for a newer token goes out, too.
+#[tokio::test]
+async fn nobody_is_asked_for_a_token_before_the_call_is_announced() {
+    let server = Server::start(|_| ok("")).await;
+    let mut call = Call::new(&server.url(), "/x");
+    call.refresh_into("fresh-token");
+    call.credential.expires_at = Some(NOW);
+    call.announcement = Err(Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"));
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Unavailable, false));
+    assert_eq!(call.source.refreshes.load(Ordering::SeqCst), 0);
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_refresh_that_fails_for_now_spoils_no_token_that_is_good() {
+    for (left_ms, state, is_sent) in [
+        (1, CredentialState::Unavailable, true),
+        (0, CredentialState::Unavailable, false),
+        (1, CredentialState::NeedsAuthorization, false),
+    ] {
+        let server = Server::start(|_| ok("")).await;
+        let mut call = Call::new(&server.url(), "/x");
+        call.credential.refreshable = true;
+        call.credential.expires_at = Some(NOW.plus_ms(left_ms));
+        call.source.refreshed = Err(state);
+        assert_eq!(call.send().await.is_ok(), is_sent, "{left_ms} {state:?}");
+        assert_eq!(server.seen().len(), usize::from(is_sent), "{left_ms} {state:?}");
     }
 }
 
