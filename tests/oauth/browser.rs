@@ -110,10 +110,14 @@ async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     let (callback, cookie) = authorizing.answered().await?;
     let (_, other) = authorizing.answered().await?;
+    // Under the right name, for whoever can read the flow's id somewhere.
+    let (name, _) = cookie.split_once('=').context("a pair")?;
+    let guessed = format!("{name}={}", "A".repeat(43));
     let mut seen = Vec::new();
     for (what, url, cookie) in [
         ("no cookie", callback.clone(), None),
         ("the cookie of another authorization", callback.clone(), Some(other.as_str())),
+        ("a cookie that was guessed", callback.clone(), Some(guessed.as_str())),
         ("another state", with_query(&callback, "state", "x")?, Some(cookie.as_str())),
         ("no state", callback.split('?').next().unwrap_or_default().to_owned(), Some(cookie.as_str())),
         ("as it should be", callback.clone(), Some(cookie.as_str())),
@@ -126,6 +130,7 @@ async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
         [
             "no cookie: 400",
             "the cookie of another authorization: 400",
+            "a cookie that was guessed: 400",
             "another state: 400",
             "no state: 400",
             "as it should be: 200",
