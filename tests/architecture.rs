@@ -35,8 +35,13 @@ const LAYERS: &[(&[&str], bool)] = &[
 ];
 
 /// The crates in layers; those of one layer never use each other.
-const CRATES: &[&[&str]] =
-    &[&["types"], &["manifest"], &["guardian", "vault", "store", "package"], &["egress", "runtime"], &["host"]];
+const CRATES: &[&[&str]] = &[
+    &["types"],
+    &["manifest"],
+    &["guardian", "vault", "store", "package"],
+    &["egress", "runtime", "sandbox"],
+    &["host"],
+];
 
 /// Libraries that only some places may know.
 const LIBRARIES: &[(&str, &[&str])] = &[

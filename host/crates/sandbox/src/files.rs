@@ -1,0 +1,57 @@
+//! Files of a sandbox, as seen from inside of it.
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use serde::Serialize;
+
+use crate::error::SandboxError;
+
+/// The folder that stays. Every path of the file functions is absolute and beneath it, or relative to it.
+pub const WORKSPACE: &str = "/workspace";
+/// The largest file that is read or written whole. Larger ones are streamed.
+pub const FILE_BYTES_MAX: usize = 16 << 20;
+/// Most entries of one listing.
+pub const LIST_ENTRIES_MAX: usize = 10_000;
+/// The longest path, the limit of Linux.
+pub const PATH_BYTES_MAX: usize = 4096;
+
+/// What an entry of a folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    File,
+    Directory,
+    /// A link, a pipe, a socket: what is never followed nor opened.
+    Other,
+}
+
+/// One entry. A name that is not UTF-8 is not listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    pub name: String,
+    /// Absolute, inside the sandbox.
+    pub path: String,
+    pub kind: EntryKind,
+    pub size: u64,
+    /// UTC milliseconds.
+    pub modified_ms: i64,
+}
+
+/// What an archive may hold. What is beyond ends the stream with [`SandboxError::Exhausted`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArchiveLimits {
+    pub depth_max: usize,
+    pub entries_max: usize,
+    /// Of all files before compression, and of the archive.
+    pub bytes_max: u64,
+}
+
+impl Default for ArchiveLimits {
+    /// A checkout with its dependencies fits; a hostile tree does not run for ever.
+    fn default() -> Self {
+        ArchiveLimits { depth_max: 64, entries_max: 100_000, bytes_max: 4 << 30 }
+    }
+}
+
+/// Bytes as they come. An error ends it: what came before is then not the whole.
+pub type ByteStream = BoxStream<'static, Result<Bytes, SandboxError>>;

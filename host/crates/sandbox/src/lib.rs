@@ -1,0 +1,21 @@
+//! A Linux machine for each conversation.
+//!
+//! [`SandboxProvider`] is what the rest of the product knows: it cannot tell one provider from another but by what
+//! [`Capabilities`] say. Which sandbox belongs to whom, and when one is stopped or deleted, is not decided here.
+
+mod error;
+mod exec;
+mod files;
+mod provider;
+
+pub use error::SandboxError;
+pub use exec::{
+    Chunk, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream,
+    Termination,
+};
+pub use files::{
+    ArchiveLimits, ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, LIST_ENTRIES_MAX, PATH_BYTES_MAX, WORKSPACE,
+};
+pub use provider::{
+    Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, SandboxProvider, Spec, State,
+};
