@@ -3,5 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything else has begun: what becomes the launcher of sandboxes has one thread, and nothing in memory.
+    #[cfg(target_os = "linux")]
+    monstrum_sandbox::run_if_launcher();
     monstrum_host::cli::main()
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
@@ -16,7 +16,7 @@ pub const LIST_ENTRIES_MAX: usize = 10_000;
 pub const PATH_BYTES_MAX: usize = 4096;
 
 /// What an entry of a folder is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
     File,
@@ -38,7 +38,7 @@ pub struct FileEntry {
 }
 
 /// What an archive may hold. What is beyond ends the stream with [`SandboxError::Exhausted`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
     pub depth_max: usize,
     pub entries_max: usize,

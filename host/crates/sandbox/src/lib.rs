@@ -3,11 +3,15 @@
 //! [`SandboxProvider`] is what the rest of the product knows: it cannot tell one provider from another but by what
 //! [`Capabilities`] say. Which sandbox belongs to whom, and when one is stopped or deleted, is not decided here.
 
+#[cfg(target_os = "linux")]
+mod embedded;
 mod error;
 mod exec;
 mod files;
 mod provider;
 
+#[cfg(target_os = "linux")]
+pub use embedded::{Embedded, EmbeddedOptions, run_if_launcher};
 pub use error::SandboxError;
 pub use exec::{
     Chunk, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream,

@@ -1,0 +1,344 @@
+//! The default provider: sandboxes out of what every Linux has, without a daemon.
+//!
+//! ```text
+//! host ── launcher ── keeper ── init ── commands
+//!            (of all)   (of one sandbox: namespaces, mounts, control groups)
+//! ```
+//!
+//! The host speaks with the init of each sandbox directly; the launcher only starts them, and a keeper only ends one. What
+//! stays of a sandbox is one file, `boxes/{name}` below the provider's folder.
+
+mod cgroups;
+mod control;
+mod exec;
+mod files;
+mod hardening;
+mod ids;
+mod images;
+mod init;
+mod launcher;
+mod mounts;
+mod provider;
+mod running;
+mod sys;
+mod template;
+mod wire;
+mod worker;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::io::unix::AsyncFd;
+use tokio::process::{Child, Command};
+
+use crate::embedded::cgroups::Cgroups;
+use crate::embedded::ids::Ids;
+use crate::embedded::images::Images;
+use crate::embedded::running::{Running, Sockets};
+use crate::embedded::template::Template;
+use crate::embedded::wire::Launch;
+use crate::error::SandboxError;
+use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
+
+pub use launcher::run_if_launcher;
+
+/// How rows name this provider.
+const NAME: &str = "embedded";
+/// The file that tells the groups of this server from those of another one.
+const TAG_FILE: &str = "tag";
+
+/// Where and out of what sandboxes are made.
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// The provider's own folder, which nobody else uses.
+    pub folder: PathBuf,
+    /// A program whose `main` begins with [`run_if_launcher`].
+    pub program: PathBuf,
+}
+
+impl EmbeddedOptions {
+    /// In `folder`, by this very program.
+    pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
+        EmbeddedOptions { folder: folder.into(), program: "/proc/self/exe".into() }
+    }
+}
+
+/// The provider.
+pub struct Embedded {
+    options: EmbeddedOptions,
+    template: Template,
+    capabilities: Capabilities,
+    cgroups: Cgroups,
+    images: Images,
+    ids: Ids,
+    launcher: tokio::sync::Mutex<Option<Launcher>>,
+    boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
+}
+
+/// The place of one sandbox, which it has from its first call on.
+#[derive(Default)]
+struct Slot {
+    /// Held while it is created, resumed, stopped or deleted.
+    changing: tokio::sync::Mutex<()>,
+    running: Mutex<Option<Arc<Running>>>,
+}
+
+impl Slot {
+    fn running(&self) -> Option<Arc<Running>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().filter(|running| !running.control.is_gone()).cloned()
+    }
+
+    fn take(&self) -> Option<Arc<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends what runs in it, and waits for what has ended by itself.
+    async fn end(&self) -> Result<(), SandboxError> {
+        let Some(running) = self.take() else { return Ok(()) };
+        let ended = running.end().await;
+        if ended.is_err() {
+            *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        }
+        ended
+    }
+}
+
+/// The process that starts sandboxes.
+struct Launcher {
+    socket: AsyncFd<OwnedFd>,
+    /// It ends with its socket.
+    _process: Child,
+}
+
+impl Launcher {
+    fn start(program: &Path) -> io::Result<Launcher> {
+        let (ours, theirs) = wire::pair()?;
+        let process = Command::new(program)
+            .arg0(launcher::ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Launcher { socket: sys::watched(ours)?, _process: process })
+    }
+}
+
+impl Embedded {
+    /// The provider in a folder, if this machine can do what it needs. Ends and removes what an earlier life has left.
+    pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
+        let own = options.clone();
+        let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
+        let Prepared { template, cgroups, images, tag } = prepared.expect("preparing does not panic")?;
+        let capabilities = Capabilities {
+            system: template.system.clone(),
+            programs: template.programs.clone(),
+            networks: vec![Network::None],
+            can_install_system_packages: template.usr.is_none(),
+            degraded: degraded(&cgroups),
+        };
+        Ok(Embedded {
+            options,
+            template,
+            capabilities,
+            cgroups,
+            images,
+            ids: Ids::of(&tag),
+            launcher: tokio::sync::Mutex::default(),
+            boxes: Mutex::default(),
+        })
+    }
+
+    fn slot(&self, name: &SandboxName) -> Arc<Slot> {
+        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(boxes.entry(name.clone()).or_default())
+    }
+
+    /// Forgets the place of a sandbox that is gone, if nobody waits for it.
+    fn forget(&self, name: &SandboxName, slot: Arc<Slot>) {
+        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(slot);
+        if boxes.get(name).is_some_and(|slot| Arc::strong_count(slot) == 1) {
+            boxes.remove(name);
+        }
+    }
+
+    fn running(&self, name: &SandboxName) -> Result<Arc<Running>, SandboxError> {
+        let slot = self.slot(name);
+        let running = slot.running();
+        if running.is_none() && !self.images.of(name.as_str()).exists() {
+            self.forget(name, slot);
+            return Err(SandboxError::NotFound("there is no such sandbox".to_owned()));
+        }
+        running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
+    }
+
+    async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
+        if spec.network != Network::None {
+            return Err(SandboxError::Unsupported("this provider gives no network".to_owned()));
+        }
+        let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
+        let ids = self.ids.take().ok_or_else(exhausted)?;
+        let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
+        let (cgroups, folder, limits) = (self.cgroups.clone(), name.to_string(), spec.limits);
+        let group = tokio::task::spawn_blocking(move || cgroups.create(&folder, &limits)).await;
+        let group = group.expect("making groups does not panic").map_err(failed)?;
+        let launch = Launch {
+            image: self.images.of(name.as_str()),
+            template: self.template.root.clone(),
+            usr: self.template.usr.clone(),
+            stage: self.options.folder.join("stage"),
+            id_base: ids.base,
+            tmp_mib: spec.limits.tmp_mib,
+            groups_of_init: group.groups_of_init.clone(),
+            groups: group.groups.clone(),
+        };
+        let sockets = Sockets::new().map_err(failed)?;
+        self.launch(&launch, &sockets).await.map_err(failed)?;
+        let running = Running::begin(sockets, group, ids).await?;
+        running.probe().await?;
+        tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
+        Ok(running)
+    }
+
+    /// Hands a sandbox to the launcher, a fresh one if the last has ended.
+    async fn launch(&self, launch: &Launch, sockets: &Sockets) -> io::Result<()> {
+        let mut launcher = self.launcher.lock().await;
+        let beside: Vec<_> = sockets.launched.iter().map(AsFd::as_fd).collect();
+        if let Some(present) = launcher.as_ref()
+            && control::send(&present.socket, launch, &[], &beside).await.is_ok()
+        {
+            return Ok(());
+        }
+        let fresh = Launcher::start(&self.options.program)?;
+        let sent = control::send(&fresh.socket, launch, &[], &beside).await;
+        *launcher = Some(fresh);
+        Ok(sent?)
+    }
+
+    async fn ensure(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError> {
+        check(&spec.limits)?;
+        let slot = self.slot(name);
+        let _one_at_a_time = slot.changing.lock().await;
+        if slot.running().is_some() {
+            return Ok(Ensured::AlreadyRunning);
+        }
+        // One that ended by itself may not have let go of its image.
+        slot.end().await?;
+        let is_there = self.images.of(name.as_str()).exists();
+        if !is_there {
+            let (images, own, mib) = (self.images.clone(), name.to_string(), spec.limits.disk_mib);
+            let made = tokio::task::spawn_blocking(move || images.create(&own, mib)).await;
+            let made = made.expect("making an image does not panic");
+            made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
+        }
+        let begun = self.begin(name, spec).await;
+        if begun.is_err() && !is_there {
+            // Nothing was in it, so nothing is lost; and what does not work is not kept.
+            self.remove(name).await?;
+        }
+        *slot.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun?);
+        Ok(if is_there { Ensured::Resumed } else { Ensured::Created })
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let (images, own) = (self.images.clone(), name.to_string());
+        let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
+        let removed = removed.expect("removing an image does not panic");
+        removed.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not removed: {error}")))
+    }
+
+    fn look(&self, name: &SandboxName) -> Option<Inspection> {
+        if !self.images.of(name.as_str()).exists() {
+            return None;
+        }
+        let slot = self.slot(name);
+        let running = slot.running();
+        let execs = running.as_ref().map_or(0, |running| running.execs());
+        let state = match running {
+            _ if slot.changing.try_lock().is_err() => State::Changing,
+            Some(_) => State::Running,
+            None => State::Stopped,
+        };
+        Some(Inspection { name: name.clone(), state, execs })
+    }
+}
+
+/// What is made once for all sandboxes.
+struct Prepared {
+    template: Template,
+    cgroups: Cgroups,
+    images: Images,
+    tag: String,
+}
+
+fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
+    let not_ready = |why: String| SandboxError::Unavailable(format!("sandboxes cannot run here: {why}"));
+    if !rustix::process::geteuid().is_root() {
+        let why = "the server does not run as root; `monstrum sandbox doctor` says what else is missing";
+        return Err(not_ready(why.to_owned()));
+    }
+    let failed = |error: io::Error| not_ready(format!("{}: {error}", options.folder.display()));
+    fs::create_dir_all(options.folder.join("stage")).map_err(failed)?;
+    fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    if images::mkfs().is_none() {
+        return Err(not_ready("mkfs.ext4 is not installed (Debian package e2fsprogs)".to_owned()));
+    }
+    let tag = tag(&options.folder).map_err(failed)?;
+    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?;
+    cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
+    let images = Images::open(&options.folder).map_err(failed)?;
+    let template = template::default_template(&options.folder).map_err(failed)?;
+    Ok(Prepared { template, cgroups, images, tag })
+}
+
+fn tag(folder: &Path) -> io::Result<String> {
+    let file = folder.join(TAG_FILE);
+    match fs::read_to_string(&file) {
+        Ok(tag) if tag.len() == 8 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) => return Ok(tag),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut random = [0; 4];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let tag = hex::encode(random);
+    fs::write(&file, &tag)?;
+    Ok(tag)
+}
+
+fn degraded(cgroups: &Cgroups) -> Vec<Degraded> {
+    let mut degraded = Vec::new();
+    if !cgroups.has_cpu() {
+        degraded.push(Degraded {
+            limit: "cpu".to_owned(),
+            reason: "the control groups of this machine cannot limit the use of processors".to_owned(),
+            remedy: "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel".to_owned(),
+        });
+    }
+    degraded
+}
+
+/// Less than this and nothing runs; more than this is a slip.
+fn check(limits: &Limits) -> Result<(), SandboxError> {
+    for (name, value, least, most) in [
+        ("cpu_millis", limits.cpu_millis, 10, 1_024_000),
+        ("memory_mib", limits.memory_mib, 32, 1 << 20),
+        ("disk_mib", limits.disk_mib, 16, 1 << 20),
+        ("tmp_mib", limits.tmp_mib, 1, 1 << 20),
+        ("processes", limits.processes, 8, 1 << 20),
+        ("processes_per_exec", limits.processes_per_exec, 4, 1 << 20),
+    ] {
+        if !(least..=most).contains(&value) {
+            return Err(SandboxError::Invalid(format!("the limit {name} is {least} to {most}, not {value}")));
+        }
+    }
+    Ok(())
+}

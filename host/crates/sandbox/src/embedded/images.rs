@@ -1,0 +1,140 @@
+//! The files that hold what stays of a sandbox, each a file system of its own whose size is the disk limit.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+
+/// One inode for so many bytes: enough for the small files of a package manager.
+const BYTES_PER_INODE: &str = "8192";
+/// Of the journal, the smallest that there is.
+const JOURNAL_MIB: &str = "size=4";
+/// Where the program that makes file systems may be.
+const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
+
+/// The images of one server.
+#[derive(Debug, Clone)]
+pub struct Images {
+    boxes: PathBuf,
+    blanks: PathBuf,
+}
+
+impl Images {
+    /// Images below `folder`. What an earlier life has left half done is removed.
+    pub fn open(folder: &Path) -> io::Result<Images> {
+        let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank") };
+        for folder in [&images.boxes, &images.blanks] {
+            fs::create_dir_all(folder)?;
+            for entry in fs::read_dir(folder)? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|extension| extension == "part" || extension == "gone") {
+                    remove(&path)?;
+                }
+            }
+        }
+        Ok(images)
+    }
+
+    /// The image of a sandbox, whether it is there or not.
+    pub fn of(&self, name: &str) -> PathBuf {
+        self.boxes.join(name)
+    }
+
+    /// The names of all that there are.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.boxes)? {
+            names.extend(
+                entry?.file_name().into_string().ok().filter(|name| name.starts_with("ms-") && !name.contains('.')),
+            );
+        }
+        Ok(names)
+    }
+
+    /// Makes an image, whole or not at all.
+    pub fn create(&self, name: &str, mib: u32) -> io::Result<()> {
+        let blank = self.blank(mib)?;
+        let part = self.boxes.join(format!("{name}.part"));
+        let made = copy_sparse(&blank, &part).and_then(|()| fs::rename(&part, self.of(name)));
+        if made.is_err() {
+            remove(&part)?;
+        }
+        made
+    }
+
+    /// Removes an image; one that is not there is no fault. From the first moment on it is no longer one of [`Self::names`].
+    pub fn delete(&self, name: &str) -> io::Result<()> {
+        let gone = self.boxes.join(format!("{name}.gone"));
+        match fs::rename(self.of(name), &gone) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
+        }
+        remove(&gone)
+    }
+
+    /// An empty file system of a size, made once.
+    fn blank(&self, mib: u32) -> io::Result<PathBuf> {
+        let blank = self.blanks.join(format!("{mib}.ext4"));
+        if blank.exists() {
+            return Ok(blank);
+        }
+        let part = self.blanks.join(format!("{mib}-{}.part", std::process::id()));
+        let program =
+            mkfs().ok_or_else(|| io::Error::other("mkfs.ext4 is not installed (Debian package e2fsprogs)"))?;
+        let file = File::create(&part)?;
+        file.set_len(u64::from(mib) << 20)?;
+        drop(file);
+        let output = Command::new(program)
+            .env_clear()
+            .args(["-q", "-F", "-b", "4096", "-m", "0", "-i", BYTES_PER_INODE, "-J", JOURNAL_MIB])
+            .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", "sandbox"])
+            .arg(&part)
+            .stdin(Stdio::null())
+            .output()?;
+        if !output.status.success() {
+            remove(&part)?;
+            let told = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!("mkfs.ext4 failed: {}", told.trim())));
+        }
+        fs::rename(&part, &blank)?;
+        Ok(blank)
+    }
+}
+
+/// The program that makes file systems.
+pub fn mkfs() -> Option<&'static Path> {
+    MKFS.iter().map(Path::new).find(|path| path.exists())
+}
+
+fn remove(file: &Path) -> io::Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Copies what is there, and leaves out what is not.
+fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
+    let from = File::open(from)?;
+    let to = File::options().write(true).create(true).truncate(true).open(to)?;
+    to.set_len(from.metadata()?.len())?;
+    let mut at = 0;
+    loop {
+        let start = match rustix::fs::seek(&from, SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(()),
+            start => start?,
+        };
+        let end = rustix::fs::seek(&from, SeekFrom::Hole(start))?;
+        let (mut read, mut written) = (start, start);
+        while read < end {
+            let length = usize::try_from(end - read).unwrap_or(usize::MAX);
+            if rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut written), length)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        at = end;
+    }
+}

@@ -1,0 +1,146 @@
+//! The provider as the rest of the product sees it.
+
+use std::fs;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+
+use crate::embedded::{Embedded, NAME, exec, files};
+use crate::error::SandboxError;
+use crate::exec::{ExecOutput, ExecRequest, Feed};
+use crate::files::{ArchiveLimits, ByteStream, FileEntry};
+use crate::provider::{Capabilities, Ensured, Inspection, SandboxName, SandboxProvider, Spec};
+
+impl SandboxProvider for Embedded {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
+        Ok(&self.capabilities)
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
+        async {
+            let found = fs::metadata(&self.template.root);
+            found.map(drop).map_err(|error| SandboxError::Unavailable(format!("the template is gone: {error}")))
+        }
+        .boxed()
+    }
+
+    fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
+        self.ensure(name, spec).boxed()
+    }
+
+    fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async {
+            let slot = self.slot(name);
+            {
+                let _one_at_a_time = slot.changing.lock().await;
+                slot.end().await?;
+            }
+            self.forget(name, slot);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async {
+            let slot = self.slot(name);
+            {
+                let _one_at_a_time = slot.changing.lock().await;
+                slot.end().await?;
+                self.remove(name).await?;
+            }
+            self.forget(name, slot);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {
+        async { Ok(self.look(name)) }.boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
+        async {
+            let names = self.images.names();
+            let names =
+                names.map_err(|error| SandboxError::Unavailable(format!("the folder of sandboxes: {error}")))?;
+            let names = names.iter().filter_map(|name| name.parse().ok());
+            Ok(names.filter_map(|name| self.look(&name)).collect())
+        }
+        .boxed()
+    }
+
+    fn exec<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        request: ExecRequest,
+        feed: Option<Feed>,
+    ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>> {
+        async move {
+            let running = self.running(name)?;
+            let _busy = running.busy();
+            exec::run(&running, request, feed).await
+        }
+        .boxed()
+    }
+
+    fn list_dir<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>> {
+        async move { files::list(&self.running(name)?, path).await }.boxed()
+    }
+
+    fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
+        async move { files::stat(&self.running(name)?, path).await }.boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>> {
+        async move { files::read(&self.running(name)?, path).await }.boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+        content: Bytes,
+    ) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move { files::write(&self.running(name)?, path, &content).await }.boxed()
+    }
+
+    fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move { files::mkdir(&self.running(name)?, path).await }.boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move { files::remove(&self.running(name)?, path).await }.boxed()
+    }
+
+    fn rename<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        from: &'a str,
+        to: &'a str,
+    ) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move { files::rename(&self.running(name)?, from, to).await }.boxed()
+    }
+
+    fn archive<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+        limits: ArchiveLimits,
+    ) -> BoxFuture<'a, Result<ByteStream, SandboxError>> {
+        async move { files::archive(&self.running(name)?, path, limits).await }.boxed()
+    }
+}

@@ -1,0 +1,179 @@
+//! One sandbox that runs, as the host holds it.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::Shutdown;
+use tokio::io::AsyncReadExt as _;
+use tokio::io::unix::AsyncFd;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::embedded::cgroups::{ExecGroup, SandboxGroup};
+use crate::embedded::control::{self, Control};
+use crate::embedded::ids::IdRange;
+use crate::embedded::sys;
+use crate::embedded::wire::{self, FromKeeper};
+use crate::error::SandboxError;
+use crate::exec::{ExecRequest, Termination};
+
+/// How long a sandbox may take to begin, far longer than it does on a machine under load.
+const BEGIN_MAX: Duration = Duration::from_secs(60);
+/// How long its end may take, with everything that it has to write to disk.
+const END_MAX: Duration = Duration::from_secs(120);
+/// How long the first command may take.
+const PROBE_MAX: Duration = Duration::from_secs(30);
+/// Operations on files at once, fewer than the init may have processes.
+const WORKERS_MAX: usize = 32;
+
+/// A sandbox that runs, or did until a moment ago.
+pub struct Running {
+    pub control: Arc<Control>,
+    pub group: SandboxGroup,
+    /// Who may work on its files.
+    pub workers: Arc<Semaphore>,
+    /// Its init, as the host sees it.
+    pub pid: i32,
+    keeper: AsyncFd<OwnedFd>,
+    execs: AtomicUsize,
+    /// Groups of commands that have left something running.
+    lingering: Mutex<Vec<ExecGroup>>,
+    /// Who reads what that writes.
+    readers: Mutex<JoinSet<()>>,
+    _ids: IdRange,
+}
+
+/// Both ends of both sockets, before the launcher has taken two of them.
+pub struct Sockets {
+    keeper: OwnedFd,
+    init: OwnedFd,
+    pub launched: [OwnedFd; 2],
+}
+
+impl Sockets {
+    /// Two fresh pairs.
+    pub fn new() -> io::Result<Sockets> {
+        let (keeper, of_keeper) = wire::pair()?;
+        let (init, of_init) = wire::pair()?;
+        Ok(Sockets { keeper, init, launched: [of_keeper, of_init] })
+    }
+}
+
+impl Running {
+    /// Follows a sandbox that the launcher has been asked for, until a command in it has answered.
+    pub async fn begin(sockets: Sockets, group: SandboxGroup, ids: IdRange) -> Result<Arc<Running>, SandboxError> {
+        let Sockets { keeper, init, launched } = sockets;
+        drop(launched);
+        let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
+        let keeper = sys::watched(keeper).map_err(failed)?;
+        let pid = match timeout(BEGIN_MAX, control::receive::<FromKeeper>(&keeper)).await {
+            Ok(Ok(Some(received))) => match received.message {
+                FromKeeper::Ready { pid } => pid,
+                FromKeeper::Failed(why) => return Err(failed(io::Error::other(why))),
+                FromKeeper::Stopped => return Err(failed(io::Error::other("it ended at once"))),
+            },
+            Ok(Ok(None)) => return Err(failed(io::Error::other("its keeper ended"))),
+            Ok(Err(error)) => return Err(failed(error.into())),
+            Err(_) => return Err(failed(io::Error::other("it took too long"))),
+        };
+        let control = Control::new(init).map_err(failed)?;
+        let running = Arc::new(Running {
+            control,
+            group,
+            workers: Arc::new(Semaphore::new(WORKERS_MAX)),
+            pid,
+            keeper,
+            execs: AtomicUsize::new(0),
+            lingering: Mutex::default(),
+            readers: Mutex::default(),
+            _ids: ids,
+        });
+        Ok(running)
+    }
+
+    /// Whether a command answers.
+    pub async fn probe(self: &Arc<Self>) -> Result<(), SandboxError> {
+        let output = super::exec::run(self, ExecRequest::new("true").within(PROBE_MAX), None).await?;
+        match (output.exit_code, output.termination) {
+            (0, Termination::Exited) => Ok(()),
+            (code, termination) => {
+                let told = output.stderr.text;
+                let how = termination.as_str();
+                Err(SandboxError::Unavailable(format!("the shell of the sandbox does not work: {how}, {code}: {told}")))
+            }
+        }
+    }
+
+    /// Ends everything in it. Returns when its image is whole and nothing of it is left.
+    pub async fn end(&self) -> Result<(), SandboxError> {
+        let failed = |why: String| SandboxError::Unavailable(format!("the sandbox did not stop: {why}"));
+        match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
+            // It ended by itself.
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
+        self.readers().abort_all();
+        match told {
+            Ok(Ok(Some(received))) => match received.message {
+                FromKeeper::Stopped => Ok(()),
+                FromKeeper::Failed(why) => Err(failed(why)),
+                FromKeeper::Ready { .. } => Err(failed("its keeper is confused".to_owned())),
+            },
+            // It has told its end before, or was ended itself: then the kernel has cleaned up.
+            Ok(Ok(None)) => Ok(()),
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(_) => Err(failed("it takes too long".to_owned())),
+        }
+    }
+
+    /// Counts a command for as long as the returned value lives.
+    pub fn busy(self: &Arc<Self>) -> Busy {
+        self.execs.fetch_add(1, Ordering::Relaxed);
+        Busy(Arc::clone(self))
+    }
+
+    /// How many commands run.
+    pub fn execs(&self) -> usize {
+        self.execs.load(Ordering::Relaxed)
+    }
+
+    /// Takes the group of a command whose children go on, to remove it when they have ended.
+    pub fn linger(&self, group: ExecGroup) {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).push(group);
+    }
+
+    /// Removes what has ended meanwhile.
+    pub fn sweep(&self) {
+        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).retain(|group| !group.remove().unwrap_or(true));
+        while self.readers().try_join_next().is_some() {}
+    }
+
+    /// Reads on, for nobody: who writes to a pipe without a reader is ended by a signal.
+    pub fn read_away(&self, mut from: Receiver) {
+        self.readers().spawn(async move {
+            let mut piece = Vec::with_capacity(4 << 10);
+            while matches!(from.read_buf(&mut piece).await, Ok(1..)) {
+                piece.clear();
+            }
+        });
+    }
+
+    fn readers(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A command under way.
+pub struct Busy(Arc<Running>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.execs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
