@@ -70,7 +70,9 @@ impl EmbeddedOptions {
 }
 
 /// The provider.
-pub struct Embedded {
+pub struct Embedded(Arc<Inner>);
+
+struct Inner {
     options: EmbeddedOptions,
     template: Template,
     capabilities: Capabilities,
@@ -145,7 +147,7 @@ impl Embedded {
             can_install_system_packages: template.usr.is_none(),
             degraded: degraded(&cgroups),
         };
-        Ok(Embedded {
+        let inner = Inner {
             options,
             template,
             capabilities,
@@ -154,9 +156,22 @@ impl Embedded {
             ids: Ids::of(&tag),
             launcher: tokio::sync::Mutex::default(),
             boxes: Mutex::default(),
-        })
+        };
+        Ok(Embedded(Arc::new(inner)))
     }
 
+    /// Work that goes on when nobody waits for it any more: half of it must not be left.
+    async fn to_the_end<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, SandboxError>> + Send + 'static,
+    {
+        let ended = tokio::spawn(work(Arc::clone(&self.0))).await;
+        ended.unwrap_or_else(|_| Err(SandboxError::Unavailable("the server is being shut down".to_owned())))
+    }
+}
+
+impl Inner {
     fn slot(&self, name: &SandboxName) -> Arc<Slot> {
         let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(boxes.entry(name.clone()).or_default())
@@ -249,6 +264,27 @@ impl Embedded {
         Ok(if is_there { Ensured::Resumed } else { Ensured::Created })
     }
 
+    async fn stop(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
+    async fn delete(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+            self.remove(name).await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
     async fn remove(&self, name: &SandboxName) -> Result<(), SandboxError> {
         let (images, own) = (self.images.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
@@ -269,6 +305,15 @@ impl Embedded {
             None => State::Stopped,
         };
         Some(Inspection { name: name.clone(), state, execs })
+    }
+}
+
+/// What still runs ends with the server.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.cgroups.remove_all() {
+            tracing::error!(%error, "the control groups of sandboxes could not be removed");
+        }
     }
 }
 

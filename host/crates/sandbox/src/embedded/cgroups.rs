@@ -319,6 +319,11 @@ pub fn remove_tree(group: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes a group in which there is nothing; what another one is using stays.
+pub fn remove_if_empty(group: &Path) {
+    let _in_use_or_gone = fs::remove_dir(group);
+}
+
 fn if_there(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if is_gone(&error) => Ok(()),

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::SeekFrom;
+use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
 
 /// One inode for so many bytes: enough for the small files of a package manager.
@@ -58,7 +58,10 @@ impl Images {
     pub fn create(&self, name: &str, mib: u32) -> io::Result<()> {
         let blank = self.blank(mib)?;
         let part = self.boxes.join(format!("{name}.part"));
-        let made = copy_sparse(&blank, &part).and_then(|()| fs::rename(&part, self.of(name)));
+        let image = self.of(name);
+        let made = copy_sparse(&blank, &part)
+            // Never over one that is there, which may be in use.
+            .and_then(|()| Ok(renameat_with(CWD, &part, CWD, &image, RenameFlags::NOREPLACE)?));
         if made.is_err() {
             remove(&part)?;
         }

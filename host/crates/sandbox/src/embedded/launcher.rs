@@ -19,7 +19,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use crate::embedded::cgroups;
 use crate::embedded::init::{self, Prepared};
 use crate::embedded::sys;
-use crate::embedded::wire::{self, FromKeeper, Launch, Received};
+use crate::embedded::wire::{self, FromKeeper, Launch, Received, ToKeeper};
 
 /// What the launcher and everything that it forks are called.
 pub const ARGUMENT: &str = "init";
@@ -119,8 +119,9 @@ impl Keeper<'_> {
         // From here on only the mount holds the device.
         let device = device.released();
         drop(ids);
+        let mut is_host_there = true;
         let ended = ready.and_then(|(init, ready)| {
-            let lived = ready.and_then(|()| self.follow(init));
+            let lived = ready.and_then(|()| self.follow(init)).map(|is_there| is_host_there = is_there);
             // One that is not ready may be in the middle of anything.
             kill(init);
             rustix::process::waitpid(Some(init), WaitOptions::empty())?;
@@ -128,6 +129,10 @@ impl Keeper<'_> {
         });
         let detached = device.await_detached().map_err(during("detaching the image"));
         let removed = self.launch.groups.iter().try_for_each(|group| cgroups::remove_tree(group));
+        if !is_host_there {
+            // The last one removes what the server had for all of them.
+            self.launch.groups.iter().filter_map(|group| group.parent()).for_each(cgroups::remove_if_empty);
+        }
         ended.and(detached).and(removed.map_err(during("removing control groups")))
     }
 
@@ -165,12 +170,17 @@ impl Keeper<'_> {
         Ok((init, told))
     }
 
-    /// Tells the host that it may ask, and waits until the init has ended or the host wishes so or is gone.
-    fn follow(&self, init: Pid) -> io::Result<()> {
+    /// Tells the host that it may ask, and waits until the init has ended or the host wishes so or is gone. Whether the
+    /// host is still there.
+    fn follow(&self, init: Pid) -> io::Result<bool> {
         wire::send(self.host, &FromKeeper::Ready { pid: init.as_raw_nonzero().get() }, &[], &[])?;
         let init_ended = rustix::process::pidfd_open(init, PidfdFlags::empty())?;
         let mut polled = [PollFd::new(&init_ended, PollFlags::IN), PollFd::from_borrowed_fd(self.host, PollFlags::IN)];
-        wait_for(&mut polled)
+        wait_for(&mut polled)?;
+        if polled[1].revents().is_empty() {
+            return Ok(true);
+        }
+        Ok(wire::receive::<ToKeeper>(self.host).is_ok_and(|asked| asked.is_some()))
     }
 }
 

@@ -72,8 +72,14 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     for folder in ["image", "i", "l", "u", "r"] {
         DirBuilder::new().mode(0o700).create(folder)?;
     }
-    mount(device, "image", "ext4", MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME, c"discard")
-        .map_err(on("the image"))?;
+    mount(
+        device,
+        "image",
+        "ext4",
+        MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOATIME,
+        c"discard,noinit_itable",
+    )
+    .map_err(on("the image"))?;
     for folder in ["system", "system/upper", "system/work", "usr", "usr/upper", "usr/work", "workspace"] {
         folder_of_image(folder).map_err(during("preparing the image"))?;
     }

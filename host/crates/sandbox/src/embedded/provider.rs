@@ -18,59 +18,43 @@ impl SandboxProvider for Embedded {
     }
 
     fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
-        Ok(&self.capabilities)
+        Ok(&self.0.capabilities)
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
         async {
-            let found = fs::metadata(&self.template.root);
+            let found = fs::metadata(&self.0.template.root);
             found.map(drop).map_err(|error| SandboxError::Unavailable(format!("the template is gone: {error}")))
         }
         .boxed()
     }
 
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
-        self.ensure(name, spec).boxed()
+        let name = name.clone();
+        self.to_the_end(move |inner| async move { inner.ensure(&name, spec).await }).boxed()
     }
 
     fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async {
-            let slot = self.slot(name);
-            {
-                let _one_at_a_time = slot.changing.lock().await;
-                slot.end().await?;
-            }
-            self.forget(name, slot);
-            Ok(())
-        }
-        .boxed()
+        let name = name.clone();
+        self.to_the_end(move |inner| async move { inner.stop(&name).await }).boxed()
     }
 
     fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async {
-            let slot = self.slot(name);
-            {
-                let _one_at_a_time = slot.changing.lock().await;
-                slot.end().await?;
-                self.remove(name).await?;
-            }
-            self.forget(name, slot);
-            Ok(())
-        }
-        .boxed()
+        let name = name.clone();
+        self.to_the_end(move |inner| async move { inner.delete(&name).await }).boxed()
     }
 
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {
-        async { Ok(self.look(name)) }.boxed()
+        async { Ok(self.0.look(name)) }.boxed()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
         async {
-            let names = self.images.names();
+            let names = self.0.images.names();
             let names =
                 names.map_err(|error| SandboxError::Unavailable(format!("the folder of sandboxes: {error}")))?;
             let names = names.iter().filter_map(|name| name.parse().ok());
-            Ok(names.filter_map(|name| self.look(&name)).collect())
+            Ok(names.filter_map(|name| self.0.look(&name)).collect())
         }
         .boxed()
     }
@@ -82,7 +66,7 @@ impl SandboxProvider for Embedded {
         feed: Option<Feed>,
     ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>> {
         async move {
-            let running = self.running(name)?;
+            let running = self.0.running(name)?;
             let _busy = running.busy();
             exec::run(&running, request, feed).await
         }
@@ -94,11 +78,11 @@ impl SandboxProvider for Embedded {
         name: &'a SandboxName,
         path: &'a str,
     ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>> {
-        async move { files::list(&self.running(name)?, path).await }.boxed()
+        async move { files::list(&self.0.running(name)?, path).await }.boxed()
     }
 
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
-        async move { files::stat(&self.running(name)?, path).await }.boxed()
+        async move { files::stat(&self.0.running(name)?, path).await }.boxed()
     }
 
     fn read<'a>(
@@ -106,7 +90,7 @@ impl SandboxProvider for Embedded {
         name: &'a SandboxName,
         path: &'a str,
     ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>> {
-        async move { files::read(&self.running(name)?, path).await }.boxed()
+        async move { files::read(&self.0.running(name)?, path).await }.boxed()
     }
 
     fn write<'a>(
@@ -115,15 +99,15 @@ impl SandboxProvider for Embedded {
         path: &'a str,
         content: Bytes,
     ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::write(&self.running(name)?, path, &content).await }.boxed()
+        async move { files::write(&self.0.running(name)?, path, &content).await }.boxed()
     }
 
     fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::mkdir(&self.running(name)?, path).await }.boxed()
+        async move { files::mkdir(&self.0.running(name)?, path).await }.boxed()
     }
 
     fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::remove(&self.running(name)?, path).await }.boxed()
+        async move { files::remove(&self.0.running(name)?, path).await }.boxed()
     }
 
     fn rename<'a>(
@@ -132,7 +116,7 @@ impl SandboxProvider for Embedded {
         from: &'a str,
         to: &'a str,
     ) -> BoxFuture<'a, Result<(), SandboxError>> {
-        async move { files::rename(&self.running(name)?, from, to).await }.boxed()
+        async move { files::rename(&self.0.running(name)?, from, to).await }.boxed()
     }
 
     fn archive<'a>(
@@ -141,6 +125,6 @@ impl SandboxProvider for Embedded {
         path: &'a str,
         limits: ArchiveLimits,
     ) -> BoxFuture<'a, Result<ByteStream, SandboxError>> {
-        async move { files::archive(&self.running(name)?, path, limits).await }.boxed()
+        async move { files::archive(&self.0.running(name)?, path, limits).await }.boxed()
     }
 }

@@ -39,6 +39,12 @@ pub struct Launch {
     pub groups: Vec<PathBuf>,
 }
 
+/// To a keeper, for whom the end of the socket is the end of the host.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum ToKeeper {
+    Stop,
+}
+
 /// From a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
