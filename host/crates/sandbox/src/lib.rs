@@ -3,6 +3,8 @@
 //! [`SandboxProvider`] is what the rest of the product knows: it cannot tell one provider from another but by what
 //! [`Capabilities`] say. Which sandbox belongs to whom, and when one is stopped or deleted, is not decided here.
 
+#[cfg(all(feature = "contract", target_os = "linux"))]
+pub mod contract;
 mod error;
 mod exec;
 mod files;
