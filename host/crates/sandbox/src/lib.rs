@@ -5,6 +5,8 @@
 
 #[cfg(all(feature = "contract", target_os = "linux"))]
 pub mod contract;
+#[cfg(target_os = "linux")]
+pub mod embedded;
 mod error;
 mod exec;
 mod files;

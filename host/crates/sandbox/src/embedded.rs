@@ -1,0 +1,4 @@
+//! The provider that needs nothing but Linux.
+
+pub mod network;
+mod programs;
