@@ -1,13 +1,12 @@
 //! Step 4: which addresses may be connected to.
 //!
 //! A name is resolved once, every address of the answer must be allowed, and the connection goes to exactly those
-//! addresses; so a name whose answer changes between the check and the connection gains nothing. The table is the
-//! special-purpose registry of IANA with the ranges that embed an IPv4 address; it is code, so that no file of a
-//! deployment can weaken it.
+//! addresses; so a name whose answer changes between the check and the connection gains nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
+use monstrum_types::special_purpose::is_public;
 use monstrum_types::{Failure, FailureCode};
 use url::{Host, Url};
 
@@ -17,95 +16,11 @@ use crate::resolve::{LookupError, Resolve};
 /// More addresses than any honest service has; an answer with more is refused rather than cut.
 const ADDRESSES_MAX: usize = 64;
 
-/// IPv6 unicast that is assigned for global use (RFC 4291, section 2.4, as IANA allocates it).
-const GLOBAL_UNICAST: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
-
-/// A range of the registry.
-struct SpecialV4 {
-    net: Ipv4Net,
-    globally_reachable: bool,
-}
-
-const fn v4(a: u8, b: u8, c: u8, d: u8, length: u8) -> SpecialV4 {
-    SpecialV4 { net: Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length), globally_reachable: false }
-}
-
-const fn reachable_v4(a: u8, b: u8, c: u8, d: u8, length: u8) -> SpecialV4 {
-    SpecialV4 { net: Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), length), globally_reachable: true }
-}
-
-const fn v6(a: u16, b: u16, c: u16, d: u16, f: u16, length: u8) -> Ipv6Net {
-    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, f, 0, 0), length)
-}
-
-/// The most specific range that holds an address decides.
-const SPECIAL_V4: &[SpecialV4] = &[
-    v4(0, 0, 0, 0, 8),                 // this network, RFC 791
-    v4(10, 0, 0, 0, 8),                // private use, RFC 1918
-    v4(100, 64, 0, 0, 10),             // shared address space, RFC 6598
-    v4(127, 0, 0, 0, 8),               // loopback, RFC 1122
-    v4(169, 254, 0, 0, 16),            // link local, RFC 3927
-    v4(172, 16, 0, 0, 12),             // private use, RFC 1918
-    v4(192, 0, 0, 0, 24),              // IETF protocol assignments, RFC 6890
-    reachable_v4(192, 0, 0, 9, 32),    // port control protocol anycast, RFC 7723
-    reachable_v4(192, 0, 0, 10, 32),   // TURN anycast, RFC 8155
-    v4(192, 0, 2, 0, 24),              // documentation TEST-NET-1, RFC 5737
-    reachable_v4(192, 31, 196, 0, 24), // AS112-v4, RFC 7535
-    reachable_v4(192, 52, 193, 0, 24), // AMT, RFC 7450
-    v4(192, 88, 99, 0, 24),            // deprecated 6to4 relay anycast, RFC 7526
-    v4(192, 168, 0, 0, 16),            // private use, RFC 1918
-    reachable_v4(192, 175, 48, 0, 24), // direct delegation AS112, RFC 7534
-    v4(198, 18, 0, 0, 15),             // benchmarking, RFC 2544
-    v4(198, 51, 100, 0, 24),           // documentation TEST-NET-2, RFC 5737
-    v4(203, 0, 113, 0, 24),            // documentation TEST-NET-3, RFC 5737
-    v4(224, 0, 0, 0, 4),               // multicast, RFC 5771
-    v4(240, 0, 0, 0, 4),               // reserved, RFC 1112
-    v4(255, 255, 255, 255, 32),        // limited broadcast, RFC 919
-];
-
-/// None of these is reachable, whatever lies inside them.
-const SPECIAL_V6: &[Ipv6Net] = &[
-    v6(0, 0, 0, 0, 0, 128),                        // unspecified, RFC 4291
-    Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), // loopback, RFC 4291
-    v6(0, 0, 0, 0, 0, 96),                         // IPv4-compatible (deprecated), RFC 4291
-    v6(0, 0, 0, 0, 0xffff, 96),                    // IPv4-mapped, RFC 4291
-    v6(0x64, 0xff9b, 0, 0, 0, 96),                 // IPv4-IPv6 translation (embeds IPv4), RFC 6052
-    v6(0x64, 0xff9b, 1, 0, 0, 48),                 // IPv4-IPv6 translation, RFC 8215
-    v6(0x100, 0, 0, 0, 0, 64),                     // discard only, RFC 6666
-    v6(0x100, 0, 0, 1, 0, 64),                     // dummy prefix, RFC 9780
-    v6(0x2001, 0, 0, 0, 0, 23),                    // IETF protocol assignments, RFC 2928
-    v6(0x2001, 0, 0, 0, 0, 32),                    // Teredo (embeds IPv4), RFC 4380
-    v6(0x2001, 2, 0, 0, 0, 48),                    // benchmarking, RFC 5180
-    v6(0x2001, 0x10, 0, 0, 0, 28),                 // deprecated ORCHID, RFC 4843
-    v6(0x2001, 0x20, 0, 0, 0, 28),                 // ORCHIDv2, RFC 7343
-    v6(0x2001, 0xdb8, 0, 0, 0, 32),                // documentation, RFC 3849
-    v6(0x2002, 0, 0, 0, 0, 16),                    // 6to4 (embeds IPv4), RFC 3056
-    v6(0x3fff, 0, 0, 0, 0, 20),                    // documentation, RFC 9637
-    v6(0x5f00, 0, 0, 0, 0, 16),                    // SRv6 SIDs, RFC 9602
-    v6(0xfc00, 0, 0, 0, 0, 7),                     // unique local, RFC 4193
-    v6(0xfe80, 0, 0, 0, 0, 10),                    // link local, RFC 4291
-    v6(0xfec0, 0, 0, 0, 0, 10),                    // deprecated site local, RFC 3879
-    v6(0xff00, 0, 0, 0, 0, 8),                     // multicast, RFC 4291
-];
-
 /// Whether `address` may be connected to. `opened` is what the operator allows besides the public internet; an IPv4
 /// range there opens no IPv6 address that embeds one.
 #[must_use]
 pub fn is_allowed(address: IpAddr, opened: &[IpNet]) -> bool {
     opened.iter().any(|net| net.contains(&address)) || is_public(address)
-}
-
-fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => SPECIAL_V4
-            .iter()
-            .filter(|special| special.net.contains(&address))
-            .max_by_key(|special| special.net.prefix_len())
-            .is_none_or(|special| special.globally_reachable),
-        IpAddr::V6(address) => {
-            GLOBAL_UNICAST.contains(&address) && !SPECIAL_V6.iter().any(|net| net.contains(&address))
-        }
-    }
 }
 
 /// The addresses of `url`'s host, in the order of the answer; an error unless every one of them may be connected to.

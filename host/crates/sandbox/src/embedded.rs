@@ -18,6 +18,8 @@ mod images;
 mod init;
 mod launcher;
 mod mounts;
+pub mod network;
+mod programs;
 mod provider;
 mod running;
 mod sys;
@@ -40,6 +42,7 @@ use tokio::process::{Child, Command};
 use crate::embedded::cgroups::Cgroups;
 use crate::embedded::ids::Ids;
 use crate::embedded::images::Images;
+use crate::embedded::network::FullNetwork;
 use crate::embedded::running::{Running, Sockets};
 use crate::embedded::template::Template;
 use crate::embedded::wire::Launch;
@@ -60,12 +63,18 @@ pub struct EmbeddedOptions {
     pub folder: PathBuf,
     /// A program whose `main` begins with [`run_if_launcher`].
     pub program: PathBuf,
+    /// For sandboxes whose network is `full`.
+    pub network: network::Settings,
 }
 
 impl EmbeddedOptions {
     /// In `folder`, by this very program.
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
-        EmbeddedOptions { folder: folder.into(), program: "/proc/self/exe".into() }
+        EmbeddedOptions {
+            folder: folder.into(),
+            program: "/proc/self/exe".into(),
+            network: network::Settings::default(),
+        }
     }
 }
 
@@ -79,6 +88,8 @@ struct Inner {
     cgroups: Cgroups,
     images: Images,
     ids: Ids,
+    /// The way to a network, or why there is none.
+    full: Result<Arc<FullNetwork>, SandboxError>,
     launcher: tokio::sync::Mutex<Option<Launcher>>,
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
@@ -139,11 +150,11 @@ impl Embedded {
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
-        let Prepared { template, cgroups, images, tag } = prepared.expect("preparing does not panic")?;
+        let Prepared { template, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
         let capabilities = Capabilities {
             system: template.system.clone(),
             programs: template.programs.clone(),
-            networks: vec![Network::None],
+            networks: if full.is_ok() { vec![Network::None, Network::Full] } else { vec![Network::None] },
             can_install_system_packages: template.usr.is_none(),
             degraded: degraded(&cgroups),
         };
@@ -154,6 +165,7 @@ impl Embedded {
             cgroups,
             images,
             ids: Ids::of(&tag),
+            full,
             launcher: tokio::sync::Mutex::default(),
             boxes: Mutex::default(),
         };
@@ -197,9 +209,10 @@ impl Inner {
     }
 
     async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
-        if spec.network != Network::None {
-            return Err(SandboxError::Unsupported("this provider gives no network".to_owned()));
-        }
+        let network = match spec.network {
+            Network::None => None,
+            Network::Full => Some(self.full.clone()?),
+        };
         let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
         let ids = self.ids.take().ok_or_else(exhausted)?;
         let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
@@ -219,6 +232,9 @@ impl Inner {
         let sockets = Sockets::new().map_err(failed)?;
         self.launch(&launch, &sockets).await.map_err(failed)?;
         let running = Running::begin(sockets, group, ids).await?;
+        if let Some(network) = network {
+            running.connect(network).await?;
+        }
         running.probe().await?;
         tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
         Ok(running)
@@ -322,6 +338,7 @@ struct Prepared {
     template: Template,
     cgroups: Cgroups,
     images: Images,
+    full: Result<Arc<FullNetwork>, SandboxError>,
     tag: String,
 }
 
@@ -342,7 +359,11 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
     let template = template::default_template(&options.folder).map_err(failed)?;
-    Ok(Prepared { template, cgroups, images, tag })
+    let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
+        network.clear()?;
+        Ok(Arc::new(network))
+    });
+    Ok(Prepared { template, cgroups, images, full, tag })
 }
 
 fn tag(folder: &Path) -> io::Result<String> {

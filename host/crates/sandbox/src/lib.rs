@@ -3,8 +3,10 @@
 //! [`SandboxProvider`] is what the rest of the product knows: it cannot tell one provider from another but by what
 //! [`Capabilities`] say. Which sandbox belongs to whom, and when one is stopped or deleted, is not decided here.
 
+#[cfg(all(feature = "contract", target_os = "linux"))]
+pub mod contract;
 #[cfg(target_os = "linux")]
-mod embedded;
+pub mod embedded;
 mod error;
 mod exec;
 mod files;

@@ -11,6 +11,7 @@ mod http;
 mod ids;
 mod json_text;
 mod secret;
+pub mod special_purpose;
 
 pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};

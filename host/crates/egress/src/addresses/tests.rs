@@ -1,3 +1,5 @@
+use monstrum_types::special_purpose::{SPECIAL_V4, SPECIAL_V6};
+
 use super::*;
 
 /// Every row of the registry: the range, whether its first and last address may be reached, and the neighbours on

@@ -173,7 +173,11 @@ impl Keeper<'_> {
     /// Tells the host that it may ask, and waits until the init has ended or the host wishes so or is gone. Whether the
     /// host is still there.
     fn follow(&self, init: Pid) -> io::Result<bool> {
-        wire::send(self.host, &FromKeeper::Ready { pid: init.as_raw_nonzero().get() }, &[], &[])?;
+        // By a descriptor: the pid may be another's by the time that the host uses it.
+        let pid = init.as_raw_nonzero().get();
+        let network = File::open(format!("/proc/{pid}/ns/net"))?;
+        wire::send(self.host, &FromKeeper::Ready { pid }, &[], &[network.as_fd()])?;
+        drop(network);
         let init_ended = rustix::process::pidfd_open(init, PidfdFlags::empty())?;
         let mut polled = [PollFd::new(&init_ended, PollFlags::IN), PollFd::from_borrowed_fd(self.host, PollFlags::IN)];
         wait_for(&mut polled)?;

@@ -1,7 +1,7 @@
 //! One sandbox that runs, as the host holds it.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::embedded::cgroups::{ExecGroup, SandboxGroup};
 use crate::embedded::control::{self, Control};
 use crate::embedded::ids::IdRange;
+use crate::embedded::network::FullNetwork;
 use crate::embedded::sys;
 use crate::embedded::wire::{self, FromKeeper, ToKeeper};
 use crate::error::SandboxError;
@@ -38,6 +39,8 @@ pub struct Running {
     pub workers: Arc<Semaphore>,
     /// Its init, as the host sees it.
     pub pid: i32,
+    /// Of its network.
+    namespace: Option<OwnedFd>,
     keeper: AsyncFd<OwnedFd>,
     execs: AtomicUsize,
     /// Groups of commands that have left something running.
@@ -70,9 +73,9 @@ impl Running {
         drop(launched);
         let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
         let keeper = sys::watched(keeper).map_err(failed)?;
-        let pid = match timeout(BEGIN_MAX, control::receive::<FromKeeper>(&keeper)).await {
-            Ok(Ok(Some(received))) => match received.message {
-                FromKeeper::Ready { pid } => pid,
+        let (pid, namespace) = match timeout(BEGIN_MAX, control::receive::<FromKeeper>(&keeper)).await {
+            Ok(Ok(Some(mut received))) => match received.message {
+                FromKeeper::Ready { pid } => (pid, received.descriptors.pop()),
                 FromKeeper::Failed(why) => return Err(failed(io::Error::other(why))),
                 FromKeeper::Stopped => return Err(failed(io::Error::other("it ended at once"))),
             },
@@ -86,6 +89,7 @@ impl Running {
             group,
             workers: Arc::new(Semaphore::new(WORKERS_MAX)),
             pid,
+            namespace,
             keeper,
             execs: AtomicUsize::new(0),
             lingering: Mutex::default(),
@@ -93,6 +97,19 @@ impl Running {
             _ids: ids,
         });
         Ok(running)
+    }
+
+    /// Gives it a network beyond itself.
+    pub async fn connect(self: &Arc<Self>, network: Arc<FullNetwork>) -> Result<(), SandboxError> {
+        let own = Arc::clone(self);
+        let connected = tokio::task::spawn_blocking(move || {
+            let namespace = own.namespace.as_ref().ok_or_else(|| {
+                SandboxError::Unavailable("the keeper of the sandbox did not tell which network it has".to_owned())
+            })?;
+            // It goes with the namespace.
+            network.attach(namespace.as_fd()).map(drop)
+        });
+        connected.await.expect("connecting does not panic")
     }
 
     /// Whether a command answers.

@@ -48,7 +48,7 @@ pub enum ToKeeper {
 /// From a keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
-    /// The init answers. Its pid as the host sees it.
+    /// The init answers. Its pid as the host sees it, and beside it its network namespace.
     Ready { pid: i32 },
     /// There is no sandbox, and this is why.
     Failed(String),

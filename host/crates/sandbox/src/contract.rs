@@ -1,0 +1,219 @@
+//! What every provider must hold, as tests that know nothing but [`SandboxProvider`].
+//!
+//! [`contract_suite!`](crate::contract_suite) makes a test of each case, so that each fails by its own name. A case makes
+//! the sandboxes that it needs and deletes them, also where it fails. What can only be seen from the machine that the
+//! sandboxes run on is seen through [`LocalHost`]; a provider whose sandboxes are elsewhere has none, and is held to the
+//! rest. A limit that the provider itself lists as degraded is not asserted: the list is what an operator goes by.
+
+pub mod archive;
+pub mod attacks;
+pub mod exec;
+pub mod files;
+pub mod isolation;
+pub mod lifecycle;
+pub mod limits;
+pub mod output;
+
+mod local_host;
+mod suite;
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use local_host::LocalHost;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::{ExecOutput, ExecRequest, Limits, Network, SandboxError, SandboxName, SandboxProvider, Spec, Termination};
+
+/// Cases that measure time or memory run alone; all others side by side.
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+/// Has a case wait until nothing measures.
+pub async fn beside_others() -> RwLockReadGuard<'static, ()> {
+    MACHINE.read().await
+}
+
+/// Has a case wait until it has the machine for itself.
+pub async fn alone() -> RwLockWriteGuard<'static, ()> {
+    MACHINE.write().await
+}
+
+/// A provider under test.
+pub struct Subject {
+    pub provider: Arc<dyn SandboxProvider>,
+    /// `None` where the sandboxes run on another machine.
+    pub host: Option<LocalHost>,
+    /// What has to live as long as the provider, such as its data folder.
+    pub keep: Box<dyn Any + Send + Sync>,
+}
+
+impl Subject {
+    /// What most cases need: small, so that many run side by side.
+    #[must_use]
+    pub fn small() -> Limits {
+        Limits { memory_mib: 384, disk_mib: 192, tmp_mib: 32, ..Limits::default() }
+    }
+
+    /// A new sandbox that runs, under [`Subject::small`].
+    pub async fn sandbox(&self) -> Sandbox {
+        self.sandbox_under(Subject::small()).await
+    }
+
+    /// A new sandbox that runs, under these limits.
+    pub async fn sandbox_under(&self, limits: Limits) -> Sandbox {
+        let sandbox = self.absent();
+        sandbox.ensure(limits).await;
+        sandbox
+    }
+
+    /// One that nobody has made yet.
+    #[must_use]
+    pub fn absent(&self) -> Sandbox {
+        Sandbox { provider: Arc::clone(&self.provider), name: fresh_name() }
+    }
+
+    /// Whether the provider says itself that it cannot enforce a limit here.
+    #[must_use]
+    pub fn is_degraded(&self, limit: &str) -> bool {
+        let capabilities = self.provider.capabilities().expect("the provider is ready");
+        capabilities.degraded.iter().any(|degraded| degraded.limit == limit)
+    }
+}
+
+/// A sandbox of one case, deleted with it.
+pub struct Sandbox {
+    pub provider: Arc<dyn SandboxProvider>,
+    pub name: SandboxName,
+}
+
+impl Sandbox {
+    /// Has it run, without a network.
+    pub async fn ensure(&self, limits: Limits) -> crate::Ensured {
+        let spec = Spec { limits, network: Network::None };
+        self.provider.ensure_running(&self.name, spec).await.expect("the sandbox runs")
+    }
+
+    /// How a command went.
+    pub async fn run(&self, command: impl Into<String>) -> ExecOutput {
+        self.ask(ExecRequest::new(command)).await
+    }
+
+    /// The same, of a command that is given more than its text.
+    pub async fn ask(&self, request: ExecRequest) -> ExecOutput {
+        let command = request.command.clone();
+        match self.provider.exec(&self.name, request, None).await {
+            Ok(output) => output,
+            Err(error) => panic!("`{}` was not run: {error}", head(&command)),
+        }
+    }
+
+    /// Why a command was not run at all.
+    pub async fn refusal(&self, request: ExecRequest) -> SandboxError {
+        match self.provider.exec(&self.name, request, None).await {
+            Ok(output) => panic!("it was run: {output:?}"),
+            Err(error) => error,
+        }
+    }
+
+    /// What a command that must succeed wrote, without the last line's end.
+    pub async fn text(&self, command: impl Into<String>) -> String {
+        let command = command.into();
+        let output = self.run(command.clone()).await;
+        let is_fine = output.exit_code == 0 && output.termination == Termination::Exited;
+        assert!(is_fine, "`{}` went wrong: {output:?}", head(&command));
+        output.stdout.text.trim_end().to_owned()
+    }
+
+    /// What a Python program that must succeed wrote.
+    pub async fn python(&self, program: &str) -> String {
+        self.text(python(program)).await
+    }
+
+    /// Leaves a program running, which a case must not wait for.
+    pub async fn start(&self, command: &str) {
+        self.text(format!("({command}) >/dev/null 2>&1 & echo started")).await;
+    }
+
+    /// How many processes of the sandbox have this in their arguments.
+    pub async fn processes(&self, marker: &str) -> usize {
+        // The marker is put together by the command, or the search would find itself.
+        let (first, rest) = marker.split_at(1);
+        let search = format!(
+            "m={first}; m=$m{rest}; n=0; for p in /proc/[0-9]*; do [ \"${{p#/proc/}}\" = $$ ] && continue; \
+             tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -qF -- \"$m\" && n=$((n+1)); done; echo $n"
+        );
+        self.text(search).await.parse().expect("a number")
+    }
+
+    /// The file's text by the file functions.
+    pub async fn read(&self, path: &str) -> Result<String, SandboxError> {
+        let (_, content) = self.provider.read(&self.name, path).await?;
+        let bytes = archive::collect(content).await?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// A file written by the file functions.
+    pub async fn write(&self, path: &str, content: &str) -> Result<(), SandboxError> {
+        self.provider.write(&self.name, path, bytes::Bytes::copy_from_slice(content.as_bytes())).await
+    }
+
+    /// The names in a folder, by the file functions.
+    pub async fn names(&self, path: &str) -> Result<Vec<String>, SandboxError> {
+        let entries = self.provider.list_dir(&self.name, path).await?;
+        Ok(entries.into_iter().map(|entry| entry.name).collect())
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        let deleted = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current().block_on(self.provider.delete(&self.name))
+        });
+        if !std::thread::panicking() {
+            deleted.expect("the sandbox of a case is deleted");
+        }
+    }
+}
+
+/// A name that no other case has.
+#[must_use]
+pub fn fresh_name() -> SandboxName {
+    let (workspace, id) = (random_hex(16), random_hex(8));
+    let workspace = format!(
+        "{}-{}-{}-{}-{}",
+        &workspace[..8],
+        &workspace[8..12],
+        &workspace[12..16],
+        &workspace[16..20],
+        &workspace[20..]
+    );
+    SandboxName::new(workspace, &id)
+}
+
+/// Random text of hex digits, so that a search finds nothing that was not put there.
+#[must_use]
+pub fn random_hex(bytes: usize) -> String {
+    let mut random = vec![0; bytes];
+    getrandom::fill(&mut random).expect("the system gives random bytes");
+    hex::encode(random)
+}
+
+/// The command that runs a Python program.
+#[must_use]
+pub fn python(program: &str) -> String {
+    format!("python3 - <<'PYTHON'\n{program}\nPYTHON")
+}
+
+/// Waits until a condition holds. Only for what happens beside the test; it fails after the time given.
+pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < within, "not within {within:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn head(command: &str) -> String {
+    command.chars().take(200).collect()
+}

@@ -1,0 +1,226 @@
+//! Commands: how they start, how they end, and what they leave.
+
+use std::time::{Duration, Instant};
+
+use super::{Subject, eventually, python};
+use crate::{EXEC_TIMEOUT_MAX, ExecRequest, SandboxError, Termination};
+
+/// What ended must be gone after this time.
+const GONE_WITHIN: Duration = Duration::from_millis(1500);
+
+pub async fn exit_codes_are_the_shells(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    for (command, exit_code, termination) in [
+        ("true", 0, Termination::Exited),
+        ("exit 7", 7, Termination::Exited),
+        ("no-such-program", 127, Termination::Exited),
+        ("/workspace", 126, Termination::Exited),
+        ("kill -9 $$", 137, Termination::Signalled),
+        ("kill -TERM $$", 143, Termination::Signalled),
+        ("sh -c 'kill -9 $$'; exit $?", 137, Termination::Exited),
+    ] {
+        let output = sandbox.run(command).await;
+        assert_eq!((output.exit_code, output.termination), (exit_code, termination), "{command}");
+    }
+}
+
+pub async fn answers_although_a_job_holds_its_pipes(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let started = Instant::now();
+    let output = sandbox.run("sleep 5 & echo hi").await;
+    assert_eq!((output.stdout.text.as_str(), output.exit_code), ("hi\n", 0));
+    assert!(started.elapsed() < Duration::from_secs(2), "it waited for the job: {:?}", started.elapsed());
+}
+
+pub async fn background_job_outlives_its_exec(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox
+        .start("while :; do date +%s%N >/workspace/beat.new; mv /workspace/beat.new /workspace/beat; sleep 0.1; done")
+        .await;
+    let mut last = String::new();
+    for _ in 0..3 {
+        eventually("the job goes on", Duration::from_secs(5), async || {
+            let beat = sandbox.run("cat /workspace/beat").await.stdout.text;
+            let went_on = !beat.is_empty() && beat != last;
+            last = beat;
+            went_on
+        })
+        .await;
+    }
+}
+
+pub async fn time_out_ends_the_whole_tree(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let started = Instant::now();
+    let command = "trap '' TERM HUP INT; setsid sleep 777 & (setsid setsid sleep 778 &) ; sleep 779";
+    let output = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(1))).await;
+    assert_eq!((output.exit_code, output.termination), (124, Termination::TimedOut));
+    assert!(output.duration >= Duration::from_secs(1), "it ended early: {:?}", output.duration);
+    assert!(started.elapsed() < Duration::from_secs(1) + GONE_WITHIN, "it ended late: {:?}", started.elapsed());
+    for marker in ["777", "778", "779"] {
+        eventually("the survivors are gone", GONE_WITHIN, async || {
+            sandbox.processes(&format!("sleep {marker}")).await == 0
+        })
+        .await;
+    }
+}
+
+pub async fn what_was_written_before_a_time_out_is_told(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let request = ExecRequest::new("echo before; echo fault >&2; sleep 60").within(Duration::from_secs(1));
+    let output = sandbox.ask(request).await;
+    assert_eq!((output.stdout.text.as_str(), output.stderr.text.as_str()), ("before\n", "fault\n"));
+}
+
+pub async fn exec_works_after_a_time_out(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox.start("sleep 776").await;
+    let output = sandbox.ask(ExecRequest::new("sleep 60").within(Duration::from_secs(1))).await;
+    assert_eq!(output.termination, Termination::TimedOut);
+    assert_eq!(sandbox.text("echo still here").await, "still here");
+    assert_eq!(sandbox.processes("sleep 776").await, 1, "a job of another exec was ended with it");
+}
+
+pub async fn dropped_exec_leaves_nothing(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let command = "setsid sleep 7771 & touch /workspace/started; sleep 7772";
+    {
+        let exec = sandbox.provider.exec(&sandbox.name, ExecRequest::new(command), None);
+        let begun = eventually("it has begun", Duration::from_secs(10), async || {
+            sandbox.provider.stat(&sandbox.name, "/workspace/started").await.is_ok()
+        });
+        tokio::select! {
+            output = exec => panic!("it ended by itself: {output:?}"),
+            () = begun => {}
+        }
+    }
+    eventually("nothing of it runs", GONE_WITHIN, async || sandbox.processes("sleep 777").await == 0).await;
+    eventually("it is not counted", GONE_WITHIN, async || {
+        let inspection = sandbox.provider.inspect(&sandbox.name).await.expect("it can be looked at");
+        inspection.expect("it is there").execs == 0
+    })
+    .await;
+}
+
+pub async fn commands_run_side_by_side(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let meet = "mkfifo /workspace/meet 2>/dev/null; ";
+    let (first, second) = tokio::join!(
+        sandbox.run(format!("{meet} echo word >/workspace/meet")),
+        sandbox.run(format!("{meet} timeout 20 cat /workspace/meet")),
+    );
+    assert_eq!((first.exit_code, second.stdout.text.as_str()), (0, "word\n"));
+}
+
+pub async fn starts_in_the_workspace_or_where_asked(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox.text("mkdir -p '/workspace/a b/c'").await;
+    for (cwd, expected) in [
+        (None, "/workspace"),
+        (Some("/"), "/"),
+        (Some("/tmp"), "/tmp"),
+        (Some("a b/c"), "/workspace/a b/c"),
+        (Some("/workspace/a b"), "/workspace/a b"),
+    ] {
+        let request = ExecRequest { cwd: cwd.map(str::to_owned), ..ExecRequest::new("pwd") };
+        assert_eq!(sandbox.ask(request).await.stdout.text.trim_end(), expected);
+    }
+    for cwd in ["/no/such/folder", "none", "/etc/passwd", "", "a\0b"] {
+        let request = ExecRequest { cwd: Some(cwd.to_owned()), ..ExecRequest::new("pwd") };
+        let error = sandbox.refusal(request).await;
+        assert!(matches!(error, SandboxError::Invalid(_) | SandboxError::NotFound(_)), "{cwd:?}: {error:?}");
+    }
+}
+
+pub async fn environment_is_added_as_it_is(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let value = "a 'b' \"c\" $HOME `id`\n\\d = é";
+    let env = vec![("GREETING".to_owned(), value.to_owned()), ("HOME".to_owned(), "/workspace".to_owned())];
+    let request = ExecRequest { env, ..ExecRequest::new("printf '%s|%s' \"$GREETING\" \"$HOME\"") };
+    assert_eq!(sandbox.ask(request).await.stdout.text, format!("{value}|/workspace"));
+    assert_eq!(sandbox.text("echo ${GREETING-none} $HOME").await, "none /root");
+}
+
+pub async fn impossible_requests_are_refused(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let with_env = |name: &str, value: &str| ExecRequest {
+        env: vec![(name.to_owned(), value.to_owned())],
+        ..ExecRequest::new("true")
+    };
+    let many = (0..100_000).map(|number| (format!("NAME_{number}"), "value".to_owned())).collect();
+    for (what, request) in [
+        ("a NUL in the command", ExecRequest::new("echo a\0b")),
+        ("a command of 4 MiB", ExecRequest::new("#".repeat(4 << 20))),
+        ("no name", with_env("", "value")),
+        ("a name with =", with_env("A=B", "value")),
+        ("a NUL in a name", with_env("A\0B", "value")),
+        ("a NUL in a value", with_env("A", "a\0b")),
+        ("a value of 4 MiB", with_env("A", &"a".repeat(4 << 20))),
+        ("too many variables", ExecRequest { env: many, ..ExecRequest::new("true") }),
+        ("no time", ExecRequest::new("true").within(Duration::ZERO)),
+        ("too much time", ExecRequest::new("true").within(EXEC_TIMEOUT_MAX + Duration::from_millis(1))),
+    ] {
+        let error = sandbox.refusal(request).await;
+        assert!(matches!(error, SandboxError::Invalid(_)), "{what}: {error:?}");
+    }
+    let long = sandbox.run(format!("true {}; echo done", "a".repeat(100_000))).await;
+    assert_eq!(long.stdout.text, "done\n", "100 KB are no long command");
+}
+
+pub async fn stdin_is_empty_and_no_terminal(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let started = Instant::now();
+    assert_eq!(sandbox.text("cat | wc -c; read -r line; echo $?").await, "0\n1");
+    assert!(started.elapsed() < Duration::from_secs(5), "it waited for input");
+    assert_eq!(sandbox.text("[ -t 0 ] || [ -t 1 ] || [ -t 2 ] || echo none").await, "none");
+    let terminal = sandbox.run("echo x >/dev/tty").await;
+    assert_ne!(terminal.exit_code, 0, "it has a terminal that is not its own");
+}
+
+pub async fn only_three_descriptors_are_open(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    // The shell's own, as a child of it sees them: a listing of one's own shows the listing's.
+    let program = "import os; print(sorted(os.listdir('/proc/%d/fd' % os.getppid())))";
+    assert_eq!(sandbox.text(format!("python3 -c \"{program}\"; true")).await, "['0', '1', '2']");
+    let opened = sandbox.text("for f in /proc/1/fd/*; do (: <$f) 2>/dev/null && readlink $f; done; true").await;
+    let is_foreign = |line: &&str| line.starts_with('/') && !line.starts_with("/dev/null");
+    assert_eq!(opened.lines().find(is_foreign), None, "a file of the first process can be opened through it");
+}
+
+pub async fn environment_is_clean(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let known = ["PATH", "HOME", "LANG", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "TERM", "TMPDIR", "_"];
+    let environment = sandbox.text("env").await;
+    for line in environment.lines() {
+        let (name, value) = line.split_once('=').expect("a name and a value");
+        assert!(known.contains(&name), "`{name}` is nothing that a sandbox needs");
+        match name {
+            "HOME" => assert_eq!(value, "/root"),
+            "LANG" => assert_eq!(value, "C.UTF-8"),
+            "PATH" => assert!(value.split(':').all(|folder| folder.starts_with('/')), "{value}"),
+            _ => {}
+        }
+    }
+    assert_eq!(sandbox.text("echo $HOME $LANG").await, "/root C.UTF-8");
+    assert_eq!(sandbox.text("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c MONSTRUM; true").await, "0");
+}
+
+pub async fn signals_are_as_a_shell_expects_them(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    assert_eq!(sandbox.text("yes | head -n 1; echo ${PIPESTATUS[0]}").await, "y\n141", "SIGPIPE is ignored");
+    let program = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigBlk')])";
+    assert_eq!(sandbox.text(python(program)).await, "['0000000000000000']");
+}
+
+pub async fn is_root_with_the_programs_that_it_names(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    assert_eq!(sandbox.text("id -u; id -g; id -un; id -G").await, "0\n0\nroot\n0");
+    let capabilities = subject.provider.capabilities().expect("the provider is ready").clone();
+    assert!(capabilities.programs.iter().any(|program| program == "bash"), "{capabilities:?}");
+    for program in &capabilities.programs {
+        sandbox.text(format!("{program} --version")).await;
+    }
+    for folder in ["/workspace", "/tmp", "/var/tmp", "/root", "/usr/local/bin", "/etc", "/opt"] {
+        sandbox.text(format!("touch {folder}/mine && rm {folder}/mine")).await;
+    }
+}

@@ -1,0 +1,215 @@
+//! What a sandbox must not see nor reach: the host, other sandboxes, any network.
+
+use std::path::Path;
+
+use super::local_host::memory_contains;
+use super::{Subject, python, random_hex};
+use crate::ExecRequest;
+
+/// Tries to connect to every address that is asked for; prints those that answer.
+fn connections(addresses: &[String]) -> String {
+    python(&format!(
+        "
+import socket
+for text in {addresses:?}:
+    host, port = text.rsplit(':', 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+        print('reached', text)
+    except OSError:
+        pass
+print('tried')"
+    ))
+}
+
+pub async fn has_only_loopback(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let interfaces = sandbox.text("tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' '").await;
+    assert_eq!(interfaces, "lo");
+    assert_eq!(sandbox.text("tail -n +2 /proc/net/route | wc -l").await, "0");
+    let program = "
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+socket.create_connection(listener.getsockname(), timeout=2).close()
+print('itself')";
+    assert_eq!(sandbox.python(program).await, "itself");
+}
+
+pub async fn cannot_reach_the_host_nor_any_network(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let mut addresses: Vec<String> =
+        ["169.254.169.254:80", "1.1.1.1:53", "10.0.0.1:80", "[::1]:22"].map(str::to_owned).into();
+    let listener = subject.host.as_ref().map(|host| (host.listener(), host.address()));
+    if let Some((listener, address)) = &listener {
+        let port = listener.local_addr().expect("it listens").port();
+        addresses.push(format!("127.0.0.1:{port}"));
+        addresses.extend(address.map(|address| format!("{address}:{port}")));
+    }
+    assert_eq!(sandbox.text(connections(&addresses)).await, "tried");
+}
+
+pub async fn cannot_reach_sockets_without_files(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let (sandbox, (_listener, name)) = (subject.sandbox().await, host.abstract_socket());
+    let program = format!(
+        "
+import socket
+for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET):
+    try:
+        socket.socket(socket.AF_UNIX, kind).connect('\\0{name}')
+        print('reached')
+    except OSError:
+        pass
+print('tried')"
+    );
+    assert_eq!(sandbox.python(&program).await, "tried");
+}
+
+pub async fn uncommon_socket_families_are_refused(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    // Towards the hypervisor, the raw wire, and code of the kernel that no program in a sandbox needs.
+    let program = "
+import socket
+names = {40: 'vsock', 38: 'alg', 17: 'packet', 31: 'bluetooth', 30: 'tipc', 29: 'can', 39: 'nfc', 44: 'xdp', 15: 'key', 41: 'kcm', 42: 'qipcrtr', 43: 'smc', 21: 'rds'}
+for family, name in names.items():
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW, socket.SOCK_SEQPACKET):
+        try:
+            socket.socket(family, kind)
+            print('opened', name, kind)
+        except OSError:
+            pass
+print('tried')";
+    assert_eq!(sandbox.python(program).await, "tried");
+}
+
+pub async fn other_sandboxes_are_invisible(subject: &Subject) {
+    let (first, second) = (subject.sandbox().await, subject.sandbox().await);
+    let marker = format!("marker-{}", random_hex(8));
+    first.text(format!("for d in /workspace /tmp /root /dev/shm /var/tmp; do touch $d/{marker}; done")).await;
+    first
+        .start(&python(&format!(
+            "
+import socket, sys, time
+listener = socket.create_server(('0.0.0.0', 47001))
+local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+local.bind('\\0{marker}')
+local.listen()
+time.sleep(600)"
+        )))
+        .await;
+    first.start(&format!("exec -a {marker} sleep 600")).await;
+    first.text("ipcmk -Q >/dev/null && tail -n +2 /proc/sysvipc/msg | grep -q .").await;
+
+    let found = second.text(format!("find / -xdev -name {marker} 2>/dev/null; find /tmp /dev -name {marker}")).await;
+    assert_eq!(found, "");
+    assert_eq!(second.processes(&marker).await, 0);
+    assert_eq!(second.text("tail -n +2 /proc/sysvipc/msg | wc -l").await, "0");
+    assert_eq!(second.text(connections(&["127.0.0.1:47001".to_owned()])).await, "tried");
+    let local = format!(
+        "
+import socket
+try:
+    socket.socket(socket.AF_UNIX, socket.SOCK_STREAM).connect('\\0{marker}')
+    print('reached')
+except OSError:
+    print('tried')"
+    );
+    assert_eq!(second.python(&local).await, "tried");
+    assert_eq!(first.processes(&marker).await, 1, "what was looked for is there");
+}
+
+pub async fn host_files_are_invisible(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let (sandbox, markers) = (subject.sandbox().await, host.plant());
+    let found =
+        sandbox.text(format!("find / -path /proc -prune -o -name {} -print 2>/dev/null; true", markers.name)).await;
+    assert_eq!(found, "");
+    for path in &markers.paths {
+        for root in ["", "/proc/1/root", "/proc/self/root", "/proc/1/cwd", "/proc/self/cwd/../../../..", "/.."] {
+            let output = sandbox.run(format!("cat {root}{}", path.display())).await;
+            assert!(output.exit_code != 0 && !output.stdout.text.contains(&markers.text), "{root}{}", path.display());
+        }
+    }
+}
+
+pub async fn host_passwords_are_not_there(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let passwords = sandbox.text("cat /etc/shadow /etc/gshadow 2>/dev/null | cut -d: -f2 | sort -u; true").await;
+    for password in passwords.lines() {
+        assert!(password.trim_start_matches(['*', '!', 'x']).is_empty(), "an account with a password");
+    }
+    let accounts = sandbox.text("cut -d: -f1,3 /etc/passwd").await;
+    for account in accounts.lines() {
+        let (name, id) = account.split_once(':').expect("a name and an id");
+        let id: u32 = id.parse().expect("an id");
+        assert!(id < 1000 || id == 65534, "`{name}` is a person's account");
+    }
+}
+
+pub async fn host_folders_are_not_there(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let sandbox = subject.sandbox().await;
+    for secret in [
+        "/etc/ssl/private/",
+        "/etc/ssh/",
+        "/root/.ssh/",
+        "/var/log/",
+        "/var/lib/postgresql/",
+        "/var/spool/cron/",
+        "/run/systemd/",
+        "/var/backups/",
+    ] {
+        let files = sandbox.text(format!("find {secret} -type f 2>/dev/null; true")).await;
+        assert_eq!(files, "", "{secret} holds files");
+    }
+    for folder in ["/root", "/home", "/opt", "/srv", "/mnt", "/media"] {
+        let common = [".bashrc", ".profile", ".cache", ".local", ".config", ".npm"];
+        let inside = sandbox.text(format!("ls -A {folder} 2>/dev/null; true")).await;
+        let shared = inside.lines().find(|name| !common.contains(name) && Path::new(folder).join(name).exists());
+        assert_eq!(shared, None, "{folder} is the host's");
+    }
+    let mounts = sandbox.text("cat /proc/self/mountinfo").await;
+    let data_dir = host.data_dir().to_str().expect("a path that is text");
+    assert!(!mounts.contains(data_dir), "the mounts tell where the host keeps its files:\n{mounts}");
+}
+
+pub async fn host_processes_are_invisible(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let (sandbox, process) = (subject.sandbox().await, host.marked_process());
+    assert!(host.processes(&process.marker) > 0, "what is looked for is there");
+    assert_eq!(sandbox.processes(&process.marker).await, 0);
+    assert_eq!(sandbox.text("tr '\\0' ' ' </proc/1/cmdline").await.trim(), "init");
+    let own = std::process::id();
+    sandbox.text(format!("[ ! -e /proc/{own}/root/proc/1/exe ] || [ /proc/{own}/root -ef / ]")).await;
+}
+
+pub async fn host_environment_is_invisible(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let sandbox = subject.sandbox().await;
+    let environments = sandbox.text("cat /proc/[0-9]*/environ /proc/self/environ 2>/dev/null; true").await;
+    for (name, value) in host.environment() {
+        let pair = [name.as_encoded_bytes(), b"=", value.as_encoded_bytes()].concat();
+        assert!(!memory_contains(environments.as_bytes(), &pair), "`{}` can be read inside", name.display());
+    }
+    let arguments = sandbox.text("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await;
+    let data_dir = host.data_dir().to_str().expect("a path that is text");
+    assert!(!arguments.contains(data_dir) && !arguments.contains("monstrum"), "{arguments}");
+}
+
+pub async fn devices_are_the_harmless_ones(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let allowed = [
+        "null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr",
+        "mqueue", "console", "core",
+    ];
+    let devices = sandbox.text("ls /dev").await;
+    for device in devices.lines() {
+        assert!(allowed.contains(&device), "/dev/{device}");
+    }
+    for device in ["null", "zero", "full", "random", "urandom"] {
+        sandbox.text(format!("[ -c /dev/{device} ] && head -c 1 /dev/{device} >/dev/null")).await;
+    }
+    let output =
+        sandbox.ask(ExecRequest::new("find / -xdev \\( -type b -o -type c \\) -not -path '/dev/*' | wc -l")).await;
+    assert_eq!(output.stdout.text.trim_end(), "0", "a device elsewhere");
+}

@@ -1,0 +1,213 @@
+//! From the first command to the deletion.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+
+use super::{Sandbox, Subject, eventually, random_hex};
+use crate::{Ensured, ExecRequest, Limits, Network, SandboxError, Spec, State, Termination};
+
+async fn state(sandbox: &Sandbox) -> Option<State> {
+    let inspection = sandbox.provider.inspect(&sandbox.name).await.expect("it can be looked at");
+    inspection.map(|inspection| inspection.state)
+}
+
+async fn listed(sandbox: &Sandbox) -> Vec<State> {
+    let all = sandbox.provider.list().await.expect("they can be listed");
+    all.into_iter().filter(|one| one.name == sandbox.name).map(|one| one.state).collect()
+}
+
+pub async fn provider_is_ready_and_says_what_it_has(subject: &Subject) {
+    let capabilities = subject.provider.capabilities().expect("the provider is ready");
+    assert!(!capabilities.system.is_empty() && capabilities.networks.contains(&Network::None), "{capabilities:?}");
+    for degraded in &capabilities.degraded {
+        assert!(!degraded.reason.is_empty() && !degraded.remedy.is_empty(), "{degraded:?}");
+    }
+    subject.provider.health().await.expect("it can be used");
+}
+
+pub async fn twenty_first_calls_make_one(subject: &Subject) {
+    let sandbox = subject.absent();
+    let calls = (0..20).map(|_| sandbox.ensure(Subject::small()));
+    let answers = join_all(calls).await;
+    let created = answers.iter().filter(|answer| **answer == Ensured::Created).count();
+    assert_eq!(created, 1, "{answers:?}");
+    assert!(!answers.contains(&Ensured::Resumed), "{answers:?}");
+    assert_eq!(listed(&sandbox).await, [State::Running]);
+    assert_eq!(sandbox.text("echo usable").await, "usable");
+}
+
+pub async fn stop_and_resume_twice_keep_files(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let install = "printf '#!/bin/sh\\necho tool\\n' >/usr/local/bin/tool && chmod +x /usr/local/bin/tool && \
+                   echo mine >/root/.mine && echo mine >/etc/mine && rm /etc/hostname && mkdir -p /opt/mine && \
+                   echo work >/workspace/work && echo gone >/tmp/gone";
+    sandbox.text(install).await;
+    for round in 1..=2 {
+        sandbox.start("sleep 4243").await;
+        sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
+        assert_eq!((state(&sandbox).await, listed(&sandbox).await), (Some(State::Stopped), vec![State::Stopped]));
+        assert_eq!(sandbox.ensure(Subject::small()).await, Ensured::Resumed);
+        assert_eq!(sandbox.ensure(Subject::small()).await, Ensured::AlreadyRunning);
+        let kept = "tool && cat /root/.mine /etc/mine /workspace/work && [ -d /opt/mine ] && [ ! -e /etc/hostname ]";
+        assert_eq!(sandbox.text(kept).await, "tool\nmine\nmine\nwork", "round {round}");
+        assert_eq!(sandbox.text("ls -A /tmp").await, "", "what is in memory does not stay");
+        assert_eq!(sandbox.processes("sleep 4243").await, 0);
+    }
+}
+
+pub async fn stop_ends_everything(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let sandbox = subject.sandbox().await;
+    let marker = format!("86400{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
+    sandbox.start(&format!("trap '' TERM HUP; setsid sleep {marker}")).await;
+    sandbox.start(&format!("exec setsid setsid sleep {marker}")).await;
+    eventually("it runs", Duration::from_secs(5), async || host.processes(&marker) >= 2).await;
+    sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
+    assert_eq!(host.processes(&marker), 0, "something outlived its sandbox");
+}
+
+/// Starts a command that does not end, and gives how it ended after `end`.
+async fn ended_by<F: Future<Output = ()>>(sandbox: &Sandbox, end: F) -> Termination {
+    let exec = sandbox.run("touch /workspace/started; sleep 600");
+    let end = async {
+        eventually("it has begun", Duration::from_secs(10), async || {
+            let inspection = sandbox.provider.inspect(&sandbox.name).await.expect("it can be looked at");
+            let is_counted = inspection.is_some_and(|inspection| inspection.execs == 1);
+            is_counted && sandbox.provider.stat(&sandbox.name, "/workspace/started").await.is_ok()
+        })
+        .await;
+        end.await;
+    };
+    let (output, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(30), exec), end);
+    output.expect("it ends with its sandbox").termination
+}
+
+pub async fn stop_of_a_running_exec_is_lost(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let end = async { sandbox.provider.stop(&sandbox.name).await.expect("it is stopped") };
+    assert_eq!(ended_by(&sandbox, end).await, Termination::Lost);
+    assert_eq!(sandbox.ensure(Subject::small()).await, Ensured::Resumed);
+    assert_eq!(sandbox.text("cat /workspace/started && echo there").await, "there");
+}
+
+pub async fn delete_during_an_exec(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let end = async { sandbox.provider.delete(&sandbox.name).await.expect("it is deleted") };
+    assert_eq!(ended_by(&sandbox, end).await, Termination::Lost);
+    assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
+}
+
+pub async fn delete_twice_and_a_new_one_is_empty(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox.text("echo old >/workspace/old; echo old >/root/old").await;
+    let (first, second) = tokio::join!(sandbox.provider.delete(&sandbox.name), sandbox.provider.delete(&sandbox.name));
+    assert_eq!((first, second), (Ok(()), Ok(())));
+    assert_eq!(sandbox.provider.delete(&sandbox.name).await, Ok(()));
+    assert_eq!(sandbox.ensure(Subject::small()).await, Ensured::Created);
+    assert_eq!(sandbox.text("ls -A /workspace /root | grep -w old; true").await, "");
+}
+
+pub async fn missing_ones_are_never_made(subject: &Subject) {
+    let sandbox = subject.absent();
+    assert_eq!(sandbox.provider.stop(&sandbox.name).await, Ok(()));
+    assert_eq!(sandbox.provider.delete(&sandbox.name).await, Ok(()));
+    let refusals = [
+        sandbox.refusal(ExecRequest::new("true")).await,
+        sandbox.names("/workspace").await.expect_err("there is none"),
+        sandbox.read("file").await.expect_err("there is none"),
+        sandbox.write("file", "text").await.expect_err("there is none"),
+    ];
+    for error in refusals {
+        assert!(matches!(error, SandboxError::Conflict(_) | SandboxError::NotFound(_)), "{error:?}");
+    }
+    assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
+}
+
+pub async fn stopped_one_is_not_woken_by_a_command(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
+    sandbox.provider.stop(&sandbox.name).await.expect("twice is no fault");
+    let error = sandbox.refusal(ExecRequest::new("true")).await;
+    assert!(matches!(error, SandboxError::Conflict(_)), "{error:?}");
+    assert_eq!(state(&sandbox).await, Some(State::Stopped));
+}
+
+pub async fn list_finds_ours(subject: &Subject) {
+    let (first, second) = (subject.sandbox().await, subject.sandbox().await);
+    second.provider.stop(&second.name).await.expect("it is stopped");
+    assert_eq!((listed(&first).await, listed(&second).await), (vec![State::Running], vec![State::Stopped]));
+}
+
+pub async fn impossible_limits_are_refused_and_make_nothing(subject: &Subject) {
+    let fine = Subject::small();
+    for (what, limits) in [
+        ("no processor", Limits { cpu_millis: 0, ..fine }),
+        ("no memory", Limits { memory_mib: 0, ..fine }),
+        ("no disk", Limits { disk_mib: 0, ..fine }),
+        ("no /tmp", Limits { tmp_mib: 0, ..fine }),
+        ("no processes", Limits { processes: 0, ..fine }),
+        ("no processes of a command", Limits { processes_per_exec: 0, ..fine }),
+        ("a disk of 4 PiB", Limits { disk_mib: u32::MAX, ..fine }),
+    ] {
+        let sandbox = subject.absent();
+        let spec = Spec { limits, network: Network::None };
+        let error = sandbox.provider.ensure_running(&sandbox.name, spec).await.expect_err(what);
+        let is_said =
+            matches!(error, SandboxError::Invalid(_) | SandboxError::Unsupported(_) | SandboxError::Exhausted(_));
+        assert!(is_said, "{what}: {error:?}");
+        assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]), "{what}");
+    }
+}
+
+pub async fn network_that_it_cannot_give_is_refused(subject: &Subject) {
+    let networks = &subject.provider.capabilities().expect("the provider is ready").networks;
+    if networks.contains(&Network::Full) {
+        return;
+    }
+    let sandbox = subject.absent();
+    let spec = Spec { limits: Subject::small(), network: Network::Full };
+    let error = sandbox.provider.ensure_running(&sandbox.name, spec).await.expect_err("it has no such network");
+    assert!(matches!(error, SandboxError::Unsupported(_)), "{error:?}");
+    assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
+}
+
+pub async fn storm_of_calls_ends_in_order(subject: &Subject) {
+    let sandbox = subject.absent();
+    let spec = Spec { limits: Subject::small(), network: Network::None };
+    let calls = (0..40).map(|number| {
+        let sandbox = &sandbox;
+        async move {
+            let (provider, name) = (&sandbox.provider, &sandbox.name);
+            match number % 5 {
+                0 | 1 => provider.ensure_running(name, spec).await.map(|_| ()),
+                2 => provider.stop(name).await,
+                3 => provider.delete(name).await,
+                _ => provider.exec(name, ExecRequest::new("true"), None).await.map(|_| ()),
+            }
+        }
+    });
+    for (number, answer) in join_all(calls).await.into_iter().enumerate() {
+        // Another call may have been first, which is a conflict; nothing else may have gone wrong.
+        let is_fine = matches!(answer, Ok(()) | Err(SandboxError::Conflict(_) | SandboxError::NotFound(_)));
+        assert!(is_fine, "call {number}: {answer:?}");
+    }
+    sandbox.ensure(Subject::small()).await;
+    assert_eq!(sandbox.text("echo usable").await, "usable");
+    assert_eq!(listed(&sandbox).await, [State::Running]);
+    sandbox.provider.delete(&sandbox.name).await.expect("it is deleted");
+    assert_eq!(listed(&sandbox).await, []);
+}
+
+pub async fn dropped_call_leaves_nothing_half_made(subject: &Subject) {
+    let sandbox = subject.absent();
+    let spec = Spec { limits: Subject::small(), network: Network::None };
+    for wait in [0, 1, 5, 10, 20, 40, 80] {
+        let ensure = sandbox.provider.ensure_running(&sandbox.name, spec);
+        let _dropped = tokio::time::timeout(Duration::from_millis(wait), ensure).await;
+        let stop = sandbox.provider.stop(&sandbox.name);
+        let _dropped = tokio::time::timeout(Duration::from_millis(wait), stop).await;
+    }
+    sandbox.ensure(Subject::small()).await;
+    assert_eq!(sandbox.text("echo usable").await, "usable");
+}

@@ -1,0 +1,174 @@
+//! What one sandbox may use, under commands that want more.
+
+use std::time::{Duration, Instant};
+
+use super::{Subject, eventually, python, random_hex};
+use crate::{ExecRequest, Limits, SandboxError, Termination};
+
+pub async fn memory_limit_ends_the_command_only(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
+    for command in ["exec python3 -c 'x = bytearray(10**9)'", "head -c 1G /dev/zero | tail"] {
+        let output = sandbox.run(command).await;
+        assert_eq!((output.exit_code, output.termination), (137, Termination::OutOfMemory), "{command}: {output:?}");
+        assert_eq!(sandbox.text("echo still here").await, "still here");
+    }
+    let small = sandbox.python("print(len(bytearray(32 * 2**20)))").await;
+    assert_eq!(small, "33554432", "what fits is given");
+}
+
+pub async fn killed_is_not_out_of_memory(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
+    assert_eq!(sandbox.run("exec python3 -c 'x = bytearray(10**9)'").await.termination, Termination::OutOfMemory);
+    assert_eq!(sandbox.run("kill -9 $$").await.termination, Termination::Signalled, "an earlier one was counted");
+}
+
+pub async fn temporary_folder_is_sized(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { tmp_mib: 16, ..Subject::small() }).await;
+    let full = sandbox.run("head -c 64M /dev/zero >/tmp/big").await;
+    assert!(full.exit_code != 0 && full.stderr.text.contains("No space left"), "{full:?}");
+    let size: u64 = sandbox.text("stat -c %s /tmp/big").await.parse().expect("a size");
+    assert!(size > 8 << 20 && size <= 16 << 20, "{size} bytes");
+    sandbox.text("rm /tmp/big && head -c 8M /dev/zero >/tmp/small && rm /tmp/small").await;
+    let inodes = python("for n in range(400000): open('/tmp/%d' % n, 'w').close()");
+    let many = sandbox.run(inodes).await;
+    assert_ne!(many.exit_code, 0, "empty files in memory are not counted");
+}
+
+pub async fn no_other_place_in_memory_is_free(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { memory_mib: 128, tmp_mib: 16, ..Subject::small() }).await;
+    for folder in ["/dev/shm", "/dev", "/run", "/var/tmp", "/dev/mqueue"] {
+        let output =
+            sandbox.run(format!("head -c 1G /dev/zero >{folder}/big; code=$?; rm -f {folder}/big; exit $code")).await;
+        assert_ne!(output.exit_code, 0, "1 GiB fits into {folder}");
+    }
+    assert_eq!(sandbox.text("echo still here").await, "still here");
+}
+
+pub async fn fork_bomb_is_contained(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let other = subject.sandbox().await;
+    let bomb = ExecRequest::new("bomb() { bomb | bomb & }; bomb; sleep 1").within(Duration::from_secs(10));
+    let exec = sandbox.ask(bomb);
+    let beside = async {
+        let started = Instant::now();
+        assert_eq!(other.text("echo fine").await, "fine");
+        assert!(started.elapsed() < Duration::from_secs(5), "another sandbox waits for it");
+    };
+    tokio::join!(exec, beside);
+    let next = tokio::time::timeout(Duration::from_secs(10), sandbox.text("echo still here")).await;
+    assert_eq!(next.expect("the next command is run in time"), "still here");
+    eventually("nothing of the bomb is left", Duration::from_secs(5), async || {
+        let count: usize = sandbox.text("ls -d /proc/[0-9]* | wc -l").await.parse().expect("a number");
+        count < 10
+    })
+    .await;
+}
+
+pub async fn processes_of_one_command_are_limited(subject: &Subject) {
+    if subject.is_degraded("processes") {
+        return;
+    }
+    let sandbox = subject.sandbox_under(Limits { processes: 64, processes_per_exec: 16, ..Subject::small() }).await;
+    let command = "for i in $(seq 1 60); do sleep 300 & done 2>/dev/null; jobs -rp | wc -l";
+    let started = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(20))).await;
+    let count: usize = started.stdout.text.trim().parse().unwrap_or(0);
+    assert!(count <= 16, "{count} processes of one command");
+    assert_eq!(sandbox.text("echo next").await, "next");
+}
+
+pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
+    if subject.is_degraded("processes") {
+        return;
+    }
+    let sandbox = subject.sandbox_under(Limits { processes: 32, processes_per_exec: 24, ..Subject::small() }).await;
+    let marker = format!("86400{}", u16::from_str_radix(&random_hex(2), 16).expect("hex digits"));
+    let command = format!("for i in $(seq 1 12); do sleep {marker} & done 2>/dev/null");
+    for _ in 0..4 {
+        // The last ones may find no room at all, which is said in one way or the other.
+        let hoard = ExecRequest::new(&command).within(Duration::from_secs(5));
+        match sandbox.provider.exec(&sandbox.name, hoard, None).await {
+            Ok(_) | Err(SandboxError::Exhausted(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    if let Some(host) = &subject.host {
+        let count = host.processes(&marker);
+        assert!(count <= 32, "{count} processes of one sandbox");
+    }
+    let spec = crate::Spec { limits: Subject::small(), network: crate::Network::None };
+    sandbox.provider.stop(&sandbox.name).await.expect("it is stopped, full as it is");
+    sandbox.provider.ensure_running(&sandbox.name, spec).await.expect("it runs again");
+    assert_eq!(sandbox.text("echo next").await, "next");
+}
+
+pub async fn share_of_the_processor_is_held(subject: &Subject) {
+    if subject.is_degraded("cpu") {
+        return;
+    }
+    let sandbox = subject.sandbox_under(Limits { cpu_millis: 500, ..Subject::small() }).await;
+    let program = "
+import os, time
+started = time.monotonic()
+children = []
+for _ in range(2):
+    if os.fork() == 0:
+        while time.monotonic() - started < 3: pass
+        os._exit(0)
+for _ in range(2): os.wait()
+used = os.times()
+print((used.children_user + used.children_system) / (time.monotonic() - started))";
+    let share: f64 = sandbox.python(program).await.parse().expect("a number");
+    assert!(share < 0.65, "two loops had {share} of a processor, where 0.5 are given");
+    assert!(share > 0.2, "two loops had only {share} of a processor, where 0.5 are given");
+}
+
+pub async fn disk_limit_is_felt_and_space_comes_back(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { disk_mib: 96, ..Subject::small() }).await;
+    for folder in ["/workspace", "/root", "/usr/local", "/etc", "/var"] {
+        let full = sandbox.run(format!("head -c 256M /dev/zero >{folder}/big")).await;
+        assert!(full.exit_code != 0 && full.stderr.text.contains("No space left"), "{folder}: {full:?}");
+        let size: u64 = sandbox.text(format!("stat -c %s {folder}/big")).await.parse().expect("a size");
+        assert!(size > 32 << 20 && size <= 96 << 20, "{folder} took {size} bytes");
+        let error = sandbox.write("/workspace/more", &"a".repeat(1 << 20)).await.expect_err("there is no room");
+        assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
+        sandbox.text(format!("rm {folder}/big")).await;
+        sandbox.text("head -c 32M /dev/zero >/workspace/again && rm /workspace/again").await;
+    }
+    assert_eq!(sandbox.names("/workspace").await.expect("it can be listed"), ["lost+found"; 0], "something was left");
+}
+
+pub async fn inodes_are_limited(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { disk_mib: 64, ..Subject::small() }).await;
+    let program = "
+import os, shutil
+os.mkdir('/workspace/many')
+made = 0
+try:
+    while made < 400000:
+        open('/workspace/many/%d' % made, 'w').close()
+        made += 1
+    print('endless')
+except OSError as error:
+    print(error.strerror)
+shutil.rmtree('/workspace/many')
+open('/workspace/again', 'w').close()";
+    let request = ExecRequest::new(python(program)).within(Duration::from_secs(120));
+    let output = sandbox.ask(request).await;
+    assert_eq!(output.stdout.text.trim_end(), "No space left on device", "{output:?}");
+}
+
+pub async fn limits_hold_anew_after_a_resume(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let hoard = "exec python3 -c 'print(len(bytearray(200 * 2**20)))'";
+    assert_eq!(sandbox.text(hoard).await, "209715200");
+    sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
+    sandbox.ensure(Limits { memory_mib: 96, ..Subject::small() }).await;
+    assert_eq!(sandbox.run(hoard).await.termination, Termination::OutOfMemory);
+}
+
+pub async fn crash_leaves_no_dump(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    assert_eq!(sandbox.text("ulimit -c; ulimit -Hc").await, "0\n0");
+    let crash = sandbox.run("kill -SEGV $$").await;
+    assert_eq!((crash.exit_code, crash.termination), (139, Termination::Signalled));
+}

@@ -1,0 +1,132 @@
+//! What can be seen of a sandbox from the machine that it runs on.
+
+use std::ffi::OsString;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::random_hex;
+
+/// This machine, for a provider whose sandboxes run on it.
+pub struct LocalHost {
+    data_dir: PathBuf,
+}
+
+/// Files with a name that occurs nowhere else, removed at the end.
+pub struct Markers {
+    pub name: String,
+    pub text: String,
+    pub paths: Vec<PathBuf>,
+}
+
+/// A process with arguments that occur nowhere else, ended at the end.
+pub struct MarkedProcess {
+    pub marker: String,
+    child: Child,
+}
+
+impl LocalHost {
+    /// `data_dir` is where the provider keeps its files.
+    #[must_use]
+    pub fn new(data_dir: &Path) -> LocalHost {
+        LocalHost { data_dir: data_dir.to_owned() }
+    }
+
+    /// Where the provider keeps its files.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
+    }
+
+    /// What this process holds in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("the status of this process can be read");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the status names VmRSS");
+        let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("VmRSS is a number");
+        kibibytes * 1024
+    }
+
+    /// How many processes of this machine have `marker` in their arguments.
+    #[must_use]
+    pub fn processes(&self, marker: &str) -> usize {
+        let entries = std::fs::read_dir("/proc").expect("/proc can be listed");
+        let arguments = entries.flatten().filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        arguments.filter(|arguments| memory_contains(arguments, marker.as_bytes())).count()
+    }
+
+    /// A port on every address of this machine, at which something listens.
+    #[must_use]
+    pub fn listener(&self) -> TcpListener {
+        TcpListener::bind("0.0.0.0:0").expect("a port is free")
+    }
+
+    /// The address that this machine would use towards others, where it has one.
+    #[must_use]
+    pub fn address(&self) -> Option<IpAddr> {
+        // No packet is sent: a datagram socket that is connected only looks up the route.
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+        socket.connect("192.0.2.1:9").ok()?;
+        socket.local_addr().ok().map(|address| address.ip())
+    }
+
+    /// A socket in the abstract namespace, which no file permission guards, and its name.
+    #[must_use]
+    pub fn abstract_socket(&self) -> (UnixListener, String) {
+        let name = format!("marker-{}", random_hex(8));
+        let address = SocketAddr::from_abstract_name(name.as_bytes()).expect("the name is short");
+        (UnixListener::bind_addr(&address).expect("the name is free"), name)
+    }
+
+    /// Leaves marked files where a sandbox might look: the provider's folder, temporary folders, the home.
+    #[must_use]
+    pub fn plant(&self) -> Markers {
+        let name = format!("marker-{}", random_hex(8));
+        let text = format!("secret-{}", random_hex(8));
+        let folders = [self.data_dir.clone(), std::env::temp_dir(), "/var/tmp".into(), "/root".into(), "/home".into()];
+        let paths = folders.into_iter().map(|folder| folder.join(&name));
+        let paths: Vec<PathBuf> = paths.filter(|path| std::fs::write(path, &text).is_ok()).collect();
+        assert!(paths.len() >= 2, "the data folder and the temporary folder can be written");
+        Markers { name, text, paths }
+    }
+
+    /// A process of this machine, which no sandbox must see.
+    #[must_use]
+    pub fn marked_process(&self) -> MarkedProcess {
+        let marker = format!("8640{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
+        let mut command = Command::new("sleep");
+        command.arg(&marker).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        MarkedProcess { child: command.spawn().expect("sleep can be started"), marker }
+    }
+
+    /// The environment that this process was started with, those values that are long enough to be told apart.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(OsString, OsString)> {
+        std::env::vars_os().filter(|(_, value)| value.as_bytes().len() >= 12).collect()
+    }
+}
+
+impl Drop for Markers {
+    fn drop(&mut self) {
+        for path in &self.paths {
+            if let Err(error) = std::fs::remove_file(path) {
+                assert!(std::thread::panicking(), "{} was not removed: {error}", path.display());
+            }
+        }
+    }
+}
+
+impl Drop for MarkedProcess {
+    fn drop(&mut self) {
+        let ended = self.child.kill().and_then(|()| self.child.wait());
+        assert!(ended.is_ok() || std::thread::panicking(), "the marked process was not ended: {ended:?}");
+    }
+}
+
+/// Whether some bytes occur in others.
+pub(super) fn memory_contains(bytes: &[u8], wanted: &[u8]) -> bool {
+    bytes.windows(wanted.len()).any(|window| window == wanted)
+}

@@ -1,0 +1,165 @@
+//! Namespaces that stand for a host, for the internet and for sandboxes. They end with their process, and leave nothing.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// At which everything listens.
+const PORT: u16 = 80;
+
+/// A network namespace, held by a process that does nothing.
+pub struct Namespace {
+    child: Child,
+    file: File,
+}
+
+impl Namespace {
+    pub fn new() -> Namespace {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sleep", "600"]).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().expect("the tests of networks are run as root, with util-linux");
+        let path = format!("/proc/{}/ns/net", child.id());
+        let own = std::fs::read_link("/proc/thread-self/ns/net").expect("a namespace");
+        while std::fs::read_link(&path).expect("the tests of networks are run as root") == own {
+            std::thread::yield_now();
+        }
+        let namespace = Namespace { file: File::open(path).expect("it can be opened"), child };
+        namespace.run(&["ip", "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Does work in it.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let entered = scope.spawn(|| {
+                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).expect("it is entered");
+                work()
+            });
+            entered.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Runs a program in it, which must succeed.
+    pub fn run(&self, command: &[&str]) {
+        let output = self.within(|| Command::new(command[0]).args(&command[1..]).output().expect("it is run"));
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// A port on every address of it that takes connections.
+    pub fn listen(&self) -> TcpListener {
+        self.within(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
+    }
+
+    /// Whether a connection to the address comes about. The kernel takes it for the listener, which need not accept.
+    pub fn reaches(&self, address: &str) -> bool {
+        let address = SocketAddr::new(address.parse().expect("an address"), PORT);
+        self.within(|| TcpStream::connect_timeout(&address, Duration::from_millis(700)).is_ok())
+    }
+
+    /// The same, as another source.
+    pub fn reaches_from(&self, source: &str, address: &str) -> bool {
+        let (source, address): (IpAddr, IpAddr) =
+            (source.parse().expect("an address"), address.parse().expect("an address"));
+        self.within(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+                socket.bind(SocketAddr::new(source, 0)).expect("the address is its own");
+                let connect = socket.connect(SocketAddr::new(address, PORT));
+                tokio::time::timeout(Duration::from_millis(700), connect).await.is_ok_and(|result| result.is_ok())
+            })
+        })
+    }
+
+    /// Sends a datagram from each of so many ports.
+    pub fn send(&self, address: &str, count: usize) {
+        self.within(|| {
+            for _ in 0..count {
+                let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+                socket.send_to(b"datagram", (address, PORT)).expect("it is sent");
+            }
+        });
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it is ended");
+    }
+}
+
+/// A host that reaches everything, by a link to an internet that has everything.
+pub struct World {
+    pub host: Namespace,
+    internet: Namespace,
+    _listeners: [TcpListener; 2],
+}
+
+impl World {
+    /// The host's own address on the internet.
+    pub const HOST: &str = "9.9.9.1";
+    /// Public addresses, one of them an exception in a special range.
+    pub const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
+    /// What is out there and must not be reached.
+    pub const SPECIAL: [&str; 11] = [
+        "169.254.169.254",
+        "10.1.2.3",
+        "172.16.5.5",
+        "172.31.255.254",
+        "192.168.7.7",
+        "100.64.0.9",
+        "100.100.100.200",
+        "192.0.0.8",
+        "198.18.0.9",
+        "203.0.113.5",
+        "240.1.1.1",
+    ];
+
+    pub fn new() -> World {
+        let (host, internet) = (Namespace::new(), Namespace::new());
+        let pid = internet.child.id().to_string();
+        host.run(&["ip", "link", "add", "up0", "type", "veth", "peer", "name", "world0", "netns", &pid]);
+        host.run(&["ip", "address", "add", "9.9.9.1/24", "dev", "up0"]);
+        host.run(&["ip", "link", "set", "up0", "up"]);
+        internet.run(&["ip", "address", "add", "9.9.9.9/24", "dev", "world0"]);
+        internet.run(&["ip", "link", "set", "world0", "up"]);
+        for address in World::PUBLIC.iter().skip(1).chain(&World::SPECIAL) {
+            internet.run(&["ip", "address", "add", address, "dev", "lo"]);
+        }
+        host.run(&["ip", "route", "add", "default", "via", "9.9.9.9"]);
+        // It answers whoever asks, so that what is not translated would be seen to arrive.
+        internet.run(&["ip", "route", "add", "default", "via", "9.9.9.1"]);
+        let listeners = [host.listen(), internet.listen()];
+        World { host, internet, _listeners: listeners }
+    }
+
+    /// How many of so many datagrams arrive in the internet, each sent from another port.
+    pub fn arrivals(&self, sandbox: &Namespace, count: usize) -> usize {
+        let inbox = self.internet.within(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
+        inbox.set_read_timeout(Some(Duration::from_millis(100))).expect("it is set");
+        let mut senders = HashSet::new();
+        // No more at a time than the socket holds.
+        for _ in 0..count / 50 {
+            sandbox.send(World::PUBLIC[1], 50);
+            senders.extend(std::iter::from_fn(|| inbox.recv_from(&mut [0; 16]).ok()).map(|(_, sender)| sender));
+        }
+        senders.len()
+    }
+
+    /// What a namespace looks like from inside of it.
+    pub fn looks() -> String {
+        let files = ["dev", "route", "if_inet6", "fib_trie"];
+        let of_file = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
+        let rules = Command::new("nft").args(["list", "ruleset"]).output().expect("nft is run");
+        files.map(of_file).concat() + &String::from_utf8_lossy(&rules.stdout)
+    }
+}
