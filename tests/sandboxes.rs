@@ -1,5 +1,5 @@
-//! Which conversation has which sandbox, over a provider in memory: on SQLite and on a real PostgreSQL, by one host and by
-//! two, with a clock that the test moves.
+//! Which conversation has which sandbox, over a provider in memory: on SQLite and on a real PostgreSQL, by one host
+//! and by two, with a clock that the test moves.
 
 mod deleting;
 mod idle;

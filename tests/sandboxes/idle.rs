@@ -212,8 +212,12 @@ async fn a_call_does_not_get_a_network_that_was_taken_away(hosts: Hosts) -> Resu
     hosts.exec(&host, "chat", "true").await?;
     assert_eq!(hosts.double.spec(&hosts.name("chat")).map(|spec| spec.network), Some(Network::None));
     assert_eq!(hosts.double.asked(Asked::Stop), 1);
+    settings(&hosts, json!({ "network": "full" })).await?;
+    hosts.double.crash(&hosts.name("chat"));
+    hosts.exec(&host, "chat", "true").await?;
+    // What cannot be read permits nothing.
     settings(&hosts, json!({ "network": "everything" })).await?;
-    hosts.after(IDLE);
-    assert!(host.sweep().await.is_err(), "what cannot be read permits nothing");
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "the database cannot be used");
+    assert_eq!(hosts.rows().await?, "chat stopped");
     Ok(())
 }

@@ -22,6 +22,7 @@ on_both! {
     a_provider_that_is_down_leaves_nothing_and_comes_back,
     a_provider_that_fails_leaves_an_error_that_the_next_call_mends,
     what_has_crashed_runs_again,
+    what_is_lost_is_made_anew,
     as_many_run_as_may,
     a_bot_that_is_gone_gets_none,
     a_caller_that_goes_away_leaves_it_whole,
@@ -195,6 +196,18 @@ async fn what_has_crashed_runs_again(hosts: Hosts) -> Result<()> {
     assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("chat running", 1));
     hosts.double.fail(Asked::Exec, SandboxError::Conflict("it does not run".to_owned()));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "it does not run", "it is not tried for ever");
+    Ok(())
+}
+
+async fn what_is_lost_is_made_anew(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
+    open.write("/workspace/a", "b".into()).await?;
+    hosts.double.lose(&hosts.name("chat"));
+    assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
+    assert_eq!(hosts.double.created(), 2);
+    assert_eq!(words(open.stat("/workspace/a").await), "there is no such file", "nothing is made for that");
+    assert_eq!(hosts.double.created(), 2);
     Ok(())
 }
 

@@ -144,6 +144,12 @@ impl SandboxDouble {
         self.tick();
     }
 
+    /// A sandbox is removed behind everybody's back.
+    pub fn lose(&self, name: &SandboxName) {
+        self.inside().sandboxes.remove(name);
+        self.tick();
+    }
+
     /// A sandbox that nobody has asked for through rows.
     pub fn plant(&self, name: &SandboxName) {
         self.inside().ensure(name, Spec::default());
@@ -201,7 +207,8 @@ impl SandboxDouble {
     ) -> Result<T, SandboxError> {
         match self.inside().sandboxes.get_mut(name) {
             Some(machine) if machine.is_running => work(&mut machine.files),
-            _ => Err(SandboxError::Conflict("it does not run".to_owned())),
+            Some(_) => Err(SandboxError::Conflict("it does not run".to_owned())),
+            None => Err(absent()),
         }
     }
 }
@@ -327,7 +334,8 @@ impl SandboxProvider for SandboxDouble {
                         machine.execs += 1;
                         (machine.lives, finished)
                     }
-                    _ => return Err(SandboxError::Conflict("it does not run".to_owned())),
+                    Some(_) => return Err(SandboxError::Conflict("it does not run".to_owned())),
+                    None => return Err(SandboxError::NotFound("there is no such sandbox".to_owned())),
                 }
             };
             self.tick();
