@@ -130,7 +130,7 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
-    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock));
+    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock)).await;
 
     let registry = settings.registry.clone();
     let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));

@@ -28,7 +28,7 @@ const CREATE_US: f64 = 150e3;
 pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir().context("a temporary folder can be made")?;
     let mut options = EmbeddedOptions::new(folder.path());
-    options.program = support::program()?;
+    options.program = Some(support::program()?);
     let provider = Embedded::start(options).await.context("sandboxes need root, see `monstrum sandbox doctor`")?;
     let provider = Arc::new(provider);
     let mut rows = vec![commands(&provider, rounds).await?];

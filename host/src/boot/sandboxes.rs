@@ -1,5 +1,6 @@
 //! Which provider the sandboxes of this server have.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use monstrum_sandbox::{SandboxError, SandboxProvider};
@@ -11,19 +12,37 @@ use super::data::Data;
 use crate::config::{SandboxKind, Settings};
 use crate::sandboxes::{Place, Sandboxes};
 
-/// The sandboxes of this server, with the provider that its settings name.
-pub(super) fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>) -> Arc<Sandboxes> {
-    let place = Place { node: data.node.clone(), is_shared: false };
-    Sandboxes::new(provider(settings), place, data.store.clone(), clock, settings.sandboxes.clone())
-}
+/// Where the embedded provider keeps what stays of sandboxes, in the data folder.
+const FOLDER: &str = "sandbox";
 
-fn provider(settings: &Settings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    match settings.sandboxes.kind {
+/// The sandboxes of this server, with the provider that its settings name.
+pub(super) async fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>) -> Arc<Sandboxes> {
+    let place = Place { node: data.node.clone(), is_shared: false };
+    let provider = match settings.sandboxes.kind {
         SandboxKind::Off => {
             Err(SandboxError::Unavailable("sandboxes are off on this server (--sandbox off)".to_owned()))
         }
-        SandboxKind::Embedded => Err(SandboxError::Unavailable("this server has no sandbox provider yet".to_owned())),
+        SandboxKind::Embedded => embedded(&data.path.join(FOLDER)).await,
+    };
+    Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone())
+}
+
+/// A machine that cannot have sandboxes still has a server.
+#[cfg(target_os = "linux")]
+async fn embedded(folder: &Path) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
+    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
+    match Embedded::start(EmbeddedOptions::new(folder)).await {
+        Ok(provider) => Ok(Arc::new(provider)),
+        Err(error) => {
+            tracing::warn!(%error, "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
+            Err(error)
+        }
     }
+}
+
+#[cfg(not(target_os = "linux"))]
+async fn embedded(_: &Path) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
+    Err(SandboxError::Unavailable("the embedded provider of sandboxes needs Linux".to_owned()))
 }
 
 /// What is done for them in the background, until the server stops.

@@ -61,8 +61,8 @@ const TAG_FILE: &str = "tag";
 pub struct EmbeddedOptions {
     /// The provider's own folder, which nobody else uses.
     pub folder: PathBuf,
-    /// A program whose `main` begins with [`run_if_launcher`].
-    pub program: PathBuf,
+    /// A program whose `main` begins with [`run_if_launcher`]; this one, if it is such a program.
+    pub program: Option<PathBuf>,
     /// For sandboxes whose network is `full`.
     pub network: network::Settings,
 }
@@ -72,7 +72,7 @@ impl EmbeddedOptions {
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
         EmbeddedOptions {
             folder: folder.into(),
-            program: "/proc/self/exe".into(),
+            program: None,
             network: network::Settings::default(),
         }
     }
@@ -249,7 +249,8 @@ impl Inner {
         {
             return Ok(());
         }
-        let fresh = Launcher::start(&self.options.program)?;
+        let this_one = Path::new("/proc/self/exe");
+        let fresh = Launcher::start(self.options.program.as_deref().unwrap_or(this_one))?;
         let sent = control::send(&fresh.socket, launch, &[], &beside).await;
         *launcher = Some(fresh);
         Ok(sent?)
@@ -347,6 +348,9 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     if !rustix::process::geteuid().is_root() {
         let why = "the server does not run as root; `monstrum sandbox doctor` says what else is missing";
         return Err(not_ready(why.to_owned()));
+    }
+    if options.program.is_none() && !launcher::can_launch() {
+        return Err(not_ready("this program does not know how to start them".to_owned()));
     }
     let failed = |error: io::Error| not_ready(format!("{}: {error}", options.folder.display()));
     fs::create_dir_all(options.folder.join("stage")).map_err(failed)?;

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -30,6 +31,9 @@ const DETACH_MAX: Duration = Duration::from_secs(60);
 /// How often the end of a detachment is looked for.
 const DETACH_POLL: Duration = Duration::from_millis(2);
 
+/// Whether this program becomes the launcher when it is started as one.
+static CAN_LAUNCH: AtomicBool = AtomicBool::new(false);
+
 /// Becomes the launcher, if this process was started as one. For the first line of a program's `main`.
 pub fn run_if_launcher() {
     let mut arguments = std::env::args_os();
@@ -39,6 +43,12 @@ pub fn run_if_launcher() {
             Err(_) => 1,
         });
     }
+    CAN_LAUNCH.store(true, Ordering::Relaxed);
+}
+
+/// Whether this program's `main` began with [`run_if_launcher`]. Any other would do what it always does.
+pub fn can_launch() -> bool {
+    CAN_LAUNCH.load(Ordering::Relaxed)
 }
 
 fn launcher() -> io::Result<()> {

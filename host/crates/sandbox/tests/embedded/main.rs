@@ -10,7 +10,7 @@ use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
 async fn subject() -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut options = EmbeddedOptions::new(folder.path());
-    options.program = env!("CARGO_BIN_EXE_sandbox-init").into();
+    options.program = Some(env!("CARGO_BIN_EXE_sandbox-init").into());
     let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
     Subject { provider: Arc::new(provider), host: Some(LocalHost::new(folder.path())), keep: Box::new(folder) }
 }
