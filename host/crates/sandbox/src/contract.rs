@@ -132,7 +132,7 @@ impl Sandbox {
 
     /// Leaves a program running, which a case must not wait for.
     pub async fn start(&self, command: &str) {
-        self.text(format!("({command}) >/dev/null 2>&1 & echo started")).await;
+        self.text(format!("({command}\n) >/dev/null 2>&1 & echo started")).await;
     }
 
     /// How many processes of the sandbox have this in their arguments.
@@ -140,7 +140,7 @@ impl Sandbox {
         // The marker is put together by the command, or the search would find itself.
         let (first, rest) = marker.split_at(1);
         let search = format!(
-            "m={first}; m=$m{rest}; n=0; for p in /proc/[0-9]*; do [ \"${{p#/proc/}}\" = $$ ] && continue; \
+            "m={first}; m=${{m}}{rest}; n=0; for p in /proc/[0-9]*; do [ \"${{p#/proc/}}\" = $$ ] && continue; \
              tr '\\0' ' ' 2>/dev/null <$p/cmdline | grep -qF -- \"$m\" && n=$((n+1)); done; echo $n"
         );
         self.text(search).await.parse().expect("a number")

@@ -191,7 +191,7 @@ pub async fn rename_race_does_not_lead_out(subject: &Subject) {
                 }
             }
         }
-        sandbox.text("for p in /proc/[0-9]*; do grep -qs renameat2 $p/cmdline && kill -9 ${p#/proc/}; done; pkill -9 python3; true").await;
+        sandbox.text("pkill -9 python3; true").await;
         assert_eq!(sandbox.text("ls -A /etc; cat /etc/passwd").await, before, "something outside was changed");
     }
     if let Some(folder) = folder {

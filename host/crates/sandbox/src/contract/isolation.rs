@@ -1,9 +1,10 @@
 //! What a sandbox must not see nor reach: the host, other sandboxes, any network.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::local_host::memory_contains;
-use super::{Subject, python, random_hex};
+use super::{Subject, eventually, python, random_hex};
 use crate::ExecRequest;
 
 /// Tries to connect to every address that is asked for; prints those that answer.
@@ -176,7 +177,8 @@ pub async fn host_folders_are_not_there(subject: &Subject) {
 pub async fn host_processes_are_invisible(subject: &Subject) {
     let Some(host) = &subject.host else { return };
     let (sandbox, process) = (subject.sandbox().await, host.marked_process());
-    assert!(host.processes(&process.marker) > 0, "what is looked for is there");
+    let is_there = async || host.processes(&process.marker) > 0;
+    eventually("what is looked for is there", Duration::from_secs(5), is_there).await;
     assert_eq!(sandbox.processes(&process.marker).await, 0);
     assert_eq!(sandbox.text("tr '\\0' ' ' </proc/1/cmdline").await.trim(), "init");
     let own = std::process::id();

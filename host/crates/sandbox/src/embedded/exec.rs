@@ -22,7 +22,7 @@ use crate::exec::{
 };
 
 /// A command and its environment, less than one argument of a program may have.
-const COMMAND_BYTES_MAX: usize = 96 << 10;
+const COMMAND_BYTES_MAX: usize = 120 << 10;
 /// Of all added variables together.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
 /// How long output is awaited after the end of a command; what it has left running may write for ever (sandbox.md).
@@ -280,7 +280,8 @@ impl Captured {
         self.kept.drain(..self.kept.len().saturating_sub(self.bytes_max));
         if let Some(to) = feed {
             let chunk = Chunk { stream: self.stream, bytes: Bytes::copy_from_slice(piece) };
-            if let Ok(Err(_)) = timeout_at(until, to.send(chunk)).await {
+            // Whoever is gone, or has had the whole time of the command, gets no more.
+            if !matches!(timeout_at(until, to.send(chunk)).await, Ok(Ok(()))) {
                 *feed = None;
             }
         }

@@ -128,6 +128,7 @@ impl From<Errno> for Fault {
             Errno::ISDIR => (FaultKind::Invalid, "it is a folder".to_owned()),
             Errno::NOTEMPTY | Errno::EXIST => (FaultKind::Invalid, "there is something in the way".to_owned()),
             Errno::NAMETOOLONG => (FaultKind::Invalid, "a name in the path is too long".to_owned()),
+            Errno::NXIO | Errno::NODEV => (FaultKind::Invalid, "it is no regular file".to_owned()),
             Errno::INVAL => (FaultKind::Invalid, "the path cannot be used".to_owned()),
             Errno::NOSPC | Errno::DQUOT => (FaultKind::Exhausted, "the disk of the sandbox is full".to_owned()),
             Errno::NOMEM => (FaultKind::Exhausted, "the memory of the sandbox is used up".to_owned()),

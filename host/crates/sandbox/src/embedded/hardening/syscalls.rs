@@ -206,8 +206,6 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_pidfd_send_signal,
         libc::SYS_prctl,
         libc::SYS_prlimit64,
-        libc::SYS_process_vm_readv,
-        libc::SYS_process_vm_writev,
         libc::SYS_ptrace,
         libc::SYS_restart_syscall,
         libc::SYS_rt_sigaction,

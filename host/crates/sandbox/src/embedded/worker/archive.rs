@@ -132,11 +132,11 @@ fn fault(error: io::Error) -> Fault {
     error.into()
 }
 
-/// A name as text: bytes that are not UTF-8 are written as `%` and two digits.
+/// A name as text: bytes that are not UTF-8, and what separates folders elsewhere, are written as `%` and two digits.
 fn readable(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
-        text.push_str(chunk.valid());
+        text.push_str(&chunk.valid().replace('\\', "%5C"));
         for byte in chunk.invalid() {
             text.push_str(&format!("%{byte:02X}"));
         }
