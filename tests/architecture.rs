@@ -22,6 +22,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "packages",
             "credentials",
             "oauth",
+            "sandboxes",
             "call",
         ],
         true,

@@ -24,6 +24,7 @@ pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;
 pub mod rotation;
+pub mod sandboxes;
 pub mod session;
 pub mod telemetry;
 pub mod tools;

@@ -18,6 +18,7 @@ mod pure;
 mod reload;
 mod report;
 mod sample;
+mod sandboxes;
 mod scene;
 mod soak;
 mod start;
@@ -83,6 +84,8 @@ enum Part {
     Suspended,
     /// Good calls beside hostile ones
     Neighbours,
+    /// Commands in sandboxes, and the steps of their life
+    Sandbox,
 }
 
 #[tokio::main]
@@ -140,6 +143,10 @@ async fn bench(arguments: Arguments) -> Result<()> {
             Part::Neighbours => {
                 println!("  hostile neighbours …");
                 rows.push(neighbours::measure(rounds, seconds).await?);
+            }
+            Part::Sandbox => {
+                println!("  sandboxes …");
+                rows.extend(sandboxes::measure(rounds).await?);
             }
         }
     }

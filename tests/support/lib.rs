@@ -9,6 +9,7 @@ mod github;
 mod oauth;
 mod postgres;
 mod proxy;
+mod sandboxes;
 mod server;
 
 pub use api::{Api, Bound};
@@ -17,4 +18,5 @@ pub use github::{Canned, FakeGithub, Recorded, TOKEN};
 pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
+pub use sandboxes::{Asked, SandboxDouble};
 pub use server::{Server, install_tls, program};

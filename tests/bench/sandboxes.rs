@@ -1,0 +1,164 @@
+//! What a sandbox costs: a command beside the same command without one, and the steps of its life.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
+use monstrum_sandbox::{Ensured, ExecRequest, SandboxName, SandboxProvider, Spec};
+use tokio::process::Command;
+use tokio::task::JoinSet;
+
+use crate::report::{Measure, Row};
+use crate::sample::{Rounds, Sample};
+
+/// Commands on each side of a round.
+const COMMANDS: usize = 100;
+/// Lives of one sandbox.
+const LIVES: usize = 30;
+/// Sandboxes at once.
+const CROWD: usize = 20;
+/// Until what has ended is gone from the kernel's counts.
+const SETTLE: Duration = Duration::from_secs(2);
+const EXEC_ADDED_US: f64 = 2e3;
+const CREATE_US: f64 = 150e3;
+
+/// The rows of sandboxes.
+pub async fn measure(rounds: usize) -> Result<Vec<Row>> {
+    let folder = tempfile::tempdir().context("a temporary folder can be made")?;
+    let mut options = EmbeddedOptions::new(folder.path());
+    options.program = support::program()?;
+    let provider = Embedded::start(options).await.context("sandboxes need root, see `monstrum sandbox doctor`")?;
+    let provider = Arc::new(provider);
+    let mut rows = vec![commands(&provider, rounds).await?];
+    rows.extend(lives(&provider).await?);
+    rows.extend(crowd(&provider).await?);
+    Ok(rows)
+}
+
+/// The same command with and without a sandbox around it.
+async fn commands(provider: &Embedded, rounds: usize) -> Result<Row> {
+    let name = name(0)?;
+    provider.ensure_running(&name, Spec::default()).await?;
+    let mut all = Rounds::default();
+    for round in 0..=rounds {
+        let (mut inside, mut bare) = (Vec::new(), Vec::new());
+        // One of each in turn: what else the machine does meets both.
+        for _ in 0..COMMANDS {
+            bare.push(timed(bare_command()).await?);
+            inside.push(timed(command(provider, &name)).await?);
+        }
+        if round > 0 {
+            all.add(sample(inside), sample(bare));
+        }
+    }
+    provider.delete(&name).await?;
+    let added_us = all.added_us();
+    let goal = format!("<= 2 ms added (now {:.2})", added_us / 1e3);
+    let row = Row::reported(("sandbox: exec of `true`", "`bash -c true`"), Measure::Time, &all);
+    Ok(row.with_goal(&goal, added_us <= EXEC_ADDED_US))
+}
+
+async fn command(provider: &Embedded, name: &SandboxName) -> Result<()> {
+    let output = provider.exec(name, ExecRequest::new("true"), None).await?;
+    ensure!(output.exit_code == 0, "{output:?}");
+    Ok(())
+}
+
+async fn bare_command() -> Result<()> {
+    let output = Command::new("bash").args(["-c", "true"]).stdin(Stdio::null()).output().await?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+/// Created, stopped, resumed and deleted, over and over.
+async fn lives(provider: &Embedded) -> Result<Vec<Row>> {
+    let name = name(1)?;
+    let (mut create, mut stop, mut resume, mut delete, mut bare) = (vec![], vec![], vec![], vec![], vec![]);
+    for _ in 0..LIVES {
+        bare.push(timed(bare_command()).await?);
+        create.push(timed(running(provider, &name, Ensured::Created)).await?);
+        stop.push(timed(async { Ok(provider.stop(&name).await?) }).await?);
+        resume.push(timed(running(provider, &name, Ensured::Resumed)).await?);
+        delete.push(timed(async { Ok(provider.delete(&name).await?) }).await?);
+    }
+    let floor = sample(bare);
+    let row = |what: &str, times: Vec<Duration>| {
+        let mut all = Rounds::default();
+        all.add(sample(times), floor);
+        Row::reported((&format!("sandbox: {what}"), "`bash -c true`"), Measure::Time, &all)
+    };
+    let median_us = sample(create.clone()).median_us;
+    let goal = format!("< 150 ms (now {:.0})", median_us / 1e3);
+    Ok(vec![
+        row("create", create).with_goal(&goal, median_us < CREATE_US),
+        row("stop", stop),
+        row("resume", resume),
+        row("delete of one that runs", delete),
+    ])
+}
+
+async fn running(provider: &Embedded, name: &SandboxName, how: Ensured) -> Result<()> {
+    let ensured = provider.ensure_running(name, Spec::default()).await?;
+    ensure!(ensured == how, "{ensured:?} in place of {how:?}");
+    Ok(())
+}
+
+/// Many at once, and what each holds of the host's memory: idle, and stopped.
+async fn crowd(provider: &Arc<Embedded>) -> Result<Vec<Row>> {
+    let bare = timed(bare_command()).await?;
+    let before = available_bytes()?;
+    let began = Instant::now();
+    let mut starting = JoinSet::new();
+    for number in 0..CROWD {
+        let (provider, name) = (Arc::clone(provider), name(100 + number)?);
+        starting.spawn(async move { provider.ensure_running(&name, Spec::default()).await });
+    }
+    while let Some(started) = starting.join_next().await {
+        started.context("a start failed")??;
+    }
+    let took = began.elapsed();
+    tokio::time::sleep(SETTLE).await;
+    let idle = before.saturating_sub(available_bytes()?);
+    for number in 0..CROWD {
+        provider.stop(&name(100 + number)?).await?;
+    }
+    tokio::time::sleep(SETTLE).await;
+    let stopped = before.saturating_sub(available_bytes()?);
+    for number in 0..CROWD {
+        provider.delete(&name(100 + number)?).await?;
+    }
+    let mut all = Rounds::default();
+    all.add(sample(vec![took]), sample(vec![bare]));
+    let each = |bytes: u64| bytes / CROWD as u64;
+    let page = 4096;
+    Ok(vec![
+        Row::reported((&format!("sandbox: {CROWD} created at once"), "`bash -c true`"), Measure::Time, &all),
+        Row::of_memory(("sandbox: host memory of an idle one", "a page"), each(idle), page),
+        Row::of_memory(("sandbox: host memory of a stopped one, page cache included", "a page"), each(stopped), page),
+    ])
+}
+
+fn name(number: usize) -> Result<SandboxName> {
+    Ok(format!("ms-be-{number}").parse()?)
+}
+
+async fn timed(work: impl Future<Output = Result<()>>) -> Result<Duration> {
+    let began = Instant::now();
+    work.await?;
+    Ok(began.elapsed())
+}
+
+fn sample(times: Vec<Duration>) -> Sample {
+    let elapsed = times.iter().sum();
+    Sample::new(times, elapsed)
+}
+
+/// What the kernel could give to a new program. Counted over the machine, since a sandbox is mostly the kernel's.
+fn available_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo can be read")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).context("it names MemAvailable")?;
+    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().context("MemAvailable is a number")?;
+    Ok(kibibytes * 1024)
+}
