@@ -10,6 +10,7 @@
 
 mod cgroups;
 mod control;
+pub mod doctor;
 mod exec;
 mod files;
 mod hardening;

@@ -76,6 +76,11 @@ pub fn built_template(dir: &Path) -> Result<Option<Template>, SandboxError> {
     Ok(Some(described(&root, &root, None)))
 }
 
+/// What the default template of a host would have, without making it.
+pub(crate) fn of_host(host: &Path) -> Template {
+    described(host, host, Some(host.join("usr")))
+}
+
 /// Removes templates that an earlier version or an earlier state of the host has left, and what an interrupted build has.
 /// Only to be called while no sandbox runs.
 pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> {
