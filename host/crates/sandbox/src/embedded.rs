@@ -10,6 +10,7 @@
 
 mod cgroups;
 mod control;
+pub mod doctor;
 mod exec;
 mod files;
 mod hardening;
@@ -23,7 +24,7 @@ mod programs;
 mod provider;
 mod running;
 mod sys;
-mod template;
+pub mod template;
 mod wire;
 mod worker;
 
@@ -362,7 +363,9 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?;
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
-    let template = template::default_template(&options.folder).map_err(failed)?;
+    let templates = options.folder.join("template");
+    let template = template::default_template(&templates)?;
+    template::remove_stale(&templates, &template)?;
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
         Ok(Arc::new(network))

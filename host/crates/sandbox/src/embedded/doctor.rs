@@ -1,0 +1,335 @@
+//! What this machine can enforce, what it cannot, and what to install.
+//!
+//! What is found out is apart from what is said of it, so that the words can be tested on machines that nobody has. It
+//! reads, and changes nothing.
+
+mod machine;
+
+use std::path::Path;
+
+pub use machine::Machine;
+use serde::Serialize;
+
+/// The oldest kernel that can mount a layer with other owners below an overlay.
+const KERNEL_MIN: (u32, u32) = (5, 19);
+/// Below this, a few sandboxes fill the disk.
+const FREE_BYTES_LOW: u64 = 10 << 30;
+/// Below this, not one of the default size fits.
+const FREE_BYTES_MIN: u64 = 3 << 30;
+
+/// File systems whose mounts can have other owners, and since which kernel.
+const MAPPABLE: [(&str, (u32, u32)); 10] = [
+    ("ext4", (5, 12)),
+    ("vfat", (5, 12)),
+    ("xfs", (5, 12)),
+    ("btrfs", (5, 15)),
+    ("f2fs", (5, 18)),
+    ("erofs", (5, 19)),
+    ("ntfs3", (5, 15)),
+    ("squashfs", (6, 2)),
+    ("tmpfs", (6, 3)),
+    ("zfs", (5, 12)),
+];
+
+/// Capabilities that putting a sandbox together takes, by their numbers.
+const CAPABILITIES: [(&str, u32); 10] = [
+    ("CHOWN", 0),
+    ("DAC_OVERRIDE", 1),
+    ("FOWNER", 3),
+    ("KILL", 5),
+    ("SETGID", 6),
+    ("SETUID", 7),
+    ("SETPCAP", 8),
+    ("SYS_CHROOT", 18),
+    ("SYS_ADMIN", 21),
+    ("SYS_RESOURCE", 24),
+];
+const NET_ADMIN: u32 = 12;
+
+/// How one thing stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    Ok,
+    /// Sandboxes run, without this.
+    Degraded,
+    /// Sandboxes do not run without it.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    pub name: &'static str,
+    pub status: Status,
+    pub detail: String,
+    /// What to do about it; empty where there is nothing to do.
+    pub remedy: String,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Whether sandboxes can run here.
+    pub ready: bool,
+    pub checks: Vec<Check>,
+}
+
+/// Looks at this machine for a provider whose folder is, or will be, `folder`.
+#[must_use]
+pub fn examine(folder: &Path) -> Report {
+    report(&Machine::this(folder))
+}
+
+/// What is to be said of a machine.
+fn report(machine: &Machine) -> Report {
+    let checks = vec![
+        root(machine),
+        capabilities(machine),
+        kernel(machine),
+        user_namespaces(machine),
+        file_systems(machine),
+        loop_devices(machine),
+        mkfs(machine),
+        control_groups(machine),
+        processors(machine),
+        swap(machine),
+        seccomp(machine),
+        usr(machine),
+        private_files(machine),
+        programs(machine),
+        network(machine),
+        firewall(machine),
+        disk(machine),
+        template(machine),
+    ];
+    Report { ready: checks.iter().all(|check| check.status != Status::Missing), checks }
+}
+
+fn ok(name: &'static str, detail: impl Into<String>) -> Check {
+    Check { name, status: Status::Ok, detail: detail.into(), remedy: String::new() }
+}
+
+fn degraded(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, status: Status::Degraded, detail: detail.into(), remedy: remedy.into() }
+}
+
+fn missing(name: &'static str, detail: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, status: Status::Missing, detail: detail.into(), remedy: remedy.into() }
+}
+
+fn root(machine: &Machine) -> Check {
+    if machine.is_root {
+        return ok("root", "this process runs as root");
+    }
+    missing("root", "this process does not run as root", "run the server as root, in a service of its own")
+}
+
+fn capabilities(machine: &Machine) -> Check {
+    let lacks = |(_, bit): &&(&str, u32)| machine.capabilities & (1 << bit) == 0;
+    let lacking: Vec<String> = CAPABILITIES.iter().filter(lacks).map(|(name, _)| format!("CAP_{name}")).collect();
+    if lacking.is_empty() {
+        return ok("capabilities", "all that are needed");
+    }
+    let remedy = "give them to the server: CapabilityBoundingSet= of its service, or --cap-add of its container";
+    missing("capabilities", format!("without {}", lacking.join(", ")), remedy)
+}
+
+fn kernel(machine: &Machine) -> Check {
+    let (major, minor) = machine.kernel;
+    if machine.kernel >= KERNEL_MIN {
+        return ok("kernel", format!("Linux {major}.{minor}"));
+    }
+    let detail = format!("Linux {major}.{minor} cannot give the layers of a sandbox other owners");
+    missing("kernel", detail, format!("use Linux {}.{} or newer", KERNEL_MIN.0, KERNEL_MIN.1))
+}
+
+fn user_namespaces(machine: &Machine) -> Check {
+    match machine.user_namespaces_max {
+        Some(0) => {
+            let remedy = "set it to a few thousand, with sysctl and in /etc/sysctl.d";
+            missing("user_namespaces", "user.max_user_namespaces is 0", remedy)
+        }
+        Some(most) => ok("user_namespaces", format!("at most {most}")),
+        None => missing("user_namespaces", "this kernel has none", "use a kernel with CONFIG_USER_NS"),
+    }
+}
+
+fn file_systems(machine: &Machine) -> Check {
+    let lacking: Vec<&str> = [("overlay", machine.has_overlay), ("ext4", machine.has_ext4)]
+        .iter()
+        .filter(|(_, has)| !has)
+        .map(|(name, _)| *name)
+        .collect();
+    if lacking.is_empty() {
+        return ok("file_systems", "overlay and ext4");
+    }
+    let remedy = format!("load it with `modprobe {}`, or use a kernel that has it", lacking[0]);
+    missing("file_systems", format!("this kernel does not know {}", lacking.join(" nor ")), remedy)
+}
+
+fn loop_devices(machine: &Machine) -> Check {
+    if machine.has_loop_devices {
+        return ok("loop_devices", "/dev/loop-control is there");
+    }
+    let remedy = "load them with `modprobe loop`; a container needs /dev/loop-control and the devices themselves";
+    missing("loop_devices", "/dev/loop-control cannot be used", remedy)
+}
+
+fn mkfs(machine: &Machine) -> Check {
+    if machine.has_mkfs {
+        return ok("mkfs", "mkfs.ext4 is installed");
+    }
+    missing("mkfs", "mkfs.ext4 is not installed", "install it with `apt-get install e2fsprogs`")
+}
+
+fn control_groups(machine: &Machine) -> Check {
+    let found = match &machine.control_groups {
+        Ok(found) => found,
+        Err(why) => {
+            let remedy =
+                "mount control groups with the controllers memory and pids; a container needs its own, to write to";
+            return missing("control_groups", why.clone(), remedy);
+        }
+    };
+    if !found.are_writable {
+        let remedy = "let the server write to them: Delegate=yes of its service, or a container with --cgroupns=private and /sys/fs/cgroup mounted rw";
+        return missing("control_groups", "the control groups cannot be written to", remedy);
+    }
+    ok("control_groups", format!("version {}, with memory and pids", found.version))
+}
+
+fn processors(machine: &Machine) -> Check {
+    match &machine.control_groups {
+        Ok(found) if !found.has_cpu => degraded(
+            "cpu_limit",
+            "the share of processors cannot be limited",
+            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
+        ),
+        Ok(_) => ok("cpu_limit", "the share of processors can be limited"),
+        Err(_) => degraded("cpu_limit", "not known without control groups", "see control_groups"),
+    }
+}
+
+fn swap(machine: &Machine) -> Check {
+    let is_limited = machine.control_groups.as_ref().is_ok_and(|found| found.limits_swap);
+    if machine.has_swap && !is_limited {
+        let remedy = "boot with swapaccount=1, or run without swap";
+        return degraded("swap_limit", "a sandbox may use swap beyond its memory limit", remedy);
+    }
+    ok("swap_limit", if machine.has_swap { "swap counts as memory" } else { "there is no swap" })
+}
+
+fn seccomp(machine: &Machine) -> Check {
+    if machine.has_seccomp {
+        return ok("seccomp", "system calls can be filtered");
+    }
+    missing("seccomp", "system calls cannot be filtered", "use a kernel with CONFIG_SECCOMP_FILTER")
+}
+
+fn usr(machine: &Machine) -> Check {
+    let place = |what: &str, kind: &str| format!("{what} lies on {kind}, whose mounts cannot have other owners");
+    let suits = |kind: &str| MAPPABLE.iter().any(|(name, since)| *name == kind && machine.kernel >= *since);
+    if !suits(&machine.folder_file_system) {
+        let detail = place("the data folder", &machine.folder_file_system);
+        return missing("layers", detail, "put the data folder on ext4, xfs or btrfs; in a container, on a volume");
+    }
+    if !suits(&machine.usr_file_system) {
+        let detail = place("/usr", &machine.usr_file_system);
+        let remedy = "build a template on the data folder: `monstrum sandbox template build`";
+        return if machine.has_built_template {
+            degraded("layers", detail, remedy)
+        } else {
+            missing("layers", detail, remedy)
+        };
+    }
+    ok("layers", format!("/usr on {}, the data folder on {}", machine.usr_file_system, machine.folder_file_system))
+}
+
+fn private_files(machine: &Machine) -> Check {
+    let Some(first) = machine.private_files.first() else {
+        return ok("private_files", "everybody may read every file of /usr");
+    };
+    let detail = format!(
+        "{} of /usr may not be read by everybody here, such as {}, and can be read by the root of a sandbox",
+        match machine.private_files.len() {
+            1 => "one file".to_owned(),
+            count => format!("{count} files"),
+        },
+        first.display()
+    );
+    degraded("private_files", detail, "keep what is secret elsewhere, such as in /etc or /var, or build a template")
+}
+
+fn programs(machine: &Machine) -> Check {
+    let wanted = ["bash", "python3", "node", "bun", "git", "curl"];
+    let lacking: Vec<&str> =
+        wanted.into_iter().filter(|name| !machine.programs.iter().any(|has| has == name)).collect();
+    if lacking.contains(&"bash") {
+        return missing("programs", "/usr/bin/bash is not installed", "install it with `apt-get install bash`");
+    }
+    if lacking.is_empty() {
+        return ok("programs", format!("{} in {}", machine.programs.join(", "), machine.system));
+    }
+    let detail = format!("sandboxes have no {}", lacking.join(", "));
+    degraded(
+        "programs",
+        detail,
+        "install them for everybody in /usr, or build a template with `monstrum sandbox template build`",
+    )
+}
+
+fn network(machine: &Machine) -> Check {
+    let mut lacking: Vec<&str> = machine.network_programs_missing.iter().map(String::as_str).collect();
+    if !machine.has_veth {
+        lacking.push("the kernel's veth");
+    }
+    if !machine.has_nftables {
+        lacking.push("the kernel's nf_tables");
+    }
+    if machine.capabilities & (1 << NET_ADMIN) == 0 {
+        lacking.push("CAP_NET_ADMIN");
+    }
+    if !lacking.is_empty() {
+        let detail = format!("no sandbox can have the network `full`, without {}", lacking.join(", "));
+        return degraded("network", detail, "install nftables and iproute2; those without a network are not concerned");
+    }
+    let forwards = if machine.forwards {
+        "this machine forwards packets"
+    } else {
+        "this machine does not forward packets; the first sandbox with the network `full` switches that on (net.ipv4.ip_forward)"
+    };
+    ok("network", forwards)
+}
+
+fn firewall(machine: &Machine) -> Check {
+    if machine.forward_is_dropped {
+        let remedy =
+            "accept what is forwarded from and to interfaces `ms*` there, if a sandbox is to have the network `full`";
+        return degraded("firewall", "a firewall of this machine drops what is forwarded", remedy);
+    }
+    ok("firewall", "no other firewall drops what is forwarded")
+}
+
+fn disk(machine: &Machine) -> Check {
+    let Some(free) = machine.free_bytes else {
+        return missing("disk", "the data folder's disk cannot be looked at", "is the path of --data-dir right?");
+    };
+    let detail = format!("{} GiB are free", free >> 30);
+    let remedy = "make room; a sandbox may take 2 GiB where no limit says otherwise";
+    match free {
+        free if free < FREE_BYTES_MIN => missing("disk", detail, remedy),
+        free if free < FREE_BYTES_LOW => degraded("disk", detail, remedy),
+        _ => ok("disk", detail),
+    }
+}
+
+fn template(machine: &Machine) -> Check {
+    if machine.has_built_template {
+        return ok("template", "a built system");
+    }
+    ok("template", "the programs of this machine; `monstrum sandbox template build` makes a system of its own")
+}
+
+#[cfg(test)]
+mod tests;
