@@ -42,7 +42,7 @@ use tokio::process::{Child, Command};
 
 use crate::embedded::cgroups::Cgroups;
 use crate::embedded::ids::Ids;
-use crate::embedded::images::Images;
+use crate::embedded::images::{Base, Images};
 use crate::embedded::network::FullNetwork;
 use crate::embedded::running::{Running, Sockets};
 use crate::embedded::template::Template;
@@ -54,6 +54,8 @@ pub use launcher::run_if_launcher;
 
 /// How rows name this provider.
 const NAME: &str = "embedded";
+/// The folder of templates.
+const TEMPLATES: &str = "template";
 /// The file that tells the groups of this server from those of another one.
 const TAG_FILE: &str = "tag";
 
@@ -71,11 +73,7 @@ pub struct EmbeddedOptions {
 impl EmbeddedOptions {
     /// In `folder`, by this very program.
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
-        EmbeddedOptions {
-            folder: folder.into(),
-            program: None,
-            network: network::Settings::default(),
-        }
+        EmbeddedOptions { folder: folder.into(), program: None, network: network::Settings::default() }
     }
 }
 
@@ -84,7 +82,10 @@ pub struct Embedded(Arc<Inner>);
 
 struct Inner {
     options: EmbeddedOptions,
-    template: Template,
+    /// Made when the first sandbox needs it.
+    default: tokio::sync::OnceCell<Template>,
+    /// What new sandboxes are made of, where an operator has built it.
+    built: Option<Template>,
     capabilities: Capabilities,
     cgroups: Cgroups,
     images: Images,
@@ -151,17 +152,19 @@ impl Embedded {
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
-        let Prepared { template, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
+        let Prepared { built, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
+        let described = built.clone().unwrap_or_else(|| template::of_host(Path::new("/")));
         let capabilities = Capabilities {
-            system: template.system.clone(),
-            programs: template.programs.clone(),
+            system: described.system,
+            programs: described.programs,
             networks: if full.is_ok() { vec![Network::None, Network::Full] } else { vec![Network::None] },
-            can_install_system_packages: template.usr.is_none(),
+            can_install_system_packages: described.can_install_system_packages,
             degraded: degraded(&cgroups),
         };
         let inner = Inner {
             options,
-            template,
+            default: tokio::sync::OnceCell::new(),
+            built,
             capabilities,
             cgroups,
             images,
@@ -171,6 +174,14 @@ impl Embedded {
             boxes: Mutex::default(),
         };
         Ok(Embedded(Arc::new(inner)))
+    }
+
+    /// Makes what the first sandbox would otherwise have to wait for.
+    pub async fn warm_up(&self) -> Result<(), SandboxError> {
+        match self.0.built {
+            Some(_) => Ok(()),
+            None => self.0.template(Base::Default).await.map(drop),
+        }
     }
 
     /// Work that goes on when nobody waits for it any more: half of it must not be left.
@@ -202,14 +213,34 @@ impl Inner {
     fn running(&self, name: &SandboxName) -> Result<Arc<Running>, SandboxError> {
         let slot = self.slot(name);
         let running = slot.running();
-        if running.is_none() && !self.images.of(name.as_str()).exists() {
+        if running.is_none() && self.images.find(name.as_str()).is_none() {
             self.forget(name, slot);
             return Err(SandboxError::NotFound("there is no such sandbox".to_owned()));
         }
         running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
     }
 
+    async fn template(&self, base: Base) -> Result<Template, SandboxError> {
+        let gone = || SandboxError::Unavailable("the template that this sandbox was made of is gone".to_owned());
+        if base == Base::Built {
+            return self.built.clone().ok_or_else(gone);
+        }
+        let templates = self.options.folder.join(TEMPLATES);
+        let make = || async {
+            let made = tokio::task::spawn_blocking(move || {
+                let template = template::default_template(&templates)?;
+                template::remove_stale(&templates, &template)?;
+                Ok(template)
+            });
+            made.await.expect("making a template does not panic")
+        };
+        self.default.get_or_try_init(make).await.cloned()
+    }
+
     async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
+        let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
+        let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
+        let template = self.template(base).await?;
         let network = match spec.network {
             Network::None => None,
             Network::Full => Some(self.full.clone()?),
@@ -221,9 +252,9 @@ impl Inner {
         let group = tokio::task::spawn_blocking(move || cgroups.create(&folder, &limits)).await;
         let group = group.expect("making groups does not panic").map_err(failed)?;
         let launch = Launch {
-            image: self.images.of(name.as_str()),
-            template: self.template.root.clone(),
-            usr: self.template.usr.clone(),
+            image,
+            template: template.root,
+            usr: template.usr,
             stage: self.options.folder.join("stage"),
             id_base: ids.base,
             tmp_mib: spec.limits.tmp_mib,
@@ -266,10 +297,11 @@ impl Inner {
         }
         // One that ended by itself may not have let go of its image.
         slot.end().await?;
-        let is_there = self.images.of(name.as_str()).exists();
+        let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
             let (images, own, mib) = (self.images.clone(), name.to_string(), spec.limits.disk_mib);
-            let made = tokio::task::spawn_blocking(move || images.create(&own, mib)).await;
+            let base = if self.built.is_some() { Base::Built } else { Base::Default };
+            let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
             made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
         }
@@ -311,9 +343,7 @@ impl Inner {
     }
 
     fn look(&self, name: &SandboxName) -> Option<Inspection> {
-        if !self.images.of(name.as_str()).exists() {
-            return None;
-        }
+        self.images.find(name.as_str())?;
         let slot = self.slot(name);
         let running = slot.running();
         let execs = running.as_ref().map_or(0, |running| running.execs());
@@ -337,7 +367,7 @@ impl Drop for Inner {
 
 /// What is made once for all sandboxes.
 struct Prepared {
-    template: Template,
+    built: Option<Template>,
     cgroups: Cgroups,
     images: Images,
     full: Result<Arc<FullNetwork>, SandboxError>,
@@ -363,14 +393,12 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?;
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
-    let templates = options.folder.join("template");
-    let template = template::default_template(&templates)?;
-    template::remove_stale(&templates, &template)?;
+    let built = template::built_template(&options.folder.join(TEMPLATES))?;
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
         Ok(Arc::new(network))
     });
-    Ok(Prepared { template, cgroups, images, full, tag })
+    Ok(Prepared { built, cgroups, images, full, tag })
 }
 
 fn tag(folder: &Path) -> io::Result<String> {

@@ -32,7 +32,7 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
 ];
 
 /// Capabilities that putting a sandbox together takes, by their numbers.
-const CAPABILITIES: [(&str, u32); 10] = [
+const CAPABILITIES: [(&str, u32); 9] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
     ("FOWNER", 3),
@@ -40,9 +40,8 @@ const CAPABILITIES: [(&str, u32); 10] = [
     ("SETGID", 6),
     ("SETUID", 7),
     ("SETPCAP", 8),
-    ("SYS_CHROOT", 18),
+    ("NET_ADMIN", 12),
     ("SYS_ADMIN", 21),
-    ("SYS_RESOURCE", 24),
 ];
 const NET_ADMIN: u32 = 12;
 
