@@ -66,6 +66,19 @@ pub struct EmbeddedOptions {
     pub program: Option<PathBuf>,
     /// For sandboxes whose network is `full`.
     pub network: network::Settings,
+    /// What a new sandbox is made of. One that was made of the other keeps its workspace, and loses sight of what was
+    /// installed in it.
+    pub template: TemplateKind,
+}
+
+/// Which template.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TemplateKind {
+    /// The programs of the host.
+    #[default]
+    Host,
+    /// The system that `monstrum sandbox template build` has made.
+    Built,
 }
 
 impl EmbeddedOptions {
@@ -75,6 +88,7 @@ impl EmbeddedOptions {
             folder: folder.into(),
             program: None,
             network: network::Settings::default(),
+            template: TemplateKind::default(),
         }
     }
 }
@@ -364,7 +378,12 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
     let templates = options.folder.join("template");
-    let template = template::default_template(&templates)?;
+    let template = match options.template {
+        TemplateKind::Host => template::default_template(&templates)?,
+        TemplateKind::Built => template::built_template(&templates)?.ok_or_else(|| {
+            not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned())
+        })?,
+    };
     template::remove_stale(&templates, &template)?;
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
