@@ -42,7 +42,7 @@ use tokio::process::{Child, Command};
 
 use crate::embedded::cgroups::Cgroups;
 use crate::embedded::ids::Ids;
-use crate::embedded::images::{Base, Images};
+use crate::embedded::images::Images;
 use crate::embedded::network::FullNetwork;
 use crate::embedded::running::{Running, Sockets};
 use crate::embedded::template::Template;
@@ -50,6 +50,7 @@ use crate::embedded::wire::Launch;
 use crate::error::SandboxError;
 use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
 
+pub use images::TemplateKind;
 pub use launcher::run_if_launcher;
 
 /// How rows name this provider.
@@ -68,12 +69,19 @@ pub struct EmbeddedOptions {
     pub program: Option<PathBuf>,
     /// For sandboxes whose network is `full`.
     pub network: network::Settings,
+    /// What a new sandbox is made of. One that is there stays what it is.
+    pub template: TemplateKind,
 }
 
 impl EmbeddedOptions {
     /// In `folder`, by this very program.
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
-        EmbeddedOptions { folder: folder.into(), program: None, network: network::Settings::default() }
+        EmbeddedOptions {
+            folder: folder.into(),
+            program: None,
+            network: network::Settings::default(),
+            template: TemplateKind::default(),
+        }
     }
 }
 
@@ -84,7 +92,6 @@ struct Inner {
     options: EmbeddedOptions,
     /// Made when the first sandbox needs it.
     default: tokio::sync::OnceCell<Template>,
-    /// What new sandboxes are made of, where an operator has built it.
     built: Option<Template>,
     capabilities: Capabilities,
     cgroups: Cgroups,
@@ -153,7 +160,11 @@ impl Embedded {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
         let Prepared { built, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
-        let described = built.clone().unwrap_or_else(|| template::of_host(Path::new("/")));
+        let described = match options.template {
+            TemplateKind::Host => None,
+            TemplateKind::Built => built.clone(),
+        };
+        let described = described.unwrap_or_else(|| template::of_host(Path::new("/")));
         let capabilities = Capabilities {
             system: described.system,
             programs: described.programs,
@@ -178,10 +189,7 @@ impl Embedded {
 
     /// Makes what the first sandbox would otherwise have to wait for.
     pub async fn warm_up(&self) -> Result<(), SandboxError> {
-        match self.0.built {
-            Some(_) => Ok(()),
-            None => self.0.template(Base::Default).await.map(drop),
-        }
+        self.0.template(self.0.options.template).await.map(drop)
     }
 
     /// Work that goes on when nobody waits for it any more: half of it must not be left.
@@ -220,9 +228,9 @@ impl Inner {
         running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
     }
 
-    async fn template(&self, base: Base) -> Result<Template, SandboxError> {
+    async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
         let gone = || SandboxError::Unavailable("the template that this sandbox was made of is gone".to_owned());
-        if base == Base::Built {
+        if base == TemplateKind::Built {
             return self.built.clone().ok_or_else(gone);
         }
         let templates = self.options.folder.join(TEMPLATES);
@@ -300,7 +308,7 @@ impl Inner {
         let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
             let (images, own, mib) = (self.images.clone(), name.to_string(), spec.limits.disk_mib);
-            let base = if self.built.is_some() { Base::Built } else { Base::Default };
+            let base = self.options.template;
             let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
             made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
@@ -394,6 +402,9 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
     let built = template::built_template(&options.folder.join(TEMPLATES))?;
+    if options.template == TemplateKind::Built && built.is_none() {
+        return Err(not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned()));
+    }
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
         Ok(Arc::new(network))

@@ -13,7 +13,7 @@ mod files;
 mod provider;
 
 #[cfg(target_os = "linux")]
-pub use embedded::{Embedded, EmbeddedOptions, run_if_launcher};
+pub use embedded::{Embedded, EmbeddedOptions, TemplateKind, run_if_launcher};
 pub use error::SandboxError;
 pub use exec::{
     Chunk, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream,

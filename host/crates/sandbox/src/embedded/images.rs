@@ -15,22 +15,23 @@ const JOURNAL_MIB: &str = "size=4";
 /// Where the program that makes file systems may be.
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 
-/// What an image is a layer over. It is no use over anything else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Base {
-    /// The host's /usr and what stands for the rest.
-    Default,
-    /// A whole system that was built.
+/// Which template a sandbox is made of. Its image is a layer over it, and no use over the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TemplateKind {
+    /// The programs of the host.
+    #[default]
+    Host,
+    /// The system that `monstrum sandbox template build` has made.
     Built,
 }
 
-impl Base {
-    const ALL: [Base; 2] = [Base::Default, Base::Built];
+impl TemplateKind {
+    const ALL: [TemplateKind; 2] = [TemplateKind::Host, TemplateKind::Built];
 
     fn folder(self) -> &'static str {
         match self {
-            Base::Default => "default",
-            Base::Built => "built",
+            TemplateKind::Host => "host",
+            TemplateKind::Built => "built",
         }
     }
 }
@@ -47,7 +48,7 @@ impl Images {
     /// Images below `folder`. What an earlier life has left half done is removed.
     pub fn open(folder: &Path) -> io::Result<Images> {
         let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank") };
-        let boxes = Base::ALL.map(|base| images.boxes.join(base.folder()));
+        let boxes = TemplateKind::ALL.map(|base| images.boxes.join(base.folder()));
         for folder in boxes.iter().chain([&images.blanks]) {
             fs::create_dir_all(folder)?;
             for entry in fs::read_dir(folder)? {
@@ -60,19 +61,19 @@ impl Images {
         Ok(images)
     }
 
-    fn place(&self, name: &str, base: Base) -> PathBuf {
+    fn place(&self, name: &str, base: TemplateKind) -> PathBuf {
         self.boxes.join(base.folder()).join(name)
     }
 
     /// The image of a sandbox, and what it is over; `None` where it has none.
-    pub fn find(&self, name: &str) -> Option<(PathBuf, Base)> {
-        Base::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
+    pub fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
+        TemplateKind::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
     }
 
     /// The names of all that there are.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for base in Base::ALL {
+        for base in TemplateKind::ALL {
             for entry in fs::read_dir(self.boxes.join(base.folder()))? {
                 let name = entry?.file_name().into_string().ok();
                 names.extend(name.filter(|name| name.starts_with("ms-") && !name.contains('.')));
@@ -82,7 +83,7 @@ impl Images {
     }
 
     /// Makes an image, whole or not at all.
-    pub fn create(&self, name: &str, base: Base, mib: u32) -> io::Result<()> {
+    pub fn create(&self, name: &str, base: TemplateKind, mib: u32) -> io::Result<()> {
         let blank = self.blank(mib)?;
         let image = self.place(name, base);
         let part = image.with_extension("part");
@@ -97,7 +98,7 @@ impl Images {
 
     /// Removes an image; one that is not there is no fault. From the first moment on it is no longer one of [`Self::names`].
     pub fn delete(&self, name: &str) -> io::Result<()> {
-        for base in Base::ALL {
+        for base in TemplateKind::ALL {
             let image = self.place(name, base);
             let gone = image.with_extension("gone");
             match fs::rename(image, &gone) {
