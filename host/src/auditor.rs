@@ -223,7 +223,7 @@ impl Entry {
     /// Adds what resolving the call has found out: who serves it, and on which resource.
     pub fn resolved(&self, plugin: &Plugin, resource: Option<&Resource>, operation: &str) {
         let mut facts = self.lock();
-        facts.row.resource_id = resource.map(|resource| resource.row.id).or(facts.row.resource_id);
+        facts.row.resource_id = resource.map_or(facts.row.resource_id, Resource::stored_id);
         facts.row.operation = Some(operation.to_owned());
         facts.row.plugin = Some(plugin.name.to_string());
         facts.row.plugin_digest = plugin.digest().map(ToString::to_string);

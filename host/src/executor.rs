@@ -191,7 +191,7 @@ impl PermittedCall<'_> {
     fn nesting(&self, until: Instant) -> Result<Option<Nesting>, Refusal> {
         let plugin = &self.job.plugin;
         // Whoever acts without a bot has no tools that it could call.
-        let Some(binding) = self.job.binding().filter(|_| plugin.calls_tools()) else { return Ok(None) };
+        let Some(binding) = self.job.binding().filter(|_| plugin.makes_calls()) else { return Ok(None) };
         if plugin.component.is_some() {
             let (binding, calls) = (binding.row.id, plugin.calls.clone());
             return Ok(Some(Nesting::of_plugin(&self.below, self.call, until, binding, calls)));

@@ -10,6 +10,7 @@ mod clock;
 mod http;
 mod ids;
 mod json_text;
+mod sandbox;
 mod secret;
 
 pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
@@ -23,4 +24,5 @@ pub use ids::{
     ResourceId, ResourceTypeId, RoleId, ToolName, TrustId, WorkspaceId,
 };
 pub use json_text::JsonText;
+pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;
