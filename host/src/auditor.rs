@@ -250,6 +250,12 @@ impl Entry {
         redactors.iter().fold(text, |text, redactor| redactor.redact_text(text))
     }
 
+    /// The same for what need be no text.
+    pub fn redacted_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let redactors = self.lock().redactors();
+        redactors.iter().fold(bytes, |bytes, redactor| redactor.redact_bytes(bytes))
+    }
+
     /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
     /// kept a request from going out, whatever the plugin makes of that is our fault and not its own.
     pub fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {

@@ -11,6 +11,7 @@ pub mod delegated;
 pub mod nested;
 pub mod platform;
 mod revoked;
+pub mod sandboxed;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -101,9 +101,9 @@ pub struct CallInput {
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    app_id: String,
-    user_id: String,
-    chat_id: String,
+    pub app_id: String,
+    pub user_id: String,
+    pub chat_id: String,
 }
 
 #[derive(Deserialize, ToSchema)]
