@@ -23,6 +23,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "packages",
             "credentials",
             "oauth",
+            "sandboxes",
             "call",
         ],
         true,

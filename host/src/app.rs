@@ -14,6 +14,7 @@ use crate::oauth::Oauth;
 use crate::packages::Packages;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::sandboxes::Sandboxes;
 use crate::telemetry::meters;
 
 /// One running host.
@@ -28,6 +29,7 @@ pub struct App {
     pub oauth: Arc<Oauth>,
     pub refresher: Arc<Refresher>,
     pub policy: Arc<Policy>,
+    pub sandboxes: Arc<Sandboxes>,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// The start-up scan has finished, whatever failed.

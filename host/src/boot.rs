@@ -1,6 +1,7 @@
 //! Start and end of a server: the only place that names concrete implementations.
 
 mod data;
+mod sandboxes;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,8 @@ const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a provider that is being asked for a token may take at shutdown, to answer and for the token to be stored.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
+/// How long sandboxes may take to stop at shutdown. The next start looks after those that did not.
+const SANDBOXES_MAX: Duration = Duration::from_secs(15);
 /// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
@@ -127,6 +130,8 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let executor = Executor::new(egress, lanes, settings.ceilings, ledger);
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
 
+    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock));
+
     let registry = settings.registry.clone();
     let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));
     let packages = Packages::new(data.store.clone(), Arc::clone(&plugins), registry);
@@ -143,6 +148,7 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
         oauth: Arc::new(oauth),
         refresher,
         policy,
+        sandboxes,
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
@@ -151,13 +157,14 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let stop = CancellationToken::new();
     let router = gateway::router(Arc::clone(&app));
     let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
-    let chores = vec![
+    let mut chores = vec![
         tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
+    chores.extend(sandboxes::chores(&app.sandboxes, &stop));
     let served = tokio::spawn(std::future::IntoFuture::into_future(server));
     let admin_key = data.admin_key;
     Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })
@@ -190,6 +197,7 @@ impl Running {
         for chore in chores {
             chore.abort();
         }
+        app.sandboxes.shut_down(SANDBOXES_MAX).await;
         // A token that was fetched has to be stored.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {

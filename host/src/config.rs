@@ -4,6 +4,7 @@
 
 mod public_url;
 mod registry;
+mod sandboxes;
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -19,6 +20,10 @@ use url::Url;
 
 pub use public_url::PublicUrl;
 pub use registry::RegistryPlace;
+pub use sandboxes::{
+    SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
+    SandboxKind, SandboxSettings,
+};
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -85,6 +90,38 @@ pub struct ServeFlags {
     /// Most calls of one bot at once [default: 32]
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_BOT", value_name = "CALLS")]
     pub max_calls_per_bot: Option<NonZeroU32>,
+
+    /// Who provides sandboxes: embedded (this process, on Linux as root) or off [default: embedded]
+    #[arg(long, env = "MONSTRUM_SANDBOX", value_name = "PROVIDER")]
+    pub sandbox: Option<SandboxKind>,
+
+    /// Seconds after which a sandbox that nobody uses is stopped; its files stay [default: 300]
+    #[arg(long, env = "MONSTRUM_SANDBOX_IDLE_S", value_name = "SECONDS", value_parser = sandboxes::idle_s)]
+    pub sandbox_idle_s: Option<u32>,
+
+    /// Seconds between two looks for such sandboxes [default: 300]
+    #[arg(long, env = "MONSTRUM_SANDBOX_SWEEP_S", value_name = "SECONDS", value_parser = sandboxes::sweep_s)]
+    pub sandbox_sweep_s: Option<u32>,
+
+    /// Most memory of one sandbox, unless its workspace says otherwise [default: 1024]
+    #[arg(long, env = "MONSTRUM_SANDBOX_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::memory_mib)]
+    pub sandbox_memory_mib: Option<u32>,
+
+    /// Most processors of one sandbox, such as 0.5 [default: 1]
+    #[arg(long, env = "MONSTRUM_SANDBOX_CPUS", value_name = "CPUS", value_parser = sandboxes::cpus)]
+    pub sandbox_cpus: Option<f64>,
+
+    /// Most disk of one sandbox [default: 2048]
+    #[arg(long, env = "MONSTRUM_SANDBOX_DISK_MIB", value_name = "MIB", value_parser = sandboxes::disk_mib)]
+    pub sandbox_disk_mib: Option<u32>,
+
+    /// Most processes of one sandbox [default: 1024]
+    #[arg(long, env = "MONSTRUM_SANDBOX_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::processes)]
+    pub sandbox_processes: Option<u32>,
+
+    /// Most sandboxes that run at once on this host [default: 64]
+    #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
+    pub sandbox_max: Option<u32>,
 
     /// Seconds that calls in flight may take to finish at shutdown [default: 30]
     #[arg(long, env = "MONSTRUM_SHUTDOWN_GRACE_S", value_name = "SECONDS")]
@@ -239,6 +276,7 @@ pub struct Settings {
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: CallsAtOnce,
+    pub sandboxes: SandboxSettings,
     pub shutdown_grace: Duration,
     pub public_docs: bool,
     pub log_format: LogFormat,
@@ -253,6 +291,8 @@ pub enum SettingsError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("{}: {setting}: expected a number from 1 to {max}", path.display())]
     TooLarge { path: PathBuf, setting: &'static str, max: u32 },
+    #[error("{}: {setting}: {expected}", path.display())]
+    OutOfRange { path: PathBuf, setting: &'static str, expected: String },
     #[error("both {MASTER_KEY_VARIABLE} and a file of master keys ({}) are given", path.display())]
     TwoMasterKeys { path: PathBuf },
     #[error("{MASTER_KEY_VARIABLE} is not text")]
@@ -275,6 +315,7 @@ impl Settings {
     /// Resolves `flags` (which hold the environment already) over `monstrum.toml` in `directory`.
     pub fn resolve(flags: ServeFlags, directory: &Path) -> Result<Settings, SettingsError> {
         let file = read_file(&directory.join(FILE))?;
+        let sandboxes = SandboxSettings::resolve(&flags, &file);
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
         let master_key_file = flags.master_key_file.or(file.master_key_file);
@@ -308,6 +349,7 @@ impl Settings {
                 .unwrap_or_default(),
             ceilings,
             calls_at_once,
+            sandboxes,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),
             log_format: flags.log_format.or(file.log_format).unwrap_or_default(),
@@ -363,6 +405,9 @@ fn read_file(path: &Path) -> Result<ServeFlags, SettingsError> {
         if value.is_some_and(|value| value.get() > max) {
             return Err(SettingsError::TooLarge { path: path.to_owned(), setting, max });
         }
+    }
+    if let Some((setting, expected)) = SandboxSettings::fault(&file) {
+        return Err(SettingsError::OutOfRange { path: path.to_owned(), setting, expected });
     }
     Ok(file)
 }

@@ -25,6 +25,7 @@ pub mod plugins;
 pub mod policy;
 pub mod prompt;
 pub mod rotation;
+pub mod sandboxes;
 pub mod session;
 pub mod telemetry;
 pub mod tools;

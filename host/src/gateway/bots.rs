@@ -272,7 +272,7 @@ pub async fn update(
     Ok(Json(row.into()))
 }
 
-/// Deletes a bot with its bindings and keys
+/// Deletes a bot with its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
@@ -285,6 +285,7 @@ pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotI
         Ok(app.changed().await?)
     };
     Change::new("bot.delete", &id).of_bot(id).from(&Bot::from(before)).made(&app, &caller, made).await?;
+    app.sandboxes.deletions_are_due();
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -8,19 +8,24 @@ use http::StatusCode;
 use monstrum_store::{DEFAULT_WORKSPACE, StoreError, WorkspaceRow};
 use monstrum_types::{UtcMillis, WorkspaceId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given};
+use crate::gateway::changes::{Change, changed_at};
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use crate::sandboxes::WorkspaceSandbox;
 
 /// Everything but plugins belongs to a workspace, and nothing is seen across them.
 #[derive(Serialize, ToSchema)]
 pub struct Workspace {
     pub id: WorkspaceId,
     pub name: String,
+    /// What its sandboxes may be; null for what the server gives to all.
+    #[schema(value_type = Option<WorkspaceSandbox>)]
+    pub sandbox: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
@@ -43,11 +48,21 @@ pub struct NewWorkspace {
 pub struct WorkspaceChange {
     #[serde(default, deserialize_with = "given")]
     name: Option<String>,
+    /// Replaced whole; null for what the server gives to all.
+    #[serde(default, deserialize_with = "named")]
+    #[schema(value_type = Option<WorkspaceSandbox>)]
+    sandbox: Option<Option<WorkspaceSandbox>>,
 }
 
 impl From<WorkspaceRow> for Workspace {
     fn from(row: WorkspaceRow) -> Self {
-        Workspace { id: row.id, name: row.name, created_at: row.created_at, updated_at: row.updated_at }
+        Workspace {
+            id: row.id,
+            name: row.name,
+            sandbox: row.sandbox,
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+        }
     }
 }
 
@@ -62,7 +77,7 @@ pub async fn create(
     caller.root()?;
     check_name(&new.name)?;
     let now = app.clock.now();
-    let row = WorkspaceRow { id: WorkspaceId::new(), name: new.name, created_at: now, updated_at: now };
+    let row = WorkspaceRow { id: WorkspaceId::new(), name: new.name, sandbox: None, created_at: now, updated_at: now };
     let made = async {
         app.store.insert_workspace(&row).await?;
         Ok(app.changed().await?)
@@ -97,7 +112,7 @@ pub async fn show(
     Ok(Json(workspace(&app, id).await?.into()))
 }
 
-/// Renames a workspace
+/// Renames a workspace, or says what its sandboxes may be
 #[utoipa::path(patch, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     request_body = WorkspaceChange,
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
@@ -108,22 +123,31 @@ pub async fn update(
     Input(change): Input<WorkspaceChange>,
 ) -> Result<Json<Workspace>, Problem> {
     caller.root()?;
-    let mut row = workspace(&app, id).await?;
-    if let Some(name) = change.name.filter(|name| *name != row.name) {
+    let before = workspace(&app, id).await?;
+    let mut row = before.clone();
+    if let Some(name) = change.name.filter(|name| *name != before.name) {
         check_name(&name)?;
-        if row.name == DEFAULT_WORKSPACE {
+        if before.name == DEFAULT_WORKSPACE {
             return Err(Problem::conflict("root keys act in the workspace `default`; it keeps its name"));
         }
-        let before = row.clone();
         row.name = name;
-        row.updated_at = app.clock.now();
-        let change = Change::new("workspace.update", &id).from(&Workspace::from(before));
-        let made = async {
-            app.store.update_workspace(&row).await?;
-            Ok(app.changed().await?)
-        };
-        change.to(&Workspace::from(row.clone())).made(&app, &caller, made).await?;
     }
+    if let Some(sandbox) = change.sandbox {
+        row.sandbox = sandbox.map(|sandbox| checked_sandbox(&sandbox)).transpose()?;
+    }
+    if row == before {
+        return Ok(Json(row.into()));
+    }
+    row.updated_at = changed_at(&app, before.updated_at);
+    let made = async {
+        if !app.store.update_workspace(&row, before.updated_at).await? {
+            return Err(Problem::changed_meanwhile());
+        }
+        Ok(app.changed().await?)
+    };
+    let change = Change::new("workspace.update", &id).from(&Workspace::from(before.clone()));
+    change.to(&Workspace::from(row.clone())).made(&app, &caller, made).await?;
+    app.sandboxes.settings_have_changed();
     Ok(Json(row.into()))
 }
 
@@ -157,6 +181,15 @@ pub async fn delete(
 
 async fn workspace(app: &App, id: WorkspaceId) -> Result<WorkspaceRow, Problem> {
     app.store.workspace(id).await?.ok_or_else(|| Problem::not_found("workspace"))
+}
+
+fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, Problem> {
+    let mut faults = Faults::default();
+    for (place, message) in sandbox.faults() {
+        faults.add(format!("/sandbox{place}"), message);
+    }
+    faults.check()?;
+    Ok(serde_json::to_value(sandbox).expect("settings are JSON"))
 }
 
 /// A header names a workspace by its name or its id, so a name must not look like an id.

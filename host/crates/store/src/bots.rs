@@ -2,7 +2,7 @@
 
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
 
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{ATTEMPTS_MAX, Arg, FromRow, Row, args};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `bots`.
@@ -101,8 +101,26 @@ impl Store {
         Ok(self.change(sql, args).await? > 0)
     }
 
-    /// Deletes a bot with its bindings and keys; whether there was one.
+    /// Deletes a bot with its bindings and keys, and makes the deletion of its sandboxes jobs; whether there was one.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
-        self.delete("delete from bots where workspace_id = $1 and id = $2", args![workspace, id]).await
+        let mut attempt = 1;
+        loop {
+            match self.try_delete_bot(workspace, id).await {
+                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
+                done => return done.map_err(StoreError::of_deletion),
+            }
+        }
+    }
+
+    async fn try_delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
+        let mut session = self.db.write().await?;
+        if session.run("delete from bots where workspace_id = $1 and id = $2", args![workspace, id]).await? == 0 {
+            return Ok(false);
+        }
+        // Behind the bot, whose row holds off whoever would add a sandbox to it.
+        session.delete_sandboxes_of_bot(workspace, id).await?;
+        session.bump_generation().await?;
+        session.commit().await?;
+        Ok(true)
     }
 }

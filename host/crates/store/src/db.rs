@@ -22,7 +22,7 @@ pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
 pub(crate) use row::{FromRow, Row, unfit};
 
 /// How often a change is tried that meets others which wait for each other; one of such a pair succeeds each time.
-const ATTEMPTS_MAX: u32 = 5;
+pub(crate) const ATTEMPTS_MAX: u32 = 5;
 
 /// A database that is open.
 #[derive(Clone)]

@@ -1,6 +1,7 @@
 //! Workspaces: the walls between tenants.
 
 use monstrum_types::{UtcMillis, WorkspaceId};
+use serde_json::Value;
 
 use crate::db::{FromRow, Row, args};
 use crate::{Listed, Page, Store, StoreError};
@@ -14,18 +15,20 @@ pub struct WorkspaceRow {
     pub id: WorkspaceId,
     /// Unique in the instance.
     pub name: String,
+    /// What its sandboxes may be; `None` for what the server gives to all.
+    pub sandbox: Option<Value>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
 
 macro_rules! columns {
     () => {
-        "id, name, created_at, updated_at"
+        "id, name, sandbox, created_at, updated_at"
     };
 }
 
 pub(crate) const ALL: &str = concat!("select ", columns!(), " from workspaces order by id");
-const INSERT: &str = concat!("insert into workspaces (", columns!(), ") values ($1, $2, $3, $4)");
+const INSERT: &str = concat!("insert into workspaces (", columns!(), ") values ($1, $2, $3, $4, $5)");
 const BY_ID: &str = concat!("select ", columns!(), " from workspaces where id = $1");
 const BY_NAME: &str = concat!("select ", columns!(), " from workspaces where name = $1");
 const PAGE: &str = concat!("select ", columns!(), " from workspaces where id > $1 order by id limit $2");
@@ -35,6 +38,7 @@ impl FromRow for WorkspaceRow {
         Ok(WorkspaceRow {
             id: row.id("id")?,
             name: row.text("name")?,
+            sandbox: row.json_opt("sandbox")?,
             created_at: row.time("created_at")?,
             updated_at: row.time("updated_at")?,
         })
@@ -44,7 +48,7 @@ impl FromRow for WorkspaceRow {
 impl Store {
     /// Adds a workspace.
     pub async fn insert_workspace(&self, row: &WorkspaceRow) -> Result<(), StoreError> {
-        self.change(INSERT, args![row.id, &row.name, row.created_at, row.updated_at]).await?;
+        self.change(INSERT, args![row.id, &row.name, &row.sandbox, row.created_at, row.updated_at]).await?;
         Ok(())
     }
 
@@ -64,10 +68,12 @@ impl Store {
         Ok(page.of(rows, |row: &WorkspaceRow| row.id))
     }
 
-    /// Writes the row over the one of its id; whether there was one.
-    pub async fn update_workspace(&self, row: &WorkspaceRow) -> Result<bool, StoreError> {
-        let sql = "update workspaces set name = $2, updated_at = $3 where id = $1";
-        Ok(self.change(sql, args![row.id, &row.name, row.updated_at]).await? > 0)
+    /// Writes the row over the one of its id; whether there was one. Whoever has changed it since `before`, when it was
+    /// read, wins: nothing is written over what nobody has seen.
+    pub async fn update_workspace(&self, row: &WorkspaceRow, before: UtcMillis) -> Result<bool, StoreError> {
+        let sql = "update workspaces set name = $2, sandbox = $3, updated_at = $4 where id = $1 and updated_at = $5";
+        let args = args![row.id, &row.name, &row.sandbox, row.updated_at, before];
+        Ok(self.change(sql, args).await? > 0)
     }
 
     /// Deletes a workspace with its keys. One that still holds resources, roles or bots is in use.
@@ -80,7 +86,7 @@ impl Store {
             return Ok(());
         }
         let name = DEFAULT_WORKSPACE.to_owned();
-        let row = WorkspaceRow { id: WorkspaceId::new(), name, created_at: now, updated_at: now };
+        let row = WorkspaceRow { id: WorkspaceId::new(), name, sandbox: None, created_at: now, updated_at: now };
         match self.insert_workspace(&row).await {
             // Another node was faster.
             Err(StoreError::Conflict { .. }) => Ok(()),

@@ -139,6 +139,7 @@ uuid_id!(/** An API key. */ KeyId, "key id");
 uuid_id!(/** A key that is trusted to sign packages. */ TrustId, "trust id");
 uuid_id!(/** Where tokens of a resource type come from. */ OauthProviderId, "OAuth provider id");
 uuid_id!(/** One authorization by OAuth that is under way. */ OauthFlowId, "OAuth flow id");
+uuid_id!(/** A sandbox: the Linux machine of one conversation. */ SandboxInstanceId, "sandbox id");
 uuid_id!(/** One call of a tool. */ RequestId, "request id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {

@@ -21,7 +21,7 @@ pub use http::{
 };
 pub use ids::{
     BindingId, BotId, CredentialId, Digest, InvalidId, KeyId, OauthFlowId, OauthProviderId, PluginName, RequestId,
-    ResourceId, ResourceTypeId, RoleId, ToolName, TrustId, WorkspaceId,
+    ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
 pub use json_text::JsonText;
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};

@@ -181,7 +181,8 @@ ids!(
     TrustId,
     RequestId,
     OauthProviderId,
-    OauthFlowId
+    OauthFlowId,
+    SandboxInstanceId
 );
 
 macro_rules! names {

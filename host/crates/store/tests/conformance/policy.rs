@@ -14,11 +14,12 @@ pub(crate) async fn a_new_store_has_its_default_workspace(store: &Store) {
 }
 
 pub(crate) async fn workspaces_come_and_go(store: &Store) {
-    let mut row = WorkspaceRow { id: WorkspaceId::new(), name: "a".to_owned(), created_at: NOW, updated_at: NOW };
+    let mut row =
+        WorkspaceRow { id: WorkspaceId::new(), name: "a".to_owned(), sandbox: None, created_at: NOW, updated_at: NOW };
     store.insert_workspace(&row).await.unwrap();
     row.name = "b".to_owned();
     row.updated_at = NOW.plus_ms(1);
-    assert!(store.update_workspace(&row).await.unwrap());
+    assert!(store.update_workspace(&row, NOW).await.unwrap());
     assert_eq!(store.workspace(row.id).await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.workspace_named("b").await.unwrap().as_ref(), Some(&row));
     assert_eq!(store.workspace_named("a").await.unwrap(), None);
@@ -30,7 +31,7 @@ pub(crate) async fn workspaces_come_and_go(store: &Store) {
     assert!(store.delete_bot(row.id, held.id).await.unwrap());
     assert!(store.delete_workspace(row.id).await.unwrap());
     assert!(!store.delete_workspace(row.id).await.unwrap());
-    assert!(!store.update_workspace(&row).await.unwrap());
+    assert!(!store.update_workspace(&row, NOW).await.unwrap());
     assert!(store.snapshot().await.unwrap().keys.is_empty(), "its keys go with it");
 }
 

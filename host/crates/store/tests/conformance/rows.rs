@@ -14,7 +14,13 @@ pub(crate) async fn default_workspace(store: &Store) -> WorkspaceId {
 }
 
 pub(crate) async fn other_workspace(store: &Store) -> WorkspaceId {
-    let row = WorkspaceRow { id: WorkspaceId::new(), name: "other".to_owned(), created_at: NOW, updated_at: NOW };
+    let row = WorkspaceRow {
+        id: WorkspaceId::new(),
+        name: "other".to_owned(),
+        sandbox: None,
+        created_at: NOW,
+        updated_at: NOW,
+    };
     store.insert_workspace(&row).await.unwrap();
     row.id
 }

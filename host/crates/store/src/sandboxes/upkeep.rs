@@ -1,0 +1,76 @@
+//! What a host looks through: sandboxes that are idle, and all that it has.
+
+use monstrum_types::{SandboxInstanceId, UtcMillis};
+
+use super::{SandboxRow, columns};
+use crate::db::args;
+use crate::{Store, StoreError};
+
+// What should run or may run, and what a host that is gone was about to start or to stop.
+const IDLE: &str = concat!(
+    "select ",
+    columns!(),
+    " from sandbox_instances where (node is null or node = $1) and last_active_at <= $2 \
+     and (status in ('running', 'error') or (status in ('creating', 'stopping') \
+     and (operation is null or operation_until <= $3))) and id > $4 order by id limit $5"
+);
+const OF_NODE: &str = concat!(
+    "select ",
+    columns!(),
+    " from sandbox_instances where (node is null or node = $1) and id > $2 order by id limit $3"
+);
+const RUNNING_WITH: &str = concat!(
+    "select ",
+    columns!(),
+    " from sandbox_instances where (node is null or node = $1) and status = 'running' and network = $2 \
+     and id > $3 order by id limit $4"
+);
+
+/// The id after which a list begins: every id is greater than the empty text.
+fn after(id: Option<SandboxInstanceId>) -> String {
+    id.map(String::from).unwrap_or_default()
+}
+
+impl Store {
+    /// Sandboxes of this node, or of all, that were last active at `active` or before and are not known to be stopped, in
+    /// the order of their ids.
+    pub async fn idle_sandboxes(
+        &self,
+        node: &str,
+        active: UtcMillis,
+        now: UtcMillis,
+        from: Option<SandboxInstanceId>,
+        limit: u32,
+    ) -> Result<Vec<SandboxRow>, StoreError> {
+        self.db.all(IDLE, args![node, active, now, &after(from), i64::from(limit)]).await
+    }
+
+    /// Sandboxes of this node, or of all, in the order of their ids.
+    pub async fn sandboxes_of_node(
+        &self,
+        node: &str,
+        from: Option<SandboxInstanceId>,
+        limit: u32,
+    ) -> Result<Vec<SandboxRow>, StoreError> {
+        self.db.all(OF_NODE, args![node, &after(from), i64::from(limit)]).await
+    }
+
+    /// Sandboxes of this node, or of all, that run with this network, in the order of their ids.
+    pub async fn sandboxes_with_network(
+        &self,
+        node: &str,
+        network: &str,
+        from: Option<SandboxInstanceId>,
+        limit: u32,
+    ) -> Result<Vec<SandboxRow>, StoreError> {
+        self.db.all(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+    }
+
+    /// Voids what was claimed by the host of this node: there is one at a time, and it has just begun.
+    pub async fn release_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
+        let sql = "update sandbox_instances set operation = null, operation_until = null \
+                   where node = $1 and operation is not null";
+        self.db.run(sql, args![node]).await?;
+        Ok(())
+    }
+}

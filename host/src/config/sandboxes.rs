@@ -1,0 +1,198 @@
+//! Settings of sandboxes: which provider, how long one may idle, and what one may use.
+
+use std::ops::RangeInclusive;
+use std::str::FromStr;
+use std::time::Duration;
+
+use monstrum_sandbox::Limits;
+use serde::Deserialize;
+
+use super::ServeFlags;
+
+/// Seconds without use: at least a few times the second to which uses are noted, at most a day.
+pub const SANDBOX_IDLE_S: RangeInclusive<u32> = 5..=86_400;
+/// A twentieth of a processor still answers; no machine has more than the most.
+pub const SANDBOX_CPU_MILLIS: RangeInclusive<u32> = 50..=1_024_000;
+/// Less does not hold a shell and what it runs.
+pub const SANDBOX_MEMORY_MIB: RangeInclusive<u32> = 32..=1_048_576;
+/// Less is no file system to work in.
+pub const SANDBOX_DISK_MIB: RangeInclusive<u32> = 32..=4_194_304;
+pub const SANDBOX_TMP_MIB: RangeInclusive<u32> = 1..=1_048_576;
+/// Less does not hold a shell with a pipe.
+pub const SANDBOX_PROCESSES: RangeInclusive<u32> = 16..=65_536;
+const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
+const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
+
+/// Who provides sandboxes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxKind {
+    /// Nobody: there are none.
+    Off,
+    /// This process, on this machine.
+    #[default]
+    Embedded,
+}
+
+impl FromStr for SandboxKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SandboxKind, String> {
+        match text {
+            "off" => Ok(SandboxKind::Off),
+            "embedded" => Ok(SandboxKind::Embedded),
+            _ => Err("expected off or embedded".to_owned()),
+        }
+    }
+}
+
+/// Every setting of sandboxes, resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SandboxSettings {
+    pub kind: SandboxKind,
+    /// How long one may be without use before it is stopped, unless its workspace says otherwise.
+    pub idle: Duration,
+    /// How often the host looks for such.
+    pub sweep: Duration,
+    /// What one may use, unless its workspace says otherwise.
+    pub limits: Limits,
+    /// How many run at once on this host.
+    pub running_max: u32,
+}
+
+impl Default for SandboxSettings {
+    /// Five minutes each (requirement S5); as many at once as fit into the memory of a large machine.
+    fn default() -> Self {
+        SandboxSettings {
+            kind: SandboxKind::default(),
+            idle: Duration::from_secs(300),
+            sweep: Duration::from_secs(300),
+            limits: Limits::default(),
+            running_max: 64,
+        }
+    }
+}
+
+impl SandboxSettings {
+    /// What the flags say over what the file says.
+    pub(super) fn resolve(flags: &ServeFlags, file: &ServeFlags) -> SandboxSettings {
+        let default = SandboxSettings::default();
+        let seconds = |value: Option<u32>, other| value.map_or(other, |value| Duration::from_secs(value.into()));
+        let processes = flags.sandbox_processes.or(file.sandbox_processes).unwrap_or(default.limits.processes);
+        SandboxSettings {
+            kind: flags.sandbox.or(file.sandbox).unwrap_or(default.kind),
+            idle: seconds(flags.sandbox_idle_s.or(file.sandbox_idle_s), default.idle),
+            sweep: seconds(flags.sandbox_sweep_s.or(file.sandbox_sweep_s), default.sweep),
+            limits: Limits {
+                cpu_millis: flags.sandbox_cpus.or(file.sandbox_cpus).map_or(default.limits.cpu_millis, millis),
+                memory_mib: flags.sandbox_memory_mib.or(file.sandbox_memory_mib).unwrap_or(default.limits.memory_mib),
+                disk_mib: flags.sandbox_disk_mib.or(file.sandbox_disk_mib).unwrap_or(default.limits.disk_mib),
+                tmp_mib: default.limits.tmp_mib,
+                processes,
+                processes_per_exec: default.limits.processes_per_exec.min(processes),
+            },
+            running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
+        }
+    }
+
+    /// The first setting of a file that is out of its range, and the range in words.
+    pub(super) fn fault(file: &ServeFlags) -> Option<(&'static str, String)> {
+        let numbers = [
+            ("sandbox_idle_s", file.sandbox_idle_s, SANDBOX_IDLE_S),
+            ("sandbox_sweep_s", file.sandbox_sweep_s, SWEEP_S),
+            ("sandbox_memory_mib", file.sandbox_memory_mib, SANDBOX_MEMORY_MIB),
+            ("sandbox_disk_mib", file.sandbox_disk_mib, SANDBOX_DISK_MIB),
+            ("sandbox_processes", file.sandbox_processes, SANDBOX_PROCESSES),
+            ("sandbox_max", file.sandbox_max, RUNNING_MAX),
+        ];
+        let is_outside = |value: Option<u32>, range: &RangeInclusive<u32>| value.is_some_and(|it| !range.contains(&it));
+        let number = numbers.into_iter().find(|(_, value, range)| is_outside(*value, range));
+        let number = number.map(|(setting, _, range)| (setting, expected(&range)));
+        number.or_else(|| match file.sandbox_cpus {
+            Some(cpus) if !is_cpus(cpus) => Some(("sandbox_cpus", expected_cpus())),
+            _ => None,
+        })
+    }
+}
+
+pub(super) fn idle_s(text: &str) -> Result<u32, String> {
+    number(text, &SANDBOX_IDLE_S)
+}
+
+pub(super) fn sweep_s(text: &str) -> Result<u32, String> {
+    number(text, &SWEEP_S)
+}
+
+pub(super) fn memory_mib(text: &str) -> Result<u32, String> {
+    number(text, &SANDBOX_MEMORY_MIB)
+}
+
+pub(super) fn disk_mib(text: &str) -> Result<u32, String> {
+    number(text, &SANDBOX_DISK_MIB)
+}
+
+pub(super) fn processes(text: &str) -> Result<u32, String> {
+    number(text, &SANDBOX_PROCESSES)
+}
+
+pub(super) fn running_max(text: &str) -> Result<u32, String> {
+    number(text, &RUNNING_MAX)
+}
+
+pub(super) fn cpus(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|cpus| is_cpus(*cpus)).ok_or_else(expected_cpus)
+}
+
+fn number(text: &str, range: &RangeInclusive<u32>) -> Result<u32, String> {
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| expected(range))
+}
+
+fn expected(range: &RangeInclusive<u32>) -> String {
+    format!("expected a number from {} to {}", range.start(), range.end())
+}
+
+fn is_cpus(cpus: f64) -> bool {
+    cpus.is_finite() && cpus >= 0.0 && SANDBOX_CPU_MILLIS.contains(&millis(cpus))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float stops at the bounds")]
+fn millis(cpus: f64) -> u32 {
+    (cpus * 1000.0).round() as u32
+}
+
+fn expected_cpus() -> String {
+    let (least, most) = (f64::from(*SANDBOX_CPU_MILLIS.start()) / 1000.0, SANDBOX_CPU_MILLIS.end() / 1000);
+    format!("expected a number from {least} to {most}, such as 0.5")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FILE, Settings};
+    use super::*;
+
+    #[test]
+    fn sandboxes_have_settings_with_ranges() {
+        let folder = tempfile::tempdir().unwrap();
+        let resolve = |text: &str, flags: ServeFlags| {
+            std::fs::write(folder.path().join(FILE), text).unwrap();
+            Settings::resolve(flags, folder.path())
+                .map(|settings| settings.sandboxes)
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(resolve("", ServeFlags::default()).unwrap(), SandboxSettings::default());
+        let file =
+            "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_processes = 100";
+        let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
+        let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
+        let (idle, sweep) = (Duration::from_secs(10), Duration::from_secs(300));
+        let expected = SandboxSettings { kind: SandboxKind::Embedded, idle, sweep, limits, running_max: 2 };
+        assert_eq!(resolve(file, flags).unwrap(), expected);
+        let refused = |text: &str| resolve(text, ServeFlags::default()).unwrap_err();
+        assert!(refused("sandbox_idle_s = 4").ends_with("sandbox_idle_s: expected a number from 5 to 86400"));
+        assert!(refused("sandbox_memory_mib = 1").ends_with("expected a number from 32 to 1048576"));
+        assert!(refused("sandbox_cpus = nan").ends_with("expected a number from 0.05 to 1024, such as 0.5"));
+        assert!(refused("sandbox = \"on\"").contains("unknown variant"));
+        assert_eq!((cpus("-1"), cpus("0.5")), (Err(expected_cpus()), Ok(0.5)));
+        assert_eq!((number("0", &RUNNING_MAX).is_err(), "off".parse()), (true, Ok(SandboxKind::Off)));
+    }
+}

@@ -1,0 +1,100 @@
+//! Who uses a sandbox at this moment. What is in use is not idle, however long its command runs.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use monstrum_types::{Clock, SandboxInstanceId, UtcMillis};
+use tokio_util::sync::CancellationToken;
+
+/// All uses of this process.
+#[derive(Clone)]
+pub(super) struct Activities {
+    uses: Arc<Mutex<HashMap<SandboxInstanceId, Use>>>,
+    clock: Arc<dyn Clock>,
+}
+
+struct Use {
+    count: usize,
+    /// When the last one ended.
+    ended_at: UtcMillis,
+    cut: CancellationToken,
+}
+
+/// One use; it ends when this is dropped.
+pub(super) struct Activity {
+    of: Activities,
+    id: SandboxInstanceId,
+    cut: CancellationToken,
+}
+
+impl Activities {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Activities {
+        Activities { uses: Arc::default(), clock }
+    }
+
+    pub(super) fn begin(&self, id: SandboxInstanceId) -> Activity {
+        let mut uses = self.uses();
+        let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
+        let used = uses.entry(id).or_insert_with(fresh);
+        if used.cut.is_cancelled() {
+            // What has cut off those before is not about this one.
+            used.cut = CancellationToken::new();
+        }
+        used.count += 1;
+        Activity { of: self.clone(), id, cut: used.cut.clone() }
+    }
+
+    pub(super) fn is_active(&self, id: SandboxInstanceId) -> bool {
+        self.uses().get(&id).is_some_and(|used| used.count > 0)
+    }
+
+    /// Ends the uses of a sandbox that is about to go.
+    pub(super) fn cut(&self, id: SandboxInstanceId) {
+        if let Some(used) = self.uses().get(&id) {
+            used.cut.cancel();
+        }
+    }
+
+    /// Ends all uses.
+    pub(super) fn cut_all(&self) {
+        self.uses().values().for_each(|used| used.cut.cancel());
+    }
+
+    /// What is to be noted of each sandbox that is in use, or has been until now.
+    pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
+        let now = self.clock.now();
+        let mut uses = self.uses();
+        let noted = uses.iter().map(|(id, used)| (*id, if used.count > 0 { now } else { used.ended_at })).collect();
+        uses.retain(|_, used| used.count > 0);
+        noted
+    }
+
+    /// Takes back what could not be noted, unless the sandbox is in use again.
+    pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
+        let mut uses = self.uses();
+        for (id, ended_at) in noted {
+            uses.entry(id).or_insert_with(|| Use { count: 0, ended_at, cut: CancellationToken::new() });
+        }
+    }
+
+    fn uses(&self) -> MutexGuard<'_, HashMap<SandboxInstanceId, Use>> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Activity {
+    /// Waits until the sandbox is taken away.
+    pub(super) async fn cut(&self) {
+        self.cut.cancelled().await;
+    }
+}
+
+impl Drop for Activity {
+    fn drop(&mut self) {
+        let now = self.of.clock.now();
+        if let Some(used) = self.of.uses().get_mut(&self.id) {
+            used.count -= 1;
+            used.ended_at = now;
+        }
+    }
+}

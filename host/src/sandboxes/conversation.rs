@@ -1,0 +1,89 @@
+//! Whom a sandbox is for.
+
+use sha2::{Digest, Sha256};
+
+/// The longest of its three parts, in bytes: more than any id of the systems that have conversations.
+pub const PART_BYTES_MAX: usize = 256;
+
+/// A text that cannot be a part of a conversation's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{part}` must have 1 to {PART_BYTES_MAX} bytes and no control characters")]
+pub struct InvalidConversation {
+    /// Which: `app_id`, `user_id` or `chat_id`.
+    pub part: &'static str,
+}
+
+/// The conversation that a sandbox belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    app_id: String,
+    user_id: String,
+    chat_id: String,
+}
+
+impl Conversation {
+    /// Checks the three parts.
+    pub fn new(
+        app_id: impl Into<String>,
+        user_id: impl Into<String>,
+        chat_id: impl Into<String>,
+    ) -> Result<Conversation, InvalidConversation> {
+        let of = Conversation { app_id: app_id.into(), user_id: user_id.into(), chat_id: chat_id.into() };
+        for (part, text) in [("app_id", &of.app_id), ("user_id", &of.user_id), ("chat_id", &of.chat_id)] {
+            if text.is_empty() || text.len() > PART_BYTES_MAX || text.chars().any(char::is_control) {
+                return Err(InvalidConversation { part });
+            }
+        }
+        Ok(of)
+    }
+
+    pub fn app_id(&self) -> &str {
+        &self.app_id
+    }
+
+    pub fn user_id(&self) -> &str {
+        &self.user_id
+    }
+
+    pub fn chat_id(&self) -> &str {
+        &self.chat_id
+    }
+
+    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}` (requirement S1). Two conversations can have
+    /// the same one, so it names a sandbox but says nothing of whose it is.
+    pub fn sandbox_id(&self) -> String {
+        let digest = Sha256::digest(format!("{}-{}-{}", self.app_id, self.user_id, self.chat_id));
+        hex::encode(&digest[..8])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each id is what coreutils say: `printf %s 'app-1-user-1-chat-1' | sha256sum | cut -c1-16`, and so on.
+    #[test]
+    fn the_id_of_a_sandbox_is_that_of_an_independent_sha256() {
+        for (app, user, chat, id) in [
+            ("app-1", "user-1", "chat-1", "6a3e9ea13b08c5af"),
+            ("x", "u-1", "c", "01be256a6eccadcb"),
+            ("x", "u", "1-c", "01be256a6eccadcb"),
+            ("68ad85a7463006c963799a05", "tmb-7", "0rD2LqzXb9a", "8f9e9677c1d2aff9"),
+            ("Büro", "用户", "💬", "9b00f20a5b57ea8b"),
+        ] {
+            assert_eq!(Conversation::new(app, user, chat).unwrap().sandbox_id(), id, "{app} {user} {chat}");
+        }
+    }
+
+    #[test]
+    fn parts_are_short_texts_without_control_characters() {
+        let long = "x".repeat(PART_BYTES_MAX);
+        assert!(Conversation::new(&long, &long, &long).is_ok());
+        let refused = |app: &str, user: &str, chat: &str| Conversation::new(app, user, chat).unwrap_err().part;
+        assert_eq!(refused("", "u", "c"), "app_id");
+        assert_eq!(refused("a", "u\n", "c"), "user_id");
+        assert_eq!(refused("a", "u\u{0}", "c"), "user_id");
+        assert_eq!(refused("a", "u", "\u{85}"), "chat_id");
+        assert_eq!(refused("a", "u", &"é".repeat(129)), "chat_id");
+    }
+}

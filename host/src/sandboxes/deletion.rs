@@ -1,0 +1,126 @@
+//! Deleting sandboxes: whoever asks gets an answer at once, and the job is tried until it is done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
+use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
+use tokio_util::sync::CancellationToken;
+
+use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+
+/// How often the host looks for deletions that others on its database have asked for, or that are due again.
+const POLL: Duration = Duration::from_secs(5);
+/// The longest that a provider may take: files of some GiB are gone sooner.
+const DELETE_MAX: Duration = Duration::from_secs(60);
+/// The wait after a first failure; it doubles with each further one, up to the longest.
+const BACK_OFF_MS: i64 = 5_000;
+const BACK_OFF_MS_MAX: i64 = 300_000;
+/// How many are deleted at once: one that hangs does not hold up the others, and a whole app does not flood the provider.
+const AT_ONCE: usize = 8;
+/// How many jobs one look takes on.
+const JOBS_MAX: u32 = 100;
+
+impl Sandboxes {
+    /// Has a sandbox deleted; with a bot, only where it is that bot's. Of one that is being deleted, nothing.
+    pub async fn delete(&self, workspace: WorkspaceId, bot: Option<BotId>, id: SandboxInstanceId) -> Result<(), Fault> {
+        self.get(workspace, bot, id).await?;
+        self.store.delete_sandbox(workspace, id).await?;
+        self.deletion.notify_one();
+        Ok(())
+    }
+
+    /// Has the sandbox of a conversation deleted, if there is one; how many there were.
+    pub async fn delete_conversation(
+        &self,
+        workspace: WorkspaceId,
+        bot: Option<BotId>,
+        app_id: &str,
+        chat_id: &str,
+    ) -> Result<u64, Fault> {
+        let deleted = self.store.delete_sandbox_of_conversation(workspace, bot, app_id, chat_id).await?;
+        self.deletion.notify_one();
+        Ok(deleted)
+    }
+
+    /// Has all sandboxes of an app deleted; how many there were.
+    pub async fn delete_app(&self, workspace: WorkspaceId, bot: Option<BotId>, app_id: &str) -> Result<u64, Fault> {
+        let deleted = self.store.delete_sandboxes_of_app(workspace, bot, app_id).await?;
+        self.deletion.notify_one();
+        Ok(deleted)
+    }
+
+    /// Says that there are deletions, such as those of the sandboxes of a bot that was deleted.
+    pub fn deletions_are_due(&self) {
+        self.deletion.notify_one();
+    }
+
+    /// Deletes what is to be deleted, until told to stop.
+    pub async fn follow_deletions(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            if let Err(error) = self.delete_due().await {
+                tracing::warn!(%error, "sandboxes cannot be deleted yet");
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.deletion.notified() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+        }
+    }
+
+    /// Tries every deletion that is due.
+    pub async fn delete_due(self: &Arc<Self>) -> Result<(), StoreError> {
+        let Ok(provider) = self.provider().map(|provider| provider.name()) else { return Ok(()) };
+        let due = self.store.due_sandbox_deletions(&self.node, self.clock.now(), JOBS_MAX).await?;
+        let own = due.into_iter().filter(|row| row.provider == provider);
+        futures::stream::iter(own).for_each_concurrent(AT_ONCE, |row| self.delete_if_due(row)).await;
+        Ok(())
+    }
+
+    /// Tries one deletion, unless somebody else does or it has to wait.
+    pub(super) async fn delete_if_due(self: &Arc<Self>, row: SandboxRow) {
+        let now = self.clock.now();
+        if row.is_claimed(now) || row.next_attempt_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let this = Arc::clone(self);
+        let id = row.id;
+        let task = self.running.spawn(async move { this.delete_row(row).await });
+        match task.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(sandbox.id = %id, %error, "a sandbox cannot be deleted yet"),
+            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was given up"),
+        }
+        self.moved.notify_waiters();
+    }
+
+    async fn delete_row(&self, row: SandboxRow) -> Result<(), Fault> {
+        let operation = operation();
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        if !self.store.claim_sandbox(&row, SandboxStatus::Deleting, &operation, until).await? {
+            return Ok(());
+        }
+        self.activities.cut(row.id);
+        let name = name(&row);
+        let deleted = match self.provider() {
+            Ok(provider) => within(DELETE_MAX, "deleted", provider.delete(&name)).await.map_err(Fault::from),
+            Err(fault) => Err(fault),
+        };
+        match deleted {
+            Ok(()) => {
+                self.seats.free(&name);
+                self.store.remove_sandbox(row.id, &operation).await?;
+                tracing::info!(sandbox.id = %row.id, "a sandbox is deleted");
+                Ok(())
+            }
+            Err(fault) => {
+                let doubled = BACK_OFF_MS.saturating_mul(1 << row.attempts.clamp(0, 10));
+                let next = self.clock.now().plus_ms(doubled.min(BACK_OFF_MS_MAX));
+                self.store.postpone_sandbox_deletion(row.id, &operation, next, &fault.to_string()).await?;
+                Err(fault)
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! A sandbox in use: commands and files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use monstrum_sandbox::{
+    ArchiveLimits, ByteStream, ExecOutput, ExecRequest, Feed, FileEntry, SandboxError, SandboxName, SandboxProvider,
+};
+use monstrum_store::SandboxRow;
+
+use super::activity::Activity;
+use super::{Fault, Sandboxes, name};
+
+/// How often a sandbox is made to run that the provider says does not, before that is the answer.
+const REVIVED_MAX: u32 = 3;
+
+/// A sandbox that runs. It counts as used while this, or a stream of it, lives.
+pub struct Open {
+    sandboxes: Arc<Sandboxes>,
+    row: SandboxRow,
+    name: SandboxName,
+    activity: Arc<Activity>,
+}
+
+impl Open {
+    pub(super) fn new(sandboxes: Arc<Sandboxes>, row: SandboxRow, activity: Activity) -> Open {
+        Open { name: name(&row), sandboxes, row, activity: Arc::new(activity) }
+    }
+
+    /// The row as it stood when the sandbox was opened.
+    pub fn row(&self) -> &SandboxRow {
+        &self.row
+    }
+
+    /// Runs a command. Dropping the future ends it with everything that it has started.
+    pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
+        self.ask(|provider, name| provider.exec(name, request.clone(), feed.clone())).await
+    }
+
+    /// The entries of a folder, by name.
+    pub async fn list(&self, path: &str) -> Result<Vec<FileEntry>, Fault> {
+        self.ask(|provider, name| provider.list_dir(name, path)).await
+    }
+
+    /// One entry, of a link the link itself.
+    pub async fn stat(&self, path: &str) -> Result<FileEntry, Fault> {
+        self.ask(|provider, name| provider.stat(name, path)).await
+    }
+
+    /// A file from its beginning, and what it was when it was opened.
+    pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), Fault> {
+        let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
+        Ok((entry, self.used_by(content)))
+    }
+
+    /// Replaces a file whole, or not at all; makes missing folders.
+    pub async fn write(&self, path: &str, content: Bytes) -> Result<(), Fault> {
+        self.ask(|provider, name| provider.write(name, path, content.clone())).await
+    }
+
+    /// Makes a folder and those above it.
+    pub async fn mkdir(&self, path: &str) -> Result<(), Fault> {
+        self.ask(|provider, name| provider.mkdir(name, path)).await
+    }
+
+    /// Removes an entry, a folder with everything beneath it.
+    pub async fn remove(&self, path: &str) -> Result<(), Fault> {
+        self.ask(|provider, name| provider.remove(name, path)).await
+    }
+
+    /// Moves an entry, over a file that may be there.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+        self.ask(|provider, name| provider.rename(name, from, to)).await
+    }
+
+    /// A folder as a ZIP.
+    pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, Fault> {
+        let archive = self.ask(|provider, name| provider.archive(name, path, limits)).await?;
+        Ok(self.used_by(archive))
+    }
+
+    /// Asks the provider, unless the sandbox is taken away first. One that says that it does not run has done nothing yet:
+    /// it is made to run, and asked again.
+    async fn ask<'a, T>(
+        &'a self,
+        ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
+    ) -> Result<T, Fault> {
+        let provider = self.sandboxes.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
+        let mut revived = 0;
+        loop {
+            let answered = tokio::select! {
+                biased;
+                () = self.activity.cut() => Err(taken_away()),
+                answered = ask(provider.as_ref(), &self.name) => answered,
+            };
+            match answered {
+                Err(SandboxError::Conflict(_)) if revived < REVIVED_MAX => {
+                    revived += 1;
+                    self.sandboxes.revive(&self.row).await?;
+                }
+                answered => return Ok(answered?),
+            }
+        }
+    }
+
+    /// The stream as a use of the sandbox. It ends with an error where the sandbox is taken away, so that a part never
+    /// passes for the whole.
+    fn used_by(&self, stream: ByteStream) -> ByteStream {
+        let start = Some((stream, Arc::clone(&self.activity)));
+        let next = async |state: Option<(ByteStream, Arc<Activity>)>| {
+            let (mut stream, activity) = state?;
+            tokio::select! {
+                biased;
+                () = activity.cut() => Some((Err(taken_away()), None)),
+                next = stream.next() => next.map(|next| (next, Some((stream, activity)))),
+            }
+        };
+        Box::pin(futures::stream::unfold(start, next))
+    }
+}
+
+fn taken_away() -> SandboxError {
+    SandboxError::NotFound("the sandbox was stopped or deleted while it was in use".to_owned())
+}

@@ -1,0 +1,172 @@
+//! Stopping what nobody uses. Its files stay, and the next call resumes it.
+//!
+//! Each sandbox is stopped by the host that has it; where every host reaches it, by the one whose claim comes first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
+use monstrum_types::WorkspaceId;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::starting::TOUCH_MS;
+use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+use crate::config::SANDBOX_IDLE_S;
+
+/// The longest that a provider may take to stop a sandbox.
+const STOP_MAX: Duration = Duration::from_secs(60);
+/// How many are stopped at once.
+const AT_ONCE: usize = 8;
+/// How many rows are read at once.
+const ROWS: u32 = 200;
+
+impl Sandboxes {
+    /// Notes the uses of this process, so that other hosts and a later start know of them, until told to stop.
+    pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
+        let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(tick.tick()).await.is_some() {
+            if let Err(error) = self.note_uses().await {
+                tracing::warn!(%error, "the uses of sandboxes are not noted yet");
+            }
+        }
+    }
+
+    /// Notes the uses of this process.
+    pub async fn note_uses(&self) -> Result<(), StoreError> {
+        let uses = self.activities.take();
+        if uses.is_empty() {
+            return Ok(());
+        }
+        let noted = self.store.touch_sandboxes(&uses).await;
+        if noted.is_err() {
+            self.activities.put_back(uses);
+        }
+        noted
+    }
+
+    /// Stops what is idle, again and again, until told to stop.
+    pub async fn follow_idle(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.sweep.notified() => {}
+                () = tokio::time::sleep(self.settings.sweep) => {}
+            }
+            if let Err(error) = self.sweep().await {
+                tracing::warn!(%error, "idle sandboxes are not stopped yet");
+            }
+        }
+    }
+
+    /// Says that the settings of a workspace have changed: what runs with a network that it has no more is stopped.
+    pub fn settings_have_changed(&self) {
+        self.sweep.notify_one();
+    }
+
+    /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a network
+    /// that its workspace has no more. One that cannot be stopped is left to the next sweep.
+    pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
+        if self.provider().is_err() {
+            return Ok(());
+        }
+        self.note_uses().await?;
+        let mut idle_of = HashMap::new();
+        let mut from = None;
+        loop {
+            let now = self.clock.now();
+            let active = now.plus_ms(-1000 * i64::from(*SANDBOX_IDLE_S.start()));
+            let rows = self.store.idle_sandboxes(&self.node, active, now, from, ROWS).await?;
+            let Some(last) = rows.last() else { break };
+            from = Some(last.id);
+            let mut idle = Vec::new();
+            for row in rows {
+                let allowed_ms = self.idle_ms(&mut idle_of, row.workspace_id).await?;
+                if now.since_ms(row.last_active_at) >= allowed_ms && !self.activities.is_active(row.id) {
+                    idle.push(row);
+                }
+            }
+            self.stop_all(idle).await;
+        }
+        self.cut_off().await
+    }
+
+    async fn idle_ms(&self, known: &mut HashMap<WorkspaceId, i64>, of: WorkspaceId) -> Result<i64, StoreError> {
+        if let Some(ms) = known.get(&of) {
+            return Ok(*ms);
+        }
+        let idle = self.settings_of(of).await?.idle(&self.settings);
+        let ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
+        known.insert(of, ms);
+        Ok(ms)
+    }
+
+    async fn cut_off(self: &Arc<Self>) -> Result<(), StoreError> {
+        let mut from = None;
+        loop {
+            let rows = self.store.sandboxes_with_network(&self.node, "full", from, ROWS).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            from = Some(last.id);
+            let mut cut = Vec::new();
+            for row in rows {
+                if self.has_to_stop(&row).await? {
+                    self.activities.cut(row.id);
+                    cut.push(row);
+                }
+            }
+            self.stop_all(cut).await;
+        }
+    }
+
+    pub(super) async fn stop_all(self: &Arc<Self>, rows: Vec<SandboxRow>) {
+        let stop = |row: SandboxRow| async move {
+            let id = row.id;
+            if let Err(error) = self.stop_row(row).await {
+                tracing::warn!(sandbox.id = %id, %error, "a sandbox is not stopped yet");
+            }
+        };
+        futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
+    }
+
+    /// Stops the sandbox of a row that stands as `row` says; whether it still did.
+    pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, Fault> {
+        let this = Arc::clone(self);
+        let task = self.running.spawn(async move {
+            let stopped = this.claim_and_stop(&row).await;
+            this.moved.notify_waiters();
+            stopped
+        });
+        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was given up".to_owned())))
+    }
+
+    async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
+        let provider = self.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
+        let operation = operation();
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        if !self.store.claim_sandbox(row, SandboxStatus::Stopping, &operation, until).await? {
+            return Ok(false);
+        }
+        let name = name(row);
+        let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
+        let (status, error) = match &stopped {
+            Ok(()) => (SandboxStatus::Stopped, None),
+            // What runs still runs; what was in between is not known.
+            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(error.to_string())),
+            Err(error) => (SandboxStatus::Error, Some(error.to_string())),
+        };
+        if stopped.is_ok() {
+            self.seats.free(&name);
+        }
+        let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
+        if !self.store.settle_sandbox(row.id, &operation, SandboxStatus::Stopping, &settled).await? {
+            self.store.release_sandbox(row.id, &operation).await?;
+            self.deletion.notify_one();
+        }
+        stopped?;
+        tracing::info!(sandbox.id = %row.id, "a sandbox is stopped");
+        Ok(true)
+    }
+}

@@ -1,0 +1,287 @@
+//! Finding the sandbox of a conversation, or making it, and having it run.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_sandbox::{Network, SandboxError};
+use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
+use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
+use tokio::time::{Instant, timeout};
+
+use super::activity::Activity;
+use super::settings::word;
+use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, name, operation, within};
+
+/// The longest that a provider may take to have a sandbox run: far beyond what any needs.
+const START_MAX: Duration = Duration::from_secs(60);
+/// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
+const WAIT_MAX: Duration = Duration::from_secs(75);
+/// How long it waits before it looks again, unless it is told earlier that something has moved.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How old the note of a sandbox's last activity may be while it is in use. A fifth of the shortest time that counts as
+/// idle, so that no sweep takes what is in use for idle.
+pub(super) const TOUCH_MS: i64 = 1000;
+
+/// Which sandbox is wanted.
+#[derive(Clone)]
+enum Sought {
+    Conversation { workspace: WorkspaceId, bot: BotId, of: Conversation },
+    Row { workspace: WorkspaceId, id: SandboxInstanceId },
+}
+
+/// What one look has come to.
+enum Step {
+    Entered(SandboxRow, Activity),
+    /// The row has moved on.
+    Again,
+    /// Somebody else is at work on it.
+    Wait,
+}
+
+impl Sandboxes {
+    /// The sandbox of a conversation, running. It is made where there is none.
+    pub async fn of_conversation(
+        self: &Arc<Self>,
+        workspace: WorkspaceId,
+        bot: BotId,
+        of: &Conversation,
+    ) -> Result<Open, Fault> {
+        self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
+    }
+
+    /// A sandbox that is there, running.
+    pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, Fault> {
+        self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
+    }
+
+    /// Has a sandbox run of which the provider says that it does not, whatever its row says.
+    pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
+        let Some(row) = self.store.sandbox(row.workspace_id, row.id).await? else { return Err(Fault::NotFound) };
+        if row.status == SandboxStatus::Running && !row.is_claimed(self.clock.now()) {
+            self.start(row, false).await?;
+        }
+        Ok(())
+    }
+
+    async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, Fault> {
+        let until = Instant::now() + WAIT_MAX;
+        loop {
+            let mut moved = pin!(self.moved.notified());
+            moved.as_mut().enable();
+            match self.step(&sought).await? {
+                Step::Entered(row, activity) => return Ok(Open::new(Arc::clone(self), row, activity)),
+                _ if Instant::now() >= until => {
+                    let words = "others start, stop or delete this sandbox at present; try again";
+                    return Err(Fault::Unavailable(words.to_owned()));
+                }
+                Step::Again => {}
+                // Told or not: it looks again.
+                Step::Wait => drop(timeout(LOOK_AGAIN, moved).await),
+            }
+        }
+    }
+
+    async fn step(self: &Arc<Self>, sought: &Sought) -> Result<Step, Fault> {
+        self.provider()?;
+        let row = match sought {
+            Sought::Row { workspace, id } => self.store.sandbox(*workspace, *id).await?.ok_or(Fault::NotFound)?,
+            Sought::Conversation { workspace, bot, of } => match self.look_for(*workspace, of).await? {
+                Some(row) => {
+                    belongs(&row, *bot, of)?;
+                    row
+                }
+                None => return self.start(self.new_row(*workspace, *bot, of)?, true).await,
+            },
+        };
+        self.is_in_reach(&row)?;
+        match row.status {
+            SandboxStatus::Deleting => {
+                self.delete_if_due(row).await;
+                Ok(Step::Wait)
+            }
+            _ if row.is_claimed(self.clock.now()) => Ok(Step::Wait),
+            SandboxStatus::Running if self.has_to_stop(&row).await? => {
+                self.activities.cut(row.id);
+                self.stop_row(row).await?;
+                Ok(Step::Again)
+            }
+            SandboxStatus::Running => self.use_running(row).await,
+            _ => self.start(row, false).await,
+        }
+    }
+
+    /// Of the conversation, or what stands in its way.
+    async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, Fault> {
+        let provider = self.provider()?.name();
+        let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
+        match named {
+            Some(row) => Ok(Some(row)),
+            None => Ok(self.store.sandbox_of_conversation(workspace, of.app_id(), of.chat_id()).await?),
+        }
+    }
+
+    fn is_in_reach(&self, row: &SandboxRow) -> Result<(), Fault> {
+        let provider = self.provider()?.name();
+        if row.provider != provider {
+            let own = &row.provider;
+            let words = format!("this sandbox is one of the provider `{own}`, and this server uses `{provider}`");
+            return Err(Fault::Unavailable(words));
+        }
+        match &row.node {
+            Some(node) if *node != self.node => {
+                let words = format!("this sandbox is on the server whose node.id is {node}; ask that one");
+                Err(Fault::Unavailable(words))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it runs with a network that its workspace has no more.
+    pub(super) async fn has_to_stop(&self, row: &SandboxRow) -> Result<bool, StoreError> {
+        if row.network.as_deref() != Some(word(Network::Full)) {
+            return Ok(false);
+        }
+        Ok(self.settings_of(row.workspace_id).await?.network != Some(Network::Full))
+    }
+
+    /// In use from here on, unless it was stopped in this moment.
+    async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
+        let activity = self.activities.begin(row.id);
+        let now = self.clock.now();
+        if now.since_ms(row.last_active_at) >= TOUCH_MS && !self.store.touch_sandbox(row.id, now).await? {
+            return Ok(Step::Again);
+        }
+        Ok(Step::Entered(row, activity))
+    }
+
+    fn new_row(&self, workspace: WorkspaceId, bot: BotId, of: &Conversation) -> Result<SandboxRow, Fault> {
+        let now = self.clock.now();
+        Ok(SandboxRow {
+            id: SandboxInstanceId::new(),
+            workspace_id: workspace,
+            bot_id: bot,
+            provider: self.provider()?.name().to_owned(),
+            sandbox_id: of.sandbox_id(),
+            app_id: Some(of.app_id().to_owned()),
+            user_id: Some(of.user_id().to_owned()),
+            chat_id: Some(of.chat_id().to_owned()),
+            node: (!self.is_shared).then(|| self.node.clone()),
+            status: SandboxStatus::Creating,
+            operation: None,
+            operation_until: None,
+            last_active_at: now,
+            created_at: now,
+            limit: None,
+            network: None,
+            error: None,
+            attempts: 0,
+            next_attempt_at: None,
+        })
+    }
+
+    /// Starts the sandbox of a row that stands as `row` says, or of a new one. A caller that goes away leaves no row behind
+    /// on which nobody works.
+    async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
+        let this = Arc::clone(self);
+        let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
+        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the start of the sandbox was given up".to_owned())))
+    }
+
+    async fn claim_and_start(&self, mut row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
+        // Nothing is written for a provider that cannot do it.
+        self.provider()?.capabilities()?;
+        let settings = self.settings_of(row.workspace_id).await?;
+        let _comparing = self.comparing.read().await;
+        let has_new_seat = self.seats.take(&name(&row))?;
+        let operation = operation();
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        let claimed = if is_new {
+            row.operation = Some(operation.clone());
+            row.operation_until = Some(until);
+            match self.store.insert_sandbox(&row).await {
+                Ok(true) => Ok(true),
+                // Its bot is gone.
+                Ok(false) => Err(Fault::NotFound),
+                Err(StoreError::Conflict { .. }) => Ok(false),
+                Err(error) => Err(error.into()),
+            }
+        } else {
+            let claimed = self.store.claim_sandbox(&row, SandboxStatus::Creating, &operation, until).await;
+            claimed.map_err(Fault::from)
+        };
+        if !matches!(claimed, Ok(true)) && has_new_seat {
+            self.seats.free(&name(&row));
+        }
+        if !claimed? {
+            return Ok(Step::Again);
+        }
+        let started = self.have_it_run(&row, &operation, &settings).await;
+        self.moved.notify_waiters();
+        started
+    }
+
+    async fn have_it_run(
+        &self,
+        row: &SandboxRow,
+        operation: &str,
+        settings: &super::WorkspaceSandbox,
+    ) -> Result<Step, Fault> {
+        let spec = settings.spec(&self.settings);
+        let name = name(row);
+        let provider = self.provider()?;
+        let started = within(START_MAX, "started", provider.ensure_running(&name, spec)).await;
+        let settled = match &started {
+            Ok(_) => SandboxSettled {
+                status: SandboxStatus::Running,
+                last_active_at: Some(self.clock.now()),
+                error: None,
+                limit: serde_json::to_value(spec.limits).ok(),
+                network: Some(word(spec.network).to_owned()),
+            },
+            Err(error) => SandboxSettled {
+                status: SandboxStatus::Error,
+                last_active_at: None,
+                error: Some(error.to_string()),
+                limit: None,
+                network: None,
+            },
+        };
+        if started.is_err() {
+            self.seats.free(&name);
+        }
+        if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
+            // It is to be deleted by now, and that may go ahead.
+            self.store.release_sandbox(row.id, operation).await?;
+            self.deletion.notify_one();
+        }
+        match started {
+            Ok(ensured) => {
+                tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
+                Ok(Step::Again)
+            }
+            // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
+            Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
+            Err(error) => {
+                tracing::warn!(sandbox.id = %row.id, %error, "a sandbox was not started");
+                Err(error.into())
+            }
+        }
+    }
+}
+
+/// The name of a sandbox is ambiguous, and it is nobody's but its conversation's and its bot's.
+fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Fault> {
+    let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
+    let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());
+    if is_same_chat && !is(&row.user_id, of.user_id()) {
+        return Err(Fault::OtherUser);
+    }
+    if !is_same_chat {
+        return Err(Fault::Conflict("another conversation has the name that the sandbox of this one would have"));
+    }
+    if row.bot_id != bot {
+        return Err(Fault::Conflict("this conversation has a sandbox with another bot"));
+    }
+    Ok(())
+}
