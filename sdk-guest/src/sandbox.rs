@@ -94,7 +94,8 @@ pub fn exec_within(command: &str, timeout_s: u32) -> Result<ExecResult, Failure>
 }
 
 fn run(command: &str, timeout_s: Option<u32>) -> Result<ExecResult, Failure> {
-    let wire::ExecResult { stdout, stderr, exit_code, termination, truncated } = host::sandbox_exec(command, timeout_s)?;
+    let wire::ExecResult { stdout, stderr, exit_code, termination, truncated } =
+        host::sandbox_exec(command, timeout_s)?;
     Ok(ExecResult { stdout, stderr, exit_code, termination, truncated })
 }
 

@@ -11,10 +11,16 @@ use super::data::Data;
 use crate::config::{SandboxKind, Settings};
 use crate::sandboxes::{Place, Sandboxes};
 
-/// The sandboxes of this server, with the provider that its settings name.
-pub(super) fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>) -> Arc<Sandboxes> {
+/// The sandboxes of this server, with the provider that its settings name, or with `other`.
+pub(super) fn open(
+    settings: &Settings,
+    data: &Data,
+    clock: Arc<dyn Clock>,
+    other: Option<Arc<dyn SandboxProvider>>,
+) -> Arc<Sandboxes> {
     let place = Place { node: data.node.clone(), is_shared: false };
-    Sandboxes::new(provider(settings), place, data.store.clone(), clock, settings.sandboxes.clone())
+    let provider = other.map_or_else(|| provider(settings), Ok);
+    Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone())
 }
 
 fn provider(settings: &Settings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {

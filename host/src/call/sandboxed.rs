@@ -6,6 +6,7 @@
 pub mod import;
 mod output;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,9 +30,8 @@ use crate::plugins::built_in::{
 use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
 use crate::tools::invalid_params;
 
-/// What a sandbox may take until it runs: a minute is a thousand times what creating one takes, and covers one that is
-/// just being deleted.
-const START_MAX: Duration = Duration::from_secs(60);
+/// What a sandbox may take until it runs: longer than whoever starts it waits, so that the reason is that one's.
+const START_MAX: Duration = Duration::from_secs(90);
 /// What a call has beyond its command's own time (plugin-contract).
 const MARGIN: Duration = Duration::from_secs(30);
 /// Where whole outputs are kept in the sandbox, and how many of them: enough for a model to go back to.
@@ -49,7 +49,7 @@ fn timeout(permit: &Permit) -> Duration {
 }
 
 /// Runs one of the tools.
-pub async fn run(sandboxes: &Sandboxes, call: &PermittedCall<'_>, permit: &Permit) -> CallOutcome {
+pub async fn run(sandboxes: &Arc<Sandboxes>, call: &PermittedCall<'_>, permit: &Permit) -> CallOutcome {
     let ran = async {
         let machine = Machine { call: call.call, plugin: &call.job.plugin, permit };
         match permit.tool() {
@@ -75,7 +75,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    async fn exec(&self, sandboxes: &Sandboxes) -> Refused<CallOutcome> {
+    async fn exec(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let command = self.param("command");
         if command.len() > COMMAND_BYTES_MAX {
             let message = format!("has {} bytes; at most {COMMAND_BYTES_MAX} are allowed", command.len());
@@ -123,7 +123,7 @@ impl Machine<'_> {
         }
     }
 
-    async fn list(&self, sandboxes: &Sandboxes) -> Refused<CallOutcome> {
+    async fn list(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let open = self.open(sandboxes).await?;
         let entries = open.list(self.param("path")).await.map_err(|fault| self.failed(fault))?;
         let entries: Vec<Value> = entries
@@ -133,7 +133,7 @@ impl Machine<'_> {
         Ok(CallOutcome::success(JsonText::from(&json!({ "entries": entries }))))
     }
 
-    async fn read(&self, sandboxes: &Sandboxes) -> Refused<CallOutcome> {
+    async fn read(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let open = self.open(sandboxes).await?;
         let (entry, stream) = open.read(self.param("path")).await.map_err(|fault| self.failed(fault))?;
         let content = match whole_file(entry.size, stream).await {
@@ -152,7 +152,7 @@ impl Machine<'_> {
         Ok(CallOutcome::success(JsonText::from(&told)))
     }
 
-    async fn write(&self, sandboxes: &Sandboxes) -> Refused<CallOutcome> {
+    async fn write(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let Some(content) = self.call.attached.content.clone() else {
             return Err(invalid("", "there is no content".to_owned()));
         };
@@ -162,7 +162,7 @@ impl Machine<'_> {
     }
 
     /// The sandbox of the conversation, running. It is made where there is none.
-    async fn open(&self, sandboxes: &Sandboxes) -> Refused<Open> {
+    async fn open(&self, sandboxes: &Arc<Sandboxes>) -> Refused<Open> {
         let of = self.conversation()?;
         let Some(bot) = self.permit.bot() else {
             return Err(Box::new(CallOutcome::error(Code::Unavailable, "a sandbox is a bot's to use")));

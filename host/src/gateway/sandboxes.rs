@@ -12,7 +12,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
 use monstrum_sandbox::SandboxError;
-use monstrum_store::{SandboxRow, SandboxStatus};
+use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
 use monstrum_types::{BotId, Fault as InputFault, SandboxInstanceId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{self, CallResult, Chat};
 use crate::plugins::built_in::{SHELL, UNAVAILABLE_TEXT};
-use crate::sandboxes::{Fault, SandboxFilter};
+use crate::sandboxes::Fault;
 
 /// The machine of a conversation.
 #[derive(Serialize, ToSchema)]
@@ -116,7 +116,7 @@ pub async fn list(
     let SandboxQuery { status, app_id, chat_id, limit, cursor } = query;
     let status = match status.as_deref() {
         None => None,
-        Some(word) => Some(SandboxStatus::of(word).ok_or_else(|| {
+        Some(word) => Some(SandboxStatus::of_word(word).ok_or_else(|| {
             Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting or error")
         })?),
     };
@@ -207,9 +207,9 @@ async fn row(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<Sandbo
 /// Whether one of the media types that the client accepts is that of events.
 fn wants_events(headers: &HeaderMap) -> bool {
     let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
-    lines.flat_map(|line| line.split(',')).any(|range| {
-        range.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream"))
-    })
+    lines
+        .flat_map(|line| line.split(','))
+        .any(|range| range.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/event-stream")))
 }
 
 /// Why there is no sandbox to be used, or none at all.

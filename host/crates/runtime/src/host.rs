@@ -32,11 +32,7 @@ pub trait HostCalls: Send + Sync {
 
     /// Runs a command in the sandbox of the conversation. Nothing of it has been looked at, as with all that follows. A
     /// host that says nothing else has no sandbox.
-    fn sandbox_exec(
-        &self,
-        _command: String,
-        _timeout_s: Option<u32>,
-    ) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
+    fn sandbox_exec(&self, _command: String, _timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
         no_sandbox()
     }
 

@@ -33,7 +33,8 @@ fn harmless(name: &str) -> String {
 }
 
 fn is_harmful(c: char) -> bool {
-    let turns_text = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let turns_text =
+        matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     c.is_control() || turns_text || matches!(c, '/' | '\\' | '"' | '<' | '>' | ':' | '|' | '?' | '*' | ';')
 }
 

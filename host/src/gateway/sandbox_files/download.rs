@@ -30,9 +30,10 @@ pub(super) async fn answer(open: &Open, path: &str) -> Result<Result<Response, P
             return Ok(Err(Problem::invalid_at("/path", "is neither a file nor a folder")));
         }
     };
-    let mut response = Response::new(Body::from_stream(begun(content).await?.map(|piece| {
-        piece.inspect_err(|error| tracing::warn!(%error, "a download from a sandbox was broken off"))
-    })));
+    let mut response =
+        Response::new(Body::from_stream(begun(content).await?.map(|piece| {
+            piece.inspect_err(|error| tracing::warn!(%error, "a download from a sandbox was broken off"))
+        })));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CONTENT_DISPOSITION, attachment(&name));
