@@ -83,7 +83,7 @@ pub struct ExecInput {
     command: String,
     /// Seconds after which it is ended, 1 to 300.
     #[schema(default = 60, minimum = 1, maximum = 300)]
-    timeout: Option<Value>,
+    timeout: Option<u32>,
 }
 
 impl From<SandboxRow> for Sandbox {
@@ -176,7 +176,7 @@ pub async fn exec(
     };
     let mut params = json!({ "command": input.command });
     if let Some(timeout) = input.timeout {
-        params["timeout"] = timeout;
+        params["timeout"] = json!(timeout);
     }
     let call = IncomingCall {
         request_id,
