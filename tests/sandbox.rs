@@ -15,6 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
+use monstrum_host::sandboxes::Conversation;
+use monstrum_store::{SandboxRow, SandboxStatus, Store, StoreOptions};
+use monstrum_types::{Clock, SandboxInstanceId, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
 use support::{Api, Machines, Server};
@@ -128,6 +131,37 @@ impl Doors {
         let (_, key) = self.api.post("/api/keys", &body).await?;
         Ok(self.api.with_key(text(&key["key"])))
     }
+}
+
+/// Puts the row of a sandbox that is stopped into a database, as if `bot` had used it in this conversation; its id.
+pub(crate) async fn plant(store: StoreOptions, workspace: &str, bot: &str, app: &str, chat: &str) -> Result<String> {
+    let store = Store::open(store).await?;
+    let of = Conversation::new(app, "u", chat)?;
+    let now = SystemClock.now();
+    let row = SandboxRow {
+        id: SandboxInstanceId::new(),
+        workspace_id: workspace.parse()?,
+        bot_id: bot.parse()?,
+        provider: "embedded".to_owned(),
+        sandbox_id: of.sandbox_id(),
+        app_id: Some(app.to_owned()),
+        user_id: Some("u".to_owned()),
+        chat_id: Some(chat.to_owned()),
+        node: None,
+        status: SandboxStatus::Stopped,
+        operation: None,
+        operation_until: None,
+        last_active_at: now,
+        created_at: now,
+        limit: None,
+        network: None,
+        error: None,
+        attempts: 0,
+        next_attempt_at: None,
+    };
+    ensure!(store.insert_sandbox(&row).await?, "the bot is there");
+    store.close().await;
+    Ok(row.id.to_string())
 }
 
 /// An answer without what differs from run to run.

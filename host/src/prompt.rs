@@ -117,13 +117,13 @@ mod tests {
         let none = Spec::default();
         let full = Spec { network: Network::Full, limits: Limits { cpu_millis: 1500, ..Limits::default() } };
         let told = |spec, tongue| sandbox_paragraph(Ok(&capabilities(true)), spec, tongue);
-        assert_snapshot!(told(none, Tongue::English), @"");
-        assert_snapshot!(told(full, Tongue::English), @"");
-        assert_snapshot!(told(none, Tongue::Chinese), @"");
-        assert_snapshot!(told(full, Tongue::Chinese), @"");
+        assert_snapshot!(told(none, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
+        assert_snapshot!(told(full, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It reaches public addresses of the internet, and packages can be installed, those of the system with apt. Limits: 1.5 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
+        assert_snapshot!(told(none, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒没有网络：不能从外部下载或安装任何东西。限制：1 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
+        assert_snapshot!(told(full, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒可以访问互联网上的公共地址，可以安装软件包，系统软件包用 apt 安装。限制：1.5 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
         let gone = || Err(SandboxError::Unavailable("/dev/loop0 is gone".to_owned()));
-        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::English), @"");
-        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::Chinese), @"");
+        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses, but the sandbox service is not available at present: commands will fail until it is. Say so instead of pretending that they ran.");
+        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用，但沙盒服务目前不可用：在恢复之前命令都会失败。请如实说明，不要假装命令已经执行。");
     }
 
     #[test]

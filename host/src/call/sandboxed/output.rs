@@ -138,7 +138,7 @@ mod tests {
     fn the_newest_lines_of_both_streams_share_the_room() {
         let (stdout, stderr) = cut(&output(&numbered(5_000), "late\n"), &Kept::In(KEPT.to_owned()));
         assert_eq!(stderr, "late\n");
-        let expected = "[13893 bytes in 3003 lines were cut here; the whole output is in \
+        let expected = "[13908 bytes in 3003 lines were cut here; the whole output is in \
             /workspace/.monstrum/output/x.txt]\n3004\n";
         assert!(stdout.starts_with(expected), "{}", &stdout[..200]);
         assert!(stdout.ends_with("\n5000\n"));
