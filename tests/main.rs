@@ -16,6 +16,7 @@ mod oauth;
 mod packages;
 mod postgres;
 mod sandbox;
+mod sandboxes;
 mod stable;
 mod tamper;
 mod telemetry;

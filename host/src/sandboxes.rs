@@ -9,7 +9,6 @@ mod deletion;
 mod open;
 mod reaper;
 mod reconcile;
-mod seats;
 mod settings;
 mod starting;
 
@@ -19,13 +18,12 @@ use std::time::Duration;
 use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
 use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId};
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::SandboxSettings;
 use activity::Activities;
-use seats::Seats;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use open::Open;
@@ -75,7 +73,8 @@ pub struct Sandboxes {
     clock: Arc<dyn Clock>,
     settings: SandboxSettings,
     activities: Activities,
-    seats: Seats,
+    /// Held while a sandbox is counted and claimed, so that no more run than may.
+    claiming: Mutex<()>,
     /// Held for writing while rows and provider are compared: nothing is started meanwhile.
     comparing: RwLock<()>,
     /// A row has moved on.
@@ -113,8 +112,8 @@ impl Sandboxes {
             store,
             activities: Activities::new(Arc::clone(&clock)),
             clock,
-            seats: Seats::new(settings.running_max),
             settings,
+            claiming: Mutex::new(()),
             comparing: RwLock::new(()),
             moved: Notify::new(),
             deletion: Notify::new(),

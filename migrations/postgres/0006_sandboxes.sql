@@ -8,14 +8,16 @@ create table sandbox_instances (
     workspace_id text collate "C" not null,
     bot_id text collate "C" not null,
     provider text collate "C" not null,
-    -- The first 16 hex digits of a SHA-256 of the conversation, whose parts stand beside it: the digest alone is ambiguous.
+    -- The first 16 hex digits of a SHA-256 of the conversation, whose parts stand beside it: the digest alone is
+    -- ambiguous.
     sandbox_id text collate "C" not null,
     app_id text collate "C",
     user_id text collate "C",
     chat_id text collate "C",
     -- The data folder whose host has the sandbox; null where every host reaches it.
     node text collate "C",
-    status text collate "C" not null check (status in ('creating', 'running', 'stopping', 'stopped', 'deleting', 'error')),
+    status text collate "C" not null
+        check (status in ('creating', 'running', 'stopping', 'stopped', 'deleting', 'error')),
     -- Who is working on it, and until when that counts.
     operation text collate "C",
     operation_until bigint,

@@ -8,7 +8,8 @@ create table sandbox_instances (
     workspace_id text not null,
     bot_id text not null,
     provider text not null,
-    -- The first 16 hex digits of a SHA-256 of the conversation, whose parts stand beside it: the digest alone is ambiguous.
+    -- The first 16 hex digits of a SHA-256 of the conversation, whose parts stand beside it: the digest alone is
+    -- ambiguous.
     sandbox_id text not null,
     app_id text,
     user_id text,

@@ -10,6 +10,7 @@ mod machines;
 mod oauth;
 mod postgres;
 mod proxy;
+mod sandboxes;
 mod server;
 
 pub use api::{Api, Bound};
@@ -19,4 +20,5 @@ pub use machines::Machines;
 pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};
+pub use sandboxes::{Asked, SandboxDouble};
 pub use server::{Server, install_tls, program};

@@ -64,7 +64,10 @@ impl Activities {
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses();
-        let noted = uses.iter().map(|(id, used)| (*id, if used.count > 0 { now } else { used.ended_at })).collect();
+        let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
+        let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
+        // Two hosts that write them in one order never wait for each other.
+        noted.sort_unstable_by_key(|(id, _)| *id);
         uses.retain(|_, used| used.count > 0);
         noted
     }

@@ -49,8 +49,8 @@ impl Conversation {
         &self.chat_id
     }
 
-    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}` (requirement S1). Two conversations can have
-    /// the same one, so it names a sandbox but says nothing of whose it is.
+    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}` (requirement S1). Two conversations
+    /// can have the same one, so it names a sandbox but says nothing of whose it is.
     pub fn sandbox_id(&self) -> String {
         let digest = Sha256::digest(format!("{}-{}-{}", self.app_id, self.user_id, self.chat_id));
         hex::encode(&digest[..8])

@@ -17,7 +17,8 @@ const DELETE_MAX: Duration = Duration::from_secs(60);
 /// The wait after a first failure; it doubles with each further one, up to the longest.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// How many are deleted at once: one that hangs does not hold up the others, and a whole app does not flood the provider.
+/// How many are deleted at once: one that hangs does not hold up the others, and a whole app does not flood the
+/// provider.
 const AT_ONCE: usize = 8;
 /// How many jobs one look takes on.
 const JOBS_MAX: u32 = 100;
@@ -110,7 +111,6 @@ impl Sandboxes {
         };
         match deleted {
             Ok(()) => {
-                self.seats.free(&name);
                 self.store.remove_sandbox(row.id, &operation).await?;
                 tracing::info!(sandbox.id = %row.id, "a sandbox is deleted");
                 Ok(())

@@ -81,8 +81,8 @@ impl Open {
         Ok(self.used_by(archive))
     }
 
-    /// Asks the provider, unless the sandbox is taken away first. One that says that it does not run has done nothing yet:
-    /// it is made to run, and asked again.
+    /// Asks the provider, unless the sandbox is taken away first. One that says that it does not run has done nothing
+    /// yet: it is made to run, and asked again.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
@@ -92,16 +92,20 @@ impl Open {
         loop {
             let answered = tokio::select! {
                 biased;
-                () = self.activity.cut() => Err(taken_away()),
+                () = self.activity.cut() => return Err(taken_away().into()),
                 answered = ask(provider.as_ref(), &self.name) => answered,
             };
-            match answered {
-                Err(SandboxError::Conflict(_)) if revived < REVIVED_MAX => {
-                    revived += 1;
-                    self.sandboxes.revive(&self.row).await?;
-                }
-                answered => return Ok(answered?),
+            let does_not_run = match &answered {
+                Err(SandboxError::Conflict(_)) => true,
+                // A file is absent, or all of it.
+                Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
+                _ => false,
+            };
+            if !does_not_run || revived == REVIVED_MAX {
+                return Ok(answered?);
             }
+            revived += 1;
+            self.sandboxes.revive(&self.row).await?;
         }
     }
 

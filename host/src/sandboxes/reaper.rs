@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, within};
 use crate::config::SANDBOX_IDLE_S;
 
 /// The longest that a provider may take to stop a sandbox.
@@ -67,8 +67,8 @@ impl Sandboxes {
         self.sweep.notify_one();
     }
 
-    /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a network
-    /// that its workspace has no more. One that cannot be stopped is left to the next sweep.
+    /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a
+    /// network that its workspace has no more. One that cannot be stopped is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {
             return Ok(());
@@ -98,7 +98,12 @@ impl Sandboxes {
         if let Some(ms) = known.get(&of) {
             return Ok(*ms);
         }
-        let idle = self.settings_of(of).await?.idle(&self.settings);
+        let settings = match self.settings_of(of).await {
+            // What cannot be read is what all have.
+            Err(StoreError::Corrupt { .. }) => WorkspaceSandbox::default(),
+            settings => settings?,
+        };
+        let idle = settings.idle(&self.settings);
         let ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
         known.insert(of, ms);
         Ok(ms)
@@ -157,9 +162,6 @@ impl Sandboxes {
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(error.to_string())),
             Err(error) => (SandboxStatus::Error, Some(error.to_string())),
         };
-        if stopped.is_ok() {
-            self.seats.free(&name);
-        }
         let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
         if !self.store.settle_sandbox(row.id, &operation, SandboxStatus::Stopping, &settled).await? {
             self.store.release_sandbox(row.id, &operation).await?;

@@ -24,16 +24,20 @@ const DELETE_MAX: Duration = Duration::from_secs(60);
 impl Sandboxes {
     /// Compares until it has succeeded once, or is told to stop.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
+        let mut is_told = false;
         while let Err(error) = self.reconcile().await {
-            tracing::warn!(%error, "the sandboxes of this host are not compared with their rows yet");
+            if !is_told {
+                tracing::warn!(%error, "the sandboxes of this host are not compared with their rows yet");
+                is_told = true;
+            }
             if stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Compares what the provider has with the rows: what has no row is deleted, and what a row says is set right. Rows of
-    /// other hosts are left alone, for the provider knows nothing of theirs.
+    /// Compares what the provider has with the rows: what has no row is deleted, and what a row says is set right.
+    /// Rows of other hosts are left alone, for the provider knows nothing of theirs.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
         // Without a provider nothing runs, and nothing is known.
         let Ok(provider) = self.provider.as_ref() else { return Ok(()) };
@@ -77,9 +81,6 @@ impl Sandboxes {
     }
 
     async fn set_right(&self, row: &SandboxRow, state: Option<State>) -> Result<(), StoreError> {
-        if state == Some(State::Running) {
-            self.seats.note(&name(row));
-        }
         let status = match (state, row.status) {
             // The job goes on.
             (_, SandboxStatus::Deleting) => return Ok(()),
@@ -121,23 +122,31 @@ impl Sandboxes {
         Ok(self.store.sandbox_of_provider(workspace, provider, sandbox_id).await?.is_some())
     }
 
-    /// Ends what this host has running, within `grace`: commands are cut off, sandboxes stopped and their rows set. What
-    /// every host reaches runs on.
+    /// Ends what this host has running, within `grace`: commands are cut off, sandboxes stopped and their rows set.
+    /// What every host reaches runs on.
     pub async fn shut_down(self: &Arc<Self>, grace: Duration) {
         self.closing.cancel();
         self.activities.cut_all();
         let stopped = async {
-            if !self.is_shared && self.provider.is_ok() {
-                match self.running_rows().await {
-                    Ok(rows) => self.stop_all(rows).await,
-                    Err(error) => tracing::warn!(%error, "the sandboxes cannot be stopped"),
-                }
-            }
+            self.stop_running().await;
+            // Starts that were under way are over then, and there are no further ones.
+            let _comparing = self.comparing.write().await;
+            self.stop_running().await;
             self.running.close();
             self.running.wait().await;
         };
         if tokio::time::timeout(grace, stopped).await.is_err() {
             tracing::warn!("not all sandboxes were stopped in time; the next start looks after them");
+        }
+    }
+
+    async fn stop_running(self: &Arc<Self>) {
+        if self.is_shared || self.provider.is_err() {
+            return;
+        }
+        match self.running_rows().await {
+            Ok(rows) => self.stop_all(rows).await,
+            Err(error) => tracing::warn!(%error, "the sandboxes cannot be stopped"),
         }
     }
 

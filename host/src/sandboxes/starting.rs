@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_sandbox::{Network, SandboxError};
+use monstrum_sandbox::{Network, SandboxError, SandboxProvider, Spec};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio::time::{Instant, timeout};
@@ -19,9 +19,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 const WAIT_MAX: Duration = Duration::from_secs(75);
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How old the note of a sandbox's last activity may be while it is in use. A fifth of the shortest time that counts as
-/// idle, so that no sweep takes what is in use for idle.
-pub(super) const TOUCH_MS: i64 = 1000;
+/// How old the note of a sandbox's last activity may be while it is in use. Less than half of the shortest time that
+/// counts as idle, so that no sweep takes what is in use for idle.
+pub(super) const TOUCH_MS: i64 = 2000;
 
 /// Which sandbox is wanted.
 #[derive(Clone)]
@@ -96,10 +96,7 @@ impl Sandboxes {
         };
         self.is_in_reach(&row)?;
         match row.status {
-            SandboxStatus::Deleting => {
-                self.delete_if_due(row).await;
-                Ok(Step::Wait)
-            }
+            SandboxStatus::Deleting => self.wait_for_deletion(row).await,
             _ if row.is_claimed(self.clock.now()) => Ok(Step::Wait),
             SandboxStatus::Running if self.has_to_stop(&row).await? => {
                 self.activities.cut(row.id);
@@ -109,6 +106,16 @@ impl Sandboxes {
             SandboxStatus::Running => self.use_running(row).await,
             _ => self.start(row, false).await,
         }
+    }
+
+    async fn wait_for_deletion(self: &Arc<Self>, row: SandboxRow) -> Result<Step, Fault> {
+        let now = self.clock.now();
+        if !row.is_claimed(now) && row.next_attempt_at.is_some_and(|at| now < at) {
+            let words = "the sandbox that this conversation had is not deleted yet; try again later";
+            return Err(Fault::Unavailable(words.to_owned()));
+        }
+        self.delete_if_due(row).await;
+        Ok(Step::Wait)
     }
 
     /// Of the conversation, or what stands in its way.
@@ -142,7 +149,12 @@ impl Sandboxes {
         if row.network.as_deref() != Some(word(Network::Full)) {
             return Ok(false);
         }
-        Ok(self.settings_of(row.workspace_id).await?.network != Some(Network::Full))
+        match self.settings_of(row.workspace_id).await {
+            Ok(settings) => Ok(settings.network != Some(Network::Full)),
+            // What cannot be read permits nothing.
+            Err(StoreError::Corrupt { .. }) => Ok(true),
+            Err(error) => Err(error),
+        }
     }
 
     /// In use from here on, unless it was stopped in this moment.
@@ -180,56 +192,61 @@ impl Sandboxes {
         })
     }
 
-    /// Starts the sandbox of a row that stands as `row` says, or of a new one. A caller that goes away leaves no row behind
-    /// on which nobody works.
+    /// Starts the sandbox of a row that stands as `row` says, or of a new one. A caller that goes away leaves no row
+    /// behind on which nobody works.
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
         task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the start of the sandbox was given up".to_owned())))
     }
 
-    async fn claim_and_start(&self, mut row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
-        // Nothing is written for a provider that cannot do it.
-        self.provider()?.capabilities()?;
-        let settings = self.settings_of(row.workspace_id).await?;
+    async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let _comparing = self.comparing.read().await;
-        let has_new_seat = self.seats.take(&name(&row))?;
+        // Nothing is written for a provider that cannot do it.
+        let provider = self.provider()?;
+        provider.capabilities()?;
+        let settings = self.settings_of(row.workspace_id).await?;
         let operation = operation();
-        let until = self.clock.now().plus_ms(LEASE_MS);
-        let claimed = if is_new {
-            row.operation = Some(operation.clone());
-            row.operation_until = Some(until);
-            match self.store.insert_sandbox(&row).await {
-                Ok(true) => Ok(true),
-                // Its bot is gone.
-                Ok(false) => Err(Fault::NotFound),
-                Err(StoreError::Conflict { .. }) => Ok(false),
-                Err(error) => Err(error.into()),
-            }
-        } else {
-            let claimed = self.store.claim_sandbox(&row, SandboxStatus::Creating, &operation, until).await;
-            claimed.map_err(Fault::from)
-        };
-        if !matches!(claimed, Ok(true)) && has_new_seat {
-            self.seats.free(&name(&row));
-        }
-        if !claimed? {
+        if !self.claim(row.clone(), is_new, &operation).await? {
             return Ok(Step::Again);
         }
-        let started = self.have_it_run(&row, &operation, &settings).await;
+        let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
         started
     }
 
+    /// Claims a row that stands as `row` says, or adds it, claimed; whether nobody else was faster.
+    async fn claim(&self, mut row: SandboxRow, is_new: bool, operation: &str) -> Result<bool, Fault> {
+        let _claiming = self.claiming.lock().await;
+        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
+        if running >= u64::from(self.settings.running_max) {
+            let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
+            let max = self.settings.running_max;
+            return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));
+        }
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        if !is_new {
+            return Ok(self.store.claim_sandbox(&row, SandboxStatus::Creating, operation, until).await?);
+        }
+        row.operation = Some(operation.to_owned());
+        row.operation_until = Some(until);
+        match self.store.insert_sandbox(&row).await {
+            Ok(true) => Ok(true),
+            // Its bot is gone.
+            Ok(false) => Err(Fault::NotFound),
+            Err(StoreError::Conflict { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     async fn have_it_run(
         &self,
+        provider: &dyn SandboxProvider,
         row: &SandboxRow,
         operation: &str,
-        settings: &super::WorkspaceSandbox,
+        spec: Spec,
     ) -> Result<Step, Fault> {
-        let spec = settings.spec(&self.settings);
         let name = name(row);
-        let provider = self.provider()?;
         let started = within(START_MAX, "started", provider.ensure_running(&name, spec)).await;
         let settled = match &started {
             Ok(_) => SandboxSettled {
@@ -247,9 +264,6 @@ impl Sandboxes {
                 network: None,
             },
         };
-        if started.is_err() {
-            self.seats.free(&name);
-        }
         if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
             // It is to be deleted by now, and that may go ahead.
             self.store.release_sandbox(row.id, operation).await?;

@@ -32,8 +32,8 @@ fn after(id: Option<SandboxInstanceId>) -> String {
 }
 
 impl Store {
-    /// Sandboxes of this node, or of all, that were last active at `active` or before and are not known to be stopped, in
-    /// the order of their ids.
+    /// Sandboxes of this node, or of all, that were last active at `active` or before and are not known to be stopped,
+    /// in the order of their ids.
     pub async fn idle_sandboxes(
         &self,
         node: &str,
@@ -64,6 +64,14 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
         self.db.all(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+    }
+
+    /// How many sandboxes of this node, or of all, run or are about to, `but` this one.
+    pub async fn count_running_sandboxes(&self, node: &str, but: SandboxInstanceId) -> Result<u64, StoreError> {
+        let sql = "select count(*) as value from sandbox_instances where (node is null or node = $1) \
+                   and status in ('creating', 'running', 'stopping') and id <> $2";
+        let count: i64 = self.db.read().await?.one(sql, args![node, but]).await?.unwrap_or(0);
+        Ok(u64::try_from(count).unwrap_or(0))
     }
 
     /// Voids what was claimed by the host of this node: there is one at a time, and it has just begun.

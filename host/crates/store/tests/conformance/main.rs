@@ -12,6 +12,7 @@ mod oauth;
 mod policy;
 mod postgres;
 mod rows;
+mod sandboxes;
 mod sealed;
 mod sqlite;
 mod support;
@@ -83,6 +84,18 @@ cases! {
         a_provider_is_asked_by_one_host_at_a_time,
         authorizations_end_with_what_they_are_for,
         one_host_refreshes_a_credential,
+    }
+    sandboxes {
+        sandboxes_come_and_go,
+        a_conversation_has_one_sandbox,
+        sandboxes_stay_in_their_workspace,
+        a_sandbox_is_claimed_by_one_at_a_time,
+        an_operation_ends_only_what_it_has_begun,
+        uses_are_noted_while_it_runs,
+        a_deletion_is_a_job_until_it_is_done,
+        a_deleted_bot_leaves_its_sandboxes_to_be_deleted,
+        no_sandbox_is_left_without_its_bot,
+        sandboxes_are_looked_through_by_their_host,
     }
     sealed {
         sealed_records_are_walked_in_parts,

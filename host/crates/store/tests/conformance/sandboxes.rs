@@ -1,0 +1,309 @@
+//! Sandboxes: who works on which, and which are to go.
+
+use monstrum_store::{BotRow, Page, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError};
+use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
+use serde_json::json;
+
+use crate::rows::{self, NOW, default_workspace, other_workspace};
+
+const LATER: UtcMillis = UtcMillis(NOW.0 + 1000);
+
+/// A row in which every column has a value of its own.
+fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
+    SandboxRow {
+        id: SandboxInstanceId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        provider: "embedded".to_owned(),
+        sandbox_id: format!("{:0>16}", hex::encode(chat)),
+        app_id: Some("app".to_owned()),
+        user_id: Some("user".to_owned()),
+        chat_id: Some(chat.to_owned()),
+        node: Some("node-1".to_owned()),
+        status: SandboxStatus::Running,
+        operation: None,
+        operation_until: None,
+        last_active_at: NOW,
+        created_at: NOW.plus_ms(-1),
+        limit: Some(json!({"memory_mib": 512})),
+        network: Some("none".to_owned()),
+        error: Some("it was busy".to_owned()),
+        attempts: 3,
+        next_attempt_at: Some(NOW.plus_ms(7)),
+    }
+}
+
+async fn bot(store: &Store, workspace: WorkspaceId, name: &str) -> BotRow {
+    let row = rows::bot(workspace, name);
+    store.insert_bot(&row).await.unwrap();
+    row
+}
+
+async fn inserted(store: &Store, row: SandboxRow) -> SandboxRow {
+    assert!(store.insert_sandbox(&row).await.unwrap());
+    row
+}
+
+async fn reread(store: &Store, row: &SandboxRow) -> SandboxRow {
+    store.sandbox(row.workspace_id, row.id).await.unwrap().unwrap()
+}
+
+fn settled(status: SandboxStatus) -> SandboxSettled {
+    SandboxSettled { status, last_active_at: None, error: None, limit: None, network: None }
+}
+
+pub(crate) async fn sandboxes_come_and_go(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (one, two) = (bot(store, workspace, "one").await, bot(store, workspace, "two").await);
+    let generation = store.generation().await.unwrap();
+    let a = inserted(store, sandbox(&one, "a")).await;
+    let b = inserted(store, sandbox(&two, "b")).await;
+    let c = inserted(store, SandboxRow { node: None, limit: None, network: None, ..sandbox(&one, "c") }).await;
+    assert_eq!(reread(store, &a).await, a);
+    assert_eq!(reread(store, &c).await, c);
+    assert_eq!(store.sandbox_of_provider(workspace, "embedded", &b.sandbox_id).await.unwrap().as_ref(), Some(&b));
+    assert_eq!(store.sandbox_of_provider(workspace, "other", &b.sandbox_id).await.unwrap(), None);
+    assert_eq!(store.sandbox_of_conversation(workspace, "app", "b").await.unwrap().as_ref(), Some(&b));
+    assert_eq!(store.sandbox_of_conversation(workspace, "app", "x").await.unwrap(), None);
+
+    let first = store.sandboxes(workspace, None, &Page::first(2)).await.unwrap();
+    assert_eq!((&first.items[..], first.next_cursor), (&[a.clone(), b.clone()][..], Some(b.id)));
+    let second = store.sandboxes(workspace, None, &Page { limit: 2, cursor: first.next_cursor }).await.unwrap();
+    assert_eq!((&second.items[..], second.next_cursor), (&[c.clone()][..], None));
+    let of_one = store.sandboxes(workspace, Some(one.id), &Page::first(50)).await.unwrap();
+    assert_eq!(of_one.items, [a.clone(), c]);
+
+    assert!(store.delete_sandbox(workspace, a.id).await.unwrap());
+    assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "it is to be deleted already");
+    assert!(!store.delete_sandbox(workspace, SandboxInstanceId::new()).await.unwrap());
+    assert_eq!(store.generation().await.unwrap(), generation, "sandboxes are no policy");
+}
+
+pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let (one, two) = (bot(store, workspace, "one").await, bot(store, workspace, "two").await);
+    let a = inserted(store, sandbox(&one, "a")).await;
+    let refused = async |row: SandboxRow| match store.insert_sandbox(&row).await {
+        Err(StoreError::Conflict { constraint }) => constraint,
+        other => panic!("expected a conflict, not {other:?}"),
+    };
+    let by_name = "sandbox_instances_workspace_id_provider_sandbox_id_key";
+    let by_chat = "sandbox_instances_workspace_id_app_id_chat_id_key";
+    // "x","u-1","c" and "x","u","1-c", and a second bot.
+    assert_eq!(refused(SandboxRow { chat_id: Some("1-a".to_owned()), ..sandbox(&one, "a") }).await, by_name);
+    assert_eq!(refused(SandboxRow { chat_id: None, ..sandbox(&two, "a") }).await, by_name);
+    // Another user, another provider.
+    assert_eq!(refused(SandboxRow { chat_id: Some("a".to_owned()), ..sandbox(&one, "b") }).await, by_chat);
+    inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "c") }).await;
+    inserted(store, SandboxRow { chat_id: None, ..sandbox(&one, "d") }).await;
+    let foreign = other_workspace(store).await;
+    let theirs = bot(store, foreign, "one").await;
+    inserted(store, sandbox(&theirs, "a")).await;
+    assert_eq!(reread(store, &a).await, a);
+
+    let rows: Vec<_> = (0..8).map(|_| sandbox(&one, "e")).collect();
+    let made = futures::future::join_all(rows.iter().map(|row| store.insert_sandbox(row))).await;
+    assert_eq!(made.iter().filter(|made| matches!(made, Ok(true))).count(), 1, "{made:?}");
+}
+
+pub(crate) async fn sandboxes_stay_in_their_workspace(store: &Store) {
+    let (ours, theirs) = (default_workspace(store).await, other_workspace(store).await);
+    let there = bot(store, theirs, "b").await;
+    let row = inserted(store, sandbox(&there, "a")).await;
+    assert_eq!(store.sandbox(ours, row.id).await.unwrap(), None);
+    assert_eq!(store.sandbox_of_provider(ours, "embedded", &row.sandbox_id).await.unwrap(), None);
+    assert_eq!(store.sandbox_of_conversation(ours, "app", "a").await.unwrap(), None);
+    assert!(store.sandboxes(ours, None, &Page::first(50)).await.unwrap().items.is_empty());
+    assert!(store.sandboxes(ours, Some(there.id), &Page::first(50)).await.unwrap().items.is_empty());
+    assert!(!store.delete_sandbox(ours, row.id).await.unwrap());
+    assert_eq!(store.delete_sandbox_of_conversation(ours, None, "app", "a").await.unwrap(), 0);
+    assert_eq!(store.delete_sandboxes_of_app(ours, None, "app").await.unwrap(), 0);
+    assert!(!store.delete_bot(ours, there.id).await.unwrap());
+    assert_eq!(reread(store, &row).await, row);
+    let joined = SandboxRow { workspace_id: ours, ..sandbox(&there, "b") };
+    assert!(!store.insert_sandbox(&joined).await.unwrap(), "a bot is of one workspace");
+    assert_eq!(store.sandbox(ours, joined.id).await.unwrap(), None);
+}
+
+pub(crate) async fn a_sandbox_is_claimed_by_one_at_a_time(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let row = inserted(store, sandbox(&bot, "a")).await;
+    let names: Vec<String> = (0..16).map(|number| format!("operation {number}")).collect();
+    let claims = names.iter().map(|name| store.claim_sandbox(&row, SandboxStatus::Stopping, name, LATER));
+    let claimed = futures::future::join_all(claims).await;
+    assert_eq!(claimed.iter().filter(|claimed| matches!(claimed, Ok(true))).count(), 1, "{claimed:?}");
+    let held = reread(store, &row).await;
+    assert_eq!((held.status, held.operation_until), (SandboxStatus::Stopping, Some(LATER)));
+    assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "up to then and no longer");
+    // Whoever takes over does so once, too.
+    assert!(store.claim_sandbox(&held, SandboxStatus::Creating, "next", LATER).await.unwrap());
+    assert!(!store.claim_sandbox(&held, SandboxStatus::Creating, "other", LATER).await.unwrap());
+
+    let b = inserted(store, sandbox(&bot, "b")).await;
+    assert!(store.touch_sandbox(b.id, NOW.plus_ms(1)).await.unwrap());
+    assert!(!store.claim_sandbox(&b, SandboxStatus::Stopping, "late", LATER).await.unwrap(), "it was used meanwhile");
+}
+
+pub(crate) async fn an_operation_ends_only_what_it_has_begun(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let row = inserted(store, sandbox(&bot, "a")).await;
+    assert!(store.claim_sandbox(&row, SandboxStatus::Creating, "mine", LATER).await.unwrap());
+    let running = SandboxSettled {
+        status: SandboxStatus::Running,
+        last_active_at: Some(LATER),
+        error: None,
+        limit: Some(json!({"memory_mib": 1024})),
+        network: Some("full".to_owned()),
+    };
+    assert!(!store.settle_sandbox(row.id, "another", SandboxStatus::Creating, &running).await.unwrap());
+    assert!(!store.settle_sandbox(row.id, "mine", SandboxStatus::Stopping, &running).await.unwrap());
+    store.release_sandbox(row.id, "another").await.unwrap();
+    assert!(store.settle_sandbox(row.id, "mine", SandboxStatus::Creating, &running).await.unwrap());
+    let expected = SandboxRow {
+        last_active_at: LATER,
+        error: None,
+        limit: running.limit.clone(),
+        network: running.network.clone(),
+        ..row.clone()
+    };
+    assert_eq!(reread(store, &row).await, expected);
+    assert!(!store.settle_sandbox(row.id, "mine", SandboxStatus::Running, &running).await.unwrap(), "it is over");
+
+    // What is not said stays, and a deletion wins.
+    assert!(store.claim_sandbox(&expected, SandboxStatus::Stopping, "mine", LATER).await.unwrap());
+    assert!(store.delete_sandbox(workspace, row.id).await.unwrap());
+    let stopped = settled(SandboxStatus::Stopped);
+    assert!(!store.settle_sandbox(row.id, "mine", SandboxStatus::Stopping, &stopped).await.unwrap());
+    let held = reread(store, &row).await;
+    assert_eq!((held.status, held.operation.as_deref()), (SandboxStatus::Deleting, Some("mine")));
+    store.release_sandbox(row.id, "mine").await.unwrap();
+    assert_eq!(reread(store, &row).await.operation, None);
+}
+
+pub(crate) async fn uses_are_noted_while_it_runs(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let a = inserted(store, sandbox(&bot, "a")).await;
+    let b = inserted(store, SandboxRow { status: SandboxStatus::Stopped, ..sandbox(&bot, "b") }).await;
+    assert!(store.touch_sandbox(a.id, LATER).await.unwrap());
+    assert!(store.touch_sandbox(a.id, NOW).await.unwrap(), "by a clock that is behind");
+    assert_eq!(reread(store, &a).await.last_active_at, LATER);
+    assert!(!store.touch_sandbox(b.id, LATER).await.unwrap());
+    let uses = [(a.id, LATER.plus_ms(1)), (b.id, LATER), (SandboxInstanceId::new(), LATER)];
+    store.touch_sandboxes(&uses).await.unwrap();
+    assert_eq!(reread(store, &a).await.last_active_at, LATER.plus_ms(1));
+    assert_eq!(reread(store, &b).await, b);
+}
+
+pub(crate) async fn a_deletion_is_a_job_until_it_is_done(store: &Store) {
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    let a = inserted(store, sandbox(&bot, "a")).await;
+    let b = inserted(store, SandboxRow { node: None, ..sandbox(&bot, "b") }).await;
+    let due = async |node: &str, at: UtcMillis| {
+        let rows = store.due_sandbox_deletions(node, at, 10).await.unwrap();
+        rows.into_iter().map(|row| row.chat_id.unwrap()).collect::<Vec<_>>()
+    };
+    assert!(due("node-1", LATER).await.is_empty());
+    assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(BotId::new()), "app", "a").await.unwrap(), 0);
+    assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(bot.id), "app", "a").await.unwrap(), 1);
+    assert_eq!(store.delete_sandboxes_of_app(workspace, Some(BotId::new()), "app").await.unwrap(), 0);
+    assert_eq!(store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(), 1, "one was to go already");
+    assert_eq!(due("node-1", NOW).await, ["a", "b"]);
+    assert_eq!(due("node-2", NOW).await, ["b"], "the other is on another host");
+    let row = reread(store, &a).await;
+    assert_eq!((row.attempts, row.error.as_ref()), (0, None));
+
+    assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
+    assert_eq!(due("node-1", NOW).await, ["b"], "somebody is at it");
+    assert_eq!(due("node-1", LATER).await, ["a", "b"], "and is not heard of");
+    store.postpone_sandbox_deletion(a.id, "another", LATER, "no").await.unwrap();
+    store.postpone_sandbox_deletion(a.id, "mine", LATER.plus_ms(1), "it is busy").await.unwrap();
+    let row = reread(store, &a).await;
+    assert_eq!((row.attempts, row.error.as_deref(), row.operation.as_ref()), (1, Some("it is busy"), None));
+    assert_eq!(due("node-1", LATER).await, ["b"]);
+    assert_eq!(due("node-1", LATER.plus_ms(1)).await, ["b", "a"], "the longest waiting first");
+
+    assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
+    assert!(!store.remove_sandbox(a.id, "another").await.unwrap());
+    assert!(store.remove_sandbox(a.id, "mine").await.unwrap());
+    assert!(!store.remove_sandbox(a.id, "mine").await.unwrap());
+    let c = inserted(store, SandboxRow { operation: Some("mine".to_owned()), ..sandbox(&bot, "c") }).await;
+    assert!(!store.remove_sandbox(c.id, "mine").await.unwrap(), "it is not to go");
+    assert_eq!(reread(store, &b).await.status, SandboxStatus::Deleting);
+}
+
+pub(crate) async fn a_deleted_bot_leaves_its_sandboxes_to_be_deleted(store: &Store) {
+    let workspace = other_workspace(store).await;
+    let (gone, stays) = (bot(store, workspace, "gone").await, bot(store, workspace, "stays").await);
+    let a = inserted(store, sandbox(&gone, "a")).await;
+    let b = inserted(store, sandbox(&stays, "b")).await;
+    let generation = store.generation().await.unwrap();
+    assert!(store.delete_bot(workspace, gone.id).await.unwrap());
+    assert!(!store.delete_bot(workspace, gone.id).await.unwrap());
+    assert_eq!(store.generation().await.unwrap(), generation + 1);
+    assert_eq!(reread(store, &a).await.status, SandboxStatus::Deleting);
+    assert_eq!(reread(store, &b).await, b);
+    assert!(!store.insert_sandbox(&sandbox(&gone, "c")).await.unwrap());
+    assert!(store.delete_bot(workspace, stays.id).await.unwrap());
+    assert!(store.delete_workspace(workspace).await.unwrap());
+    let due = store.due_sandbox_deletions("node-1", NOW, 10).await.unwrap();
+    assert_eq!(due.len(), 2, "they outlive their workspace");
+}
+
+/// However a new sandbox and the deletion of its bot meet.
+pub(crate) async fn no_sandbox_is_left_without_its_bot(store: &Store) {
+    let workspace = default_workspace(store).await;
+    for round in 0..20 {
+        let bot = bot(store, workspace, &format!("b{round}")).await;
+        let rows: Vec<_> = (0..3).map(|chat| sandbox(&bot, &format!("{round}-{chat}"))).collect();
+        let (inserted, deleted) = futures::future::join(
+            futures::future::join_all(rows.iter().map(|row| store.insert_sandbox(row))),
+            store.delete_bot(workspace, bot.id),
+        )
+        .await;
+        assert!(deleted.unwrap());
+        for (row, inserted) in rows.iter().zip(inserted) {
+            let status = store.sandbox(workspace, row.id).await.unwrap().map(|row| row.status);
+            assert_eq!(status, inserted.unwrap().then_some(SandboxStatus::Deleting));
+        }
+    }
+}
+
+pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
+    use SandboxStatus::{Creating, Deleting, Error, Running, Stopped, Stopping};
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    for status in [Creating, Running, Stopping, Stopped, Deleting, Error] {
+        let row = SandboxRow { status, network: Some("full".to_owned()), ..sandbox(&bot, status.as_str()) };
+        inserted(store, row).await;
+    }
+    let theirs = SandboxRow { node: Some("node-2".to_owned()), ..sandbox(&bot, "theirs") };
+    inserted(store, theirs).await;
+    let busy = SandboxRow {
+        status: Creating,
+        operation: Some("mine".to_owned()),
+        operation_until: Some(LATER),
+        node: None,
+        ..sandbox(&bot, "busy")
+    };
+    let busy = inserted(store, busy).await;
+    let chats = |rows: Vec<SandboxRow>| rows.into_iter().map(|row| row.chat_id.unwrap()).collect::<Vec<_>>();
+    let idle = async |active, now| chats(store.idle_sandboxes("node-1", active, now, None, 10).await.unwrap());
+    assert_eq!(idle(NOW, NOW).await, ["creating", "running", "stopping", "error"]);
+    assert_eq!(idle(NOW, LATER).await, ["creating", "running", "stopping", "error", "busy"]);
+    assert!(idle(NOW.plus_ms(-1), LATER).await.is_empty());
+    let first = store.idle_sandboxes("node-1", NOW, NOW, None, 3).await.unwrap();
+    let rest = store.idle_sandboxes("node-1", NOW, NOW, Some(first[2].id), 3).await.unwrap();
+    assert_eq!(chats(rest), ["error"]);
+    let all = store.sandboxes_of_node("node-1", None, 10).await.unwrap();
+    assert_eq!(chats(all), ["creating", "running", "stopping", "stopped", "deleting", "error", "busy"]);
+    let open = store.sandboxes_with_network("node-1", "full", None, 10).await.unwrap();
+    assert_eq!(chats(open), ["running"]);
+    assert_eq!(store.count_running_sandboxes("node-1", SandboxInstanceId::new()).await.unwrap(), 4);
+    assert_eq!(store.count_running_sandboxes("node-1", busy.id).await.unwrap(), 3);
+    store.release_sandboxes_of_node("node-1").await.unwrap();
+    assert_eq!(reread(store, &busy).await, busy, "any host may have claimed what every host reaches");
+}

@@ -1,0 +1,214 @@
+//! Which conversation has which sandbox, over a provider in memory: on SQLite and on a real PostgreSQL, by one host
+//! and by two, with a clock that the test moves.
+
+mod deleting;
+mod idle;
+mod start;
+mod starting;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use monstrum_host::config::SandboxSettings;
+use monstrum_host::sandboxes::{Conversation, Fault, Place, Sandboxes};
+use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxName, SandboxProvider};
+use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
+use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
+use support::{Postgres, SandboxDouble};
+
+/// Runs each case on both databases.
+macro_rules! on_both {
+    ($($case:ident),+ $(,)?) => {
+        mod on_sqlite {
+            $(
+                #[tokio::test]
+                async fn $case() -> anyhow::Result<()> {
+                    super::$case(crate::sandboxes::Hosts::on_sqlite().await?).await
+                }
+            )+
+        }
+        mod on_postgresql {
+            $(
+                #[tokio::test]
+                async fn $case() -> anyhow::Result<()> {
+                    super::$case(crate::sandboxes::Hosts::on_postgresql().await?).await
+                }
+            )+
+        }
+    };
+}
+pub(crate) use on_both;
+
+const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
+const NODE: &str = "node-1";
+
+/// One database, one provider, a bot in the default workspace, and as many hosts as are asked for.
+pub(crate) struct Hosts {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<FixedClock>,
+    pub(crate) double: Arc<SandboxDouble>,
+    pub(crate) workspace: WorkspaceId,
+    pub(crate) bot: BotId,
+    options: StoreOptions,
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Hosts {
+    pub(crate) async fn on_sqlite() -> Result<Hosts> {
+        let folder = tempfile::tempdir()?;
+        let options = StoreOptions::sqlite(folder.path().join("monstrum.db"));
+        Hosts::on(options, Some(folder)).await
+    }
+
+    pub(crate) async fn on_postgresql() -> Result<Hosts> {
+        static SERVER: OnceLock<Postgres> = OnceLock::new();
+        let settings = ["fsync=off", "full_page_writes=off", "max_connections=500"];
+        let server = SERVER.get_or_init(|| Postgres::for_all(&settings).expect("PostgreSQL starts"));
+        Hosts::on(StoreOptions::from_url(&server.database()?)?, None).await
+    }
+
+    async fn on(options: StoreOptions, folder: Option<tempfile::TempDir>) -> Result<Hosts> {
+        let store = Store::open(options.clone()).await?;
+        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("it always exists")?.id;
+        let bot = bot_in(&store, workspace, "agent").await?;
+        let (clock, double) = (Arc::new(FixedClock::new(NOW)), Arc::new(SandboxDouble::default()));
+        Ok(Hosts { store, clock, double, workspace, bot, options, _folder: folder })
+    }
+
+    /// The one host.
+    pub(crate) fn host(&self) -> Arc<Sandboxes> {
+        self.host_of(NODE, false, self.store.clone(), SandboxSettings::default())
+    }
+
+    /// The one host, with other settings.
+    pub(crate) fn host_with(&self, settings: SandboxSettings) -> Arc<Sandboxes> {
+        self.host_of(NODE, false, self.store.clone(), settings)
+    }
+
+    /// A further process on the same database.
+    pub(crate) async fn another(&self, node: &str, is_shared: bool) -> Result<Arc<Sandboxes>> {
+        let store = Store::open(self.options.clone()).await?;
+        Ok(self.host_of(node, is_shared, store, SandboxSettings::default()))
+    }
+
+    fn host_of(&self, node: &str, is_shared: bool, store: Store, settings: SandboxSettings) -> Arc<Sandboxes> {
+        let provider: Arc<dyn SandboxProvider> = Arc::clone(&self.double) as Arc<dyn SandboxProvider>;
+        let place = Place { node: node.to_owned(), is_shared };
+        Sandboxes::new(Ok(provider), place, store, Arc::clone(&self.clock) as _, settings)
+    }
+
+    /// Runs a command of the double in the conversation `chat`.
+    pub(crate) async fn exec(&self, host: &Arc<Sandboxes>, chat: &str, command: &str) -> Result<ExecOutput, Fault> {
+        host.exec(self.workspace, self.bot, &conversation(chat), ExecRequest::new(command), None).await
+    }
+
+    /// The same, while the test does something else.
+    pub(crate) fn spawn_exec(
+        &self,
+        host: &Arc<Sandboxes>,
+        chat: &str,
+        command: &str,
+    ) -> tokio::task::JoinHandle<Result<ExecOutput, Fault>> {
+        let (host, workspace, bot) = (Arc::clone(host), self.workspace, self.bot);
+        let (of, request) = (conversation(chat), ExecRequest::new(command));
+        tokio::spawn(async move { host.exec(workspace, bot, &of, request, None).await })
+    }
+
+    pub(crate) async fn row(&self, chat: &str) -> Result<SandboxRow> {
+        let row = self.store.sandbox_of_conversation(self.workspace, "app", chat).await?;
+        row.with_context(|| format!("the conversation {chat} has a sandbox"))
+    }
+
+    /// The state of every row by its conversation.
+    pub(crate) async fn rows(&self) -> Result<String> {
+        let rows = self.store.sandboxes(self.workspace, None, &Page::first(100)).await?.items;
+        let line = |row: &SandboxRow| {
+            let error = row.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+            let claimed = if row.operation.is_some() { ", claimed" } else { "" };
+            format!("{} {}{claimed}{error}", row.chat_id.as_deref().unwrap_or_default(), row.status.as_str())
+        };
+        let mut lines: Vec<String> = rows.iter().map(line).collect();
+        lines.sort();
+        Ok(lines.join("\n"))
+    }
+
+    pub(crate) fn name(&self, chat: &str) -> SandboxName {
+        SandboxName::new(self.workspace, &conversation(chat).sandbox_id())
+    }
+
+    /// The word for the sandbox of a conversation at the provider.
+    pub(crate) fn at_provider(&self, chat: &str) -> &'static str {
+        self.double.states().get(self.name(chat).as_str()).copied().unwrap_or("absent")
+    }
+
+    pub(crate) fn after(&self, time: Duration) {
+        self.clock.advance_ms(i64::try_from(time.as_millis()).expect("a test's time is short"));
+    }
+
+    /// A row as some host has left it.
+    pub(crate) async fn insert(&self, chat: &str, change: impl FnOnce(&mut SandboxRow)) -> Result<SandboxRow> {
+        let of = conversation(chat);
+        let mut row = SandboxRow {
+            id: SandboxInstanceId::new(),
+            workspace_id: self.workspace,
+            bot_id: self.bot,
+            provider: "double".to_owned(),
+            sandbox_id: of.sandbox_id(),
+            app_id: Some(of.app_id().to_owned()),
+            user_id: Some(of.user_id().to_owned()),
+            chat_id: Some(of.chat_id().to_owned()),
+            node: Some(NODE.to_owned()),
+            status: SandboxStatus::Running,
+            operation: None,
+            operation_until: None,
+            last_active_at: NOW,
+            created_at: NOW,
+            limit: None,
+            network: None,
+            error: None,
+            attempts: 0,
+            next_attempt_at: None,
+        };
+        change(&mut row);
+        assert!(self.store.insert_sandbox(&row).await?, "its bot is there");
+        Ok(row)
+    }
+}
+
+pub(crate) fn conversation(chat: &str) -> Conversation {
+    Conversation::new("app", "user", chat).expect("it is short and plain")
+}
+
+pub(crate) async fn bot_in(store: &Store, workspace: WorkspaceId, name: &str) -> Result<BotId> {
+    let row = BotRow {
+        id: BotId::new(),
+        workspace_id: workspace,
+        name: name.to_owned(),
+        description: String::new(),
+        system_prompt: String::new(),
+        model: None,
+        use_agent_sandbox: true,
+        monthly_token_budget: None,
+        created_at: NOW,
+        updated_at: NOW,
+    };
+    store.insert_bot(&row).await?;
+    Ok(row.id)
+}
+
+pub(crate) async fn workspace_named(store: &Store, name: &str) -> Result<WorkspaceId> {
+    let id = WorkspaceId::new();
+    let row = WorkspaceRow { id, name: name.to_owned(), sandbox: None, created_at: NOW, updated_at: NOW };
+    store.insert_workspace(&row).await?;
+    Ok(id)
+}
+
+/// A fault in words.
+pub(crate) fn words<T>(result: Result<T, Fault>) -> String {
+    match result {
+        Ok(_) => "no fault".to_owned(),
+        Err(Fault::Unavailable(words)) => format!("unavailable: {words}"),
+        Err(fault) => fault.to_string(),
+    }
+}

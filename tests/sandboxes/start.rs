@@ -1,0 +1,152 @@
+//! At the start of a host, what its provider has is compared with its rows; at its end, what runs is stopped.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use monstrum_host::config::SandboxSettings;
+use monstrum_sandbox::SandboxError;
+use monstrum_store::SandboxStatus;
+use support::Asked;
+
+use super::{Hosts, NODE, NOW, on_both, words};
+
+on_both! {
+    rows_are_set_right,
+    what_has_no_row_is_deleted,
+    rows_of_other_hosts_are_left_alone,
+    what_runs_is_adopted,
+    a_provider_that_cannot_be_asked_changes_nothing,
+    the_end_of_a_host_stops_what_runs,
+}
+
+async fn rows_are_set_right(hosts: Hosts) -> Result<()> {
+    use SandboxStatus::{Creating, Deleting, Error, Running, Stopped, Stopping};
+    let host = hosts.host();
+    for status in [Creating, Running, Stopping, Stopped, Error, Deleting] {
+        for at_provider in ["running", "stopped", "absent"] {
+            let chat = format!("{}/{at_provider}", status.as_str());
+            hosts
+                .insert(&chat, |row| {
+                    row.status = status;
+                    row.operation = Some("of the host before".to_owned());
+                    row.operation_until = Some(NOW.plus_ms(90_000));
+                    row.next_attempt_at = Some(NOW);
+                })
+                .await?;
+            if at_provider != "absent" {
+                hosts.double.plant(&hosts.name(&chat));
+            }
+            if at_provider == "stopped" {
+                hosts.double.crash(&hosts.name(&chat));
+            }
+        }
+    }
+    host.reconcile().await?;
+    let expected = [
+        "creating/absent stopped",
+        "creating/running running",
+        "creating/stopped stopped",
+        "deleting/absent deleting",
+        "deleting/running deleting",
+        "deleting/stopped deleting",
+        "error/absent stopped",
+        "error/running running",
+        "error/stopped stopped",
+        "running/absent stopped",
+        "running/running running",
+        "running/stopped stopped",
+        "stopped/absent stopped",
+        "stopped/running running",
+        "stopped/stopped stopped",
+        "stopping/absent stopped",
+        "stopping/running running",
+        "stopping/stopped stopped",
+    ];
+    assert_eq!(hosts.rows().await?, expected.join("\n"));
+    assert_eq!((hosts.double.asked(Asked::Delete), hosts.double.asked(Asked::Stop)), (0, 0));
+    host.delete_due().await?;
+    assert_eq!(hosts.double.asked(Asked::Delete), 3);
+    assert!(!hosts.rows().await?.contains("deleting"));
+    Ok(())
+}
+
+async fn what_has_no_row_is_deleted(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.exec(&host, "known", "true").await?;
+    hosts.double.plant(&hosts.name("unknown"));
+    hosts.double.plant(&hosts.name("stopped"));
+    hosts.double.crash(&hosts.name("stopped"));
+    hosts.double.plant(&"ms-abc".parse()?);
+    hosts.double.fail_for(&hosts.name("stopped"), SandboxError::Exhausted("it is busy".to_owned()));
+    host.reconcile().await?;
+    assert_eq!(hosts.double.states().len(), 2, "one that cannot be deleted does not hold up the others");
+    hosts.double.mend();
+    host.reconcile().await?;
+    assert_eq!(hosts.double.states().into_keys().collect::<Vec<_>>(), [hosts.name("known").to_string()]);
+    assert_eq!(hosts.rows().await?, "known running");
+    Ok(())
+}
+
+async fn rows_of_other_hosts_are_left_alone(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    for (chat, node) in [("theirs", "node-2"), ("copied", "node-2"), ("ours", NODE)] {
+        hosts.insert(chat, |row| row.node = Some(node.to_owned())).await?;
+    }
+    let claimed = |row: &mut monstrum_store::SandboxRow| {
+        row.node = Some("node-2".to_owned());
+        row.status = SandboxStatus::Creating;
+        row.operation = Some("theirs".to_owned());
+        row.operation_until = Some(NOW.plus_ms(90_000));
+    };
+    hosts.insert("at work", claimed).await?;
+    hosts.double.plant(&hosts.name("copied"));
+    host.reconcile().await?;
+    assert_eq!(hosts.rows().await?, "at work creating, claimed\ncopied running\nours stopped\ntheirs running");
+    assert_eq!(hosts.at_provider("copied"), "running", "it has a row, if none of ours");
+    Ok(())
+}
+
+async fn what_runs_is_adopted(hosts: Hosts) -> Result<()> {
+    hosts.exec(&hosts.host(), "a", "true").await?;
+    let settings = SandboxSettings { running_max: 1, ..SandboxSettings::default() };
+    let next = hosts.host_with(settings);
+    next.reconcile().await?;
+    hosts.exec(&next, "a", "true").await?;
+    assert_eq!(hosts.double.asked(Asked::EnsureRunning), 1);
+    assert!(words(hosts.exec(&next, "b", "true").await).contains("--sandbox-max 1"), "it is counted");
+    hosts.after(Duration::from_secs(300));
+    next.sweep().await?;
+    assert_eq!(hosts.rows().await?, "a stopped");
+    Ok(())
+}
+
+async fn a_provider_that_cannot_be_asked_changes_nothing(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.exec(&host, "a", "true").await?;
+    hosts.double.fail(Asked::List, SandboxError::Unavailable("not now".to_owned()));
+    assert_eq!(words(host.reconcile().await), "unavailable: not now");
+    assert_eq!(hosts.rows().await?, "a running");
+    Ok(())
+}
+
+async fn the_end_of_a_host_stops_what_runs(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.exec(&host, "a", "true").await?;
+    hosts.insert("theirs", |row| row.node = Some("node-2".to_owned())).await?;
+    let call = hosts.spawn_exec(&host, "b", "wait");
+    hosts.double.running_execs(1).await;
+    host.shut_down(Duration::from_secs(10)).await;
+    assert_eq!(words(call.await?), "the sandbox was stopped or deleted while it was in use");
+    assert_eq!(hosts.rows().await?, "a stopped\nb stopped\ntheirs running");
+    assert_eq!((hosts.at_provider("a"), hosts.at_provider("b")), ("stopped", "stopped"));
+    assert_eq!(words(hosts.exec(&host, "a", "true").await), "unavailable: the server is shutting down");
+    // One that hangs does not hold up the end; the next start finds it.
+    let next = hosts.host();
+    hosts.exec(&next, "a", "true").await?;
+    hosts.double.hang(Asked::Stop);
+    next.shut_down(Duration::from_millis(50)).await;
+    assert_eq!(hosts.rows().await?, "a stopping, claimed\nb stopped\ntheirs running");
+    hosts.host().reconcile().await?;
+    assert_eq!(hosts.rows().await?, "a running\nb stopped\ntheirs running");
+    Ok(())
+}

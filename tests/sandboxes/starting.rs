@@ -1,0 +1,272 @@
+//! Made on first use, once, for one conversation of one bot.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use monstrum_host::config::SandboxSettings;
+use monstrum_host::sandboxes::Conversation;
+use monstrum_sandbox::{ExecRequest, SandboxError};
+use monstrum_store::SandboxStatus;
+use support::Asked;
+
+use super::{Hosts, NOW, bot_in, conversation, on_both, words, workspace_named};
+
+on_both! {
+    it_is_made_by_the_first_call_and_used_by_the_next,
+    the_same_name_of_another_conversation_is_refused,
+    two_workspaces_never_meet,
+    of_twenty_first_calls_at_two_hosts_one_makes_it,
+    a_host_says_which_other_has_it,
+    who_is_not_heard_of_is_taken_over_from,
+    a_provider_that_is_down_leaves_nothing_and_comes_back,
+    a_provider_that_fails_leaves_an_error_that_the_next_call_mends,
+    what_has_crashed_runs_again,
+    what_is_lost_is_made_anew,
+    as_many_run_as_may,
+    a_bot_that_is_gone_gets_none,
+    a_caller_that_goes_away_leaves_it_whole,
+    a_sandbox_of_another_provider_is_not_this_ones,
+}
+
+async fn it_is_made_by_the_first_call_and_used_by_the_next(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    assert_eq!(host.find(hosts.workspace, None, "app", "chat").await?, None, "there is none before it is used");
+    assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
+    assert_eq!(hosts.exec(&host, "chat", "fail").await?.exit_code, 7);
+    assert_eq!((hosts.double.created(), hosts.double.asked(Asked::EnsureRunning)), (1, 1));
+    let row = hosts.row("chat").await?;
+    assert_eq!(row.status, SandboxStatus::Running);
+    assert_eq!((row.operation, row.error, row.last_active_at, row.created_at), (None, None, NOW, NOW));
+    assert_eq!((row.node.as_deref(), row.network.as_deref()), (Some("node-1"), Some("none")));
+    let expected = serde_json::json!({
+        "cpu_millis": 1000, "memory_mib": 1024, "disk_mib": 2048, "tmp_mib": 256, "processes": 1024,
+        "processes_per_exec": 256,
+    });
+    assert_eq!(row.limit, Some(expected));
+    let found = host.find(hosts.workspace, Some(hosts.bot), "app", "chat").await?;
+    assert_eq!(found.map(|row| row.id), Some(row.id));
+    Ok(())
+}
+
+async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let exec = async |bot, app: &str, user: &str, chat: &str| {
+        let of = Conversation::new(app, user, chat).expect("it is short and plain");
+        words(host.exec(hosts.workspace, bot, &of, ExecRequest::new("echo hello"), None).await)
+    };
+    let other = bot_in(&hosts.store, hosts.workspace, "other").await?;
+    let told = [
+        exec(hosts.bot, "x", "u-1", "c").await,
+        exec(hosts.bot, "x", "u", "1-c").await,
+        exec(hosts.bot, "x", "u-2", "c").await,
+        exec(other, "x", "u-1", "c").await,
+        exec(hosts.bot, "x", "u-1", "c").await,
+    ];
+    let expected = [
+        "no fault",
+        "another conversation has the name that the sandbox of this one would have",
+        "this conversation has a sandbox with another user",
+        "this conversation has a sandbox with another bot",
+        "no fault",
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(hosts.double.created(), 1);
+    let row = host.find(hosts.workspace, Some(hosts.bot), "x", "c").await?.expect("it was made");
+    assert_eq!(host.find(hosts.workspace, Some(other), "x", "c").await?, None, "a bot sees its own only");
+    assert_eq!(words(host.get(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
+    assert_eq!(words(host.delete(hosts.workspace, Some(other), row.id).await), "there is no such sandbox");
+    assert_eq!(host.delete_conversation(hosts.workspace, Some(other), "x", "c").await?, 0);
+    assert_eq!(host.delete_app(hosts.workspace, Some(other), "x").await?, 0);
+    Ok(())
+}
+
+async fn two_workspaces_never_meet(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let foreign = workspace_named(&hosts.store, "foreign").await?;
+    let bot = bot_in(&hosts.store, foreign, "agent").await?;
+    let of = conversation("chat");
+    hosts.exec(&host, "chat", "true").await?;
+    let here = host.of_conversation(hosts.workspace, hosts.bot, &of).await?;
+    here.write("/workspace/secret", "ours".into()).await?;
+    let there = host.of_conversation(foreign, bot, &of).await?;
+    assert_eq!(words(there.read("/workspace/secret").await.map(drop)), "there is no such file");
+    assert_eq!(hosts.double.created(), 2);
+    let ours = hosts.row("chat").await?;
+    assert_eq!(words(host.get(foreign, None, ours.id).await), "there is no such sandbox");
+    assert_eq!(words(host.delete(foreign, None, ours.id).await), "there is no such sandbox");
+    assert_eq!(host.delete_app(foreign, None, "app").await?, 1);
+    host.delete_due().await?;
+    assert_eq!((hosts.at_provider("chat"), hosts.double.states().len()), ("running", 1));
+    let mixed = host.exec(foreign, hosts.bot, &of, ExecRequest::new("true"), None).await;
+    assert_eq!(words(mixed), "there is no such sandbox", "a bot is of one workspace");
+    Ok(())
+}
+
+async fn of_twenty_first_calls_at_two_hosts_one_makes_it(hosts: Hosts) -> Result<()> {
+    let (one, two) = (hosts.another("node-1", true).await?, hosts.another("node-2", true).await?);
+    hosts.double.hang(Asked::EnsureRunning);
+    let calls: Vec<_> =
+        (0..20).map(|call| hosts.spawn_exec(if call % 2 == 0 { &one } else { &two }, "chat", "echo hello")).collect();
+    hosts.double.reached(Asked::EnsureRunning, 1).await;
+    hosts.double.mend();
+    for call in calls {
+        assert_eq!(call.await??.stdout.text, "hello\n");
+    }
+    assert_eq!((hosts.double.created(), hosts.double.asked(Asked::EnsureRunning)), (1, 1));
+    assert_eq!(hosts.rows().await?, "chat running");
+    assert_eq!(hosts.row("chat").await?.node, None, "every host reaches it");
+    Ok(())
+}
+
+async fn a_host_says_which_other_has_it(hosts: Hosts) -> Result<()> {
+    let (one, two) = (hosts.host(), hosts.another("node-2", false).await?);
+    hosts.exec(&one, "chat", "true").await?;
+    let refused = words(hosts.exec(&two, "chat", "true").await);
+    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; ask that one");
+    two.reconcile().await?;
+    hosts.after(Duration::from_secs(3600));
+    two.sweep().await?;
+    assert_eq!(hosts.rows().await?, "chat running", "its host looks after it");
+    two.delete(hosts.workspace, None, hosts.row("chat").await?.id).await?;
+    two.delete_due().await?;
+    assert_eq!((hosts.rows().await?.as_str(), hosts.at_provider("chat")), ("chat deleting", "running"));
+    one.delete_due().await?;
+    assert_eq!((hosts.rows().await?.as_str(), hosts.at_provider("chat")), ("", "absent"));
+    Ok(())
+}
+
+async fn who_is_not_heard_of_is_taken_over_from(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    for (chat, status) in [("a", SandboxStatus::Creating), ("b", SandboxStatus::Stopping)] {
+        hosts
+            .insert(chat, |row| {
+                row.status = status;
+                row.operation = Some("of the dead".to_owned());
+                row.operation_until = Some(NOW.plus_ms(90_000));
+            })
+            .await?;
+        let mut call = hosts.spawn_exec(&host, chat, "echo hello");
+        let early = tokio::time::timeout(Duration::from_millis(120), &mut call).await;
+        assert!(early.is_err(), "it waits for whoever is at work");
+        hosts.after(Duration::from_secs(90));
+        assert_eq!(call.await??.stdout.text, "hello\n");
+        hosts.clock.advance_ms(-90_000);
+    }
+    assert_eq!(hosts.rows().await?, "a running\nb running");
+    Ok(())
+}
+
+async fn a_provider_that_is_down_leaves_nothing_and_comes_back(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.double.down(Some(SandboxError::Unavailable("it needs root".to_owned())));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: it needs root");
+    assert_eq!(host.capabilities(), Err(SandboxError::Unavailable("it needs root".to_owned())));
+    assert_eq!(hosts.rows().await?, "");
+    hosts.double.mend();
+    assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
+    Ok(())
+}
+
+async fn a_provider_that_fails_leaves_an_error_that_the_next_call_mends(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::Exhausted("no disk is left".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "no disk is left");
+    assert_eq!(hosts.rows().await?, "chat error (no disk is left)");
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::Unavailable("not now".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
+    hosts.double.mend();
+    hosts.exec(&host, "chat", "true").await?;
+    assert_eq!(hosts.rows().await?, "chat running");
+    // A command that could not be run says nothing of the sandbox.
+    hosts.double.fail(Asked::Exec, SandboxError::Unavailable("not now".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
+    assert_eq!(hosts.rows().await?, "chat running");
+    Ok(())
+}
+
+async fn what_has_crashed_runs_again(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.exec(&host, "chat", "true").await?;
+    let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
+    hosts.double.crash(&hosts.name("chat"));
+    assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
+    hosts.double.crash(&hosts.name("chat"));
+    open.write("/workspace/a", "b".into()).await?;
+    assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("chat running", 1));
+    hosts.double.fail(Asked::Exec, SandboxError::Conflict("it does not run".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "it does not run", "it is not tried for ever");
+    Ok(())
+}
+
+async fn what_is_lost_is_made_anew(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
+    open.write("/workspace/a", "b".into()).await?;
+    hosts.double.lose(&hosts.name("chat"));
+    assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
+    assert_eq!(hosts.double.created(), 2);
+    assert_eq!(words(open.stat("/workspace/a").await), "there is no such file", "nothing is made for that");
+    assert_eq!(hosts.double.created(), 2);
+    Ok(())
+}
+
+async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    hosts.exec(&host, "a", "true").await?;
+    hosts.exec(&host, "b", "true").await?;
+    let refused = words(hosts.exec(&host, "c", "true").await);
+    assert_eq!(
+        refused,
+        "as many sandboxes run as may at once on this host; one becomes free when it is idle (--sandbox-max 2)"
+    );
+    assert_eq!(hosts.rows().await?, "a running\nb running", "nothing is left of what was refused");
+    hosts.exec(&host, "a", "true").await?;
+    host.delete(hosts.workspace, None, hosts.row("a").await?.id).await?;
+    host.delete_due().await?;
+    hosts.exec(&host, "c", "true").await?;
+    hosts.after(Duration::from_secs(300));
+    host.sweep().await?;
+    hosts.exec(&host, "d", "true").await?;
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::Exhausted("no disk is left".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "e", "true").await), "no disk is left");
+    hosts.double.mend();
+    hosts.exec(&host, "f", "true").await?;
+    assert_eq!(hosts.rows().await?, "b stopped\nc stopped\nd running\ne error (no disk is left)\nf running");
+    Ok(())
+}
+
+async fn a_bot_that_is_gone_gets_none(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    let gone = bot_in(&hosts.store, hosts.workspace, "gone").await?;
+    assert!(hosts.store.delete_bot(hosts.workspace, gone).await?);
+    let refused = host.exec(hosts.workspace, gone, &conversation("chat"), ExecRequest::new("true"), None).await;
+    assert_eq!(words(refused), "there is no such sandbox");
+    assert_eq!((hosts.rows().await?.as_str(), hosts.double.created()), ("", 0));
+    hosts.exec(&host, "chat", "true").await?;
+    Ok(())
+}
+
+async fn a_caller_that_goes_away_leaves_it_whole(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.double.hang(Asked::EnsureRunning);
+    let call = hosts.spawn_exec(&host, "chat", "true");
+    hosts.double.reached(Asked::EnsureRunning, 1).await;
+    call.abort();
+    assert!(call.await.is_err());
+    let next = hosts.spawn_exec(&host, "chat", "echo hello");
+    hosts.double.mend();
+    assert_eq!(next.await??.stdout.text, "hello\n");
+    assert_eq!((hosts.double.created(), hosts.double.asked(Asked::EnsureRunning)), (1, 1));
+    Ok(())
+}
+
+async fn a_sandbox_of_another_provider_is_not_this_ones(hosts: Hosts) -> Result<()> {
+    let host = Arc::clone(&hosts.host());
+    hosts.insert("chat", |row| row.provider = "other".to_owned()).await?;
+    let refused = words(hosts.exec(&host, "chat", "true").await);
+    assert_eq!(refused, "unavailable: this sandbox is one of the provider `other`, and this server uses `double`");
+    host.reconcile().await?;
+    assert_eq!(hosts.rows().await?, "chat running", "what is another provider's is left alone");
+    Ok(())
+}
