@@ -173,7 +173,7 @@ impl Sandboxes {
         filter: &SandboxFilter,
         page: &Page<SandboxInstanceId>,
     ) -> Result<Listed<SandboxRow, SandboxInstanceId>, Fault> {
-        Ok(self.store.sandboxes(workspace, filter, page).await?)
+        Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
     /// What a sandbox of this workspace would be started with.

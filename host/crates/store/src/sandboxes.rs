@@ -230,8 +230,18 @@ impl Store {
         self.db.one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
-    /// A page of the workspace's sandboxes.
+    /// A page of the workspace's sandboxes, of one bot or of all.
     pub async fn sandboxes(
+        &self,
+        workspace: WorkspaceId,
+        bot: Option<BotId>,
+        page: &Page<SandboxInstanceId>,
+    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, StoreError> {
+        self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
+    }
+
+    /// The same of those that fit a filter.
+    pub async fn sandboxes_by(
         &self,
         workspace: WorkspaceId,
         filter: &SandboxFilter,
