@@ -1,6 +1,7 @@
 //! The doors of the sandbox: the tool, the prompt, the routes and the plugin import, over a provider of our own, so that
 //! what they promise is tested without a Linux machine behind it.
 
+mod commands;
 mod delegation;
 mod exec;
 mod files;
@@ -30,9 +31,9 @@ pub(crate) struct Doors {
     pub(crate) api: Api,
     pub(crate) machines: Arc<Machines>,
     pub(crate) bot: String,
-    _running: Running,
+    pub(crate) running: Running,
     /// Its folders; it is never started.
-    _home: Server,
+    pub(crate) home: Server,
 }
 
 impl Doors {
@@ -59,7 +60,7 @@ impl Doors {
         let key = running.admin_key.as_ref().context("a first start makes a key")?;
         let api = Api::new(&running.base_url, key.expose())?;
         let bot = api.bot("tester").await?;
-        let doors = Doors { api, machines, bot, _running: running, _home: home };
+        let doors = Doors { api, machines, bot, running, home };
         doors.switch(&doors.bot, true).await?;
         Ok(doors)
     }

@@ -91,6 +91,7 @@ async fn a_bot_key_reaches_its_own_sandboxes_only() -> Result<()> {
     in_chat(&doors, "a", "c").await?;
     let id = text(&doors.sandbox().await?["id"]).to_owned();
     let other = doors.api.bot("other").await?;
+    doors.switch(&other, true).await?;
     let (own, foreign) = (doors.key_of(&doors.bot).await?, doors.key_of(&other).await?);
     let path = format!("/api/sandboxes/{id}");
     assert_eq!(own.get(&path).await?.0, 200);
@@ -103,6 +104,12 @@ async fn a_bot_key_reaches_its_own_sandboxes_only() -> Result<()> {
     assert_eq!(foreign.delete("/api/chats/c?app_id=a").await?.0, 202);
     assert_eq!(foreign.delete("/api/apps/a").await?.0, 202);
     assert_eq!(text(&doors.sandbox().await?["status"]), "running");
+    // A switch that is off is off at every door.
+    let list = json!({ "action": "list", "path": "." });
+    assert_eq!(doors.file(&own, &list).await?.0, 200);
+    doors.switch(&doors.bot, false).await?;
+    assert_eq!(doors.file(&own, &list).await?.0, 403);
+    assert_eq!(doors.file(&doors.api, &list).await?.0, 200);
     assert_eq!(own.delete(&path).await?.0, 202);
     Ok(())
 }

@@ -197,6 +197,13 @@ impl Place<'_> {
         }
         faults.check()?;
         let (workspace, bot) = (self.caller.workspace, self.caller.bot);
+        if let Some(bot) = bot {
+            // What the bot may not use by its tool, its key does not use by this door.
+            let snapshot = self.app.policy.load();
+            if !snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox) {
+                return Err(Problem::forbidden("the switch use_agent_sandbox of this bot is off"));
+            }
+        }
         let found = self.app.sandboxes.find(workspace, bot, of.app_id, of.chat_id).await;
         let row = found.map_err(|fault| problem_in(self.app, self.language, fault))?;
         let row = row.ok_or_else(|| Problem::not_found("sandbox"))?;
