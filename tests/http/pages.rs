@@ -69,7 +69,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
     }
-    assert_snapshot!(table.join("\n"), @r#"
+    assert_snapshot!(table.join("\n"), @"
     /api/audit has 4; 422 422 422 422 422 422 422
     /api/audit/changes has 32; 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422
@@ -81,9 +81,10 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/resource-types has 4; 422 422 422 422 422 422 200
     /api/resources has 4; 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422
+    /api/sandboxes has 4; 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422
-    "#);
+    ");
     let mut answers = Answers::default();
     for query in ["?limit=0", "?limit=x", "?cursor=x", "?limit=1&limit=2"] {
         answers.add(query, faults(world.api.get(&format!("/api/bots{query}")).await?));

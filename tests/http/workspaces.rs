@@ -52,11 +52,11 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     answers.add("delete the first", faults(api.delete(&default).await?));
     answers.add("rename the first", faults(api.patch(&default, &json!({ "name": "x" })).await?));
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","name":"acme","created_at":"[time]","updated_at":"[time]"}
-    show: 200 {"id":"[id 1]","name":"acme","created_at":"[time]","updated_at":"[time]"}
-    rename: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
-    name nothing: 200 {"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}
-    list: 200 {"items":[{"id":"[id 2]","name":"default","created_at":"[time]","updated_at":"[time]"},{"id":"[id 1]","name":"Acme Ltd","created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
+    create: 201 {"id":"[id 1]","name":"acme","sandbox":null,"created_at":"[time]","updated_at":"[time]"}
+    show: 200 {"id":"[id 1]","name":"acme","sandbox":null,"created_at":"[time]","updated_at":"[time]"}
+    rename: 200 {"id":"[id 1]","name":"Acme Ltd","sandbox":null,"created_at":"[time]","updated_at":"[time]"}
+    name nothing: 200 {"id":"[id 1]","name":"Acme Ltd","sandbox":null,"created_at":"[time]","updated_at":"[time]"}
+    list: 200 {"items":[{"id":"[id 2]","name":"default","sandbox":null,"created_at":"[time]","updated_at":"[time]"},{"id":"[id 1]","name":"Acme Ltd","sandbox":null,"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"default"}: 409 "another workspace has this name"

@@ -23,6 +23,29 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     ] {
         lines.push(format!("> {}\n{}", arguments[0], told(&doors.home, &[&["sandbox"], arguments].concat()).await?));
     }
-    assert_snapshot!(lines.join("\n"), @"");
+    assert_snapshot!(lines.join("\n"), @"
+    [stderr]
+    there are no sandboxes; one is made when a bot first uses it
+    [exit 0]
+    > exec
+    �[31mred
+    [exit 0]
+    > exec
+    [stderr]
+    failed
+    [exit 7]
+    > exec
+    [stderr]
+    error: Invalid parameters: /timeout: 301 is greater than the maximum of 300
+    [exit 1]
+    > files
+     TYPE  SIZE  PATH
+     file  5     /workspace/a.txt
+    [exit 0]
+    > delete
+    [stderr]
+    [id 1] is being deleted
+    [exit 0]
+    ");
     Ok(())
 }
