@@ -15,6 +15,7 @@ mod locked;
 mod oauth;
 mod packages;
 mod postgres;
+mod sandbox;
 mod sandboxes;
 mod stable;
 mod tamper;

@@ -15,6 +15,7 @@ mod output;
 mod platform;
 mod plugin;
 mod registry;
+mod sandbox;
 mod serve;
 mod trust;
 mod usage;
@@ -114,6 +115,8 @@ enum Command {
     #[command(subcommand)]
     Audit(audit::Audit),
     #[command(subcommand)]
+    Sandbox(sandbox::Sandbox),
+    #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
     Vault(vault::Vault),
@@ -166,6 +169,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Plugin(plugin) => plugin.run(&options).await,
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),
+            Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
