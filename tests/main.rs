@@ -12,6 +12,7 @@ mod hostile;
 mod http;
 mod kit;
 mod locked;
+mod machines;
 mod oauth;
 mod packages;
 mod postgres;
