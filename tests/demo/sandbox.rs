@@ -78,7 +78,7 @@ impl Conversation<'_> {
         let request = self.api.request(reqwest::Method::POST, "/api/core/ai/sandbox/download").json(&body);
         let bytes = request.send().await?.error_for_status()?.bytes().await?;
         let archive = zip::ZipArchive::new(Cursor::new(bytes)).context("the download is no ZIP")?;
-        Ok(archive.file_names().map(str::to_owned).collect())
+        archive.file_names().map(|name| Ok(name?.into_owned())).collect()
     }
 }
 

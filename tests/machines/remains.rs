@@ -84,6 +84,6 @@ pub(super) fn marked(marker: &str) -> usize {
 }
 
 /// What is in a folder; nothing where there is none.
-fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
+fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }

@@ -98,7 +98,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
     attach_below(&workspace, root.as_fd(), "workspace")?;
-    let tmp = tmpfs(launch.id_base, launch.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
+    let tmp = tmpfs(launch.id_base, launch.limits.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
     attach_below(&tmp, root.as_fd(), "tmp")?;
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
     processes(launch, root.as_fd()).map_err(during("/proc"))?;
