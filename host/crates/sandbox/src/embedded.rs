@@ -238,6 +238,7 @@ impl Inner {
             image: self.images.of(name.as_str()),
             template: self.template.root.clone(),
             usr: self.template.usr.clone(),
+            resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
             stage: self.options.folder.join("stage"),
             id_base: ids.base,
             tmp_mib: spec.limits.tmp_mib,
