@@ -14,6 +14,9 @@ use crate::sandboxes::{Place, Sandboxes};
 
 /// Where the embedded provider keeps what stays of sandboxes, in the data folder.
 const FOLDER: &str = "sandbox";
+/// When a server has other things behind it than its start.
+#[cfg(target_os = "linux")]
+const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The sandboxes of this server, with the provider that its settings name.
 pub(super) async fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>) -> Arc<Sandboxes> {
@@ -32,11 +35,25 @@ pub(super) async fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>
 async fn embedded(folder: &Path) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
     use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
     match Embedded::start(EmbeddedOptions::new(folder)).await {
-        Ok(provider) => Ok(Arc::new(provider)),
+        Ok(provider) => {
+            let provider = Arc::new(provider);
+            tokio::spawn(warm_up(Arc::downgrade(&provider)));
+            Ok(provider)
+        }
         Err(error) => {
             tracing::warn!(%error, "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
             Err(error)
         }
+    }
+}
+
+/// Makes what the first sandbox would have to wait for, unless one has been faster or the server has ended.
+#[cfg(target_os = "linux")]
+async fn warm_up(provider: std::sync::Weak<monstrum_sandbox::embedded::Embedded>) {
+    tokio::time::sleep(WARM_UP_AFTER).await;
+    let Some(provider) = provider.upgrade() else { return };
+    if let Err(error) = provider.warm_up().await {
+        tracing::warn!(%error, "the template of sandboxes is not made yet");
     }
 }
 

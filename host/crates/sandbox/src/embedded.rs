@@ -50,10 +50,13 @@ use crate::embedded::wire::Launch;
 use crate::error::SandboxError;
 use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
 
+pub use images::TemplateKind;
 pub use launcher::run_if_launcher;
 
 /// How rows name this provider.
 const NAME: &str = "embedded";
+/// The folder of templates.
+const TEMPLATES: &str = "template";
 /// The file that tells the groups of this server from those of another one.
 const TAG_FILE: &str = "tag";
 
@@ -66,19 +69,8 @@ pub struct EmbeddedOptions {
     pub program: Option<PathBuf>,
     /// For sandboxes whose network is `full`.
     pub network: network::Settings,
-    /// What a new sandbox is made of. One that was made of the other keeps its workspace, and loses sight of what was
-    /// installed in it.
+    /// What a new sandbox is made of. One that is there stays what it is.
     pub template: TemplateKind,
-}
-
-/// Which template.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum TemplateKind {
-    /// The programs of the host.
-    #[default]
-    Host,
-    /// The system that `monstrum sandbox template build` has made.
-    Built,
 }
 
 impl EmbeddedOptions {
@@ -98,7 +90,9 @@ pub struct Embedded(Arc<Inner>);
 
 struct Inner {
     options: EmbeddedOptions,
-    template: Template,
+    /// Made when the first sandbox needs it.
+    default: tokio::sync::OnceCell<Template>,
+    built: Option<Template>,
     capabilities: Capabilities,
     cgroups: Cgroups,
     images: Images,
@@ -165,17 +159,23 @@ impl Embedded {
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
-        let Prepared { template, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
+        let Prepared { built, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
+        let described = match options.template {
+            TemplateKind::Host => None,
+            TemplateKind::Built => built.clone(),
+        };
+        let described = described.unwrap_or_else(|| template::of_host(Path::new("/")));
         let capabilities = Capabilities {
-            system: template.system.clone(),
-            programs: template.programs.clone(),
+            system: described.system,
+            programs: described.programs,
             networks: if full.is_ok() { vec![Network::None, Network::Full] } else { vec![Network::None] },
-            can_install_system_packages: template.usr.is_none(),
+            can_install_system_packages: described.can_install_system_packages,
             degraded: degraded(&cgroups),
         };
         let inner = Inner {
             options,
-            template,
+            default: tokio::sync::OnceCell::new(),
+            built,
             capabilities,
             cgroups,
             images,
@@ -185,6 +185,11 @@ impl Embedded {
             boxes: Mutex::default(),
         };
         Ok(Embedded(Arc::new(inner)))
+    }
+
+    /// Makes what the first sandbox would otherwise have to wait for.
+    pub async fn warm_up(&self) -> Result<(), SandboxError> {
+        self.0.template(self.0.options.template).await.map(drop)
     }
 
     /// Work that goes on when nobody waits for it any more: half of it must not be left.
@@ -216,14 +221,34 @@ impl Inner {
     fn running(&self, name: &SandboxName) -> Result<Arc<Running>, SandboxError> {
         let slot = self.slot(name);
         let running = slot.running();
-        if running.is_none() && !self.images.of(name.as_str()).exists() {
+        if running.is_none() && self.images.find(name.as_str()).is_none() {
             self.forget(name, slot);
             return Err(SandboxError::NotFound("there is no such sandbox".to_owned()));
         }
         running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
     }
 
+    async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
+        let gone = || SandboxError::Unavailable("the template that this sandbox was made of is gone".to_owned());
+        if base == TemplateKind::Built {
+            return self.built.clone().ok_or_else(gone);
+        }
+        let templates = self.options.folder.join(TEMPLATES);
+        let make = || async {
+            let made = tokio::task::spawn_blocking(move || {
+                let template = template::default_template(&templates)?;
+                template::remove_stale(&templates, &template)?;
+                Ok(template)
+            });
+            made.await.expect("making a template does not panic")
+        };
+        self.default.get_or_try_init(make).await.cloned()
+    }
+
     async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
+        let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
+        let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
+        let template = self.template(base).await?;
         let network = match spec.network {
             Network::None => None,
             Network::Full => Some(self.full.clone()?),
@@ -235,9 +260,9 @@ impl Inner {
         let group = tokio::task::spawn_blocking(move || cgroups.create(&folder, &limits)).await;
         let group = group.expect("making groups does not panic").map_err(failed)?;
         let launch = Launch {
-            image: self.images.of(name.as_str()),
-            template: self.template.root.clone(),
-            usr: self.template.usr.clone(),
+            image,
+            template: template.root,
+            usr: template.usr,
             resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
             stage: self.options.folder.join("stage"),
             id_base: ids.base,
@@ -281,10 +306,11 @@ impl Inner {
         }
         // One that ended by itself may not have let go of its image.
         slot.end().await?;
-        let is_there = self.images.of(name.as_str()).exists();
+        let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
             let (images, own, mib) = (self.images.clone(), name.to_string(), spec.limits.disk_mib);
-            let made = tokio::task::spawn_blocking(move || images.create(&own, mib)).await;
+            let base = self.options.template;
+            let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
             made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
         }
@@ -326,9 +352,7 @@ impl Inner {
     }
 
     fn look(&self, name: &SandboxName) -> Option<Inspection> {
-        if !self.images.of(name.as_str()).exists() {
-            return None;
-        }
+        self.images.find(name.as_str())?;
         let slot = self.slot(name);
         let running = slot.running();
         let execs = running.as_ref().map_or(0, |running| running.execs());
@@ -352,7 +376,7 @@ impl Drop for Inner {
 
 /// What is made once for all sandboxes.
 struct Prepared {
-    template: Template,
+    built: Option<Template>,
     cgroups: Cgroups,
     images: Images,
     full: Result<Arc<FullNetwork>, SandboxError>,
@@ -378,19 +402,15 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
     let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?;
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
-    let templates = options.folder.join("template");
-    let template = match options.template {
-        TemplateKind::Host => template::default_template(&templates)?,
-        TemplateKind::Built => template::built_template(&templates)?.ok_or_else(|| {
-            not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned())
-        })?,
-    };
-    template::remove_stale(&templates, &template)?;
+    let built = template::built_template(&options.folder.join(TEMPLATES))?;
+    if options.template == TemplateKind::Built && built.is_none() {
+        return Err(not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned()));
+    }
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
         Ok(Arc::new(network))
     });
-    Ok(Prepared { template, cgroups, images, full, tag })
+    Ok(Prepared { built, cgroups, images, full, tag })
 }
 
 fn tag(folder: &Path) -> io::Result<String> {

@@ -15,9 +15,31 @@ const JOURNAL_MIB: &str = "size=4";
 /// Where the program that makes file systems may be.
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 
+/// Which template a sandbox is made of. Its image is a layer over it, and no use over the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TemplateKind {
+    /// The programs of the host.
+    #[default]
+    Host,
+    /// The system that `monstrum sandbox template build` has made.
+    Built,
+}
+
+impl TemplateKind {
+    const ALL: [TemplateKind; 2] = [TemplateKind::Host, TemplateKind::Built];
+
+    fn folder(self) -> &'static str {
+        match self {
+            TemplateKind::Host => "host",
+            TemplateKind::Built => "built",
+        }
+    }
+}
+
 /// The images of one server.
 #[derive(Debug, Clone)]
 pub struct Images {
+    /// A folder for each base.
     boxes: PathBuf,
     blanks: PathBuf,
 }
@@ -26,7 +48,8 @@ impl Images {
     /// Images below `folder`. What an earlier life has left half done is removed.
     pub fn open(folder: &Path) -> io::Result<Images> {
         let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank") };
-        for folder in [&images.boxes, &images.blanks] {
+        let boxes = TemplateKind::ALL.map(|base| images.boxes.join(base.folder()));
+        for folder in boxes.iter().chain([&images.blanks]) {
             fs::create_dir_all(folder)?;
             for entry in fs::read_dir(folder)? {
                 let path = entry?.path();
@@ -38,27 +61,32 @@ impl Images {
         Ok(images)
     }
 
-    /// The image of a sandbox, whether it is there or not.
-    pub fn of(&self, name: &str) -> PathBuf {
-        self.boxes.join(name)
+    fn place(&self, name: &str, base: TemplateKind) -> PathBuf {
+        self.boxes.join(base.folder()).join(name)
+    }
+
+    /// The image of a sandbox, and what it is over; `None` where it has none.
+    pub fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
+        TemplateKind::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
     }
 
     /// The names of all that there are.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.boxes)? {
-            names.extend(
-                entry?.file_name().into_string().ok().filter(|name| name.starts_with("ms-") && !name.contains('.')),
-            );
+        for base in TemplateKind::ALL {
+            for entry in fs::read_dir(self.boxes.join(base.folder()))? {
+                let name = entry?.file_name().into_string().ok();
+                names.extend(name.filter(|name| name.starts_with("ms-") && !name.contains('.')));
+            }
         }
         Ok(names)
     }
 
     /// Makes an image, whole or not at all.
-    pub fn create(&self, name: &str, mib: u32) -> io::Result<()> {
+    pub fn create(&self, name: &str, base: TemplateKind, mib: u32) -> io::Result<()> {
         let blank = self.blank(mib)?;
-        let part = self.boxes.join(format!("{name}.part"));
-        let image = self.of(name);
+        let image = self.place(name, base);
+        let part = image.with_extension("part");
         let made = copy_sparse(&blank, &part)
             // Never over one that is there, which may be in use.
             .and_then(|()| Ok(renameat_with(CWD, &part, CWD, &image, RenameFlags::NOREPLACE)?));
@@ -70,12 +98,16 @@ impl Images {
 
     /// Removes an image; one that is not there is no fault. From the first moment on it is no longer one of [`Self::names`].
     pub fn delete(&self, name: &str) -> io::Result<()> {
-        let gone = self.boxes.join(format!("{name}.gone"));
-        match fs::rename(self.of(name), &gone) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            renamed => renamed?,
+        for base in TemplateKind::ALL {
+            let image = self.place(name, base);
+            let gone = image.with_extension("gone");
+            match fs::rename(image, &gone) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                renamed => renamed?,
+            }
+            remove(&gone)?;
         }
-        remove(&gone)
+        Ok(())
     }
 
     /// An empty file system of a size, made once.

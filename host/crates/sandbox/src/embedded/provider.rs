@@ -1,7 +1,5 @@
 //! The provider as the rest of the product sees it.
 
-use std::fs;
-
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -22,11 +20,7 @@ impl SandboxProvider for Embedded {
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
-        async {
-            let found = fs::metadata(&self.0.template.root);
-            found.map(drop).map_err(|error| SandboxError::Unavailable(format!("the template is gone: {error}")))
-        }
-        .boxed()
+        self.warm_up().boxed()
     }
 
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {

@@ -91,7 +91,6 @@ fn what_sandboxes_run_without_is_degraded() {
     assert_eq!(one(|machine| machine.programs.retain(|name| name != "bun")), ["programs"]);
     assert_eq!(one(|machine| machine.network_programs_missing = vec!["`nft`".to_owned()]), ["network"]);
     assert_eq!(one(|machine| machine.has_veth = false), ["network"]);
-    assert_eq!(one(|machine| machine.capabilities &= !(1 << 12)), ["network"]);
     assert_eq!(one(|machine| machine.forward_is_dropped = true), ["firewall"]);
     assert_eq!(one(|machine| machine.free_bytes = Some(5 << 30)), ["disk"]);
     let in_container = |machine: &mut Machine| {
