@@ -1,6 +1,6 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`,
+//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`, `sandbox`,
 //! `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
 //! goes to standard output, what it has to say about itself to standard error.
 
@@ -15,6 +15,7 @@ mod output;
 mod platform;
 mod plugin;
 mod registry;
+mod sandbox;
 mod serve;
 mod trust;
 mod usage;
@@ -51,6 +52,7 @@ Examples:
   monstrum audit list --status permission_denied  who was refused what
   monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
   monstrum doctor                                 what is weak or broken here
+  monstrum sandbox doctor                         whether sandboxes can run here
   monstrum vault rotate                           seal every secret with a fresh master key
   monstrum key create --name ci --kind operator   make an API key";
 
@@ -119,6 +121,8 @@ enum Command {
     Vault(vault::Vault),
     #[command(subcommand)]
     Platform(platform::Platform),
+    #[command(subcommand)]
+    Sandbox(sandbox::Sandbox),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
@@ -170,6 +174,7 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
             Command::Platform(platform) => platform.run(&options).await,
+            Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),
