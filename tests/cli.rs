@@ -6,6 +6,7 @@ mod doctor;
 mod help;
 mod key;
 mod plugin;
+mod sandbox;
 mod serve;
 mod why;
 

@@ -36,6 +36,7 @@ use crate::telemetry::meters;
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, connections_of_servers, lost_key_versions,
 };
+pub use sandboxes::SANDBOX_FOLDER;
 
 /// How often the server looks whether the policy in force is that of the database (architecture).
 const POLICY_POLL: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`, `registry index`, `doctor`,
-//! `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
+//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
+//! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
 //! goes to standard output, what it has to say about itself to standard error.
 
 mod audit;
@@ -52,6 +52,7 @@ Examples:
   monstrum audit list --status permission_denied  who was refused what
   monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
   monstrum doctor                                 what is weak or broken here
+  monstrum sandbox doctor                         whether sandboxes can run here
   monstrum vault rotate                           seal every secret with a fresh master key
   monstrum key create --name ci --kind operator   make an API key";
 

@@ -6,13 +6,13 @@ mod public_url;
 mod registry;
 mod sandboxes;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub use public_url::PublicUrl;
 pub use registry::RegistryPlace;
 pub use sandboxes::{
     SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxKind, SandboxSettings,
+    SandboxKind, SandboxSettings, SandboxTemplate,
 };
 
 /// The flags of `monstrum serve`.
@@ -122,6 +122,19 @@ pub struct ServeFlags {
     /// Most sandboxes that run at once on this host [default: 64]
     #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
     pub sandbox_max: Option<u32>,
+
+    /// What new sandboxes are made of: host (the programs of this machine) or built (`monstrum sandbox template build`)
+    /// [default: host]
+    #[arg(long, env = "MONSTRUM_SANDBOX_TEMPLATE", value_name = "TEMPLATE")]
+    pub sandbox_template: Option<SandboxTemplate>,
+
+    /// Where sandboxes with a network have their addresses from; nothing else may use it [default: 198.19.0.0/16]
+    #[arg(long, env = "MONSTRUM_SANDBOX_NETWORK", value_name = "RANGE")]
+    pub sandbox_network: Option<Ipv4Net>,
+
+    /// Public resolvers of sandboxes with a network [default: 1.1.1.1,9.9.9.9]
+    #[arg(long, env = "MONSTRUM_SANDBOX_RESOLVERS", value_delimiter = ',', value_name = "ADDRESS,…")]
+    pub sandbox_resolvers: Option<Vec<IpAddr>>,
 
     /// Seconds that calls in flight may take to finish at shutdown [default: 30]
     #[arg(long, env = "MONSTRUM_SHUTDOWN_GRACE_S", value_name = "SECONDS")]

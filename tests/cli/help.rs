@@ -25,6 +25,7 @@ async fn every_command_helps() -> Result<()> {
       key          Make, list, rotate and delete API keys
       vault        Look after the master key
       platform     Call functions of plugins, beyond the tools of bots
+      sandbox      See whether sandboxes can run here, and make what they are made of
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands
@@ -49,6 +50,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum audit list --status permission_denied  who was refused what
       monstrum why helper github_list_issues          whether a bot may call a tool, and what decides
       monstrum doctor                                 what is weak or broken here
+      monstrum sandbox doctor                         whether sandboxes can run here
       monstrum vault rotate                           seal every secret with a fresh master key
       monstrum key create --name ci --kind operator   make an API key
     [exit 0]
@@ -85,6 +87,8 @@ async fn every_command_helps() -> Result<()> {
         &["key", "rotate"],
         &["key", "delete"],
         &["vault", "rotate"],
+        &["sandbox", "doctor"],
+        &["sandbox", "template", "build"],
         &["why"],
         &["completions"],
     ] {

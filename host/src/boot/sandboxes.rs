@@ -9,11 +9,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::data::Data;
-use crate::config::{SandboxKind, Settings};
+use crate::config::{SandboxKind, SandboxSettings, Settings};
 use crate::sandboxes::{Place, Sandboxes};
 
 /// Where the embedded provider keeps what stays of sandboxes, in the data folder.
-const FOLDER: &str = "sandbox";
+pub const SANDBOX_FOLDER: &str = "sandbox";
 /// When a server has other things behind it than its start.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
@@ -31,16 +31,29 @@ pub(super) async fn open(
         (None, SandboxKind::Off) => {
             Err(SandboxError::Unavailable("sandboxes are off on this server (--sandbox off)".to_owned()))
         }
-        (None, SandboxKind::Embedded) => embedded(&data.path.join(FOLDER)).await,
+        (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
     Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone())
 }
 
 /// A machine that cannot have sandboxes still has a server.
 #[cfg(target_os = "linux")]
-async fn embedded(folder: &Path) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
-    match Embedded::start(EmbeddedOptions::new(folder)).await {
+async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
+    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind};
+
+    use crate::config::SandboxTemplate;
+    let mut options = EmbeddedOptions::new(folder);
+    options.template = match settings.template {
+        SandboxTemplate::Host => TemplateKind::Host,
+        SandboxTemplate::Built => TemplateKind::Built,
+    };
+    if let Some(range) = settings.network {
+        options.network.range = range;
+    }
+    if let Some(resolvers) = &settings.resolvers {
+        options.network.resolvers.clone_from(resolvers);
+    }
+    match Embedded::start(options).await {
         Ok(provider) => {
             let provider = Arc::new(provider);
             tokio::spawn(warm_up(Arc::downgrade(&provider)));
@@ -64,7 +77,7 @@ async fn warm_up(provider: std::sync::Weak<monstrum_sandbox::embedded::Embedded>
 }
 
 #[cfg(not(target_os = "linux"))]
-async fn embedded(_: &Path) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
+async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
     Err(SandboxError::Unavailable("the embedded provider of sandboxes needs Linux".to_owned()))
 }
 

@@ -1,5 +1,7 @@
 //! `monstrum sandbox`: the machines of conversations, as a server has them.
 
+mod embedded;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -38,6 +40,19 @@ All its files go with it, in the background.";
 /// Look at the machines of conversations, and use them
 #[derive(Subcommand)]
 pub(super) enum Sandbox {
+    #[command(flatten)]
+    OfServer(OfServer),
+    /// Say what this machine can enforce, and what to install
+    #[command(after_help = embedded::DOCTOR_EXAMPLES)]
+    Doctor,
+    /// Make what sandboxes are made of
+    #[command(subcommand)]
+    Template(embedded::Template),
+}
+
+/// What a server is asked for.
+#[derive(Subcommand)]
+pub(super) enum OfServer {
     List(List),
     /// Show a sandbox
     Show {
@@ -88,13 +103,23 @@ pub(super) struct Exec {
 
 impl Sandbox {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        match self {
+            Sandbox::OfServer(command) => command.run(options).await,
+            Sandbox::Doctor => embedded::run(embedded::Work::Doctor, options).await,
+            Sandbox::Template(template) => embedded::run(embedded::Work::Template(template), options).await,
+        }
+    }
+}
+
+impl OfServer {
+    async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
         let client = Client::new(options)?;
         match self {
-            Sandbox::List(list) => list.run(&client, options).await?,
-            Sandbox::Show { id } => show(&client.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
-            Sandbox::Exec(exec) => return exec.run(&client, options).await,
-            Sandbox::Files { id, path } => files(&client, options, id, &path).await?,
-            Sandbox::Delete { id } => {
+            OfServer::List(list) => list.run(&client, options).await?,
+            OfServer::Show { id } => show(&client.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
+            OfServer::Exec(exec) => return exec.run(&client, options).await,
+            OfServer::Files { id, path } => files(&client, options, id, &path).await?,
+            OfServer::Delete { id } => {
                 client.delete(&["api", "sandboxes", &id.to_string()]).await?;
                 if options.json {
                     output::json(&json!({ "id": id, "deleting": true }))?;

@@ -1,9 +1,11 @@
 //! Settings of sandboxes: which provider, how long one may idle, and what one may use.
 
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
 use monstrum_sandbox::Limits;
 use serde::Deserialize;
 
@@ -46,6 +48,29 @@ impl FromStr for SandboxKind {
     }
 }
 
+/// What new sandboxes are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SandboxTemplate {
+    /// The programs of this machine.
+    #[default]
+    Host,
+    /// A system of their own.
+    Built,
+}
+
+impl FromStr for SandboxTemplate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SandboxTemplate, String> {
+        match text {
+            "host" => Ok(SandboxTemplate::Host),
+            "built" => Ok(SandboxTemplate::Built),
+            _ => Err("expected host or built".to_owned()),
+        }
+    }
+}
+
 /// Every setting of sandboxes, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSettings {
@@ -58,6 +83,11 @@ pub struct SandboxSettings {
     pub limits: Limits,
     /// How many run at once on this host.
     pub running_max: u32,
+    pub template: SandboxTemplate,
+    /// Where those with a network have their addresses from, if not from where the provider would take them.
+    pub network: Option<Ipv4Net>,
+    /// Their resolvers, if not those of the provider.
+    pub resolvers: Option<Vec<IpAddr>>,
 }
 
 impl Default for SandboxSettings {
@@ -69,6 +99,9 @@ impl Default for SandboxSettings {
             sweep: Duration::from_secs(300),
             limits: Limits::default(),
             running_max: 64,
+            template: SandboxTemplate::default(),
+            network: None,
+            resolvers: None,
         }
     }
 }
@@ -92,6 +125,9 @@ impl SandboxSettings {
                 processes_per_exec: default.limits.processes_per_exec.min(processes),
             },
             running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
+            template: flags.sandbox_template.or(file.sandbox_template).unwrap_or(default.template),
+            network: flags.sandbox_network.or(file.sandbox_network),
+            resolvers: flags.sandbox_resolvers.clone().or_else(|| file.sandbox_resolvers.clone()),
         }
     }
 
@@ -180,12 +216,21 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(resolve("", ServeFlags::default()).unwrap(), SandboxSettings::default());
-        let file =
-            "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_processes = 100";
+        let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
+                    sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]";
         let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
         let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
         let (idle, sweep) = (Duration::from_secs(10), Duration::from_secs(300));
-        let expected = SandboxSettings { kind: SandboxKind::Embedded, idle, sweep, limits, running_max: 2 };
+        let expected = SandboxSettings {
+            kind: SandboxKind::Embedded,
+            idle,
+            sweep,
+            limits,
+            running_max: 2,
+            template: SandboxTemplate::Built,
+            network: Some("10.9.0.0/16".parse().unwrap()),
+            resolvers: Some(vec!["8.8.8.8".parse().unwrap()]),
+        };
         assert_eq!(resolve(file, flags).unwrap(), expected);
         let refused = |text: &str| resolve(text, ServeFlags::default()).unwrap_err();
         assert!(refused("sandbox_idle_s = 4").ends_with("sandbox_idle_s: expected a number from 5 to 86400"));
@@ -194,5 +239,6 @@ mod tests {
         assert!(refused("sandbox = \"on\"").contains("unknown variant"));
         assert_eq!((cpus("-1"), cpus("0.5")), (Err(expected_cpus()), Ok(0.5)));
         assert_eq!((number("0", &RUNNING_MAX).is_err(), "off".parse()), (true, Ok(SandboxKind::Off)));
+        assert_eq!(("built".parse(), "none".parse::<SandboxTemplate>().is_err()), (Ok(SandboxTemplate::Built), true));
     }
 }

@@ -261,6 +261,7 @@ impl Inner {
             image,
             template: template.root,
             usr: template.usr,
+            resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
             stage: self.options.folder.join("stage"),
             id_base: ids.base,
             cgroups: self.cgroups.clone(),

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -98,6 +98,9 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
     attach_below(&workspace, root.as_fd(), "workspace")?;
+    if let Some(content) = &launch.resolv_conf {
+        resolvers(launch, content, root.as_fd()).map_err(during("/etc/resolv.conf"))?;
+    }
     let tmp = tmpfs(launch.id_base, launch.limits.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
     attach_below(&tmp, root.as_fd(), "tmp")?;
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
@@ -216,6 +219,21 @@ fn processes(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     }
     let knobs = tree(proc.as_fd(), Path::new("sys"), MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC, None)?;
     attach_below(&knobs, proc.as_fd(), "sys")
+}
+
+/// Over the file that says that there is no network. It is a mount, so that it stays with neither the sandbox nor its
+/// network. Where a sandbox has made something else of the file, that is what it has.
+fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result<()> {
+    std::fs::write("resolv.conf", content)?;
+    std::os::unix::fs::chown("resolv.conf", Some(launch.id_base), Some(launch.id_base))?;
+    std::fs::set_permissions("resolv.conf", std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    let Ok(target) = below(root, "etc/resolv.conf") else { return Ok(()) };
+    if !FileType::from_raw_mode(fstat(&target)?.st_mode).is_file() {
+        return Ok(());
+    }
+    let mount = tree(CWD, Path::new("resolv.conf"), MOUNT_RDONLY | MOUNT_NODEV | MOUNT_NOSUID | MOUNT_NOEXEC, None)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(&mount, "", &target, "", flags)?)
 }
 
 /// What this kernel does not have need not be hidden.

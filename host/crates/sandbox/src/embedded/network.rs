@@ -5,6 +5,7 @@
 //! takes the interface with it, so that a sandbox has the whole of it or no network at all. The functions block.
 //! A sandbox with the network `none` is never given to this module.
 
+mod listing;
 mod rules;
 
 use std::collections::HashSet;
@@ -13,13 +14,15 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ipnet::Ipv4Net;
 use monstrum_types::special_purpose::is_public;
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use serde::Deserialize;
 
+use self::listing::{Interface, Route, parse};
 use super::programs::{self, ProgramError};
 use crate::SandboxError;
 
@@ -36,6 +39,11 @@ const INSIDE: &str = "eth0";
 
 /// Held while addresses are given out, by every instance on this machine.
 const LOCK: &str = "/run/monstrum-sandbox-network.lock";
+
+/// How long an interface may take to come up, which is a second at most unless the machine is overwhelmed.
+const UP_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked at.
+const UP_POLL: Duration = Duration::from_millis(5);
 
 /// What an operator may set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +67,8 @@ pub struct FullNetwork {
     settings: Settings,
     ip: PathBuf,
     nft: PathBuf,
+    /// Whether there are rules that it has loaded.
+    is_loaded: AtomicBool,
 }
 
 /// The interface of one sandbox on the host. It goes with the sandbox's namespace, too.
@@ -92,7 +102,13 @@ impl FullNetwork {
             programs::find(name).ok_or_else(|| SandboxError::Unsupported(missing()))
         };
         let (ip, nft) = (find("ip", "iproute2")?, find("nft", "nftables")?);
-        Ok(FullNetwork { tag: tag.to_owned(), settings: Settings { range, ..settings }, ip, nft })
+        Ok(FullNetwork {
+            tag: tag.to_owned(),
+            settings: Settings { range, ..settings },
+            ip,
+            nft,
+            is_loaded: AtomicBool::new(false),
+        })
     }
 
     /// The file /etc/resolv.conf of a sandbox with this network.
@@ -175,7 +191,26 @@ impl FullNetwork {
             write_setting(&format!("/proc/sys/net/ipv4/conf/{name}/{setting}"), value)?;
         }
         inside(netns, || self.make_inside(link, gateway))?;
-        self.run_ip(&format!("address add {gateway}/30 dev {name}\nlink set {name} up\n"))
+        self.run_ip(&format!("address add {gateway}/30 dev {name}\nlink set {name} up\n"))?;
+        self.await_up(name)?;
+        inside(netns, || self.await_up(INSIDE))
+    }
+
+    /// The kernel uses an interface some time after it was set up, each end by itself, and drops what is sent before.
+    fn await_up(&self, name: &str) -> Result<(), NetworkError> {
+        let started = Instant::now();
+        loop {
+            let mut show = programs::command(&self.ip);
+            show.args(["-j", "link", "show", "dev", name]);
+            let found: Vec<Interface> = parse(&programs::run(show, "")?)?;
+            if found.iter().any(|interface| interface.operstate == "UP") {
+                return Ok(());
+            }
+            if started.elapsed() > UP_MAX {
+                return Err(NetworkError::Down { interface: name.to_owned() });
+            }
+            std::thread::sleep(UP_POLL);
+        }
     }
 
     fn make_inside(&self, link: &Link, gateway: Ipv4Addr) -> Result<(), NetworkError> {
@@ -192,6 +227,7 @@ impl FullNetwork {
     }
 
     fn load_rules(&self) -> Result<(), NetworkError> {
+        self.is_loaded.store(true, Ordering::Relaxed);
         self.run_nft(&rules::of_host(&self.tag, &self.prefix(), self.settings.range))
     }
 
@@ -279,6 +315,17 @@ impl FullNetwork {
     }
 }
 
+impl Drop for FullNetwork {
+    /// A server that ends in order leaves nothing; what another one leaves still guards what it has left.
+    fn drop(&mut self) {
+        if self.is_loaded.load(Ordering::Relaxed)
+            && let Err(error) = self.clear()
+        {
+            tracing::error!(%error, "the rules for networks of sandboxes were not removed");
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 enum NetworkError {
     #[error(transparent)]
@@ -299,37 +346,12 @@ enum NetworkError {
         #[source]
         source: serde_json::Error,
     },
+    #[error("the interface `{interface}` does not come up")]
+    Down { interface: String },
     #[error("no free address in {range}")]
     Full { range: Ipv4Net },
     #[error("{net} of the host overlaps with {range}")]
     Overlap { range: Ipv4Net, net: Ipv4Net },
-}
-
-#[derive(Deserialize)]
-struct Interface {
-    #[serde(default)]
-    ifname: String,
-    #[serde(default)]
-    addr_info: Vec<AddressInfo>,
-}
-
-#[derive(Deserialize)]
-struct AddressInfo {
-    local: Ipv4Addr,
-}
-
-#[derive(Deserialize)]
-struct Route {
-    #[serde(default)]
-    dst: String,
-    #[serde(default)]
-    dev: String,
-}
-
-fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, NetworkError> {
-    // It writes nothing at all where there is nothing to list.
-    let text = if text.trim().is_empty() { "[]" } else { text };
-    serde_json::from_str(text).map_err(|source| NetworkError::Answer { source })
 }
 
 /// The address of a number in a network.

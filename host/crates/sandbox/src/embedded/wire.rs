@@ -31,6 +31,8 @@ pub struct Launch {
     pub template: PathBuf,
     /// What is seen at /usr, where the template does not have it.
     pub usr: Option<PathBuf>,
+    /// What /etc/resolv.conf says, where it has a network.
+    pub resolv_conf: Option<String>,
     /// An empty folder, over which the mounts are made where nobody else sees them.
     pub stage: PathBuf,
     /// The first of 65,536 ids.

@@ -5,8 +5,10 @@ mod world;
 
 use std::os::fd::AsFd;
 
-use monstrum_sandbox::SandboxError;
 use monstrum_sandbox::embedded::network::{FullNetwork, Settings};
+use monstrum_sandbox::{
+    Embedded, EmbeddedOptions, ExecRequest, Network, SandboxError, SandboxName, SandboxProvider, Spec,
+};
 use world::{Namespace, World};
 
 const TAG: &str = "1a2b3c4d";
@@ -18,9 +20,10 @@ fn network() -> FullNetwork {
 #[test]
 fn public_addresses_are_reached_and_no_others() {
     let world = World::new();
+    let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
-    let link = world.host.within(|| network().attach(sandbox.file().as_fd())).expect("it is set up");
-    let neighbour = world.host.within(|| network().attach(other.file().as_fd())).expect("it is set up");
+    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    let neighbour = world.host.within(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert_ne!(link.address, neighbour.address);
     let _listener = other.listen();
 
@@ -45,9 +48,10 @@ fn public_addresses_are_reached_and_no_others() {
 #[test]
 fn a_made_up_source_goes_nowhere() {
     let world = World::new();
+    let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
-    let link = world.host.within(|| network().attach(sandbox.file().as_fd())).expect("it is set up");
-    let neighbour = world.host.within(|| network().attach(other.file().as_fd())).expect("it is set up");
+    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    let neighbour = world.host.within(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches_from(&link.address.to_string(), World::PUBLIC[0]));
     // The rules inside would hold it back already; the host must not rely on them.
     sandbox.run(&["nft", "flush", "ruleset"]);
@@ -77,8 +81,9 @@ fn rules_inside_hold_while_the_hosts_are_gone() {
 #[test]
 fn a_translation_on_the_host_opens_nothing() {
     let world = World::new();
+    let network = network();
     let sandbox = Namespace::new();
-    world.host.within(|| network().attach(sandbox.file().as_fd())).expect("it is set up");
+    world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches(World::PUBLIC[1]));
     let rule = format!(
         "table ip other {{ chain c {{ type nat hook prerouting priority dstnat; ip daddr {} dnat to 10.1.2.3; ip daddr {} redirect; }}; }}",
@@ -94,9 +99,10 @@ fn a_translation_on_the_host_opens_nothing() {
 #[test]
 fn connections_of_one_sandbox_are_limited() {
     let world = World::new();
+    let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
     for namespace in [&sandbox, &other] {
-        world.host.within(|| network().attach(namespace.file().as_fd())).expect("it is set up");
+        world.host.within(|| network.attach(namespace.file().as_fd())).expect("it is set up");
     }
     // Each of another port, which is what the host has to remember.
     assert_eq!(world.arrivals(&sandbox, 1500), 1024);
@@ -106,8 +112,9 @@ fn connections_of_one_sandbox_are_limited() {
 #[test]
 fn there_is_no_ipv6() {
     let world = World::new();
+    let network = network();
     let sandbox = Namespace::new();
-    let link = world.host.within(|| network().attach(sandbox.file().as_fd())).expect("it is set up");
+    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     assert_eq!(sandbox.within(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default()), "");
     let of_host = world.host.within(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
     assert!(!of_host.contains(&link.interface), "the host's side has an address that the sandbox could guess");
@@ -116,11 +123,71 @@ fn there_is_no_ipv6() {
 #[test]
 fn the_network_none_stays_untouched() {
     let world = World::new();
+    let network = network();
     let (sandbox, none) = (Namespace::new(), Namespace::new());
     let before = none.within(World::looks);
-    world.host.within(|| network().attach(sandbox.file().as_fd())).expect("it is set up");
+    world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     assert_eq!(none.within(World::looks), before);
     assert!(!none.reaches(World::PUBLIC[0]));
+}
+
+/// Which of these addresses a sandbox of the provider reaches.
+async fn reached(provider: &Embedded, name: &SandboxName, addresses: &[&str]) -> String {
+    let tries = addresses.iter().map(|address| {
+        format!("(timeout 1 bash -c ': </dev/tcp/{address}/80' 2>/dev/null && echo -n '{address} ') & ")
+    });
+    let command = tries.collect::<String>() + "wait";
+    let output = provider.exec(name, ExecRequest::new(command), None).await.expect("it is run");
+    let mut reached: Vec<&str> = output.stdout.text.split_whitespace().collect();
+    reached.sort_unstable();
+    reached.join(" ")
+}
+
+#[test]
+fn a_sandbox_has_the_network_that_was_asked_for() {
+    let (world, folder) = (World::new(), tempfile::tempdir().expect("a temporary folder can be made"));
+    let mut options = EmbeddedOptions::new(folder.path());
+    options.program = Some(env!("CARGO_BIN_EXE_sandbox-init").into());
+    let work = async {
+        let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
+        let names = ["1", "2"].map(|id| SandboxName::new("00000000-0000-7000-8000-000000000000", id));
+        let [full, none] = &names;
+        for (name, network) in [(full, Network::Full), (none, Network::None)] {
+            provider.ensure_running(name, Spec { network, ..Spec::default() }).await.expect("it runs");
+        }
+        let addresses = [&World::PUBLIC[..], &World::SPECIAL, &[World::HOST, "198.19.0.1", "127.0.0.1"]].concat();
+        let mut public = World::PUBLIC;
+        public.sort_unstable();
+        assert_eq!(reached(&provider, full, &addresses).await, public.join(" "));
+        assert_eq!(reached(&provider, none, &addresses).await, "");
+        // It is root inside, and has no power over its network all the same.
+        for command in [
+            "nft flush ruleset",
+            "ip link set eth0 down",
+            "ip address add 10.9.9.9 dev eth0",
+            "ip route add 10.1.2.3 via 198.19.0.1",
+            "echo x >/etc/resolv.conf",
+            "python3 -c 'import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)'",
+        ] {
+            let output = provider.exec(full, ExecRequest::new(command), None).await.expect("it is run");
+            assert_ne!(output.exit_code, 0, "{command}");
+        }
+        for (network, resolvers) in [(Network::Full, "2\n"), (Network::None, "0\n")] {
+            provider.stop(full).await.expect("it is stopped");
+            provider.ensure_running(full, Spec { network, ..Spec::default() }).await.expect("it runs again");
+            let count = ExecRequest::new("grep -c ^nameserver /etc/resolv.conf");
+            assert_eq!(provider.exec(full, count, None).await.expect("it is run").stdout.text, resolvers);
+        }
+        assert_eq!(reached(&provider, full, &addresses).await, "");
+        for name in &names {
+            provider.delete(name).await.expect("it is deleted");
+        }
+    };
+    world.host.within(|| {
+        // Its threads are made here, and so they and what they start belong to this namespace.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("a runtime").block_on(work);
+    });
 }
 
 #[test]
@@ -145,6 +212,8 @@ fn what_is_left_is_found_and_removed() {
         assert_ne!(again.address, kept.address, "the other instance's address was given out");
     });
     assert!(first.reaches(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]) && !second.reaches(World::PUBLIC[0]));
+    world.host.within(|| drop(network));
+    assert!(!first.reaches(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]), "each removes its own");
 }
 
 #[test]
@@ -176,9 +245,10 @@ fn a_failure_leaves_no_interface() {
 #[test]
 fn a_range_that_the_host_uses_is_refused() {
     let world = World::new();
+    let network = network();
     let sandbox = Namespace::new();
     world.host.run(&["ip", "route", "add", "198.19.7.0/24", "dev", "up0"]);
-    let error = world.host.within(|| network().attach(sandbox.file().as_fd())).expect_err("it overlaps");
+    let error = world.host.within(|| network.attach(sandbox.file().as_fd())).expect_err("it overlaps");
     assert_eq!(
         error.to_string(),
         "the network range 198.19.0.0/16 of sandboxes is used by a network of the host; set another one"

@@ -82,6 +82,7 @@ pub fn build_template(
 }
 
 fn built(dir: &Path, options: &BuildOptions, progress: &mut dyn FnMut(&str)) -> Result<Template, TemplateError> {
+    let source = Source::of(Path::new("/"), options)?;
     let tool = |name: &str| {
         let missing = || TemplateError::Host(format!("`{name}` is missing; install it with `apt-get install {name}`"));
         programs::find(name).ok_or_else(missing)
@@ -96,7 +97,6 @@ fn built(dir: &Path, options: &BuildOptions, progress: &mut dyn FnMut(&str)) -> 
     copy::remove(&partial)?;
     copy::folder_with_mode(&partial, 0o700)?;
 
-    let source = Source::of(Path::new("/"), options)?;
     let root = partial.join("root");
     progress(&format!("Installing {} from {}", source.suite, source.mirror));
     bootstrap(&unshare, &debootstrap, &source, &root, options, progress)?;

@@ -1,0 +1,45 @@
+//! `monstrum sandbox`: what this machine can enforce, and a system for sandboxes.
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::cli::{parsed, told};
+use crate::world::text;
+
+/// Without a server, and without a data folder: nothing is made by looking.
+#[tokio::test]
+async fn the_doctor_looks_at_this_machine() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let (code, report) = parsed(&server, &["sandbox", "doctor"]).await?;
+    let checks = report["checks"].as_array().context("a report has checks")?;
+    let is_missing = |check: &Value| check["status"] == "missing";
+    assert_eq!(report["ready"], json!(!checks.iter().any(is_missing)), "{report}");
+    assert_eq!(code, Some(i32::from(report["ready"] == json!(false))));
+    for check in checks {
+        let is_fine = check["status"] == "ok";
+        assert!(!text(&check["name"]).is_empty() && !text(&check["detail"]).is_empty(), "{check}");
+        assert_eq!(text(&check["remedy"]).is_empty(), is_fine, "{check}");
+    }
+    let said = told(&server, &["sandbox", "doctor"]).await?;
+    let verdict =
+        if code == Some(0) { "sandboxes can run here\n[exit 0]" } else { "sandboxes cannot run here\n[exit 1]" };
+    assert!(said.ends_with(verdict) && said.contains(": kernel: Linux "), "{said}");
+    assert!(!server.data_dir().exists(), "it changes nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let build = ["sandbox", "template", "build", "--mirror=https://mirror.example/debian", "--suite=../bookworm"];
+    assert_eq!(
+        told(&server, &build).await?,
+        "[stderr]\n\
+         error: `../bookworm` of `https://mirror.example/debian` is no release of packages\n\
+         hint: `monstrum sandbox template build --help` says what it takes\n\
+         [exit 1]"
+    );
+    assert!(!server.data_dir().exists());
+    Ok(())
+}
