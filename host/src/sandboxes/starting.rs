@@ -58,11 +58,17 @@ impl Sandboxes {
 
     /// Has a sandbox run of which the provider says that it does not, whatever its row says.
     pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
-        let Some(row) = self.store.sandbox(row.workspace_id, row.id).await? else { return Err(taken_away().into()) };
-        if row.status == SandboxStatus::Running && !row.is_claimed(self.clock.now()) {
+        let sought = Sought::Row { workspace: row.workspace_id, id: row.id };
+        if let Some(row) = self.store.sandbox(row.workspace_id, row.id).await?
+            && row.status == SandboxStatus::Running
+            && !row.is_claimed(self.clock.now())
+        {
             self.start(row, false).await?;
         }
-        Ok(())
+        match self.enter(sought).await {
+            Err(Fault::NotFound) => Err(taken_away().into()),
+            entered => entered.map(drop),
+        }
     }
 
     async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, Fault> {
@@ -158,14 +164,18 @@ impl Sandboxes {
         }
     }
 
-    /// In use from here on, unless it was stopped in this moment.
+    /// In use from here on, unless it was stopped or deleted in this moment. The row is looked at once more: whoever deletes
+    /// the sandbox from then on finds this use and cuts it off, so that it never comes to one of the same name.
     async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
-        if now.since_ms(row.last_active_at) >= TOUCH_MS && !self.store.touch_sandbox(row.id, now).await? {
-            return Ok(Step::Again);
-        }
-        Ok(Step::Entered(Box::new(row), activity))
+        let still_runs = if now.since_ms(row.last_active_at) >= TOUCH_MS {
+            self.store.touch_sandbox(row.id, now).await?
+        } else {
+            let again = self.store.sandbox(row.workspace_id, row.id).await?;
+            again.is_some_and(|row| row.status == SandboxStatus::Running)
+        };
+        Ok(if still_runs { Step::Entered(Box::new(row), activity) } else { Step::Again })
     }
 
     fn new_row(&self, workspace: WorkspaceId, bot: BotId, of: &Conversation) -> Result<SandboxRow, Fault> {
