@@ -127,7 +127,7 @@ impl Machines {
         }
     }
 
-    fn stream(&self, content: Bytes) -> ByteStream {
+    fn stream(&self, content: &Bytes) -> ByteStream {
         let half = content.len() / 2;
         let mut pieces = vec![Ok(content.slice(..half)), Ok(content.slice(half..))];
         if self.breaks_off.load(Ordering::SeqCst) {
@@ -361,7 +361,7 @@ impl SandboxProvider for Machines {
                     None => Err(SandboxError::Invalid(format!("{path}: is no file"))),
                 }
             })?;
-            Ok((entry, self.stream(content)))
+            Ok((entry, self.stream(&content)))
         }
         .boxed()
     }
@@ -431,7 +431,7 @@ impl SandboxProvider for Machines {
                 let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
                 Ok(format!("PK of {}", inside.collect::<Vec<_>>().join(", ")))
             })?;
-            Ok(self.stream(content.into()))
+            Ok(self.stream(&content.into()))
         }
         .boxed()
     }

@@ -92,14 +92,13 @@ impl Machine<'_> {
         let data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
             let (stdout, stderr) = output::cut(&output, &kept);
-            let mut data = answer(&output, stdout, stderr, true);
+            let mut data = answer(&output, &stdout, &stderr, true);
             if let Kept::In(path) = kept {
                 data["outputFile"] = json!(path);
             }
             data
         } else {
-            let (stdout, stderr) = (output.stdout.text.clone(), output.stderr.text.clone());
-            answer(&output, stdout, stderr, output.is_truncated())
+            answer(&output, &output.stdout.text, &output.stderr.text, output.is_truncated())
         };
         let data = JsonText::from(&data);
         Ok(match output.termination {
@@ -251,7 +250,7 @@ pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
 }
 
-fn answer(output: &ExecOutput, stdout: String, stderr: String, truncated: bool) -> Value {
+fn answer(output: &ExecOutput, stdout: &str, stderr: &str, truncated: bool) -> Value {
     json!({
         "stdout": stdout,
         "stderr": stderr,

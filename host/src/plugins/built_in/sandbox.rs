@@ -58,7 +58,7 @@ fn manifest() -> Value {
         "type": "string", "minLength": 1, "maxLength": monstrum_sandbox::PATH_BYTES_MAX,
         "description": "Absolute and beneath /workspace, or relative to it",
     });
-    let of_path = json!({"type": "object", "properties": {"path": path.clone()}, "required": ["path"]});
+    let of_path = json!({"type": "object", "properties": {"path": path}, "required": ["path"]});
     json!({
         "name": SANDBOX,
         "version": env!("CARGO_PKG_VERSION"),
