@@ -5,6 +5,7 @@ mod deleting;
 mod idle;
 mod start;
 mod starting;
+mod storm;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

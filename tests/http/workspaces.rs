@@ -1,6 +1,6 @@
 //! `/api/workspaces`: the walls between tenants.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use insta::assert_snapshot;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -72,6 +72,66 @@ async fn a_workspace_is_made_renamed_and_deleted_when_it_is_empty() -> Result<()
     delete again: 404 "no such workspace"
     delete the first: 409 "the workspace `default` cannot be deleted"
     rename the first: 409 "root keys act in the workspace `default`; it keeps its name"
+    "#);
+    Ok(())
+}
+
+/// What a workspace's sandboxes may be is the operator's to say, and its place is named where it cannot be so.
+#[tokio::test]
+async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let mut answers = Answers::default();
+    let admin = workspace(&api, "acme").await?;
+    let (_, list) = api.get("/api/workspaces").await?;
+    let acme = list["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == "acme"));
+    let path = format!("/api/workspaces/{}", text(&acme.context("it was made")?["id"]));
+    let full = json!({ "sandbox": { "network": "full", "limits": { "memory_mib": 512 }, "idle_s": 60 } });
+    answers.add("by an admin of it", faults(admin.patch(&path, &full).await?));
+    let shown = |(status, body): (u16, Value)| (status, body["sandbox"].clone());
+    answers.add("by a root key", shown(api.patch(&path, &full).await?));
+    answers.add("shown", shown(api.get(&path).await?));
+    answers.add("name only", shown(api.patch(&path, &json!({ "name": "Acme" })).await?));
+    for sandbox in [
+        json!({ "idle_s": 4, "limits": { "cpu_millis": 1, "memory_mib": 0, "disk_mib": 1, "processes": 1 } }),
+        json!({ "idle_s": 86_401, "limits": { "tmp_mib": 0, "processes_per_exec": 70_000 } }),
+        json!({ "idle_s": -1 }),
+        json!({ "network": "host" }),
+        json!({ "limits": { "gpu": 1 } }),
+        json!({ "netwrok": "none" }),
+        json!([]),
+    ] {
+        let answer = api.patch(&path, &json!({ "sandbox": sandbox })).await?;
+        answers.add(&sandbox.to_string(), faults(answer));
+    }
+    answers.add("unchanged", shown(api.get(&path).await?));
+    answers.add("replaced whole", shown(api.patch(&path, &json!({ "sandbox": { "network": "none" } })).await?));
+    answers.add("null", shown(api.patch(&path, &json!({ "sandbox": null })).await?));
+    answers.add("when it is made", faults(api.post("/api/workspaces", &json!({ "name": "b", "sandbox": {} })).await?));
+    let (_, default) = api.get("/api/workspaces").await?;
+    let default = format!("/api/workspaces/{}", text(&default["items"][0]["id"]));
+    answers.add("of the first", shown(api.patch(&default, &json!({ "sandbox": { "idle_s": 5 } })).await?));
+    let audited = api.request(Method::GET, "/api/audit/changes?limit=1").send().await?.json::<Value>().await?;
+    let change = &audited["items"][0];
+    answers.add("audited", (200, json!([change["change"], change["before"]["sandbox"], change["after"]["sandbox"]])));
+    assert_snapshot!(answers, @r#"
+    by an admin of it: 403 "a root key is needed"
+    by a root key: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
+    shown: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
+    name only: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
+    {"idle_s":4,"limits":{"cpu_millis":1,"memory_mib":0,"disk_mib":1,"processes":1}}: 422 [{"path":"/sandbox/idle_s","message":"must be from 5 to 86400"},{"path":"/sandbox/limits/cpu_millis","message":"must be from 50 to 1024000"},{"path":"/sandbox/limits/memory_mib","message":"must be from 32 to 1048576"},{"path":"/sandbox/limits/disk_mib","message":"must be from 32 to 4194304"},{"path":"/sandbox/limits/processes","message":"must be from 16 to 65536"}]
+    {"idle_s":86401,"limits":{"tmp_mib":0,"processes_per_exec":70000}}: 422 [{"path":"/sandbox/idle_s","message":"must be from 5 to 86400"},{"path":"/sandbox/limits/tmp_mib","message":"must be from 1 to 1048576"},{"path":"/sandbox/limits/processes_per_exec","message":"must be from 16 to 65536"}]
+    {"idle_s":-1}: 422 [{"path":"/sandbox/idle_s","message":"invalid value: integer `-1`, expected u32 at line 1 column 23"}]
+    {"network":"host"}: 422 [{"path":"/sandbox/network","message":"unknown variant `host`, expected `none` or `full` at line 1 column 28"}]
+    {"limits":{"gpu":1}}: 422 [{"path":"/sandbox/limits/gpu","message":"unknown field `gpu`, expected one of `cpu_millis`, `memory_mib`, `disk_mib`, `tmp_mib`, `processes`, `processes_per_exec` at line 1 column 27"}]
+    {"netwrok":"none"}: 422 [{"path":"/sandbox/netwrok","message":"unknown field `netwrok`, expected one of `network`, `limits`, `idle_s` at line 1 column 21"}]
+    []: 422 [{"path":"/sandbox","message":"invalid length 0, expected struct WorkspaceSandbox with 3 elements at line 1 column 13"}]
+    unchanged: 200 {"network":"full","limits":{"memory_mib":512},"idle_s":60}
+    replaced whole: 200 {"network":"none"}
+    null: 200
+    when it is made: 422 [{"path":"/sandbox","message":"unknown field `sandbox`, expected `name` at line 1 column 21"}]
+    of the first: 200 {"idle_s":5}
+    audited: 200 ["workspace.update",null,{"idle_s":5}]
     "#);
     Ok(())
 }

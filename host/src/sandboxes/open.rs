@@ -125,6 +125,6 @@ impl Open {
     }
 }
 
-fn taken_away() -> SandboxError {
+pub(super) fn taken_away() -> SandboxError {
     SandboxError::NotFound("the sandbox was stopped or deleted while it was in use".to_owned())
 }

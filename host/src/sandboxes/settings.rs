@@ -14,7 +14,7 @@ use crate::config::{
 
 /// What the sandboxes of a workspace may be. What is absent is as the server gives it to all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 #[schema(as = WorkspaceSandbox)]
 pub struct WorkspaceSandbox {
     /// `none`, or `full` for public addresses.
@@ -31,7 +31,7 @@ pub struct WorkspaceSandbox {
 
 /// What one sandbox may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct SandboxLimits {
     /// Thousandths of a processor.
     #[serde(skip_serializing_if = "Option::is_none")]

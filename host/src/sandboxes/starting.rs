@@ -10,6 +10,7 @@ use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
+use super::open::taken_away;
 use super::settings::word;
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, name, operation, within};
 
@@ -32,7 +33,7 @@ enum Sought {
 
 /// What one look has come to.
 enum Step {
-    Entered(SandboxRow, Activity),
+    Entered(Box<SandboxRow>, Activity),
     /// The row has moved on.
     Again,
     /// Somebody else is at work on it.
@@ -57,7 +58,7 @@ impl Sandboxes {
 
     /// Has a sandbox run of which the provider says that it does not, whatever its row says.
     pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
-        let Some(row) = self.store.sandbox(row.workspace_id, row.id).await? else { return Err(Fault::NotFound) };
+        let Some(row) = self.store.sandbox(row.workspace_id, row.id).await? else { return Err(taken_away().into()) };
         if row.status == SandboxStatus::Running && !row.is_claimed(self.clock.now()) {
             self.start(row, false).await?;
         }
@@ -70,7 +71,7 @@ impl Sandboxes {
             let mut moved = pin!(self.moved.notified());
             moved.as_mut().enable();
             match self.step(&sought).await? {
-                Step::Entered(row, activity) => return Ok(Open::new(Arc::clone(self), row, activity)),
+                Step::Entered(row, activity) => return Ok(Open::new(Arc::clone(self), *row, activity)),
                 _ if Instant::now() >= until => {
                     let words = "others start, stop or delete this sandbox at present; try again";
                     return Err(Fault::Unavailable(words.to_owned()));
@@ -164,7 +165,7 @@ impl Sandboxes {
         if now.since_ms(row.last_active_at) >= TOUCH_MS && !self.store.touch_sandbox(row.id, now).await? {
             return Ok(Step::Again);
         }
-        Ok(Step::Entered(row, activity))
+        Ok(Step::Entered(Box::new(row), activity))
     }
 
     fn new_row(&self, workspace: WorkspaceId, bot: BotId, of: &Conversation) -> Result<SandboxRow, Fault> {

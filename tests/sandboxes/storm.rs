@@ -1,0 +1,126 @@
+//! Everything at once, at two hosts: in the end the rows and the provider say the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use monstrum_host::sandboxes::{Fault, Sandboxes};
+use monstrum_sandbox::SandboxError;
+use support::Asked;
+
+use super::{Hosts, on_both};
+
+on_both! {
+    of_calls_sweeps_and_deletions_nothing_is_left_over,
+    of_hosts_that_die_nothing_is_left_over,
+}
+
+/// Numbers that are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+const CHATS: [&str; 3] = ["a", "b", "c"];
+
+/// What one caller does.
+async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()> {
+    let chat = CHATS[usize::try_from(dice.roll(3))?];
+    let done = match dice.roll(10) {
+        0 => host.delete_conversation(hosts.workspace, None, "app", chat).await.map(drop),
+        1 => host.delete_due().await.map_err(Fault::from),
+        2 => {
+            hosts.after(Duration::from_secs(300));
+            host.sweep().await.map_err(Fault::from)
+        }
+        3 => {
+            hosts.double.crash(&hosts.name(chat));
+            Ok(())
+        }
+        4 => host.note_uses().await.map_err(Fault::from),
+        5 => {
+            // A caller that goes away.
+            let call = hosts.exec(host, chat, "echo hello");
+            drop(tokio::time::timeout(Duration::from_micros(dice.roll(3000)), call).await);
+            Ok(())
+        }
+        _ => match hosts.exec(host, chat, "echo hello").await {
+            Ok(output) if output.stdout.text == "hello\n" => Ok(()),
+            Ok(output) => bail!("{output:?}"),
+            // Somebody has stopped or deleted it under the command.
+            Err(Fault::Provider(SandboxError::NotFound(_) | SandboxError::Conflict(_))) => Ok(()),
+            Err(fault) => Err(fault),
+        },
+    };
+    Ok(done?)
+}
+
+async fn of_calls_sweeps_and_deletions_nothing_is_left_over(hosts: Hosts) -> Result<()> {
+    let (one, two) = (hosts.another("node-1", true).await?, hosts.another("node-2", true).await?);
+    let caller = |number: u64| {
+        let host = if number.is_multiple_of(2) { &one } else { &two };
+        let hosts = &hosts;
+        async move {
+            let mut dice = Dice(number);
+            for _ in 0..15 {
+                act(hosts, host, &mut dice).await?;
+            }
+            anyhow::Ok(())
+        }
+    };
+    futures::future::try_join_all((0..12).map(caller)).await?;
+    in_order(&hosts, &one).await?;
+    assert!(hosts.double.asked(Asked::Delete) > 0 && hosts.double.asked(Asked::Stop) > 0, "little has happened");
+    Ok(())
+}
+
+/// What the provider has has a row, and nothing runs that nobody uses, once what is due is done and what was claimed by
+/// callers that went away is over.
+async fn in_order(hosts: &Hosts, host: &Arc<Sandboxes>) -> Result<()> {
+    host.note_uses().await?;
+    hosts.after(Duration::from_secs(400));
+    host.delete_due().await?;
+    host.sweep().await?;
+    let rows = hosts.rows().await?;
+    ensure!(rows.lines().all(|line| line.ends_with(" stopped")), "{rows:?}");
+    let mut names: Vec<_> = rows.lines().map(|line| hosts.name(&line[..1]).to_string()).collect();
+    names.sort();
+    let states = hosts.double.states();
+    ensure!(states.iter().all(|(name, state)| *state == "stopped" && names.contains(name)), "{rows:?}, {states:?}");
+    Ok(())
+}
+
+/// A host that ends at any moment, in the midst of whatever it does, and another start on its data folder.
+async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
+    let hosts = Arc::new(hosts);
+    for round in 0..12 {
+        let living = Arc::clone(&hosts);
+        tokio::task::spawn_blocking(move || live(&living, round)).await??;
+        let next = hosts.another("node-1", false).await?;
+        next.reconcile().await?;
+        in_order(&hosts, &next).await?;
+    }
+    Ok(())
+}
+
+/// A host on threads of its own, with which everything ends that it has begun.
+fn live(hosts: &Hosts, round: u64) -> Result<()> {
+    let own = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let life = async {
+        let host = hosts.another("node-1", false).await?;
+        host.reconcile().await?;
+        let mut dice = Dice(round);
+        for _ in 0..30 {
+            act(hosts, &host, &mut dice).await?;
+        }
+        anyhow::Ok(())
+    };
+    let lived = own.block_on(async { tokio::time::timeout(Duration::from_millis(10 + round * 10), life).await });
+    own.shutdown_timeout(Duration::from_secs(5));
+    // One that was done before its time is as good.
+    lived.unwrap_or(Ok(()))
+}
