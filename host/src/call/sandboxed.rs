@@ -38,6 +38,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 const OUTPUTS: &str = ".monstrum/output";
 const OUTPUTS_MAX: usize = 20;
 
+/// What becomes of a command whose sandbox goes.
+const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; it may have done anything";
+
 /// How long a call may take: until its sandbox runs, and then as its command asks for.
 pub fn time_limit(permit: &Permit) -> Duration {
     START_MAX + timeout(permit) + MARGIN
@@ -103,8 +106,7 @@ impl Machine<'_> {
         let data = JsonText::from(&data);
         Ok(match output.termination {
             Termination::Lost | Termination::Cancelled => {
-                let message = "the sandbox was stopped or deleted while the command ran; it may have done anything";
-                CallOutcome::error(Code::Interrupted, message).with_data(data)
+                CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(data)
             }
             _ => CallOutcome::success(data),
         })
@@ -215,8 +217,8 @@ impl Machine<'_> {
             }
             Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
             // What ran in a sandbox that was taken away has run, for a while.
-            Fault::Provider(SandboxError::NotFound(message)) if is_command => {
-                CallOutcome::error(Code::Interrupted, message)
+            Fault::Provider(SandboxError::NotFound(_)) if is_command => {
+                CallOutcome::error(Code::Interrupted, TAKEN_AWAY)
             }
             Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
