@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use monstrum_host::config::SandboxSettings;
 use monstrum_host::sandboxes::{Conversation, Fault, Place, Sandboxes};
-use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxName, SandboxProvider};
+use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
 use support::{Postgres, SandboxDouble};
@@ -85,6 +85,14 @@ impl Hosts {
     /// The one host, with other settings.
     pub(crate) fn host_with(&self, settings: SandboxSettings) -> Arc<Sandboxes> {
         self.host_of(NODE, false, self.store.clone(), settings)
+    }
+
+    /// The one host, which has no provider.
+    pub(crate) fn host_without(&self, why: &str) -> Arc<Sandboxes> {
+        let place = Place { node: NODE.to_owned(), is_shared: false };
+        let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
+        let why = SandboxError::Unavailable(why.to_owned());
+        Sandboxes::new(Err(why), place, store, clock, SandboxSettings::default())
     }
 
     /// A further process on the same database.

@@ -6,6 +6,7 @@ use anyhow::Result;
 use monstrum_sandbox::SandboxError;
 use monstrum_store::SandboxStatus;
 use support::Asked;
+use tokio_util::sync::CancellationToken;
 
 use super::{Hosts, NOW, bot_in, conversation, on_both, words};
 
@@ -20,6 +21,8 @@ on_both! {
     an_app_takes_its_sandboxes_along,
     a_bot_takes_its_sandboxes_along,
     of_two_hosts_one_deletes,
+    it_is_done_in_the_background,
+    without_a_provider_deletions_wait,
 }
 
 async fn what_is_deleted_is_gone_and_made_anew_by_the_next_call(hosts: Hosts) -> Result<()> {
@@ -195,6 +198,39 @@ async fn of_two_hosts_one_deletes(hosts: Hosts) -> Result<()> {
     at_one?;
     at_two?;
     assert_eq!((hosts.rows().await?.as_str(), hosts.double.asked(Asked::Delete)), ("", 5));
-    hosts.after(Duration::from_secs(1));
+    Ok(())
+}
+
+async fn it_is_done_in_the_background(hosts: Hosts) -> Result<()> {
+    let (host, stop) = (hosts.host(), CancellationToken::new());
+    let following = tokio::spawn(host.clone().follow_deletions(stop.clone()));
+    hosts.exec(&host, "a", "true").await?;
+    hosts.exec(&host, "b", "true").await?;
+    host.delete_conversation(hosts.workspace, None, "app", "a").await?;
+    hosts.double.reached(Asked::Delete, 1).await;
+    hosts.store.delete_bot(hosts.workspace, hosts.bot).await?;
+    host.deletions_are_due();
+    hosts.double.reached(Asked::Delete, 2).await;
+    stop.cancel();
+    following.await?;
+    assert_eq!((hosts.rows().await?.as_str(), hosts.double.states().len()), ("", 0));
+    Ok(())
+}
+
+async fn without_a_provider_deletions_wait(hosts: Hosts) -> Result<()> {
+    hosts.exec(&hosts.host(), "chat", "true").await?;
+    let without = hosts.host_without("it needs root");
+    assert_eq!(words(hosts.exec(&without, "chat", "true").await), "unavailable: it needs root");
+    let row = without.find(hosts.workspace, Some(hosts.bot), "app", "chat").await?.expect("it was made");
+    without.reconcile().await?;
+    hosts.after(Duration::from_secs(3600));
+    without.sweep().await?;
+    assert_eq!(hosts.rows().await?, "chat running", "nothing is known of it");
+    without.delete(hosts.workspace, Some(hosts.bot), row.id).await?;
+    without.delete_due().await?;
+    without.shut_down(Duration::from_secs(10)).await;
+    assert_eq!(hosts.rows().await?, "chat deleting");
+    hosts.host().delete_due().await?;
+    assert_eq!((hosts.rows().await?.as_str(), hosts.at_provider("chat")), ("", "absent"));
     Ok(())
 }

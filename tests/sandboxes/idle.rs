@@ -7,6 +7,7 @@ use monstrum_sandbox::{Network, SandboxError};
 use monstrum_store::SandboxStatus;
 use serde_json::{Value, json};
 use support::Asked;
+use tokio_util::sync::CancellationToken;
 
 use super::{Hosts, NOW, conversation, on_both, words};
 
@@ -25,6 +26,7 @@ on_both! {
     what_a_dead_host_left_half_done_is_stopped,
     a_network_that_was_taken_away_is_cut_off,
     a_call_does_not_get_a_network_that_was_taken_away,
+    it_is_done_in_the_background,
 }
 
 async fn settings(hosts: &Hosts, sandbox: Value) -> Result<()> {
@@ -218,6 +220,28 @@ async fn a_call_does_not_get_a_network_that_was_taken_away(hosts: Hosts) -> Resu
     // What cannot be read permits nothing.
     settings(&hosts, json!({ "network": "everything" })).await?;
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "the database cannot be used");
+    assert_eq!(hosts.rows().await?, "chat stopped");
+    Ok(())
+}
+
+async fn it_is_done_in_the_background(hosts: Hosts) -> Result<()> {
+    let (host, stop) = (hosts.host(), CancellationToken::new());
+    let following = [
+        tokio::spawn(host.clone().follow_idle(stop.clone())),
+        tokio::spawn(host.clone().follow_uses(stop.clone())),
+        tokio::spawn(host.clone().follow_start(stop.clone())),
+    ];
+    settings(&hosts, json!({ "network": "full" })).await?;
+    let call = hosts.spawn_exec(&host, "chat", "wait");
+    hosts.double.running_execs(1).await;
+    settings(&hosts, json!({ "network": "none" })).await?;
+    host.settings_have_changed();
+    assert_eq!(words(call.await?), "the sandbox was stopped or deleted while it was in use");
+    hosts.double.reached(Asked::Stop, 1).await;
+    stop.cancel();
+    for task in following {
+        task.await?;
+    }
     assert_eq!(hosts.rows().await?, "chat stopped");
     Ok(())
 }

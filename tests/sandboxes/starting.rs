@@ -1,6 +1,5 @@
 //! Made on first use, once, for one conversation of one bot.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -262,7 +261,7 @@ async fn a_caller_that_goes_away_leaves_it_whole(hosts: Hosts) -> Result<()> {
 }
 
 async fn a_sandbox_of_another_provider_is_not_this_ones(hosts: Hosts) -> Result<()> {
-    let host = Arc::clone(&hosts.host());
+    let host = hosts.host();
     hosts.insert("chat", |row| row.provider = "other".to_owned()).await?;
     let refused = words(hosts.exec(&host, "chat", "true").await);
     assert_eq!(refused, "unavailable: this sandbox is one of the provider `other`, and this server uses `double`");

@@ -58,7 +58,8 @@ async fn a_record_in_another_place_does_not_open() -> Result<()> {
             "another workspace",
             &[
                 "pragma foreign_keys = off",
-                "insert into workspaces values ('019a0000-0000-7000-8000-000000000001', 'w', 0, 0)",
+                "insert into workspaces (id, name, created_at, updated_at) \
+                 values ('019a0000-0000-7000-8000-000000000001', 'w', 0, 0)",
                 "update bots set workspace_id = '019a0000-0000-7000-8000-000000000001'",
                 "update bot_resources set workspace_id = '019a0000-0000-7000-8000-000000000001'",
                 "update roles set workspace_id = '019a0000-0000-7000-8000-000000000001'",
