@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use monstrum_sandbox::{
     ArchiveLimits, ByteStream, Capabilities, Chunk, Ensured, EntryKind, ExecOutput, ExecRequest, Feed, FileEntry,
-    Inspection, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State, Stream, Termination,
-    WORKSPACE,
+    Inspection, LIST_ENTRIES_MAX, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State,
+    Stream, Termination, WORKSPACE,
 };
 
 /// The provider. Its switches are the test's to turn.
@@ -333,6 +333,9 @@ impl SandboxProvider for Machines {
                 let below = format!("{path}/");
                 let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
                 let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+                if names.len() > LIST_ENTRIES_MAX {
+                    return Err(SandboxError::Exhausted(format!("{path}: has too many entries")));
+                }
                 names.into_iter().map(|name| machine.entry(&format!("{below}{name}"))).collect()
             })
         }

@@ -223,7 +223,11 @@ impl Machine<'_> {
             Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
-            Fault::Provider(SandboxError::Exhausted(message)) => CallOutcome::error(Code::Limit, message),
+            Fault::Provider(SandboxError::Exhausted(message)) => {
+                // A listing uses nothing up: there is too much to list.
+                let is_listing = self.permit.tool() == LIST_FILES;
+                CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
+            }
             Fault::Provider(SandboxError::Conflict(message) | SandboxError::Unsupported(message)) => {
                 CallOutcome::error(Code::Unavailable, message)
             }
