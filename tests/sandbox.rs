@@ -26,6 +26,9 @@ use support::{Api, Machines, Server};
 use crate::http::send;
 use crate::world::{eventually, text};
 
+/// Sandboxes that run at once, more than most tests need.
+pub(crate) const RUNNING_MAX: u32 = 5;
+
 /// A server in this process, whose sandboxes are ours, and a bot whose switch is on.
 pub(crate) struct Doors {
     pub(crate) api: Api,
@@ -51,6 +54,7 @@ impl Doors {
             watch_plugins: Some(false),
             // Shorter than some commands of the tests take: it is for plugins.
             max_timeout_s: Some(2.try_into()?),
+            sandbox_max: Some(RUNNING_MAX),
             ..ServeFlags::default()
         };
         let settings = Settings::resolve(flags, home.home())?;

@@ -90,12 +90,7 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
-        let mut limits = limits(self.ceilings, &call.job.plugin, binding.map(Arc::as_ref));
-        if call.is_of_the_sandbox() {
-            // The ceiling is one for plugins; a command has its own.
-            limits.timeout = sandboxed::time_limit(&permit);
-        }
-        let limits = call.within_time(limits);
+        let limits = call.limits(self.ceilings, &permit);
         let until = Instant::now() + limits.timeout;
         let nesting = match call.nesting(until) {
             Ok(nesting) => nesting,
@@ -200,6 +195,16 @@ impl PermittedCall<'_> {
     /// The bindings in which its ancestors have their places.
     fn held(&self) -> &[BindingId] {
         self.call.under.as_ref().map_or(&[], |lineage| &lineage.held)
+    }
+
+    /// What it may use.
+    fn limits(&self, ceilings: Ceilings, permit: &Permit) -> CallLimits {
+        let mut limits = limits(ceilings, &self.job.plugin, self.job.binding().map(Arc::as_ref));
+        if self.is_of_the_sandbox() {
+            // The ceiling is one for plugins; a command has its own.
+            limits.timeout = sandboxed::time_limit(permit);
+        }
+        self.within_time(limits)
     }
 
     /// What is left of `limits` before the call that made this one ends.

@@ -72,6 +72,7 @@ async fn every_command_helps() -> Result<()> {
         &["trust", "remove"],
         &["registry", "index"],
         &["sandbox", "list"],
+        &["sandbox", "show"],
         &["sandbox", "exec"],
         &["sandbox", "files"],
         &["sandbox", "delete"],

@@ -86,6 +86,9 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     let doors = doors().await?;
     doors.shell("save a.txt").await?;
     doors.machines.put("/workspace/large", vec![b'x'; (16 << 20) + 1]);
+    for number in 0..=10_000 {
+        doors.machines.put(&format!("/workspace/many/{number}"), "");
+    }
     let mut lines = Vec::new();
     for (what, tool, params) in [
         ("above", "read", json!({ "path": "../etc/passwd" })),
@@ -93,6 +96,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
         ("no path", "write", json!({ "path": "" })),
         ("nothing there", "read", json!({ "path": "none" })),
         ("a large file", "read", json!({ "path": "large" })),
+        ("a large folder", "list", json!({ "path": "many" })),
         ("a large content", "write", json!({ "path": "b", "bytes": (16 << 20) + 1 })),
         ("no command", "exec", json!({ "command": "" })),
         ("a long command", "exec", json!({ "command": "x".repeat(40_000) })),
@@ -116,6 +120,7 @@ async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
     no path: {"code":"invalid","message":"a path has 1 to 4096 bytes","sent":false}
     nothing there: {"code":"invalid","message":"/workspace/none: no such file or folder","sent":false}
     a large file: {"code":"too_large","message":"a file that is read whole may have 16777216 bytes at most","sent":false}
+    a large folder: {"code":"too_large","message":"/workspace/many: has too many entries","sent":false}
     a large content: {"code":"too_large","message":"a file may have 16777216 bytes at most","sent":false}
     no command: {"code":"invalid","message":"Invalid parameters: /command: \"\" is shorter than 1 character","sent":false}
     a long command: {"code":"invalid","message":"the command may have 32768 bytes at most","sent":false}

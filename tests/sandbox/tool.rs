@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::sandbox::{Doors, shown};
+use crate::sandbox::{Doors, RUNNING_MAX, shown};
 use crate::world::text;
 
 const HIDDEN: [&str; 3] = ["sandbox_list_files", "sandbox_read_file", "sandbox_write_file"];
@@ -170,6 +170,39 @@ async fn turning_the_switch_off_ends_what_runs() -> Result<()> {
     switched?;
     assert_snapshot!(shown(&answer?), @r#"{"message":"Permission denied: tool 'sandbox_shell' is not available to this bot","status":"permission_denied","code":"denied"}"#);
     doors.counted("the command is ended", &doors.machines.ended, 1).await
+}
+
+#[tokio::test]
+async fn a_sandbox_that_goes_takes_its_command_along() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("echo made").await?;
+    let sandbox = format!("/api/sandboxes/{}", text(&doors.sandbox().await?["id"]));
+    let deleted = async {
+        doors.counted("a command begins", &doors.machines.begun, 2).await?;
+        doors.api.delete(&sandbox).await
+    };
+    let (answer, deleted) = tokio::join!(doors.shell("hang"), deleted);
+    assert_eq!(deleted?.0, 202);
+    assert_snapshot!(shown(&answer?), @r#"{"message":"the sandbox was stopped or deleted while the command ran; it may have done anything","status":"error","code":"interrupted"}"#);
+    // The next command has a new one.
+    assert_eq!(doors.shell("echo again").await?["status"], "success");
+    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_without_room_says_that_it_is_busy() -> Result<()> {
+    let doors = Doors::open().await?;
+    let ask = async |chat: u32| {
+        let params = json!({ "command": "echo x" });
+        doors.call_as(&doors.bot, "sandbox_shell", &params, Some(Doors::chat(&format!("c{chat}"))), "en").await
+    };
+    for chat in 0..RUNNING_MAX {
+        assert_eq!(ask(chat).await?["status"], "success");
+    }
+    let refused = ask(RUNNING_MAX).await?;
+    assert_eq!((text(&refused["status"]), text(&refused["code"])), ("error", "busy"), "{refused}");
+    Ok(())
 }
 
 #[tokio::test]

@@ -11,8 +11,8 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use monstrum_sandbox::{
     ArchiveLimits, ByteStream, Capabilities, Chunk, Ensured, EntryKind, ExecOutput, ExecRequest, Feed, FileEntry,
-    Inspection, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State, Stream, Termination,
-    WORKSPACE,
+    Inspection, LIST_ENTRIES_MAX, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State,
+    Stream, Termination, WORKSPACE,
 };
 
 /// The provider. Its switches are the test's to turn.
@@ -127,7 +127,7 @@ impl Machines {
         }
     }
 
-    fn stream(&self, content: Bytes) -> ByteStream {
+    fn stream(&self, content: &Bytes) -> ByteStream {
         let half = content.len() / 2;
         let mut pieces = vec![Ok(content.slice(..half)), Ok(content.slice(half..))];
         if self.breaks_off.load(Ordering::SeqCst) {
@@ -333,6 +333,9 @@ impl SandboxProvider for Machines {
                 let below = format!("{path}/");
                 let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
                 let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+                if names.len() > LIST_ENTRIES_MAX {
+                    return Err(SandboxError::Exhausted(format!("{path}: has too many entries")));
+                }
                 names.into_iter().map(|name| machine.entry(&format!("{below}{name}"))).collect()
             })
         }
@@ -361,7 +364,7 @@ impl SandboxProvider for Machines {
                     None => Err(SandboxError::Invalid(format!("{path}: is no file"))),
                 }
             })?;
-            Ok((entry, self.stream(content)))
+            Ok((entry, self.stream(&content)))
         }
         .boxed()
     }
@@ -431,7 +434,7 @@ impl SandboxProvider for Machines {
                 let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
                 Ok(format!("PK of {}", inside.collect::<Vec<_>>().join(", ")))
             })?;
-            Ok(self.stream(content.into()))
+            Ok(self.stream(&content.into()))
         }
         .boxed()
     }

@@ -38,6 +38,9 @@ const MARGIN: Duration = Duration::from_secs(30);
 const OUTPUTS: &str = ".monstrum/output";
 const OUTPUTS_MAX: usize = 20;
 
+/// What becomes of a command whose sandbox goes.
+const TAKEN_AWAY: &str = "the sandbox was stopped or deleted while the command ran; it may have done anything";
+
 /// How long a call may take: until its sandbox runs, and then as its command asks for.
 pub fn time_limit(permit: &Permit) -> Duration {
     START_MAX + timeout(permit) + MARGIN
@@ -92,20 +95,18 @@ impl Machine<'_> {
         let data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
             let (stdout, stderr) = output::cut(&output, &kept);
-            let mut data = answer(&output, stdout, stderr, true);
+            let mut data = answer(&output, &stdout, &stderr, true);
             if let Kept::In(path) = kept {
                 data["outputFile"] = json!(path);
             }
             data
         } else {
-            let (stdout, stderr) = (output.stdout.text.clone(), output.stderr.text.clone());
-            answer(&output, stdout, stderr, output.is_truncated())
+            answer(&output, &output.stdout.text, &output.stderr.text, output.is_truncated())
         };
         let data = JsonText::from(&data);
         Ok(match output.termination {
             Termination::Lost | Termination::Cancelled => {
-                let message = "the sandbox was stopped or deleted while the command ran; it may have done anything";
-                CallOutcome::error(Code::Interrupted, message).with_data(data)
+                CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(data)
             }
             _ => CallOutcome::success(data),
         })
@@ -216,13 +217,17 @@ impl Machine<'_> {
             }
             Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
             // What ran in a sandbox that was taken away has run, for a while.
-            Fault::Provider(SandboxError::NotFound(message)) if is_command => {
-                CallOutcome::error(Code::Interrupted, message)
+            Fault::Provider(SandboxError::NotFound(_)) if is_command => {
+                CallOutcome::error(Code::Interrupted, TAKEN_AWAY)
             }
             Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
-            Fault::Provider(SandboxError::Exhausted(message)) => CallOutcome::error(Code::Limit, message),
+            Fault::Provider(SandboxError::Exhausted(message)) => {
+                // A listing uses nothing up: there is too much to list.
+                let is_listing = self.permit.tool() == LIST_FILES;
+                CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
+            }
             Fault::Provider(SandboxError::Conflict(message) | SandboxError::Unsupported(message)) => {
                 CallOutcome::error(Code::Unavailable, message)
             }
@@ -251,7 +256,7 @@ pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
 }
 
-fn answer(output: &ExecOutput, stdout: String, stderr: String, truncated: bool) -> Value {
+fn answer(output: &ExecOutput, stdout: &str, stderr: &str, truncated: bool) -> Value {
     json!({
         "stdout": stdout,
         "stderr": stderr,

@@ -18,6 +18,11 @@ Examples:
   monstrum sandbox list --status running --app shop
   monstrum sandbox list --json";
 
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox show 01998a3d-…
+  monstrum sandbox show 01998a3d-… --json";
+
 const EXEC_EXAMPLES: &str = "\
 Examples:
   monstrum sandbox exec 01998a3d-… 'ls -la'
@@ -55,6 +60,7 @@ pub(super) enum Sandbox {
 pub(super) enum OfServer {
     List(List),
     /// Show a sandbox
+    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         id: SandboxInstanceId,
     },

@@ -71,7 +71,7 @@ fn write(request: &Request) -> Result<Value, Error> {
 }
 
 fn told(ended: Result<Value, Failure>) -> Value {
-    ended.unwrap_or_else(|Failure { code, message, sent, .. }| {
-        json!({ "code": code.as_str(), "message": message, "sent": sent })
-    })
+    ended.unwrap_or_else(
+        |Failure { code, message, sent, .. }| json!({ "code": code.as_str(), "message": message, "sent": sent }),
+    )
 }

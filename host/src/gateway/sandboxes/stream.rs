@@ -48,7 +48,7 @@ impl Events {
             tokio::select! {
                 biased;
                 Some(piece) = self.pieces.recv() => {
-                    if let Some(event) = self.output(piece) {
+                    if let Some(event) = self.output(&piece) {
                         return Some(event);
                     }
                 }
@@ -60,7 +60,7 @@ impl Events {
         }
         // Everything that was written before the end of the call is there by now.
         while let Ok(piece) = self.pieces.try_recv() {
-            if let Some(event) = self.output(piece) {
+            if let Some(event) = self.output(&piece) {
                 return Some(event);
             }
         }
@@ -73,7 +73,7 @@ impl Events {
         self.ended.take()
     }
 
-    fn output(&mut self, piece: Chunk) -> Option<Event> {
+    fn output(&mut self, piece: &Chunk) -> Option<Event> {
         let text = self.text[index(piece.stream)].take(&piece.bytes);
         (!text.is_empty()).then(|| event(piece.stream, &text))
     }

@@ -58,7 +58,7 @@ fn manifest() -> Value {
         "type": "string", "minLength": 1, "maxLength": monstrum_sandbox::PATH_BYTES_MAX,
         "description": "Absolute and beneath /workspace, or relative to it",
     });
-    let of_path = json!({"type": "object", "properties": {"path": path.clone()}, "required": ["path"]});
+    let of_path = json!({"type": "object", "properties": {"path": path}, "required": ["path"]});
     json!({
         "name": SANDBOX,
         "version": env!("CARGO_PKG_VERSION"),
@@ -72,27 +72,7 @@ fn manifest() -> Value {
             "icon": "sandbox",
             "auth_flow": "none",
             "tools": [
-                {
-                    "name": SHELL,
-                    "description": SHELL_TEXT,
-                    "operation": "sandbox.exec",
-                    "input_schema": {
-                        "type": "object",
-                        "properties": {
-                            "command": {
-                                "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX,
-                                "description": "What bash is given",
-                            },
-                            "timeout": {
-                                "type": "integer", "minimum": 1,
-                                "maximum": monstrum_sandbox::EXEC_TIMEOUT_MAX.as_secs(),
-                                "default": monstrum_sandbox::EXEC_TIMEOUT_DEFAULT.as_secs(),
-                                "description": "Seconds after which the command and all that it has started are ended",
-                            },
-                        },
-                        "required": ["command"],
-                    },
-                },
+                shell(),
                 {
                     "name": LIST_FILES,
                     "description": "Lists a folder of the sandbox.",
@@ -122,6 +102,30 @@ fn manifest() -> Value {
             ],
         },
         "executor": {"capabilities": []},
+    })
+}
+
+fn shell() -> Value {
+    json!({
+        "name": SHELL,
+        "description": SHELL_TEXT,
+        "operation": "sandbox.exec",
+        "input_schema": {
+            "type": "object",
+            "properties": {
+                "command": {
+                    "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX,
+                    "description": "What bash is given",
+                },
+                "timeout": {
+                    "type": "integer", "minimum": 1,
+                    "maximum": monstrum_sandbox::EXEC_TIMEOUT_MAX.as_secs(),
+                    "default": monstrum_sandbox::EXEC_TIMEOUT_DEFAULT.as_secs(),
+                    "description": "Seconds after which the command and all that it has started are ended",
+                },
+            },
+            "required": ["command"],
+        },
     })
 }
 

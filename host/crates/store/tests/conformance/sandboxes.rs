@@ -1,6 +1,6 @@
 //! Sandboxes: who works on which, and which are to go.
 
-use monstrum_store::{BotRow, Page, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError};
+use monstrum_store::{BotRow, Page, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError};
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::json;
 
@@ -71,9 +71,19 @@ pub(crate) async fn sandboxes_come_and_go(store: &Store) {
     let second = store.sandboxes(workspace, None, &Page { limit: 2, cursor: first.next_cursor }).await.unwrap();
     assert_eq!((&second.items[..], second.next_cursor), (&[c.clone()][..], None));
     let of_one = store.sandboxes(workspace, Some(one.id), &Page::first(50)).await.unwrap();
-    assert_eq!(of_one.items, [a.clone(), c]);
+    assert_eq!(of_one.items, [a.clone(), c.clone()]);
+    let by = async |filter: SandboxFilter| -> Vec<_> {
+        let listed = store.sandboxes_by(workspace, &filter, &Page::first(50)).await.unwrap();
+        listed.items.into_iter().map(|row| row.id).collect()
+    };
+    let (any, chat) = (SandboxFilter::default, |chat: &str| Some(chat.to_owned()));
+    assert_eq!(by(any()).await, [a.id, b.id, c.id]);
+    assert_eq!(by(SandboxFilter { app_id: chat("app"), chat_id: chat("b"), ..any() }).await, [b.id]);
+    assert_eq!(by(SandboxFilter { bot: Some(one.id), chat_id: chat("b"), ..any() }).await, []);
+    assert_eq!(by(SandboxFilter { app_id: chat("other"), ..any() }).await, []);
 
     assert!(store.delete_sandbox(workspace, a.id).await.unwrap());
+    assert_eq!(by(SandboxFilter { status: Some(SandboxStatus::Deleting), ..any() }).await, [a.id]);
     assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "it is to be deleted already");
     assert!(!store.delete_sandbox(workspace, SandboxInstanceId::new()).await.unwrap());
     assert_eq!(store.generation().await.unwrap(), generation, "sandboxes are no policy");
