@@ -17,6 +17,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "ledger",
             "auditor",
             "policy",
+            "prompt",
             "key_uses",
             "plugins",
             "packages",

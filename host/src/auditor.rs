@@ -223,7 +223,7 @@ impl Entry {
     /// Adds what resolving the call has found out: who serves it, and on which resource.
     pub fn resolved(&self, plugin: &Plugin, resource: Option<&Resource>, operation: &str) {
         let mut facts = self.lock();
-        facts.row.resource_id = resource.map(|resource| resource.row.id).or(facts.row.resource_id);
+        facts.row.resource_id = resource.map_or(facts.row.resource_id, Resource::stored_id);
         facts.row.operation = Some(operation.to_owned());
         facts.row.plugin = Some(plugin.name.to_string());
         facts.row.plugin_digest = plugin.digest().map(ToString::to_string);
@@ -248,6 +248,12 @@ impl Entry {
     pub fn redacted_text(&self, text: String) -> String {
         let redactors = self.lock().redactors();
         redactors.iter().fold(text, |text, redactor| redactor.redact_text(text))
+    }
+
+    /// The same for what need be no text.
+    pub fn redacted_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let redactors = self.lock().redactors();
+        redactors.iter().fold(bytes, |bytes, redactor| redactor.redact_bytes(bytes))
     }
 
     /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
+use monstrum_sandbox::SandboxProvider;
 use monstrum_types::{Clock, Secret, SystemClock};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -87,11 +88,20 @@ pub struct Running {
 
 /// Starts a server. It answers when this returns; plugins are scanned in the background.
 pub async fn start(settings: Settings) -> Result<Running, BootError> {
-    start_with(settings, EgressOptions::default()).await
+    start_with(settings, Outside::default()).await
 }
 
-/// The same with another way out, as the author's kit wants it.
-pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Running, BootError> {
+/// What a server finds outside of itself, where that is not what its settings say.
+#[derive(Default)]
+pub struct Outside {
+    /// Another way out, as the author's kit wants it.
+    pub egress: EgressOptions,
+    /// Another provider of sandboxes.
+    pub sandboxes: Option<Arc<dyn SandboxProvider>>,
+}
+
+/// The same with something else outside.
+pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings, clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
@@ -106,7 +116,7 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     let plugins =
         Plugins::new(&settings.plugins_dir, runtime, data.store.clone(), Arc::clone(&clock), settings.ceilings)?;
     let plugins = Arc::new(plugins);
-    let egress = Egress::new(egress);
+    let egress = Egress::new(outside.egress);
     let (vault, store) = (&data.vault, &data.store);
     let refresher = Refresher::new(store.clone(), Arc::clone(vault), egress.clone(), Arc::clone(&clock));
     let refresher = Arc::new(refresher);
@@ -128,10 +138,9 @@ pub async fn start_with(settings: Settings, egress: EgressOptions) -> Result<Run
     );
     let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
-    let executor = Executor::new(egress, lanes, settings.ceilings, ledger);
+    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock), outside.sandboxes).await;
+    let executor = Executor::new(egress, lanes, settings.ceilings, ledger, Arc::clone(&sandboxes));
     let calls = Calls::new(Arc::clone(&policy), auditor.clone(), executor, Arc::clone(&clock));
-
-    let sandboxes = sandboxes::open(&settings, &data, Arc::clone(&clock)).await;
 
     let registry = settings.registry.clone();
     let registry = registry.map(|place| Registry::new(place, &settings.registry_allow_addresses));

@@ -11,11 +11,14 @@ pub mod delegated;
 pub mod nested;
 pub mod platform;
 mod revoked;
+pub mod sandboxed;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use monstrum_guardian::Permit;
+use monstrum_sandbox::Feed;
 use monstrum_types::{BotId, CallOutcome, Clock, Code, KeyId, RequestId, ResourceId, WorkspaceId};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -59,6 +62,32 @@ pub struct IncomingCall {
     pub key: Option<KeyId>,
     /// Where it stands, if another call has made it.
     pub under: Option<Arc<Lineage>>,
+    /// What goes along with a call of a built-in tool.
+    pub attached: Attached,
+}
+
+impl IncomingCall {
+    /// Whether a plugin has made it by importing `sandbox`.
+    pub fn is_of_the_sandbox_import(&self) -> bool {
+        self.under.as_ref().is_some_and(|lineage| lineage.is_of_the_sandbox_import())
+    }
+}
+
+/// What is no parameter of a call of a built-in tool, because it is no JSON: parameters are in the audit, this is not.
+#[derive(Clone, Default)]
+pub struct Attached {
+    /// Where the output of a command goes as it comes. It is not redacted, so it is for doors that hold no secret.
+    pub feed: Option<Feed>,
+    /// What is written to a file.
+    pub content: Option<Bytes>,
+    /// Where the content of a file goes that was read.
+    pub read: Option<Arc<OnceLock<Vec<u8>>>>,
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Attached")
+    }
 }
 
 /// What the door hands back.
@@ -158,7 +187,7 @@ impl Calls {
         if !matches!(call.asks, Asks::Tool) {
             let (job, permit, judged_by) = platform::judge(&self.policy, call)?;
             entry.resolved(&job.plugin, job.resource.as_deref(), permit.operation());
-            let identity = job.plugin.calls_tools().then(|| Identity::of(&call.tool, permit.params()));
+            let identity = job.plugin.makes_calls().then(|| Identity::of(&call.tool, permit.params()));
             return Ok(Judged { job, permit, identity, judged_by });
         }
         let mut laps = Laps::start();
@@ -172,7 +201,7 @@ impl Calls {
         laps.end(Stage::Resolve);
         let params = resolved.checked_params(call)?;
         laps.end(Stage::Params);
-        let is_in_a_chain = call.under.is_some() || resolved.plugin.calls_tools();
+        let is_in_a_chain = call.under.is_some() || resolved.plugin.makes_calls();
         let identity = is_in_a_chain.then(|| Identity::of(resolved.tool().manifest.name.as_str(), &params));
         let permit = authorize::permit(call, &session, &resolved, params)?;
         if let (Some(lineage), Some(identity)) = (&call.under, identity) {

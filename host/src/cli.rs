@@ -116,13 +116,13 @@ enum Command {
     #[command(subcommand)]
     Audit(audit::Audit),
     #[command(subcommand)]
+    Sandbox(sandbox::Sandbox),
+    #[command(subcommand)]
     Key(key::Key),
     #[command(subcommand)]
     Vault(vault::Vault),
     #[command(subcommand)]
     Platform(platform::Platform),
-    #[command(subcommand)]
-    Sandbox(sandbox::Sandbox),
     Why(why::Why),
     Doctor(Box<doctor::Doctor>),
     /// Print what a shell needs to complete commands
@@ -170,11 +170,11 @@ fn run(cli: Cli, is_offline: bool) -> Result<ExitCode, Failure> {
             Command::Plugin(plugin) => plugin.run(&options).await,
             Command::Trust(trust) => trust.run(&options).await,
             Command::Registry(registry) => registry.run(&options),
+            Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Audit(audit) => audit.run(&options, is_offline).await,
             Command::Key(key) => key.run(&options).await,
             Command::Vault(vault) => vault.run(&options).await,
             Command::Platform(platform) => platform.run(&options).await,
-            Command::Sandbox(sandbox) => sandbox.run(&options).await,
             Command::Why(why) => why.run(&options).await,
             Command::Doctor(doctor) => doctor.run(options.json).await,
             Command::Completions { shell } => completions::print(shell, &mut Cli::command()),

@@ -15,20 +15,23 @@ use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
-    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, Status, ToolFailure,
+    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
+    SandboxOutput, Status, ToolFailure,
 };
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::auditor::Entry;
 use crate::call::nested::{Below, Nesting};
-use crate::call::{Ended, IncomingCall, Refusal, delegated};
+use crate::call::sandboxed::import::SandboxImport;
+use crate::call::{Ended, IncomingCall, Refusal, delegated, sandboxed};
 use crate::config::Ceilings;
 use crate::credentials::ResourceCredential;
 use crate::lanes::{Asking, Lanes, NoRoom};
 use crate::ledger::Ledger;
-use crate::plugins::Plugin;
+use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
+use crate::sandboxes::Sandboxes;
 use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::{Job, What};
 
@@ -41,14 +44,21 @@ pub struct Executor {
     lanes: Lanes,
     ceilings: Ceilings,
     ledger: Ledger,
+    sandboxes: Arc<Sandboxes>,
     /// One limiter for each rate that some binding sets.
     rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
 }
 
 impl Executor {
-    /// An executor whose calls go out through `egress`.
-    pub fn new(egress: Egress, lanes: Lanes, ceilings: Ceilings, ledger: Ledger) -> Executor {
-        Executor { egress, lanes, ceilings, ledger, rates: Mutex::default() }
+    /// An executor whose calls go out through `egress`, and whose commands run in `sandboxes`.
+    pub fn new(
+        egress: Egress,
+        lanes: Lanes,
+        ceilings: Ceilings,
+        ledger: Ledger,
+        sandboxes: Arc<Sandboxes>,
+    ) -> Executor {
+        Executor { egress, lanes, ceilings, ledger, sandboxes, rates: Mutex::default() }
     }
 
     /// Who runs and who waits.
@@ -80,7 +90,12 @@ impl Executor {
             }
         };
         laps.end(Stage::Queue);
-        let limits = call.within_time(limits(self.ceilings, &call.job.plugin, binding.map(Arc::as_ref)));
+        let mut limits = limits(self.ceilings, &call.job.plugin, binding.map(Arc::as_ref));
+        if call.is_of_the_sandbox() {
+            // The ceiling is one for plugins; a command has its own.
+            limits.timeout = sandboxed::time_limit(&permit);
+        }
+        let limits = call.within_time(limits);
         let until = Instant::now() + limits.timeout;
         let nesting = match call.nesting(until) {
             Ok(nesting) => nesting,
@@ -133,14 +148,18 @@ impl Executor {
         limits: CallLimits,
         entry: &Entry,
     ) -> Ended {
-        let Some(nesting) = nesting else {
-            return Ended::from(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"));
-        };
         // Whatever it makes others do is done on behalf of this call.
         if entry.started().await.is_err() {
             return Ended::from(CallOutcome::error(Code::Unavailable, "the audit could not be written; try again"));
         }
-        let ran = tokio::time::timeout(limits.timeout, delegated::run(call, permit, nesting)).await;
+        let ran = async {
+            match nesting {
+                _ if call.is_of_the_sandbox() => sandboxed::run(&self.sandboxes, call, permit).await,
+                Some(nesting) => delegated::run(call, permit, nesting).await,
+                None => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
+            }
+        };
+        let ran = tokio::time::timeout(limits.timeout, ran).await;
         Ended::from(ran.unwrap_or_else(|_| {
             let stop = Stop::Timeout { timeout: limits.timeout };
             CallOutcome::error(stop.code(), stop.message())
@@ -170,6 +189,10 @@ pub struct PermittedCall<'a> {
 }
 
 impl PermittedCall<'_> {
+    fn is_of_the_sandbox(&self) -> bool {
+        self.job.plugin.name.as_str() == built_in::SANDBOX
+    }
+
     fn depth(&self) -> u8 {
         self.call.under.as_ref().map_or(0, |lineage| lineage.depth)
     }
@@ -191,7 +214,7 @@ impl PermittedCall<'_> {
     fn nesting(&self, until: Instant) -> Result<Option<Nesting>, Refusal> {
         let plugin = &self.job.plugin;
         // Whoever acts without a bot has no tools that it could call.
-        let Some(binding) = self.job.binding().filter(|_| plugin.calls_tools()) else { return Ok(None) };
+        let Some(binding) = self.job.binding().filter(|_| plugin.makes_calls()) else { return Ok(None) };
         if plugin.component.is_some() {
             let (binding, calls) = (binding.row.id, plugin.calls.clone());
             return Ok(Some(Nesting::of_plugin(&self.below, self.call, until, binding, calls)));
@@ -331,6 +354,16 @@ impl Door {
         }
     }
 
+    /// The way into the sandbox. What happens there is done on behalf of this call, which is on disk before it.
+    async fn sandbox(&self) -> Result<SandboxImport, Failure> {
+        let nesting = self.nesting.as_ref();
+        let unavailable = || Failure::unsent(FailureCode::Unavailable, "a call without a bot has no sandbox");
+        let import = SandboxImport::of(nesting.ok_or_else(unavailable)?);
+        self.record_start().await?;
+        self.entry.redact_with(self.redactor.current());
+        Ok(import)
+    }
+
     /// The audit has the call on disk before its first byte goes out.
     async fn record_start(&self) -> Result<(), Failure> {
         let recorded = self.entry.started().await;
@@ -385,6 +418,22 @@ impl HostCalls for Door {
             nesting.call(tool, &params).await
         }
         .boxed()
+    }
+
+    fn sandbox_exec(&self, command: String, timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
+        async move { self.sandbox().await?.exec(command, timeout_s).await }.boxed()
+    }
+
+    fn sandbox_list(&self, path: String) -> BoxFuture<'_, Result<Vec<SandboxEntry>, Failure>> {
+        async move { self.sandbox().await?.list(path).await }.boxed()
+    }
+
+    fn sandbox_read(&self, path: String) -> BoxFuture<'_, Result<Vec<u8>, Failure>> {
+        async move { Ok(self.entry.redacted_bytes(self.sandbox().await?.read(path).await?)) }.boxed()
+    }
+
+    fn sandbox_write(&self, path: String, content: Vec<u8>) -> BoxFuture<'_, Result<(), Failure>> {
+        async move { self.sandbox().await?.write(path, content).await }.boxed()
     }
 
     fn credential_status(&self) -> String {

@@ -7,6 +7,7 @@ mod audit;
 mod bindings;
 mod bots;
 mod changes;
+mod conversations;
 mod credentials;
 mod docs;
 mod extract;
@@ -24,6 +25,8 @@ mod resource_types;
 mod resources;
 mod roles;
 mod rules;
+mod sandbox_files;
+mod sandboxes;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -109,11 +112,19 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(bots::list))
         .routes(routes!(bots::show, bots::update, bots::delete))
         .routes(routes!(bots::usage))
+        .routes(routes!(bots::prompt))
         .routes(routes!(bindings::list))
         .routes(routes!(bindings::update, bindings::delete))
         .routes(routes!(tools::list))
         .routes(routes!(tools::call))
         .routes(routes!(tools::check))
+        .routes(routes!(sandboxes::list))
+        .routes(routes!(sandboxes::show, sandboxes::delete))
+        .routes(routes!(sandboxes::exec))
+        .routes(routes!(sandbox_files::file))
+        .routes(routes!(sandbox_files::download))
+        .routes(routes!(conversations::delete_chat))
+        .routes(routes!(conversations::delete_app))
         .routes(routes!(audit::list))
         .routes(routes!(audit::show))
         .routes(routes!(changes::changes))

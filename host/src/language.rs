@@ -9,6 +9,13 @@ const DEFAULT: &str = "en-US";
 /// The longest header that is looked at; browsers send under 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
+/// A language of the platform's own texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tongue {
+    English,
+    Chinese,
+}
+
 /// What the caller would like to read: the value of an Accept-Language header (RFC 9110).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Language(String);
@@ -22,6 +29,13 @@ impl Language {
     /// The translation that the caller likes best; `None` where the manifest's own texts serve as well as any.
     pub fn best<'a>(&self, locales: &'a Locales) -> Option<&'a str> {
         if self.0.is_empty() { None } else { locales.best(&self.0) }
+    }
+
+    /// The best language of the platform's own texts: English, unless the caller likes Chinese better.
+    pub fn tongue(&self) -> Tongue {
+        let primary = |tag: &&str| tag.split('-').next().unwrap_or_default().to_ascii_lowercase();
+        let known = accepted_languages(&self.0).iter().map(primary).find(|tag| tag == "en" || tag == "zh");
+        if known.as_deref() == Some("zh") { Tongue::Chinese } else { Tongue::English }
     }
 
     /// The language tag (BCP 47) that the caller likes best, for a plugin to answer in.
@@ -41,6 +55,19 @@ impl Language {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_platforms_own_texts_are_in_two_languages() {
+        for (header, tongue) in [
+            ("", Tongue::English),
+            ("zh-CN", Tongue::Chinese),
+            ("fr, ZH;q=0.5, en;q=0.4", Tongue::Chinese),
+            ("en, zh;q=0.9", Tongue::English),
+            ("fr", Tongue::English),
+        ] {
+            assert_eq!(Language::new(header.to_owned()).tongue(), tongue, "{header}");
+        }
+    }
 
     #[test]
     fn the_tag_is_the_first_of_the_best() {

@@ -23,6 +23,7 @@ pub mod packages;
 pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;
+pub mod prompt;
 pub mod rotation;
 pub mod sandboxes;
 pub mod session;

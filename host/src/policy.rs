@@ -3,6 +3,8 @@
 //! A call takes the snapshot once and judges by it to the end, so it never sees half of a change. When a snapshot
 //! cannot be renewed after a change, the old one is not trusted any more: no call runs until it is renewed.
 
+mod switch;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -93,6 +95,8 @@ pub struct Resource {
     /// Its own tools, beside those of its type.
     pub tools: Vec<Arc<Tool>>,
     pub credential: Option<Arc<HeldCredential>>,
+    /// Whether there is a row of it; a switch of a bot grants what has none.
+    is_stored: bool,
     door: OnceLock<Arc<ResourceCredential>>,
 }
 
@@ -106,6 +110,11 @@ impl Resource {
             _ => false,
         };
         same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
+    }
+
+    /// The id by which others know it; `None` where there is no row that they could ask for.
+    pub fn stored_id(&self) -> Option<ResourceId> {
+        self.is_stored.then_some(self.row.id)
     }
 
     /// One of its own tools.
@@ -318,8 +327,14 @@ fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, befo
     let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
     snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
     snapshot.key_hashes = snapshot.keys.iter().map(|(hash, key)| (key.id, *hash)).collect();
+    let mut sandbox = None;
     for plugin in plugins.serving() {
-        snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
+        if plugin.name.as_str() == built_in::SANDBOX {
+            // No type of which there could be resources: its one grant is the switch of a bot.
+            sandbox = Some(Arc::clone(&plugin));
+        } else {
+            snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
+        }
         for tool in &plugin.tools {
             snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), Arc::clone(tool)));
         }
@@ -359,7 +374,8 @@ fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, befo
         }
     }
     for row in rows.bots {
-        let (bindings, dormant) = bindings.remove(&row.id).unwrap_or_default();
+        let (mut bindings, dormant) = bindings.remove(&row.id).unwrap_or_default();
+        bindings.extend(sandbox.as_ref().and_then(|sandbox| switch::binding(&row, sandbox)).map(Arc::new));
         snapshot.bots_by_name.insert((row.workspace_id, row.name.clone()), row.id);
         snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings, dormant }));
     }
@@ -413,7 +429,8 @@ fn compile_resource(
     }
     let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
     let scope = scope(&plugin.manifest, &config, network);
-    Some(Resource { row, plugin, config, config_text, scope, tools: compiled, credential, door: OnceLock::new() })
+    let (tools, door) = (compiled, OnceLock::new());
+    Some(Resource { row, plugin, config, config_text, scope, tools, credential, is_stored: true, door })
 }
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {

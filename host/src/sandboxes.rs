@@ -15,8 +15,8 @@ mod starting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider};
-use monstrum_store::{Listed, Page, SandboxRow, Store, StoreError};
+use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
 use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
@@ -166,14 +166,19 @@ impl Sandboxes {
         row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(Fault::NotFound)
     }
 
-    /// A page of the sandboxes of this workspace, or of one bot in it.
+    /// A page of the sandboxes of this workspace.
     pub async fn list(
         &self,
         workspace: WorkspaceId,
-        bot: Option<BotId>,
+        filter: &SandboxFilter,
         page: &Page<SandboxInstanceId>,
     ) -> Result<Listed<SandboxRow, SandboxInstanceId>, Fault> {
-        Ok(self.store.sandboxes(workspace, bot, page).await?)
+        Ok(self.store.sandboxes_by(workspace, filter, page).await?)
+    }
+
+    /// What a sandbox of this workspace would be started with.
+    pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
+        Ok(self.settings_of(workspace).await?.spec(&self.settings))
     }
 
     fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {

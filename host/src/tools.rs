@@ -121,7 +121,8 @@ pub fn list(session: &Session) -> Vec<ResolvedCall> {
         .bindings()
         .flat_map(|binding| {
             let plugin = &binding.resource.plugin;
-            plugin.tools.iter().chain(&binding.resource.tools).map(|tool| ResolvedCall {
+            let tools = plugin.tools.iter().chain(&binding.resource.tools).filter(|tool| !tool.is_hidden);
+            tools.map(|tool| ResolvedCall {
                 binding: Arc::clone(binding),
                 plugin: Arc::clone(plugin),
                 tool: Arc::clone(tool),
@@ -163,6 +164,9 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
         let plugin = &binding.resource.plugin;
         let of_type = declared.filter(|(owner, _)| owner.name == plugin.name).map(|(_, tool)| tool);
         let Some(tool) = of_type.or_else(|| binding.resource.tool(&name)) else { continue };
+        if tool.is_hidden && !call.is_of_the_sandbox_import() {
+            continue;
+        }
         let resolved = ResolvedCall {
             binding: Arc::clone(binding),
             plugin: Arc::clone(plugin),

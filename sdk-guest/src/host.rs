@@ -1,14 +1,18 @@
 //! The door to the host: in a component the contract's imports, natively what the test has prepared.
 
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) use crate::testing::host::{call_tool, credential_status, send, write_log};
+pub(crate) use crate::testing::host::{
+    call_tool, credential_status, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, write_log,
+};
 
 #[cfg(target_arch = "wasm32")]
-pub(crate) use component::{call_tool, credential_status, send, write_log};
+pub(crate) use component::{
+    call_tool, credential_status, sandbox_exec, sandbox_list, sandbox_read, sandbox_write, send, write_log,
+};
 
 #[cfg(target_arch = "wasm32")]
 mod component {
-    use crate::wit::monstrum::plugin::{credentials, http, log, tools, types};
+    use crate::wit::monstrum::plugin::{credentials, http, log, sandbox, tools, types};
 
     pub(crate) fn send(request: &http::Request) -> Result<http::Response, types::Failure> {
         http::send(request)
@@ -16,6 +20,22 @@ mod component {
 
     pub(crate) fn call_tool(tool: &str, params: &str) -> Result<String, tools::ToolFailure> {
         tools::call(tool, params)
+    }
+
+    pub(crate) fn sandbox_exec(command: &str, timeout_s: Option<u32>) -> Result<sandbox::ExecResult, types::Failure> {
+        sandbox::exec(command, timeout_s)
+    }
+
+    pub(crate) fn sandbox_list(path: &str) -> Result<Vec<sandbox::Entry>, types::Failure> {
+        sandbox::list_files(path)
+    }
+
+    pub(crate) fn sandbox_read(path: &str) -> Result<Vec<u8>, types::Failure> {
+        sandbox::read_file(path)
+    }
+
+    pub(crate) fn sandbox_write(path: &str, content: &[u8]) -> Result<(), types::Failure> {
+        sandbox::write_file(path, content)
     }
 
     pub(crate) fn credential_status() -> String {

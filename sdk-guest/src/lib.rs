@@ -47,6 +47,7 @@ pub mod http;
 pub mod log;
 mod outcome;
 mod request;
+pub mod sandbox;
 #[cfg(not(target_arch = "wasm32"))]
 pub mod testing;
 pub mod tools;

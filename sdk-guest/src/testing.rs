@@ -21,18 +21,22 @@
 
 mod answer;
 pub(crate) mod host;
+mod sandbox;
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::error::Failure;
 use crate::executor::{Executor, execute};
 use crate::functions;
 use crate::log::Level;
 use crate::outcome::Outcome;
 use crate::request::{Request, Scope};
+use crate::sandbox::ExecResult;
 use crate::wit::monstrum::plugin::tools::ToolFailure;
 use host::Host;
+use sandbox::Sandbox;
 
 pub use answer::Answer;
 
@@ -43,6 +47,7 @@ pub struct Call {
     request: Request,
     answers: Vec<Answer>,
     tools: Vec<ToolAnswer>,
+    sandbox: Sandbox,
     credential_status: String,
     is_function: bool,
 }
@@ -72,6 +77,7 @@ impl Call {
             request,
             answers: Vec::new(),
             tools: Vec::new(),
+            sandbox: Sandbox::default(),
             credential_status: "ready".to_owned(),
             is_function: false,
         }
@@ -143,23 +149,42 @@ impl Call {
         self
     }
 
+    /// Adds what a command in the [`sandbox`](crate::sandbox) ends with, which serves one command of exactly this text.
+    pub fn command(mut self, command: &str, result: ExecResult) -> Self {
+        self.sandbox.answers.push((command.to_owned(), Ok(result)));
+        self
+    }
+
+    /// Lets one command in the sandbox fail before it runs.
+    pub fn command_failure(mut self, command: &str, failure: Failure) -> Self {
+        self.sandbox.answers.push((command.to_owned(), Err(failure)));
+        self
+    }
+
+    /// Puts a file into the sandbox, which has no others. Paths are compared as they are written.
+    pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.sandbox.files.insert(path.to_owned(), content.into());
+        self
+    }
+
     /// Runs the call by the template of [`execute`].
     ///
     /// # Panics
     /// A request or a call of a tool has no answer, or an answer was not asked for.
     #[track_caller]
     pub fn run<E: Executor>(self, executor: &E) -> Run {
-        let Call { request, answers, tools, credential_status, is_function } = self;
-        host::prepare(Host { answers, tools, credential_status, ..Host::default() });
+        let Call { request, answers, tools, sandbox, credential_status, is_function } = self;
+        host::prepare(Host { answers, tools, sandbox, credential_status, ..Host::default() });
         let outcome = if is_function {
             functions::call(executor, &request).map_or_else(Outcome::Error, Outcome::Success)
         } else {
             execute(executor, &request)
         };
-        let Host { answers, tools, requests, tool_calls, log, .. } = host::finish();
+        let Host { answers, tools, sandbox, requests, tool_calls, log, .. } = host::finish();
         assert!(answers.is_empty(), "no request has asked for:\n{}", host::list(&answers));
         assert!(tools.is_empty(), "nobody has called:\n{}", host::list_tools(&tools));
-        Run { outcome, requests, tool_calls, log }
+        assert!(sandbox.answers.is_empty(), "nobody has run:\n{}", sandbox.list());
+        Run { outcome, requests, tool_calls, commands: sandbox.commands, files: sandbox.files, log }
     }
 }
 
@@ -172,6 +197,10 @@ pub struct Run {
     pub requests: Vec<Sent>,
     /// The calls of other plugins' tools, in order.
     pub tool_calls: Vec<ToolCall>,
+    /// The commands that ran in the sandbox, in order.
+    pub commands: Vec<Command>,
+    /// The files of the sandbox at the end.
+    pub files: BTreeMap<String, Vec<u8>>,
     /// What was logged, in order.
     pub log: Vec<Line>,
 }
@@ -266,6 +295,16 @@ pub struct ToolCall {
     pub tool: String,
     /// What it was given.
     pub params: Value,
+}
+
+/// A command for the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Command {
+    /// What bash was given.
+    pub command: String,
+    /// How long it was allowed to take.
+    pub timeout_s: Option<u32>,
 }
 
 /// A line of the plugin's log.

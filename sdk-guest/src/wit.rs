@@ -1,8 +1,8 @@
 //! The contract as generated from `wit/0.1.0`: for what the rest of this crate does not offer.
 //!
 //! A plugin seldom needs it. Its functions are the host's own, so they exist in a component only; under `cargo test`
-//! they panic, where those of [`http`](crate::http), [`tools`](crate::tools), [`log`](crate::log) and
-//! [`credentials`](crate::credentials) answer from what the test has prepared.
+//! they panic, where those of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log)
+//! and [`credentials`](crate::credentials) answer from what the test has prepared.
 //!
 //! The world is the one with every import; a component of Rust imports of it what it uses, and its manifest lists the
 //! capabilities for that.

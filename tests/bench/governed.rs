@@ -98,6 +98,7 @@ impl Host {
             context: json!({}),
             key: None,
             under: None,
+            attached: monstrum_host::call::Attached::default(),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::cli::{run, told};
 #[tokio::test]
 async fn every_command_helps() -> Result<()> {
     let server = Server::prepare(&[])?;
-    assert_snapshot!(told(&server, &["--help"]).await?, @r#"
+    assert_snapshot!(told(&server, &["--help"]).await?, @"
     Governed tools for bots: plugins run sandboxed, secrets stay with the host, every call is audited
 
     Usage: monstrum [OPTIONS] <COMMAND>
@@ -21,10 +21,10 @@ async fn every_command_helps() -> Result<()> {
       trust        Say whose packages may be installed
       registry     Make a registry of packages
       audit        Read and verify the audit
+      sandbox      Look at the machines of conversations, and use them
       key          Make, list, rotate and delete API keys
       vault        Look after the master key
       platform     Call functions of plugins, beyond the tools of bots
-      sandbox      See whether sandboxes can run here, and make what they are made of
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands
@@ -53,7 +53,7 @@ async fn every_command_helps() -> Result<()> {
       monstrum vault rotate                           seal every secret with a fresh master key
       monstrum key create --name ci --kind operator   make an API key
     [exit 0]
-    "#);
+    ");
     for command in [
         &["serve"][..],
         &["plugin", "list"],
@@ -70,6 +70,10 @@ async fn every_command_helps() -> Result<()> {
         &["trust", "list"],
         &["trust", "remove"],
         &["registry", "index"],
+        &["sandbox", "list"],
+        &["sandbox", "exec"],
+        &["sandbox", "files"],
+        &["sandbox", "delete"],
         &["plugin", "new"],
         &["plugin", "test"],
         &["plugin", "dev"],

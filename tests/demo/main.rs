@@ -1,11 +1,12 @@
 //! The demo: a server on an empty data folder, an upstream that speaks GitHub's REST API, one bot, and seven calls that
-//! show what is allowed, what is refused, what is stopped and what stays secret. Whatever it claims it has checked:
+//! show what is allowed, what is refused, what is stopped and what stays secret; then a conversation with a sandbox. Whatever it claims it has checked:
 //! if something is not as shown, it ends with an error.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "a demo shows what it does")]
 
 mod leaks;
+mod sandbox;
 mod scenes;
 
 use std::process::ExitCode;
@@ -47,7 +48,8 @@ async fn demo(keep: bool) -> Result<()> {
     let thief = FakeGithub::start_with_token("none").await?;
     println!("  {}\n  {}", github.url(), thief.url());
     println!("A server on an empty data folder, with the plugins github, test-loop and test-steal:");
-    let mut server = Server::prepare(&["github", "test-loop", "test-steal"])?;
+    let server = Server::prepare(&["github", "test-loop", "test-steal"])?;
+    let mut server = sandbox::ARGUMENTS.into_iter().fold(server, |server, argument| server.argument(argument));
     let played = async {
         server.launch().await?;
         println!("  {}", server.url().context("the server does not run")?);
@@ -80,6 +82,8 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
         rows.push(stage.play(&scene).await.with_context(|| format!("{}: not as it should be", scene.title))?);
     }
     println!("\n{}\n", table(&rows));
+
+    sandbox::show(&api).await?;
 
     let audit = api.verify_audit().await?;
     ensure!(audit["valid"] == true, "the audit does not verify: {audit}");

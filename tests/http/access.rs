@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use insta::assert_snapshot;
+use monstrum_store::StoreOptions;
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{Api, TOKEN};
+use support::{Api, Server, TOKEN};
 
 use crate::http::{Answers, made, send, workspace};
+use crate::sandbox::plant;
 use crate::world::{World, text};
 
 /// A world in which everything that a route can name is made anew for each request.
@@ -20,6 +22,7 @@ struct Fresh {
     operator: Api,
     /// A call that is in the audit.
     call: String,
+    workspace: String,
     made: AtomicUsize,
 }
 
@@ -32,12 +35,17 @@ struct Request {
 
 impl Fresh {
     async fn start() -> Result<Fresh> {
-        let world = World::with(&["test-echo"]).await?;
+        // What a key reaches is asked for, not what a sandbox does.
+        let server = Server::prepare(&["test-echo"])?.argument("--sandbox").argument("off");
+        let world = World::on(server).await?;
         let foreign = workspace(&world.api, "foreign").await?;
         let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
         let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
         let call = text(&world.call("nothing", &json!({})).await?["request_id"]).to_owned();
-        Ok(Fresh { world, foreign, admin, operator, call, made: AtomicUsize::new(0) })
+        let (_, workspaces) = world.api.get("/api/workspaces").await?;
+        let default = workspaces["items"].as_array().into_iter().flatten().find(|one| one["name"] == "default");
+        let workspace = text(&default.context("there is a default workspace")?["id"]).to_owned();
+        Ok(Fresh { world, foreign, admin, operator, call, workspace, made: AtomicUsize::new(0) })
     }
 
     /// A name that nothing has.
@@ -55,6 +63,12 @@ impl Fresh {
         let resource = self.world.api.resource("test-echo", &self.name(), &self.world.github.url()).await?;
         self.world.api.token(&resource, TOKEN).await?;
         Ok(resource)
+    }
+
+    /// A sandbox of the bot in a conversation of its own; its id.
+    async fn sandbox(&self, chat: &str) -> Result<String> {
+        let store = StoreOptions::sqlite(self.world.server.data_dir().join("monstrum.db"));
+        plant(store, &self.workspace, &self.world.bot, "app", chat).await
     }
 
     /// A provider where there is none: a workspace has one for a type.
@@ -85,6 +99,8 @@ impl Fresh {
             "plugins" | "resource-types" | "platform" => "test-echo".to_owned(),
             "audit" => self.call.clone(),
             "begin" => "no-ticket".to_owned(),
+            "sandboxes" => self.sandbox(&self.name()).await?,
+            "chats" | "apps" => self.name(),
             "oauth" => made(api, "/api/oauth/providers", &self.provider().await?).await?,
             "bots" => {
                 bot = api.bot(&self.name()).await?;
@@ -96,6 +112,7 @@ impl Fresh {
             .iter()
             .fold(template.to_owned(), |path, name| path.replace(name, &id));
         path = path.replace("{tool}", "test_echo_run").replace("{flow_id}", "01939d2c-7f6a-7000-8000-000000000001");
+        path = path.replace("{chat_id}", &format!("{id}?app_id=app")).replace("{app_id}", &id);
         path = path.replace("{type}", &id).replace("{function}", "sync");
         if path.contains("{binding_id}") {
             let role = api.role(&self.name(), &["*"]).await?;
@@ -121,6 +138,11 @@ impl Fresh {
             "POST /api/plugins/{name}/approve" => json!({}),
             "POST /api/plugins" => json!({ "name": "absent" }),
             "POST /api/trust" => trust(&name)?,
+            "POST /api/sandboxes/{id}/exec" => json!({ "command": "true" }),
+            "POST /api/core/ai/sandbox/file" | "POST /api/core/ai/sandbox/download" => {
+                self.sandbox(&name).await?;
+                json!({ "action": "list", "appId": "app", "chatId": name, "path": "." })
+            }
             _ if route.starts_with("GET ") || route.starts_with("DELETE ") => return Ok(None),
             "POST /api/workspaces" | "POST /api/roles" | "POST /api/bots" => json!({ "name": name }),
             "PATCH /api/workspaces/{id}"
@@ -186,8 +208,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     }
     table.sort_by_key(|row| row.split_whitespace().nth(1).unwrap_or_default().to_owned());
     let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
-    assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @r#"
+    assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper bot  foreign
+    DELETE /api/apps/{app_id}                                 401  401  202  202  202  202  202
     GET    /api/audit                                         401  401  200  200  200  403  200
     GET    /api/audit/changes                                 401  401  200  200  403  403  200
     GET    /api/audit/export                                  401  401  200  200  200  403  200
@@ -198,6 +221,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/bots/{id}                                     401  401  200  200  200  403  404
     DELETE /api/bots/{id}                                     401  401  204  204  204  403  404
     PATCH  /api/bots/{id}                                     401  401  200  200  200  403  404
+    GET    /api/bots/{id}/prompt                              401  401  200  200  200  200  404
     GET    /api/bots/{id}/resources                           401  401  200  200  200  403  404
     POST   /api/bots/{id}/resources                           401  401  201  201  403  403  404
     DELETE /api/bots/{id}/resources/{binding_id}              401  401  204  204  403  403  404
@@ -206,6 +230,9 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     POST   /api/bots/{id}/tools/{tool}/call                   401  401  200  200  200  200  404
     POST   /api/bots/{id}/tools/{tool}/check                  401  401  200  200  200  200  404
     GET    /api/bots/{id}/usage                               401  401  200  200  200  403  404
+    DELETE /api/chats/{chat_id}                               401  401  202  202  202  202  202
+    POST   /api/core/ai/sandbox/download                      401  401  503  503  503  403  404
+    POST   /api/core/ai/sandbox/file                          401  401  503  503  503  403  404
     GET    /api/keys                                          401  401  200  200  403  403  200
     POST   /api/keys                                          401  401  201  201  403  403  201
     DELETE /api/keys/{id}                                     401  401  204  204  403  403  404
@@ -246,6 +273,10 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /api/roles/{id}                                    401  401  200  200  200  403  404
     DELETE /api/roles/{id}                                    401  401  204  204  403  403  404
     PATCH  /api/roles/{id}                                    401  401  200  200  403  403  404
+    GET    /api/sandboxes                                     401  401  200  200  200  200  200
+    GET    /api/sandboxes/{id}                                401  401  200  200  200  200  404
+    DELETE /api/sandboxes/{id}                                401  401  202  202  202  202  404
+    POST   /api/sandboxes/{id}/exec                           401  401  200  200  200  200  404
     GET    /api/trust                                         401  401  200  403  403  403  403
     POST   /api/trust                                         401  401  201  403  403  403  403
     DELETE /api/trust/{id}                                    401  401  204  403  403  403  403
@@ -259,7 +290,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     GET    /metrics                                           401  401  200  200  200  403  200
     GET    /oauth/begin/{ticket}                              400  400  400  400  400  400  400
     GET    /readyz                                            200  200  200  200  200  200  200
-    "#);
+    ");
     Ok(())
 }
 
@@ -338,6 +369,8 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     patch /api/bots/{id}/resources/{binding_id}: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/call: 422 "/unknown"
     post /api/bots/{id}/tools/{tool}/check: 422 "/unknown"
+    post /api/core/ai/sandbox/download: 503
+    post /api/core/ai/sandbox/file: 503
     post /api/keys: 422 "/unknown"
     post /api/oauth/providers: 422 "/unknown"
     patch /api/oauth/providers/{id}: 422 "/unknown"
@@ -352,6 +385,7 @@ async fn no_route_takes_an_unknown_field() -> Result<()> {
     post /api/resources/{id}/oauth/start: 422 "/unknown"
     post /api/roles: 422 "/unknown"
     patch /api/roles/{id}: 422 "/unknown"
+    post /api/sandboxes/{id}/exec: 422 "/unknown"
     post /api/trust: 422 "/unknown"
     post /api/workspaces: 422 "/unknown"
     patch /api/workspaces/{id}: 422 "/unknown"

@@ -3,12 +3,14 @@
 use anyhow::{Context, Result};
 use insta::assert_snapshot;
 use monstrum_package::{Index, IndexEntry, SigningKey, digest, package_file, signature_file};
+use monstrum_store::StoreOptions;
 use monstrum_types::PluginName;
 use serde_json::{Value, json};
 use support::Server;
 
 use crate::http::roles::faults;
 use crate::http::{Answers, made};
+use crate::sandbox::plant;
 use crate::world::{World, text};
 
 #[tokio::test]
@@ -16,7 +18,11 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     let server = Server::prepare(&["test-echo", "test-loop", "test-trap"])?;
     std::fs::write(server.home().join("index.json"), index(&["first", "second", "third"])?)?;
     let registry = server.home().to_str().context("its name is plain")?.to_owned();
-    let world = World::on(server.argument("--registry").argument(&registry)).await?;
+    let store = StoreOptions::sqlite(server.data_dir().join("monstrum.db"));
+    let server = server.argument("--registry").argument(&registry).argument("--sandbox").argument("off");
+    let world = World::on(server).await?;
+    let (_, workspaces) = world.api.get("/api/workspaces").await?;
+    let workspace = workspaces["items"][0].clone();
     for number in 0..4 {
         let name = format!("n{number}");
         for path in ["/api/workspaces", "/api/roles", "/api/bots"] {
@@ -30,6 +36,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         let body = json!({ "resource_id": resource, "permissions": {} });
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
         world.call("nothing", &json!({})).await?;
+        plant(store.clone(), text(&workspace["id"]), &world.bot, "app", &name).await?;
     }
     for resource_type in ["test-echo", "test-loop", "test-trap"] {
         let token_url = "https://id.example/token";
@@ -62,7 +69,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         }
         table.push(format!("{} has {}; {}", path.replace(&world.bot, "{id}"), items.len(), row.join(" ")));
     }
-    assert_snapshot!(table.join("\n"), @r#"
+    assert_snapshot!(table.join("\n"), @"
     /api/audit has 4; 422 422 422 422 422 422 422
     /api/audit/changes has 32; 422 422 422 422 422 422 422
     /api/bots has 5; 422 422 422 422 422 422 422
@@ -74,9 +81,10 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
     /api/resource-types has 4; 422 422 422 422 422 422 200
     /api/resources has 4; 422 422 422 422 422 422 422
     /api/roles has 4; 422 422 422 422 422 422 422
+    /api/sandboxes has 4; 422 422 422 422 422 422 422
     /api/trust has 4; 422 422 422 422 422 422 422
     /api/workspaces has 5; 422 422 422 422 422 422 422
-    "#);
+    ");
     let mut answers = Answers::default();
     for query in ["?limit=0", "?limit=x", "?cursor=x", "?limit=1&limit=2"] {
         answers.add(query, faults(world.api.get(&format!("/api/bots{query}")).await?));

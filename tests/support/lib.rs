@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod github;
+mod machines;
 mod oauth;
 mod postgres;
 mod proxy;
@@ -15,6 +16,7 @@ mod server;
 pub use api::{Api, Bound};
 pub use disk::Disk;
 pub use github::{Canned, FakeGithub, Recorded, TOKEN};
+pub use machines::Machines;
 pub use oauth::OauthServer;
 pub use postgres::Postgres;
 pub use proxy::{Proxy, Way};

@@ -4,6 +4,7 @@ use monstrum_types::{BotId, FixedClock, RequestId, WorkspaceId};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::call::Attached;
 use crate::call::platform::Asks;
 
 /// An entry, and the queue that a writer would read.
@@ -24,6 +25,7 @@ fn entry() -> (Entry, mpsc::Receiver<Pending>) {
         context: Value::Null,
         key: None,
         under: None,
+        attached: Attached::default(),
     };
     (auditor.open(&call).unwrap(), rows)
 }

@@ -18,14 +18,20 @@ pub const SANDBOX_FOLDER: &str = "sandbox";
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The sandboxes of this server, with the provider that its settings name.
-pub(super) async fn open(settings: &Settings, data: &Data, clock: Arc<dyn Clock>) -> Arc<Sandboxes> {
+/// The sandboxes of this server, with the provider that its settings name, or with `other`.
+pub(super) async fn open(
+    settings: &Settings,
+    data: &Data,
+    clock: Arc<dyn Clock>,
+    other: Option<Arc<dyn SandboxProvider>>,
+) -> Arc<Sandboxes> {
     let place = Place { node: data.node.clone(), is_shared: false };
-    let provider = match settings.sandboxes.kind {
-        SandboxKind::Off => {
+    let provider = match (other, settings.sandboxes.kind) {
+        (Some(other), _) => Ok(other),
+        (None, SandboxKind::Off) => {
             Err(SandboxError::Unavailable("sandboxes are off on this server (--sandbox off)".to_owned()))
         }
-        SandboxKind::Embedded => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
+        (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
     Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone())
 }

@@ -22,7 +22,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::auditor::AuditUnavailable;
 use crate::authorize::refuse;
-use crate::call::{Calls, IncomingCall, Refusal};
+use crate::call::{Attached, Calls, IncomingCall, Refusal};
+use crate::plugins::built_in;
 use crate::policy::Binding;
 use crate::session::Session;
 
@@ -63,6 +64,8 @@ enum MadeBy {
     Plugin { binding: BindingId, calls: PatternSet },
     /// A bot that may call another one, which the last link says.
     Bot,
+    /// A plugin that imports `sandbox`: its manifest has the capability, and the switch of the bot grants the tools.
+    SandboxImport,
 }
 
 /// One bot acts on behalf of another.
@@ -186,6 +189,11 @@ impl Lineage {
         }
         match &self.made_by {
             MadeBy::Bot => {}
+            MadeBy::SandboxImport => {
+                if !built_in::SANDBOX_TOOLS.contains(&call.tool.as_str()) {
+                    return Err(hidden(call, "executor.capabilities", "the import leads to the sandbox alone"));
+                }
+            }
             MadeBy::Plugin { binding, calls } => {
                 if !calls.matches(&call.tool) {
                     return Err(hidden(call, "executor.calls", "the calling plugin's manifest does not name the tool"));
@@ -199,6 +207,11 @@ impl Lineage {
             }
         }
         Ok(())
+    }
+
+    /// Whether a plugin has made the call by importing `sandbox`.
+    pub fn is_of_the_sandbox_import(&self) -> bool {
+        matches!(self.made_by, MadeBy::SandboxImport)
     }
 
     /// Whether no call above is this very one.
@@ -278,6 +291,12 @@ impl Nesting {
         Nesting { below: below.clone(), parent: parent.clone(), child }
     }
 
+    /// The same for what the plugin does by importing `sandbox`: as deep, and counted together.
+    pub fn of_sandbox_import(&self) -> Nesting {
+        let child = Lineage { made_by: MadeBy::SandboxImport, ..self.child.clone() };
+        Nesting { below: self.below.clone(), parent: self.parent.clone(), child }
+    }
+
     /// The secrets of all calls under the root.
     pub fn secrets(&self) -> &Secrets {
         &self.child.secrets
@@ -305,7 +324,18 @@ impl Nesting {
 
     /// Makes a call through the whole pipeline; how it ended. Boxed, for a call may hold another of its kind.
     pub fn make(&self, tool: String, params: Value) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
-        let made = self.below.calls.run_below(self.next(tool, params), &self.below.children);
+        self.make_with(tool, params, Attached::default())
+    }
+
+    /// The same for a call with something attached.
+    pub fn make_with(
+        &self,
+        tool: String,
+        params: Value,
+        attached: Attached,
+    ) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
+        let call = IncomingCall { attached, ..self.next(tool, params) };
+        let made = self.below.calls.run_below(call, &self.below.children);
         let unavailable =
             |_: AuditUnavailable| ToolFailure::error(Code::Unavailable, "the audit cannot be written at present");
         async move { made.await.map(|answer| answer.outcome).map_err(unavailable) }.boxed()
@@ -320,6 +350,7 @@ impl Nesting {
             task_id: Some(parent.task_id.clone().unwrap_or_else(|| parent.request_id.to_string())),
             resource: None,
             under: Some(Arc::new(self.child.clone())),
+            attached: Attached::default(),
             ..parent.clone()
         }
     }

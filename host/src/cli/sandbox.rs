@@ -1,131 +1,200 @@
-//! `monstrum sandbox`: whether this machine can have sandboxes, and what they are made of.
+//! `monstrum sandbox`: the machines of conversations, as a server has them, and whether this machine can have any.
+
+mod machine;
 
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use monstrum_types::SandboxInstanceId;
+use serde_json::{Value, json};
 
+use super::client::Client;
 use super::failure::Failure;
-use super::{FolderFlags, Options};
+use super::{Options, output};
 
-const DOCTOR_EXAMPLES: &str = "\
+const LIST_EXAMPLES: &str = "\
 Examples:
-  monstrum sandbox doctor
-  monstrum sandbox doctor --data-dir /var/lib/monstrum --json
+  monstrum sandbox list
+  monstrum sandbox list --status running --app shop
+  monstrum sandbox list --json";
 
-Run it where the server runs, as its user. It reads and changes nothing, and the server may be running. It ends with 0 if sandboxes
-can run here, be it with less than they could have, else with 1.";
-
-const BUILD_EXAMPLES: &str = "\
+const EXEC_EXAMPLES: &str = "\
 Examples:
-  monstrum sandbox template build
-  monstrum sandbox template build --data-dir /var/lib/monstrum --mirror https://deb.debian.org/debian --suite bookworm
+  monstrum sandbox exec 01998a3d-… 'ls -la'
+  monstrum sandbox exec 01998a3d-… 'make test' --timeout 300
 
-A server that is told so (--sandbox-template built) makes sandboxes of this system instead of the programs of the machine. It takes
-debootstrap, curl and tar, root, some minutes and 1 GiB. Packages are verified by the signatures of the distribution, npm and bun
-by their hashes. It can be interrupted: run it again. Run it anew for updates; the server is stopped meanwhile.";
+It runs as the bot of the sandbox, in its conversation, and only while the bot's switch is on. It ends with the exit code of the
+command, and with 1 if there was no command to end.";
 
-/// See whether sandboxes can run here, and make what they are made of
+const FILES_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox files 01998a3d-…
+  monstrum sandbox files 01998a3d-… src --json";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox delete 01998a3d-…
+
+All its files go with it, in the background.";
+
+/// Look at the machines of conversations, and use them
 #[derive(Subcommand)]
 pub(super) enum Sandbox {
-    /// Say what this machine can enforce, and what to install
-    #[command(after_help = DOCTOR_EXAMPLES)]
-    Doctor,
-    /// Make what sandboxes are made of
+    List(List),
+    /// Show a sandbox
+    Show {
+        id: SandboxInstanceId,
+    },
+    Exec(Exec),
+    /// List a folder of a sandbox
+    #[command(after_help = FILES_EXAMPLES)]
+    Files {
+        id: SandboxInstanceId,
+        /// Beneath /workspace
+        #[arg(default_value = "/workspace")]
+        path: String,
+    },
+    /// Delete a sandbox
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete {
+        id: SandboxInstanceId,
+    },
+    Doctor(machine::Doctor),
     #[command(subcommand)]
-    Template(Template),
+    Template(machine::Template),
 }
 
-#[derive(Subcommand)]
-pub(super) enum Template {
-    /// Build a system with bash, python3, node, npm, bun, git and curl
-    #[command(after_help = BUILD_EXAMPLES)]
-    Build(Build),
-}
-
+/// List sandboxes
 #[derive(Args)]
-pub(super) struct Build {
-    /// Where packages come from [default: as on this machine, else http://deb.debian.org/debian]
-    #[arg(long, value_name = "URL")]
-    mirror: Option<String>,
-    /// The release of the distribution [default: as on this machine, else bookworm]
-    #[arg(long, value_name = "NAME")]
-    suite: Option<String>,
-    /// Where npm and bun come from [default: https://registry.npmjs.org]
-    #[arg(long, value_name = "URL", env = "NPM_CONFIG_REGISTRY", hide_env_values = true)]
-    registry: Option<String>,
-    /// The proxy for all of these
-    #[arg(long, value_name = "URL", env = "https_proxy", hide_env_values = true)]
-    proxy: Option<String>,
+#[command(after_help = LIST_EXAMPLES)]
+pub(super) struct List {
+    /// creating, running, stopping, stopped, deleting or error
+    #[arg(long)]
+    status: Option<String>,
+    /// Of one app
+    #[arg(long, value_name = "ID")]
+    app: Option<String>,
+    /// Of one conversation
+    #[arg(long, value_name = "ID")]
+    chat: Option<String>,
 }
 
-#[cfg(target_os = "linux")]
+/// Run a command in a sandbox
+#[derive(Args)]
+#[command(after_help = EXEC_EXAMPLES)]
+pub(super) struct Exec {
+    id: SandboxInstanceId,
+    /// What bash is given
+    command: String,
+    /// Seconds after which it is ended, 1 to 300
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<u32>,
+}
+
 impl Sandbox {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let folder = options.settings(FolderFlags::default())?.data_dir.join(crate::boot::SANDBOX_FOLDER);
-        let json = options.json;
-        let work = move || match self {
-            Sandbox::Doctor => linux::examine(&folder, json),
-            Sandbox::Template(Template::Build(build)) => linux::build(&folder, build, json),
-        };
-        tokio::task::spawn_blocking(work).await.expect("the work does not panic")
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl Sandbox {
-    pub(super) async fn run(self, _: &Options) -> Result<ExitCode, Failure> {
-        Err(Failure::new("sandboxes run on Linux", "run the server on a Linux machine"))
-    }
-}
-
-#[cfg(target_os = "linux")]
-mod linux {
-    use std::path::Path;
-    use std::process::ExitCode;
-
-    use monstrum_sandbox::embedded::doctor::{self, Status};
-    use monstrum_sandbox::embedded::template::{BuildOptions, build_template};
-    use serde_json::json;
-
-    use super::super::failure::Failure;
-    use super::super::output;
-    use super::Build;
-
-    pub(super) fn examine(folder: &Path, json: bool) -> Result<ExitCode, Failure> {
-        let report = doctor::examine(folder);
-        if json {
-            output::json(&json!(report))?;
-        } else {
-            for check in &report.checks {
-                let status = match check.status {
-                    Status::Ok => "ok",
-                    Status::Degraded => "degraded",
-                    Status::Missing => "missing",
-                };
-                output::line(output::plain(&format!("{status}: {}: {}", check.name, check.detail)))?;
-                if !check.remedy.is_empty() {
-                    output::line(output::plain(&format!("    {}", check.remedy)))?;
+        let client = || Client::new(options);
+        match self {
+            Sandbox::Doctor(doctor) => return doctor.run(options).await,
+            Sandbox::Template(template) => return template.run(options).await,
+            Sandbox::List(list) => list.run(&client()?, options).await?,
+            Sandbox::Show { id } => show(&client()?.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
+            Sandbox::Exec(exec) => return exec.run(&client()?, options).await,
+            Sandbox::Files { id, path } => files(&client()?, options, id, &path).await?,
+            Sandbox::Delete { id } => {
+                client()?.delete(&["api", "sandboxes", &id.to_string()]).await?;
+                if options.json {
+                    output::json(&json!({ "id": id, "deleting": true }))?;
+                } else {
+                    output::note(&format!("{id} is being deleted"));
                 }
             }
-            output::line(if report.ready { "sandboxes can run here" } else { "sandboxes cannot run here" })?;
-        }
-        Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    pub(super) fn build(folder: &Path, build: Build, json: bool) -> Result<ExitCode, Failure> {
-        let Build { mirror, suite, registry, proxy } = build;
-        let proxy =
-            proxy.iter().flat_map(|url| ["http_proxy", "https_proxy"].map(|name| (name.to_owned(), url.clone())));
-        let options = BuildOptions { mirror, suite, registry, proxy: proxy.collect() };
-        let mut progress = |line: &str| output::note(&output::plain(line));
-        let template = build_template(&folder.join("template"), &options, &mut progress).map_err(|error| {
-            Failure::from_error(&error, "`monstrum sandbox template build --help` says what it takes")
-        })?;
-        if json {
-            output::json(&json!({ "root": template.root, "system": template.system, "programs": template.programs }))?;
-        } else {
-            output::line(format!("{} with {} is ready", template.system, template.programs.join(", ")))?;
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+impl List {
+    async fn run(self, client: &Client, options: &Options) -> Result<(), Failure> {
+        let given = [("status", self.status), ("app_id", self.app), ("chat_id", self.chat)];
+        let query: Vec<(&str, String)> = given.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        let items = client.items(&["api", "sandboxes"], &query).await?;
+        if options.json {
+            return output::json(&json!({ "items": items, "next_cursor": null }));
+        }
+        if items.is_empty() {
+            output::note("there are no sandboxes; one is made when a bot first uses it");
+            return Ok(());
+        }
+        let fields = ["id", "status", "app_id", "user_id", "chat_id", "last_active_at"];
+        let rows = items.iter().map(|item| fields.iter().map(|field| output::cell(&item[field])).collect());
+        output::table(&["ID", "STATUS", "APP", "USER", "CHAT", "LAST ACTIVE"], rows.collect())
+    }
+}
+
+impl Exec {
+    async fn run(self, client: &Client, options: &Options) -> Result<ExitCode, Failure> {
+        let mut body = json!({ "command": self.command });
+        if let Some(timeout) = self.timeout {
+            body["timeout"] = json!(timeout);
+        }
+        let answer = client.post(&["api", "sandboxes", &self.id.to_string(), "exec"], Some(&body)).await?;
+        let data = &answer["data"];
+        if options.json {
+            output::json(&answer)?;
+        } else {
+            // What a machine wrote is not the terminal's to obey.
+            let text = |name: &str| output::plain(data[name].as_str().unwrap_or_default());
+            let (stdout, stderr) = (text("stdout"), text("stderr"));
+            if !stdout.is_empty() {
+                output::line(stdout.strip_suffix('\n').unwrap_or(&stdout))?;
+            }
+            if !stderr.is_empty() {
+                output::note(stderr.strip_suffix('\n').unwrap_or(&stderr));
+            }
+            if let Some(message) = answer["message"].as_str() {
+                output::error(message);
+            }
+        }
+        let code = data["exitCode"].as_u64().and_then(|code| u8::try_from(code).ok());
+        Ok(match (answer["status"].as_str(), code) {
+            (Some("success"), Some(code)) => ExitCode::from(code),
+            _ => ExitCode::FAILURE,
+        })
+    }
+}
+
+fn show(sandbox: &Value, options: &Options) -> Result<(), Failure> {
+    const FIELDS: [(&str, &str); 11] = [
+        ("id", "id"),
+        ("status", "status"),
+        ("bot", "bot_id"),
+        ("app", "app_id"),
+        ("user", "user_id"),
+        ("chat", "chat_id"),
+        ("provider", "provider"),
+        ("last active", "last_active_at"),
+        ("made", "created_at"),
+        ("limits", "limit"),
+        ("error", "error"),
+    ];
+    if options.json {
+        return output::json(sandbox);
+    }
+    let said = FIELDS.iter().filter(|(_, field)| !sandbox[*field].is_null());
+    output::fields(&said.map(|(name, field)| (*name, output::cell(&sandbox[*field]))).collect::<Vec<_>>())
+}
+
+async fn files(client: &Client, options: &Options, id: SandboxInstanceId, path: &str) -> Result<(), Failure> {
+    let sandbox = client.get(&["api", "sandboxes", &id.to_string()], &[]).await?;
+    let body = json!({
+        "action": "list", "appId": sandbox["app_id"], "chatId": sandbox["chat_id"], "path": path,
+    });
+    let answer = client.post(&["api", "core", "ai", "sandbox", "file"], Some(&body)).await?;
+    if options.json {
+        return output::json(&answer);
+    }
+    let files = answer["files"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rows = files.iter().map(|file| ["type", "size", "path"].map(|field| output::cell(&file[field])).to_vec());
+    output::table(&["TYPE", "SIZE", "PATH"], rows.collect())
 }

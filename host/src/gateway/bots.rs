@@ -13,8 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use crate::prompt::{sandbox_paragraph, with_sandbox};
 
 /// Most characters of a description, and of a system prompt: more than any model reads at once.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
@@ -59,6 +61,12 @@ pub struct MonthlyUsage {
 pub struct UsageQuery {
     /// Only calls of this task, as their callers have named it.
     task_id: Option<String>,
+}
+
+/// What a bot is told before anybody speaks to it.
+#[derive(Serialize, ToSchema)]
+pub struct Prompt {
+    pub prompt: String,
 }
 
 /// A page of bots.
@@ -198,6 +206,26 @@ pub async fn usage(
         calls,
     });
     Ok(Json(Usage { items: items.collect() }))
+}
+
+/// Gives the system prompt of a bot, with what the platform appends
+#[utoipa::path(get, path = "/api/bots/{id}/prompt", tag = "bots", params(("id" = BotId, Path)),
+    responses((status = 200, body = Prompt), (status = "4XX", body = ProblemBody)))]
+pub async fn prompt(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    Id(id): Id<BotId>,
+) -> Result<Json<Prompt>, Problem> {
+    caller.may_use(id)?;
+    let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let paragraph = if row.use_agent_sandbox {
+        let spec = app.sandboxes.spec(caller.workspace).await?;
+        Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.tongue()))
+    } else {
+        None
+    };
+    Ok(Json(Prompt { prompt: with_sandbox(&row.system_prompt, paragraph.as_deref()) }))
 }
 
 /// Changes a bot

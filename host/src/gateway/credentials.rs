@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::call::IncomingCall;
 use crate::call::platform::Asks;
+use crate::call::{Attached, IncomingCall};
 use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, ThisRequest, whole_body};
@@ -272,6 +272,7 @@ pub async fn test(
         context: Value::Object(Map::new()),
         key: Some(caller.key),
         under: None,
+        attached: Attached::default(),
     };
     let CallResult { request_id, status, code, message, duration_ms, data: _ } = ran(&app, call).await?;
     Ok(Json(CredentialTest { request_id, status, code, message, duration_ms }))

@@ -48,6 +48,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "bots", description = "Agents that touch the world through tools only"),
         (name = "bindings", description = "Which resources a bot may use, and how far"),
         (name = "tools", description = "What a bot sees and calls"),
+        (name = "sandboxes", description = "The machines of conversations, and their files"),
         (name = "platform", description = "Functions of plugins, for infrastructure code"),
         (name = "audit", description = "What was called, by whom and with what end"),
         (name = "health", description = "Whether the server lives and is ready"),
@@ -229,6 +230,15 @@ mod tests {
         DELETE /api/bots/{id}/resources/{binding_id}
         GET /api/bots/{id}/tools
         GET /api/bots/{id}/usage
+        GET /api/bots/{id}/prompt
+        GET /api/sandboxes
+        GET /api/sandboxes/{id}
+        DELETE /api/sandboxes/{id}
+        POST /api/sandboxes/{id}/exec
+        POST /api/core/ai/sandbox/file
+        POST /api/core/ai/sandbox/download
+        DELETE /api/chats/{chat_id}
+        DELETE /api/apps/{app_id}
         POST /api/bots/{id}/tools/{tool}/call
         POST /api/bots/{id}/tools/{tool}/check
         GET /api/audit

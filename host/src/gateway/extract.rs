@@ -139,9 +139,14 @@ impl<T: DeserializeOwned + Default> FromRequest<Arc<App>> for OptionalInput<T> {
 
 /// The bytes of a body that is within the limit.
 pub async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
-    match Limited::new(body, BODY_BYTES_MAX).collect().await {
+    whole_body_of(body, BODY_BYTES_MAX).await
+}
+
+/// The same under a limit of its own.
+pub async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
+    match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(BODY_BYTES_MAX)),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(bytes_max)),
         Err(error) => Err(Problem::invalid_at("", format!("the body could not be read: {error}"))),
     }
 }
@@ -267,6 +272,11 @@ pub struct PageQuery {
 }
 
 impl PageQuery {
+    /// For a query that has more than these.
+    pub fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
+        PageQuery { limit, cursor }
+    }
+
     /// Checks both parts.
     pub fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
         const DEFAULT: u64 = 50;

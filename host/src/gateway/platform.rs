@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::call::IncomingCall;
 use crate::call::platform::{Asks, function_name};
+use crate::call::{Attached, IncomingCall};
 use crate::gateway::extract::{Caller, Ids, Input, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -69,6 +69,7 @@ pub async fn call(
         context: Value::Object(Map::new()),
         key: Some(caller.key),
         under: None,
+        attached: Attached::default(),
     };
     run(&app, call).await
 }

@@ -83,6 +83,16 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
     }
 
+    /// 413: what is asked for is over a limit other than that of the body.
+    pub fn over_limit(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "It is over a limit", detail)
+    }
+
+    /// 404 in words of its own.
+    pub fn absent(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", "Not found", detail)
+    }
+
     /// 422: the input has faults.
     pub fn invalid(errors: Vec<Fault>) -> Self {
         let detail = match errors.as_slice() {
@@ -113,6 +123,13 @@ impl Problem {
         problem
     }
 
+    /// 429: everything that there is room for is in use.
+    pub fn full(detail: impl Into<String>) -> Self {
+        let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "busy", "There is no room at present", detail);
+        problem.retry_after = Some(Duration::from_secs(1));
+        problem
+    }
+
     /// 502: somebody whom the host asked did not answer as they should.
     pub fn bad_gateway(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_GATEWAY, "bad_gateway", "Another server did not answer as it should", detail)
@@ -133,18 +150,22 @@ impl Problem {
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error", detail)
     }
 
-    /// The body and headers, under `request_id`.
-    pub fn render(self, request_id: &str) -> Response {
+    /// The problem as JSON, under `request_id`.
+    pub fn text(&self, request_id: &str) -> String {
         let body = ProblemBody {
             kind: format!("urn:monstrum:error:{}", self.code),
             title: self.title.to_owned(),
             status: self.status.as_u16(),
-            detail: self.detail,
+            detail: self.detail.clone(),
             request_id: request_id.to_owned(),
-            errors: self.errors,
+            errors: self.errors.clone(),
         };
-        let text = serde_json::to_vec(&body).expect("a problem is plain strings and numbers");
-        let mut response = Response::new(Body::from(text));
+        serde_json::to_string(&body).expect("a problem is plain strings and numbers")
+    }
+
+    /// The body and headers, under `request_id`.
+    pub fn render(self, request_id: &str) -> Response {
+        let mut response = Response::new(Body::from(self.text(request_id)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::auditor::AuditUnavailable;
 use crate::call::platform::Asks;
-use crate::call::{CallAnswer, IncomingCall};
+use crate::call::{Attached, CallAnswer, IncomingCall};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -101,9 +101,9 @@ pub struct CallInput {
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    app_id: String,
-    user_id: String,
-    chat_id: String,
+    pub app_id: String,
+    pub user_id: String,
+    pub chat_id: String,
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -271,6 +271,7 @@ fn incoming(
         context: no_params(),
         key: Some(caller.key),
         under: None,
+        attached: Attached::default(),
     })
 }
 
@@ -312,9 +313,11 @@ fn check_result(verdict: Verdict, kind: KeyKind) -> CheckResult {
 fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
     let first = same.first().expect("a chunk is never empty");
     let manifest = &first.tool().manifest;
-    let resources = same.iter().map(|resolved| &resolved.binding.resource.row);
-    let resources: Vec<NamedResource> =
-        resources.map(|row| NamedResource { id: row.id, name: row.name.clone() }).collect();
+    let resources = same.iter().filter_map(|resolved| {
+        let resource = &resolved.binding.resource;
+        resource.stored_id().map(|id| NamedResource { id, name: resource.row.name.clone() })
+    });
+    let resources: Vec<NamedResource> = resources.collect();
     let locales: &Locales = &first.plugin.locales;
     let key = format!("tools.{}.description", manifest.name);
     let names: Vec<&str> = resources.iter().map(|resource| resource.name.as_str()).collect();

@@ -1,12 +1,20 @@
 //! The types that the platform itself serves. Each has a manifest like a plugin's, so that lists, roles, scopes and the
 //! audit know nothing special about it; but there is no folder and no component, and what its tools do is in
-//! `call/delegated.rs`. Their names are reserved, so that no plugin can stand in for one.
+//! `call/delegated.rs` and `call/sandboxed.rs`. Their names are reserved, so that no plugin can stand in for one.
 
+mod sandbox;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_guardian::PatternSet;
 use monstrum_manifest::{Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
+
+pub use sandbox::{
+    COMMAND_BYTES_MAX, LIST_FILES, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT,
+    WRITE_FILE,
+};
 
 use crate::plugins::{Plugin, Tool};
 
@@ -19,7 +27,13 @@ pub const CALL_TOOL: &str = "bot_call_tool";
 
 /// All of them.
 pub(super) fn all() -> Vec<Arc<Plugin>> {
-    vec![Arc::new(built_in(bot()))]
+    let mut bot = built_in(bot(), Locales::default());
+    for tool in &mut bot.tools {
+        let tool = Arc::get_mut(tool).expect("nobody else has it yet");
+        // What the other bot does is judged itself, under the same links.
+        tool.rules = tool.rules.clone().forwarding();
+    }
+    vec![Arc::new(bot), Arc::new(sandbox::plugin())]
 }
 
 fn bot() -> Value {
@@ -74,26 +88,30 @@ fn bot() -> Value {
     })
 }
 
-fn built_in(manifest: Value) -> Plugin {
+fn built_in(manifest: Value, locales: Locales) -> Plugin {
     let manifest: Manifest = serde_json::from_value(manifest).expect("a built-in manifest has the shape of one");
     let dimensions = &manifest.resource_type.scope_dimensions;
     let tools = manifest.resource_type.tools.iter().map(|tool| {
-        let mut compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions)
-            .unwrap_or_else(|(field, why)| panic!("{} of built-in tool {}: {why}", field, tool.name));
-        // What the other bot does is judged itself, under the same links.
-        compiled.rules = compiled.rules.forwarding();
-        Arc::new(compiled)
+        let compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions);
+        Arc::new(compiled.unwrap_or_else(|(field, why)| panic!("{} of built-in tool {}: {why}", field, tool.name)))
     });
     Plugin {
         name: manifest.name.clone(),
         tools: tools.collect(),
         component: None,
-        locales: Locales::default(),
+        locales,
         icon: None,
         warnings: Vec::new(),
         calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
         manifest,
     }
+}
+
+/// Translations by language tag, each a list of keys and texts.
+fn locales(files: &[(&str, &[(&str, &str)])]) -> Locales {
+    let text = |texts: &[(&str, &str)]| json!(texts.iter().copied().collect::<BTreeMap<_, _>>()).to_string();
+    let files = files.iter().map(|(tag, texts)| ((*tag).to_owned(), text(texts))).collect();
+    Locales::load(files).expect("built-in translations have the shape of some")
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use sha2::Digest as _;
 
 use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, Icon, MANIFEST};
+use crate::plugins::built_in;
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
@@ -49,9 +50,11 @@ impl Plugin {
         }
     }
 
-    /// Whether a call of it may make others.
-    pub fn calls_tools(&self) -> bool {
-        self.component.is_none() || self.manifest.executor.capabilities.contains(&Capability::Tools)
+    /// Whether a call of it may make others: it names tools, or uses the sandbox, whose every use is a call.
+    pub fn makes_calls(&self) -> bool {
+        let capabilities = &self.manifest.executor.capabilities;
+        self.name.as_str() == built_in::BOT
+            || [Capability::Tools, Capability::Sandbox].iter().any(|one| capabilities.contains(one))
     }
 }
 
@@ -63,6 +66,8 @@ pub struct Tool {
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<OutputSchema>,
+    /// Not a bot's to see or to call: only a host function that plugins import leads to it.
+    pub is_hidden: bool,
 }
 
 impl Tool {
@@ -77,7 +82,7 @@ impl Tool {
         let output = output.map_err(|why| ("output_schema", why))?;
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
-        Ok(Tool { manifest, own_name, rules, input, output })
+        Ok(Tool { manifest, own_name, rules, input, output, is_hidden: false })
     }
 }
 

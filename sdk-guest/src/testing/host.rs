@@ -5,16 +5,18 @@ use std::cell::RefCell;
 use percent_encoding::utf8_percent_encode;
 use serde_json::Value;
 
+use super::sandbox::Sandbox;
 use super::{Answer, Line, Sent, ToolAnswer, ToolCall};
 use crate::http::RESERVED;
 use crate::log::Level;
-use crate::wit::monstrum::plugin::{http as wire, tools, types};
+use crate::wit::monstrum::plugin::{http as wire, sandbox, tools, types};
 
 /// What a test has prepared, and what the call has made of it.
 #[derive(Default)]
 pub(super) struct Host {
     pub(super) answers: Vec<Answer>,
     pub(super) tools: Vec<ToolAnswer>,
+    pub(super) sandbox: Sandbox,
     pub(super) credential_status: String,
     pub(super) requests: Vec<Sent>,
     pub(super) tool_calls: Vec<ToolCall>,
@@ -65,6 +67,23 @@ pub(crate) fn call_tool(tool: &str, params: &str) -> Result<String, tools::ToolF
         host.tool_calls.push(ToolCall { tool: tool.to_owned(), params });
         host.tools.remove(found).result
     })
+}
+
+pub(crate) fn sandbox_exec(command: &str, timeout_s: Option<u32>) -> Result<sandbox::ExecResult, types::Failure> {
+    with(|host| host.sandbox.exec(command, timeout_s))
+}
+
+pub(crate) fn sandbox_list(path: &str) -> Result<Vec<sandbox::Entry>, types::Failure> {
+    with(|host| Ok(host.sandbox.entries(path)))
+}
+
+pub(crate) fn sandbox_read(path: &str) -> Result<Vec<u8>, types::Failure> {
+    with(|host| host.sandbox.read(path))
+}
+
+pub(crate) fn sandbox_write(path: &str, content: &[u8]) -> Result<(), types::Failure> {
+    with(|host| host.sandbox.files.insert(path.to_owned(), content.to_vec()));
+    Ok(())
 }
 
 pub(crate) fn credential_status() -> String {

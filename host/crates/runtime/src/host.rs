@@ -2,9 +2,12 @@
 //! [`HostCalls`] of the call.
 
 use futures::future::BoxFuture;
-use monstrum_types::{Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, ToolFailure};
+use monstrum_types::{
+    Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxEntryKind, SandboxOutput,
+    ToolFailure,
+};
 
-use crate::bindings::{WitFailure, credentials, http, log, tools, types};
+use crate::bindings::{WitFailure, credentials, http, log, sandbox, tools, types};
 use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
@@ -27,8 +30,34 @@ pub trait HostCalls: Send + Sync {
         Box::pin(std::future::ready(Err(failure)))
     }
 
+    /// Runs a command in the sandbox of the conversation. Nothing of it has been looked at, as with all that follows. A
+    /// host that says nothing else has no sandbox.
+    fn sandbox_exec(&self, _command: String, _timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
+        no_sandbox()
+    }
+
+    /// Lists a folder of the sandbox.
+    fn sandbox_list(&self, _path: String) -> BoxFuture<'_, Result<Vec<SandboxEntry>, Failure>> {
+        no_sandbox()
+    }
+
+    /// Reads a file of the sandbox.
+    fn sandbox_read(&self, _path: String) -> BoxFuture<'_, Result<Vec<u8>, Failure>> {
+        no_sandbox()
+    }
+
+    /// Writes a file of the sandbox.
+    fn sandbox_write(&self, _path: String, _content: Vec<u8>) -> BoxFuture<'_, Result<(), Failure>> {
+        no_sandbox()
+    }
+
     /// ready, expired, needs-authorization or none.
     fn credential_status(&self) -> String;
+}
+
+fn no_sandbox<T: Send + 'static>() -> BoxFuture<'static, Result<T, Failure>> {
+    let failure = Failure::unsent(FailureCode::Unavailable, "there is no sandbox here");
+    Box::pin(std::future::ready(Err(failure)))
 }
 
 /// The host calls that one call has left.
@@ -50,6 +79,10 @@ impl Counters {
 
     pub(crate) fn count_tool_call(&mut self) -> Result<(), ToolFailure> {
         self.count_host_call().map_err(|failure| ToolFailure::error(Code::Limit, failure.message))
+    }
+
+    pub(crate) fn count_sandbox_call(&mut self) -> Result<(), Failure> {
+        self.count_host_call()
     }
 
     fn count_host_call(&mut self) -> Result<(), Failure> {
@@ -91,6 +124,42 @@ impl tools::Host for State {
     }
 }
 
+impl sandbox::Host for State {
+    async fn exec(
+        &mut self,
+        command: String,
+        timeout_s: Option<u32>,
+    ) -> wasmtime::Result<Result<sandbox::ExecResult, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_sandbox_call() {
+            return Ok(Err(failure.into()));
+        }
+        let answer = self.outgoing.host.sandbox_exec(command, timeout_s).await;
+        Ok(answer.map(Into::into).map_err(Into::into))
+    }
+
+    async fn list_files(&mut self, path: String) -> wasmtime::Result<Result<Vec<sandbox::Entry>, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_sandbox_call() {
+            return Ok(Err(failure.into()));
+        }
+        let answer = self.outgoing.host.sandbox_list(path).await;
+        Ok(answer.map(|entries| entries.into_iter().map(Into::into).collect()).map_err(Into::into))
+    }
+
+    async fn read_file(&mut self, path: String) -> wasmtime::Result<Result<Vec<u8>, WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_sandbox_call() {
+            return Ok(Err(failure.into()));
+        }
+        Ok(self.outgoing.host.sandbox_read(path).await.map_err(Into::into))
+    }
+
+    async fn write_file(&mut self, path: String, content: Vec<u8>) -> wasmtime::Result<Result<(), WitFailure>> {
+        if let Err(failure) = self.outgoing.counters.count_sandbox_call() {
+            return Ok(Err(failure.into()));
+        }
+        Ok(self.outgoing.host.sandbox_write(path, content).await.map_err(Into::into))
+    }
+}
+
 impl credentials::Host for State {
     async fn status(&mut self) -> wasmtime::Result<String> {
         Ok(self.outgoing.host.credential_status())
@@ -127,6 +196,24 @@ impl From<Failure> for WitFailure {
 impl From<ToolFailure> for tools::ToolFailure {
     fn from(ToolFailure { message, status, code }: ToolFailure) -> Self {
         tools::ToolFailure { message, status: status.as_str().to_owned(), code: code.as_str().to_owned() }
+    }
+}
+
+impl From<SandboxOutput> for sandbox::ExecResult {
+    fn from(output: SandboxOutput) -> Self {
+        let SandboxOutput { stdout, stderr, exit_code, termination, is_truncated: truncated } = output;
+        sandbox::ExecResult { stdout, stderr, exit_code, termination, truncated }
+    }
+}
+
+impl From<SandboxEntry> for sandbox::Entry {
+    fn from(SandboxEntry { name, path, kind, size }: SandboxEntry) -> Self {
+        let kind = match kind {
+            SandboxEntryKind::File => sandbox::EntryKind::File,
+            SandboxEntryKind::Directory => sandbox::EntryKind::Directory,
+            SandboxEntryKind::Other => sandbox::EntryKind::Other,
+        };
+        sandbox::Entry { name, path, kind, size }
     }
 }
 

@@ -256,9 +256,7 @@ impl Inner {
         let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
         let ids = self.ids.take().ok_or_else(exhausted)?;
         let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
-        let (cgroups, folder, limits) = (self.cgroups.clone(), name.to_string(), spec.limits);
-        let group = tokio::task::spawn_blocking(move || cgroups.create(&folder, &limits)).await;
-        let group = group.expect("making groups does not panic").map_err(failed)?;
+        let group = self.cgroups.group(name.as_str(), &spec.limits);
         let launch = Launch {
             image,
             template: template.root,
@@ -266,9 +264,9 @@ impl Inner {
             resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
             stage: self.options.folder.join("stage"),
             id_base: ids.base,
-            tmp_mib: spec.limits.tmp_mib,
-            groups_of_init: group.groups_of_init.clone(),
-            groups: group.groups.clone(),
+            cgroups: self.cgroups.clone(),
+            name: name.to_string(),
+            limits: spec.limits,
         };
         let sockets = Sockets::new().map_err(failed)?;
         self.launch(&launch, &sockets).await.map_err(failed)?;

@@ -46,7 +46,7 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary};
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
-pub use sandboxes::{SandboxRow, SandboxSettled, SandboxStatus};
+pub use sandboxes::{SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;
 pub use usage::{Charge, Spent, UsageRow};

@@ -41,17 +41,32 @@ impl SandboxStatus {
         }
     }
 
-    fn from_word(word: &str) -> Result<SandboxStatus, StoreError> {
-        match word {
-            "creating" => Ok(SandboxStatus::Creating),
-            "running" => Ok(SandboxStatus::Running),
-            "stopping" => Ok(SandboxStatus::Stopping),
-            "stopped" => Ok(SandboxStatus::Stopped),
-            "deleting" => Ok(SandboxStatus::Deleting),
-            "error" => Ok(SandboxStatus::Error),
-            _ => Err(unfit("status", "no status of a sandbox")),
-        }
+    /// The status that goes by `word`.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<SandboxStatus> {
+        Some(match word {
+            "creating" => SandboxStatus::Creating,
+            "running" => SandboxStatus::Running,
+            "stopping" => SandboxStatus::Stopping,
+            "stopped" => SandboxStatus::Stopped,
+            "deleting" => SandboxStatus::Deleting,
+            "error" => SandboxStatus::Error,
+            _ => return None,
+        })
     }
+
+    fn from_word(word: &str) -> Result<SandboxStatus, StoreError> {
+        SandboxStatus::of_word(word).ok_or_else(|| unfit("status", "no status of a sandbox"))
+    }
+}
+
+/// Which sandboxes to list. None means any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SandboxFilter {
+    pub bot: Option<BotId>,
+    pub status: Option<SandboxStatus>,
+    pub app_id: Option<String>,
+    pub chat_id: Option<String>,
 }
 
 /// A row of `sandbox_instances`.
@@ -132,7 +147,8 @@ const BY_CONVERSATION: &str =
 const PAGE: &str = concat!(
     "select ",
     columns!(),
-    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and id > $3 order by id limit $4"
+    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
+     and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
 );
 
 impl FromRow for SandboxRow {
@@ -221,7 +237,21 @@ impl Store {
         bot: Option<BotId>,
         page: &Page<SandboxInstanceId>,
     ) -> Result<Listed<SandboxRow, SandboxInstanceId>, StoreError> {
-        let rows = self.db.all(PAGE, args![workspace, bot, &page.after(), page.rows()]).await?;
+        self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
+    }
+
+    /// The same of those that fit a filter.
+    pub async fn sandboxes_by(
+        &self,
+        workspace: WorkspaceId,
+        filter: &SandboxFilter,
+        page: &Page<SandboxInstanceId>,
+    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, StoreError> {
+        let SandboxFilter { bot, status, app_id, chat_id } = filter;
+        let status = status.map(SandboxStatus::as_str);
+        let (app_id, chat_id) = (app_id.as_deref(), chat_id.as_deref());
+        let after = page.after();
+        let rows = self.db.all(PAGE, args![workspace, *bot, status, app_id, chat_id, &after, page.rows()]).await?;
         Ok(page.of(rows, |row: &SandboxRow| row.id))
     }
 

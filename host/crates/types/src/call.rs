@@ -129,7 +129,7 @@ pub struct CallOutcome {
     pub code: Option<Code>,
     /// Exactly what the LLM reads, on anything but success.
     pub message: Option<String>,
-    /// What the tool answered, on success.
+    /// What the tool answered: on success, and where a failure has a shape of its own.
     pub data: Option<JsonText>,
     /// The rule that refused the call, for the audit and for administrators.
     pub rule: Option<String>,
@@ -168,6 +168,13 @@ impl CallOutcome {
     #[must_use]
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         CallOutcome::failure(Status::Error, code, message)
+    }
+
+    /// The same end with data besides.
+    #[must_use]
+    pub fn with_data(mut self, data: JsonText) -> Self {
+        self.data = Some(data);
+        self
     }
 
     /// The same end with the rule that brought it about.

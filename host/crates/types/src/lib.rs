@@ -10,6 +10,7 @@ mod clock;
 mod http;
 mod ids;
 mod json_text;
+mod sandbox;
 mod secret;
 pub mod special_purpose;
 
@@ -24,4 +25,5 @@ pub use ids::{
     ResourceId, ResourceTypeId, RoleId, SandboxInstanceId, ToolName, TrustId, WorkspaceId,
 };
 pub use json_text::JsonText;
+pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;

@@ -46,6 +46,27 @@ pub(crate) fn postgresql() -> Result<()> {
     install("PostgreSQL", "postgresql")
 }
 
+/// Programs of sandboxes, by where Debian has them: not on every search path.
+const OF_SANDBOXES: [(&str, &str); 9] = [
+    ("/sbin/mkfs.ext4", "e2fsprogs"),
+    ("/sbin/nft", "nftables"),
+    ("/sbin/ip", "iproute2"),
+    ("/usr/sbin/debootstrap", "debootstrap"),
+    ("/usr/bin/python3", "python3"),
+    ("/usr/bin/git", "git"),
+    ("/usr/bin/curl", "curl"),
+    ("/usr/bin/node", "nodejs"),
+    ("/usr/bin/pkill", "procps"),
+];
+
+/// Installs what sandboxes are made with and what they have, where it is missing.
+pub(crate) fn sandboxes() -> Result<()> {
+    OF_SANDBOXES
+        .iter()
+        .filter(|(program, _)| !Path::new(program).exists())
+        .try_for_each(|(p, package)| install(p, package))
+}
+
 fn install(what: &str, package: &str) -> Result<()> {
     let is_root = ask(Command::new("id").arg("-u")).is_some_and(|id| id == "0");
     let has_apt = ask(Command::new("apt-get").arg("--version")).is_some();

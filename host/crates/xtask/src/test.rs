@@ -21,7 +21,8 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
         setup::debian("python3", "python3")?;
         // The guide to backups uses it, and its commands are run.
         setup::debian("sqlite3", "sqlite3")?;
-        setup::postgresql()
+        setup::postgresql()?;
+        setup::sandboxes()
     })?;
     steps.step("set-up: OAuth server", || setup::oauth_server(repository))?;
     steps.step("set-up: cargo-component", setup::cargo_component)?;

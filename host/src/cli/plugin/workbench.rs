@@ -12,7 +12,7 @@ use super::super::Options;
 use super::super::client::Client;
 use super::super::failure::Failure;
 use super::source::make_dir;
-use crate::boot::{self, ADMIN_KEY_FILE, Running};
+use crate::boot::{self, ADMIN_KEY_FILE, Outside, Running};
 use crate::config::{ServeFlags, Settings};
 
 /// The folders of such a server.
@@ -69,7 +69,8 @@ impl Workbench {
         let hint = "is there room in the temporary folder? may this user open ports on 127.0.0.1?";
         let failed = |error: &dyn std::error::Error| Failure::of("no server could be started to run it", error, hint);
         let settings = Settings::resolve(flags, &home.path).map_err(|error| failed(&error))?;
-        let running = boot::start_with(settings, egress).await.map_err(|error| failed(&error))?;
+        let outside = Outside { egress, ..Outside::default() };
+        let running = boot::start_with(settings, outside).await.map_err(|error| failed(&error))?;
         let key = match &running.admin_key {
             Some(key) => key.clone(),
             None => {

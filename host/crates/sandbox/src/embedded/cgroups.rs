@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
 
 use crate::provider::Limits;
 
@@ -24,14 +25,14 @@ const GONE_MAX: Duration = Duration::from_secs(10);
 const GONE_POLL: Duration = Duration::from_millis(1);
 
 /// The control groups of this machine, below which ours are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cgroups {
     hierarchy: Hierarchy,
     /// The name of the group that holds all of ours.
     folder: String,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 enum Hierarchy {
     /// One tree a controller.
     V1 { memory: PathBuf, pids: PathBuf, cpu: Option<PathBuf> },
@@ -92,60 +93,69 @@ impl Cgroups {
         }
     }
 
-    /// Makes the groups of a sandbox under its limits. What is left of an earlier life is made anew.
-    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
-        let groups: Vec<PathBuf> = self.trees().iter().map(|tree| tree.join(&self.folder).join(name)).collect();
-        for group in &groups {
-            remove_tree(group)?;
-            self.switch_on(group.parent().expect("it lies in our folder"))?;
-            fs::create_dir_all(group)?;
-        }
+    /// The groups that hold all of ours.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        self.trees().iter().map(|tree| tree.join(&self.folder)).collect()
+    }
+
+    /// The groups of a sandbox, whether they are there or not.
+    pub fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
+        let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
-        for (group, processes) in [("init", INIT_PROCESSES), ("box", limits.processes)] {
-            if self.version() == 2 {
-                fs::write(tree.join("cgroup.subtree_control"), "+pids")?;
-            }
-            fs::create_dir(tree.join(group))?;
-            fs::write(tree.join(group).join("pids.max"), processes.to_string())?;
-        }
-        let bytes = u64::from(limits.memory_mib) << 20;
-        let quota_us = u64::from(limits.cpu_millis) * CPU_PERIOD_US / 1000;
         let mut groups_of_init = vec![tree.join("init")];
-        let memory = match &self.hierarchy {
-            Hierarchy::V1 { .. } => {
-                let memory = groups[1].clone();
-                fs::write(memory.join("memory.limit_in_bytes"), bytes.to_string())?;
-                if memory.join("memory.memsw.limit_in_bytes").exists() {
-                    fs::write(memory.join("memory.memsw.limit_in_bytes"), bytes.to_string())?;
-                }
-                if let Some(cpu) = groups.get(2) {
-                    fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
-                    fs::write(cpu.join("cpu.cfs_quota_us"), quota_us.to_string())?;
-                }
-                groups_of_init.extend(groups[1..].iter().cloned());
-                memory
-            }
-            Hierarchy::V2 { has_cpu, .. } => {
-                fs::write(tree.join("box/cgroup.subtree_control"), "+pids")?;
-                fs::write(tree.join("memory.max"), bytes.to_string())?;
-                if tree.join("memory.swap.max").exists() {
-                    fs::write(tree.join("memory.swap.max"), "0")?;
-                }
-                if *has_cpu {
-                    fs::write(tree.join("cpu.max"), format!("{quota_us} {CPU_PERIOD_US}"))?;
-                }
-                tree.clone()
-            }
-        };
-        let version = self.version();
-        Ok(SandboxGroup {
-            version,
+        groups_of_init.extend(groups[1..].iter().cloned());
+        SandboxGroup {
+            version: self.version(),
+            memory: groups.get(1).unwrap_or(&tree).clone(),
             tree,
-            memory,
             groups_of_init,
             groups,
             processes_per_exec: limits.processes_per_exec,
-        })
+        }
+    }
+
+    /// Makes the groups of a sandbox under its limits. What is left of an earlier life is made anew.
+    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
+        let group = self.group(name, limits);
+        for folder in &group.groups {
+            remove_tree(folder)?;
+            self.switch_on(folder.parent().expect("it lies in our folder"))?;
+            fs::create_dir_all(folder)?;
+        }
+        for (part, processes) in [("init", INIT_PROCESSES), ("box", limits.processes)] {
+            if self.version() == 2 {
+                fs::write(group.tree.join("cgroup.subtree_control"), "+pids")?;
+            }
+            fs::create_dir(group.tree.join(part))?;
+            fs::write(group.tree.join(part).join("pids.max"), processes.to_string())?;
+        }
+        let bytes = (u64::from(limits.memory_mib) << 20).to_string();
+        let quota_us = u64::from(limits.cpu_millis) * CPU_PERIOD_US / 1000;
+        match &self.hierarchy {
+            Hierarchy::V1 { .. } => {
+                fs::write(group.memory.join("memory.limit_in_bytes"), &bytes)?;
+                let with_swap = group.memory.join("memory.memsw.limit_in_bytes");
+                if with_swap.exists() {
+                    fs::write(with_swap, &bytes)?;
+                }
+                if let Some(cpu) = group.groups.get(2) {
+                    fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
+                    fs::write(cpu.join("cpu.cfs_quota_us"), quota_us.to_string())?;
+                }
+            }
+            Hierarchy::V2 { has_cpu, .. } => {
+                fs::write(group.tree.join("box/cgroup.subtree_control"), "+pids")?;
+                fs::write(group.tree.join("memory.max"), &bytes)?;
+                let swap = group.tree.join("memory.swap.max");
+                if swap.exists() {
+                    fs::write(swap, "0")?;
+                }
+                if *has_cpu {
+                    fs::write(group.tree.join("cpu.max"), format!("{quota_us} {CPU_PERIOD_US}"))?;
+                }
+            }
+        }
+        Ok(group)
     }
 
     /// Version 2: the controllers of a level are switched on in the level above.
@@ -164,7 +174,7 @@ impl Cgroups {
 
     /// Ends and removes whatever an earlier life has left.
     pub fn remove_all(&self) -> io::Result<()> {
-        self.trees().iter().try_for_each(|tree| remove_tree(&tree.join(&self.folder)))
+        self.folders().iter().try_for_each(|folder| remove_tree(folder))
     }
 }
 

@@ -49,7 +49,8 @@ pub fn drop_capabilities() -> io::Result<()> {
 
 /// Limits of each process, lower than what the host's own has.
 pub fn limit_resources() -> io::Result<()> {
-    for (resource, most) in [(Resource::Core, 0), (Resource::Nofile, 65_536), (Resource::Memlock, 8 << 20)] {
+    // A core dump of one byte is none, also where the host hands dumps to a program of its own: that does not look at zero.
+    for (resource, most) in [(Resource::Core, 1), (Resource::Nofile, 65_536), (Resource::Memlock, 8 << 20)] {
         let now = rustix::process::getrlimit(resource);
         let most = now.maximum.map_or(most, |maximum| maximum.min(most));
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;

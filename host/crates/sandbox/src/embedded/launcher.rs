@@ -4,10 +4,11 @@
 //! it may fork. For each sandbox it forks a keeper, which forks the init, attaches the image and, when the init has ended
 //! or the host is gone, sees to it that nothing is left.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::embedded::cgroups;
+use crate::embedded::cgroups::{self, SandboxGroup};
 use crate::embedded::init::{self, Prepared};
 use crate::embedded::sys;
-use crate::embedded::wire::{self, FromKeeper, Launch, Received, ToKeeper};
+use crate::embedded::wire::{self, FromKeeper, Launch, Received};
 
 /// What the launcher and everything that it forks are called.
 pub const ARGUMENT: &str = "init";
@@ -61,6 +62,7 @@ fn launcher() -> io::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     let children = sys::signals_of_children()?;
+    let mut folders = BTreeSet::new();
     loop {
         let mut polled = [PollFd::new(&host, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
         wait_for(&mut polled)?;
@@ -69,8 +71,13 @@ fn launcher() -> io::Result<()> {
         if came.is_empty() {
             continue;
         }
-        // Keepers see the end of the host by themselves.
-        let Some(Received { message, descriptors, .. }) = wire::receive::<Launch>(&host)? else { return Ok(()) };
+        let Some(Received { message, descriptors, .. }) = wire::receive::<Launch>(&host)? else {
+            // Keepers see the end of the host by themselves. What was there for all of them goes with the last.
+            while rustix::process::wait(WaitOptions::empty()).is_ok() {}
+            folders.iter().for_each(|folder: &PathBuf| cgroups::remove_if_empty(folder));
+            return Ok(());
+        };
+        folders.extend(message.cgroups.folders());
         let Ok([keepers, inits]) = <[OwnedFd; 2]>::try_from(descriptors) else { continue };
         let forked = sys::fork(|| Keeper { launch: message, host: keepers.as_fd() }.run(inits.as_fd()));
         if let Err(error) = forked {
@@ -124,25 +131,23 @@ impl Keeper<'_> {
         let image = self.locked_image()?;
         let ids = user_namespace(self.launch.id_base).map_err(during("making a user namespace"))?;
         let device = LoopDevice::attach(&image).map_err(during("attaching the image to a loop device"))?;
-        let begun = self.begin(&device, ids.as_fd(), socket_of_init);
+        let group = self.launch.cgroups.create(&self.launch.name, &self.launch.limits);
+        let group = group.map_err(during("making control groups"));
+        let begun = group.and_then(|group| self.begin(&device, &group, ids.as_fd(), socket_of_init));
         let ready = begun.map(|(init, told)| (init, await_ready(told)));
         // From here on only the mount holds the device.
         let device = device.released();
         drop(ids);
-        let mut is_host_there = true;
         let ended = ready.and_then(|(init, ready)| {
-            let lived = ready.and_then(|()| self.follow(init)).map(|is_there| is_host_there = is_there);
+            let lived = ready.and_then(|()| self.follow(init));
             // One that is not ready may be in the middle of anything.
             kill(init);
             rustix::process::waitpid(Some(init), WaitOptions::empty())?;
             lived
         });
         let detached = device.await_detached().map_err(during("detaching the image"));
-        let removed = self.launch.groups.iter().try_for_each(|group| cgroups::remove_tree(group));
-        if !is_host_there {
-            // The last one removes what the server had for all of them.
-            self.launch.groups.iter().filter_map(|group| group.parent()).for_each(cgroups::remove_if_empty);
-        }
+        let Launch { cgroups, name, limits, .. } = &self.launch;
+        let removed = cgroups.group(name, limits).groups.iter().try_for_each(|group| cgroups::remove_tree(group));
         ended.and(detached).and(removed.map_err(during("removing control groups")))
     }
 
@@ -161,7 +166,13 @@ impl Keeper<'_> {
     }
 
     /// Forks the init into its control groups. What it tells of its beginning is to be read.
-    fn begin(&self, device: &LoopDevice, ids: BorrowedFd<'_>, socket: BorrowedFd<'_>) -> io::Result<(Pid, OwnedFd)> {
+    fn begin(
+        &self,
+        device: &LoopDevice,
+        group: &SandboxGroup,
+        ids: BorrowedFd<'_>,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<(Pid, OwnedFd)> {
         let (go, may_go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (told, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         sys::unshare(UnshareFlags::NEWPID).map_err(during("making a pid namespace"))?;
@@ -169,7 +180,7 @@ impl Keeper<'_> {
             Prepared { launch: &self.launch, device: &device.path, ids, socket, go: go.as_fd(), tell: tell.as_fd() };
         let init = sys::fork(|| init::run(&prepared)).map_err(during("forking the init"))?;
         drop((go, tell));
-        for group in &self.launch.groups_of_init {
+        for group in &group.groups_of_init {
             if let Err(error) = cgroups::join(group, init.as_raw_nonzero().get()) {
                 kill(init);
                 rustix::process::waitpid(Some(init), WaitOptions::empty())?;
@@ -180,9 +191,8 @@ impl Keeper<'_> {
         Ok((init, told))
     }
 
-    /// Tells the host that it may ask, and waits until the init has ended or the host wishes so or is gone. Whether the
-    /// host is still there.
-    fn follow(&self, init: Pid) -> io::Result<bool> {
+    /// Tells the host that it may ask, and waits until the init has ended, or the host wishes so or is gone.
+    fn follow(&self, init: Pid) -> io::Result<()> {
         // By a descriptor: the pid may be another's by the time that the host uses it.
         let pid = init.as_raw_nonzero().get();
         let network = File::open(format!("/proc/{pid}/ns/net"))?;
@@ -190,11 +200,7 @@ impl Keeper<'_> {
         drop(network);
         let init_ended = rustix::process::pidfd_open(init, PidfdFlags::empty())?;
         let mut polled = [PollFd::new(&init_ended, PollFlags::IN), PollFd::from_borrowed_fd(self.host, PollFlags::IN)];
-        wait_for(&mut polled)?;
-        if polled[1].revents().is_empty() {
-            return Ok(true);
-        }
-        Ok(wire::receive::<ToKeeper>(self.host).is_ok_and(|asked| asked.is_some()))
+        wait_for(&mut polled)
     }
 }
 

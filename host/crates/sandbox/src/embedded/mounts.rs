@@ -101,7 +101,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     if let Some(content) = &launch.resolv_conf {
         resolvers(launch, content, root.as_fd()).map_err(during("/etc/resolv.conf"))?;
     }
-    let tmp = tmpfs(launch.id_base, launch.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
+    let tmp = tmpfs(launch.id_base, launch.limits.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
     attach_below(&tmp, root.as_fd(), "tmp")?;
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
     processes(launch, root.as_fd()).map_err(during("/proc"))?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::net::Shutdown;
 use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
@@ -18,7 +19,7 @@ use crate::embedded::control::{self, Control};
 use crate::embedded::ids::IdRange;
 use crate::embedded::network::FullNetwork;
 use crate::embedded::sys;
-use crate::embedded::wire::{self, FromKeeper, ToKeeper};
+use crate::embedded::wire::{self, FromKeeper};
 use crate::error::SandboxError;
 use crate::exec::{ExecRequest, Termination};
 
@@ -128,9 +129,9 @@ impl Running {
     /// Ends everything in it. Returns when its image is whole and nothing of it is left.
     pub async fn end(&self) -> Result<(), SandboxError> {
         let failed = |why: String| SandboxError::Unavailable(format!("the sandbox did not stop: {why}"));
-        match control::send(&self.keeper, &ToKeeper::Stop, &[], &[]).await {
+        match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
             // It ended by itself.
-            Ok(()) | Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => {}
+            Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
             Err(error) => return Err(failed(error.to_string())),
         }
         let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;

@@ -14,6 +14,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::embedded::cgroups::Cgroups;
+use crate::provider::Limits;
+
 /// A command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into the kernel's default buffer.
 pub const MESSAGE_BYTES_MAX: usize = 176 << 10;
 /// Output, error, and the control groups of a command.
@@ -34,17 +37,10 @@ pub struct Launch {
     pub stage: PathBuf,
     /// The first of 65,536 ids.
     pub id_base: u32,
-    pub tmp_mib: u32,
-    /// Where the init goes.
-    pub groups_of_init: Vec<PathBuf>,
-    /// What is removed at the end, with everything beneath.
-    pub groups: Vec<PathBuf>,
-}
-
-/// To a keeper, for whom the end of the socket is the end of the host.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum ToKeeper {
-    Stop,
+    pub cgroups: Cgroups,
+    /// Of its control groups, too.
+    pub name: String,
+    pub limits: Limits,
 }
 
 /// From a keeper.

@@ -1,0 +1,302 @@
+//! The tools of the built-in type `sandbox`: commands and files on the machine of the conversation.
+//!
+//! A command that fails or takes too long is an answer like any other. What is an error is that there was no machine to
+//! run it on, and that says so in words for a user (requirement S10).
+
+pub mod import;
+mod output;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use monstrum_guardian::Permit;
+use monstrum_sandbox::{
+    ByteStream, EXEC_TIMEOUT_DEFAULT, ExecOutput, ExecRequest, FILE_BYTES_MAX, SandboxError, Termination, WORKSPACE,
+};
+use monstrum_types::{CallOutcome, Code, Fault as InputFault, JsonText, Status};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::call::IncomingCall;
+use crate::call::sandboxed::output::Kept;
+use crate::executor::PermittedCall;
+use crate::language::Language;
+use crate::plugins::Plugin;
+use crate::plugins::built_in::{
+    COMMAND_BYTES_MAX, LIST_FILES, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
+};
+use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
+use crate::tools::invalid_params;
+
+/// What a sandbox may take until it runs: longer than whoever starts it waits, so that the reason is that one's.
+const START_MAX: Duration = Duration::from_secs(90);
+/// What a call has beyond its command's own time (plugin-contract).
+const MARGIN: Duration = Duration::from_secs(30);
+/// Where whole outputs are kept in the sandbox, and how many of them: enough for a model to go back to.
+const OUTPUTS: &str = ".monstrum/output";
+const OUTPUTS_MAX: usize = 20;
+
+/// How long a call may take: until its sandbox runs, and then as its command asks for.
+pub fn time_limit(permit: &Permit) -> Duration {
+    START_MAX + timeout(permit) + MARGIN
+}
+
+fn timeout(permit: &Permit) -> Duration {
+    let seconds = permit.params().get("timeout").and_then(Value::as_u64);
+    seconds.map_or(EXEC_TIMEOUT_DEFAULT, Duration::from_secs)
+}
+
+/// Runs one of the tools.
+pub async fn run(sandboxes: &Arc<Sandboxes>, call: &PermittedCall<'_>, permit: &Permit) -> CallOutcome {
+    let ran = async {
+        let machine = Machine { call: call.call, plugin: &call.job.plugin, permit };
+        match permit.tool() {
+            SHELL => machine.exec(sandboxes).await,
+            LIST_FILES => machine.list(sandboxes).await,
+            READ_FILE => machine.read(sandboxes).await,
+            WRITE_FILE => machine.write(sandboxes).await,
+            // Only reached if a tool is declared that nothing implements.
+            _ => Err(Box::new(CallOutcome::error(Code::Unavailable, "this server cannot run the tool"))),
+        }
+    };
+    ran.await.unwrap_or_else(|refusal: Box<CallOutcome>| *refusal)
+}
+
+/// Why there is no answer. Boxed, because it is rare and large.
+type Refused<T> = Result<T, Box<CallOutcome>>;
+
+/// One use of the machine of a conversation.
+struct Machine<'a> {
+    call: &'a IncomingCall,
+    plugin: &'a Plugin,
+    permit: &'a Permit,
+}
+
+impl Machine<'_> {
+    async fn exec(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
+        let command = self.param("command");
+        if command.len() > COMMAND_BYTES_MAX {
+            let message = format!("has {} bytes; at most {COMMAND_BYTES_MAX} are allowed", command.len());
+            return Err(invalid("/command", message));
+        }
+        if command.contains('\0') {
+            return Err(invalid("/command", "must not contain NUL".to_owned()));
+        }
+        let open = self.open(sandboxes).await?;
+        let request = ExecRequest::new(command).within(timeout(self.permit));
+        let feed = self.call.attached.feed.clone();
+        let output = open.exec(request, feed).await.map_err(|fault| self.failed(fault))?;
+        let is_for_a_model = !self.call.is_of_the_sandbox_import();
+        let data = if is_for_a_model && output::is_too_long(&output) {
+            let kept = self.keep(&open, &output).await;
+            let (stdout, stderr) = output::cut(&output, &kept);
+            let mut data = answer(&output, stdout, stderr, true);
+            if let Kept::In(path) = kept {
+                data["outputFile"] = json!(path);
+            }
+            data
+        } else {
+            let (stdout, stderr) = (output.stdout.text.clone(), output.stderr.text.clone());
+            answer(&output, stdout, stderr, output.is_truncated())
+        };
+        let data = JsonText::from(&data);
+        Ok(match output.termination {
+            Termination::Lost | Termination::Cancelled => {
+                let message = "the sandbox was stopped or deleted while the command ran; it may have done anything";
+                CallOutcome::error(Code::Interrupted, message).with_data(data)
+            }
+            _ => CallOutcome::success(data),
+        })
+    }
+
+    /// Keeps the whole output in a file of the sandbox. That it cannot be kept is told, and no failure of the command.
+    async fn keep(&self, open: &Open, output: &ExecOutput) -> Kept {
+        let path = format!("{WORKSPACE}/{OUTPUTS}/{}.txt", self.call.request_id);
+        match open.write(&path, Bytes::from(output::whole(output))).await {
+            Ok(()) => {
+                forget_oldest(open).await;
+                Kept::In(path)
+            }
+            Err(error) => Kept::Nowhere(error.to_string()),
+        }
+    }
+
+    async fn list(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
+        let open = self.open(sandboxes).await?;
+        let entries = open.list(self.param("path")).await.map_err(|fault| self.failed(fault))?;
+        let entries: Vec<Value> = entries
+            .into_iter()
+            .map(|entry| json!({"name": entry.name, "path": entry.path, "kind": entry.kind, "size": entry.size}))
+            .collect();
+        Ok(CallOutcome::success(JsonText::from(&json!({ "entries": entries }))))
+    }
+
+    async fn read(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
+        let open = self.open(sandboxes).await?;
+        let (entry, stream) = open.read(self.param("path")).await.map_err(|fault| self.failed(fault))?;
+        let content = match whole_file(entry.size, stream).await {
+            Ok(Some(content)) => content,
+            Ok(None) => {
+                let message = format!("a file that is read whole may have {FILE_BYTES_MAX} bytes at most");
+                return Err(Box::new(CallOutcome::error(Code::ResultTooLarge, message)));
+            }
+            Err(error) => return Err(self.failed(error.into())),
+        };
+        let told = json!({ "path": entry.path, "bytes": content.len(), "digest": digest(&content) });
+        if let Some(place) = &self.call.attached.read {
+            // Nobody else fills it: it was made for this call.
+            drop(place.set(content));
+        }
+        Ok(CallOutcome::success(JsonText::from(&told)))
+    }
+
+    async fn write(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
+        let Some(content) = self.call.attached.content.clone() else {
+            return Err(invalid("", "there is no content".to_owned()));
+        };
+        let open = self.open(sandboxes).await?;
+        open.write(self.param("path"), content).await.map_err(|fault| self.failed(fault))?;
+        Ok(CallOutcome::success(JsonText::from(&Value::Null)))
+    }
+
+    /// The sandbox of the conversation, running. It is made where there is none.
+    async fn open(&self, sandboxes: &Arc<Sandboxes>) -> Refused<Open> {
+        let of = self.conversation()?;
+        let Some(bot) = self.permit.bot() else {
+            return Err(Box::new(CallOutcome::error(Code::Unavailable, "a sandbox is a bot's to use")));
+        };
+        let opened = sandboxes.of_conversation(self.permit.workspace(), bot, &of);
+        match tokio::time::timeout(START_MAX, opened).await {
+            Ok(Ok(open)) => Ok(open),
+            // No room for another one; a command that has begun never meets this.
+            Ok(Err(Fault::Provider(SandboxError::Exhausted(message)))) => {
+                Err(Box::new(CallOutcome::error(Code::Busy, message)))
+            }
+            Ok(Err(fault)) => Err(self.failed(fault)),
+            Err(_) => Err(self.failed(Fault::Unavailable("the sandbox did not start in time".to_owned()))),
+        }
+    }
+
+    fn conversation(&self) -> Refused<Conversation> {
+        let chat = self.call.context.get("chat");
+        let part = |name: &str| chat.and_then(|chat| chat.get(name)).and_then(Value::as_str).unwrap_or_default();
+        if chat.is_none() && self.call.is_of_the_sandbox_import() {
+            let message = "the call belongs to no conversation, so there is no sandbox";
+            return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
+        }
+        if chat.is_none() {
+            let message = "a sandbox belongs to a conversation; name it in `chat`, beside the parameters";
+            return Err(invalid("", message.to_owned()));
+        }
+        Conversation::new(part("app_id"), part("user_id"), part("chat_id"))
+            .map_err(|error| invalid("", format!("chat: {error}")))
+    }
+
+    fn param(&self, name: &str) -> &str {
+        self.permit.params().get(name).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Why the sandbox did not do it, in words for whoever asked. What an operator should know goes to the log.
+    fn failed(&self, fault: Fault) -> Box<CallOutcome> {
+        let is_command = self.permit.tool() == SHELL;
+        let outcome = match fault {
+            Fault::Unavailable(reason) | Fault::Provider(SandboxError::Unavailable(reason)) => {
+                tracing::warn!(reason, "the sandbox is not available");
+                return Box::new(unavailable(&self.call.language, self.plugin, is_command));
+            }
+            Fault::Store(error) => {
+                tracing::error!(%error, "the sandbox's row cannot be read");
+                return Box::new(unavailable(&self.call.language, self.plugin, is_command));
+            }
+            Fault::OtherUser | Fault::Conflict(_) => {
+                let message = "Permission denied: the sandbox of this conversation belongs to another user or bot";
+                CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
+            }
+            Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
+            // What ran in a sandbox that was taken away has run, for a while.
+            Fault::Provider(SandboxError::NotFound(message)) if is_command => {
+                CallOutcome::error(Code::Interrupted, message)
+            }
+            Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
+                CallOutcome::error(Code::InvalidParams, message).by_rule("input")
+            }
+            Fault::Provider(SandboxError::Exhausted(message)) => CallOutcome::error(Code::Limit, message),
+            Fault::Provider(SandboxError::Conflict(message) | SandboxError::Unsupported(message)) => {
+                CallOutcome::error(Code::Unavailable, message)
+            }
+        };
+        Box::new(outcome)
+    }
+}
+
+fn invalid(path: &str, message: String) -> Box<CallOutcome> {
+    Box::new(invalid_params(&[InputFault { path: path.to_owned(), message }]))
+}
+
+/// What a caller gets where there is no provider: for a command, with the exit code that no command has.
+fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOutcome {
+    let outcome = CallOutcome::error(Code::Unavailable, unavailable_text(language, plugin));
+    if !is_command {
+        return outcome;
+    }
+    outcome.with_data(JsonText::from(&json!({
+        "stdout": "", "stderr": "", "exitCode": -1, "termination": null, "truncated": false, "durationMs": 0,
+    })))
+}
+
+/// The words of requirement S10 in the caller's language.
+pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
+    plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
+}
+
+fn answer(output: &ExecOutput, stdout: String, stderr: String, truncated: bool) -> Value {
+    json!({
+        "stdout": stdout,
+        "stderr": stderr,
+        "exitCode": output.exit_code,
+        "termination": output.termination.as_str(),
+        "truncated": truncated,
+        "durationMs": u64::try_from(output.duration.as_millis()).unwrap_or(u64::MAX),
+    })
+}
+
+/// The content of a file, `None` where it has more than may be read whole. A file may grow while it is read.
+pub async fn whole_file(size: u64, mut stream: ByteStream) -> Result<Option<Vec<u8>>, SandboxError> {
+    if usize::try_from(size).map_or(true, |size| size > FILE_BYTES_MAX) {
+        return Ok(None);
+    }
+    let mut content = Vec::new();
+    while let Some(piece) = stream.next().await {
+        let piece = piece?;
+        if content.len() + piece.len() > FILE_BYTES_MAX {
+            return Ok(None);
+        }
+        content.extend_from_slice(&piece);
+    }
+    Ok(Some(content))
+}
+
+/// SHA-256 of what was read or written, for the audit.
+pub fn digest(content: &[u8]) -> String {
+    format!("sha256:{}", hex::encode(Sha256::digest(content)))
+}
+
+/// Removes all but the newest outputs. Their names are ids of requests, which sort by time.
+async fn forget_oldest(open: &Open) {
+    let folder = format!("{WORKSPACE}/{OUTPUTS}");
+    let Ok(entries) = open.list(&folder).await else { return };
+    let mut names: Vec<String> = entries
+        .into_iter()
+        .map(|entry| entry.name)
+        .filter(|name| name.strip_suffix(".txt").is_some_and(|id| id.parse::<monstrum_types::RequestId>().is_ok()))
+        .collect();
+    names.sort_unstable();
+    names.truncate(names.len().saturating_sub(OUTPUTS_MAX));
+    for name in names {
+        if let Err(error) = open.remove(&format!("{folder}/{name}")).await {
+            tracing::debug!(%error, "an old output stays in its sandbox");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `monstrum sandbox doctor` and `template`: whether this machine can have sandboxes, and what they are made of. Neither
+//! needs a server.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+use crate::boot::SANDBOX_FOLDER;
+use crate::cli::failure::Failure;
+use crate::cli::{FolderFlags, Options};
+
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox doctor
+  monstrum sandbox doctor --data-dir /var/lib/monstrum --json
+
+Run it where the server runs, as its user. It reads and changes nothing, and the server may be running. It ends with 0 if sandboxes
+can run here, be it with less than they could have, else with 1.";
+
+const BUILD_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox template build
+  monstrum sandbox template build --data-dir /var/lib/monstrum --mirror https://deb.debian.org/debian --suite bookworm
+
+A server that is told so (--sandbox-template built) makes sandboxes of this system instead of the programs of the machine. It takes
+debootstrap, curl and tar, root, some minutes and 1 GiB. Packages are verified by the signatures of the distribution, npm and bun
+by their hashes. It can be interrupted: run it again. Run it anew for updates; the server is stopped meanwhile.";
+
+/// Say what this machine can enforce, and what to install
+#[derive(Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub(in crate::cli) struct Doctor {}
+
+/// Make what sandboxes are made of
+#[derive(Subcommand)]
+pub(in crate::cli) enum Template {
+    /// Build a system with bash, python3, node, npm, bun, git and curl
+    #[command(after_help = BUILD_EXAMPLES)]
+    Build(Build),
+}
+
+#[derive(Args)]
+pub(in crate::cli) struct Build {
+    /// Where packages come from [default: as on this machine, else http://deb.debian.org/debian]
+    #[arg(long, value_name = "URL")]
+    mirror: Option<String>,
+    /// The release of the distribution [default: as on this machine, else bookworm]
+    #[arg(long, value_name = "NAME")]
+    suite: Option<String>,
+    /// Where npm and bun come from [default: https://registry.npmjs.org]
+    #[arg(long, value_name = "URL", env = "NPM_CONFIG_REGISTRY", hide_env_values = true)]
+    registry: Option<String>,
+    /// The proxy for all of these
+    #[arg(long, value_name = "URL", env = "https_proxy", hide_env_values = true)]
+    proxy: Option<String>,
+}
+
+impl Doctor {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let (folder, json) = (folder(options)?, options.json);
+        blocking(move || linux::examine(&folder, json)).await
+    }
+}
+
+impl Template {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let Template::Build(build) = self;
+        let (folder, json) = (folder(options)?, options.json);
+        blocking(move || linux::build(&folder, build, json)).await
+    }
+}
+
+fn folder(options: &Options) -> Result<PathBuf, Failure> {
+    Ok(options.settings(FolderFlags::default())?.data_dir.join(SANDBOX_FOLDER))
+}
+
+async fn blocking(work: impl FnOnce() -> Result<ExitCode, Failure> + Send + 'static) -> Result<ExitCode, Failure> {
+    tokio::task::spawn_blocking(work).await.expect("the work does not panic")
+}
+
+#[cfg(not(target_os = "linux"))]
+mod linux {
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    use super::Build;
+    use crate::cli::failure::Failure;
+
+    fn elsewhere() -> Failure {
+        Failure::new("sandboxes run on Linux", "run the server on a Linux machine")
+    }
+
+    pub(super) fn examine(_: &Path, _: bool) -> Result<ExitCode, Failure> {
+        Err(elsewhere())
+    }
+
+    pub(super) fn build(_: &Path, _: Build, _: bool) -> Result<ExitCode, Failure> {
+        Err(elsewhere())
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    use monstrum_sandbox::embedded::doctor::{self, Status};
+    use monstrum_sandbox::embedded::template::{BuildOptions, build_template};
+    use serde_json::json;
+
+    use super::Build;
+    use crate::cli::failure::Failure;
+    use crate::cli::output;
+
+    pub(super) fn examine(folder: &Path, json: bool) -> Result<ExitCode, Failure> {
+        let report = doctor::examine(folder);
+        if json {
+            output::json(&json!(report))?;
+        } else {
+            for check in &report.checks {
+                let status = match check.status {
+                    Status::Ok => "ok",
+                    Status::Degraded => "degraded",
+                    Status::Missing => "missing",
+                };
+                output::line(output::plain(&format!("{status}: {}: {}", check.name, check.detail)))?;
+                if !check.remedy.is_empty() {
+                    output::line(output::plain(&format!("    {}", check.remedy)))?;
+                }
+            }
+            output::line(if report.ready { "sandboxes can run here" } else { "sandboxes cannot run here" })?;
+        }
+        Ok(if report.ready { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    pub(super) fn build(folder: &Path, build: Build, json: bool) -> Result<ExitCode, Failure> {
+        let Build { mirror, suite, registry, proxy } = build;
+        let proxy =
+            proxy.iter().flat_map(|url| ["http_proxy", "https_proxy"].map(|name| (name.to_owned(), url.clone())));
+        let options = BuildOptions { mirror, suite, registry, proxy: proxy.collect() };
+        let mut progress = |line: &str| output::note(&output::plain(line));
+        let template = build_template(&folder.join("template"), &options, &mut progress).map_err(|error| {
+            Failure::from_error(&error, "`monstrum sandbox template build --help` says what it takes")
+        })?;
+        if json {
+            output::json(&json!({ "root": template.root, "system": template.system, "programs": template.programs }))?;
+        } else {
+            output::line(format!("{} with {} is ready", template.system, template.programs.join(", ")))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

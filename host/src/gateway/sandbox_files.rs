@@ -1,0 +1,237 @@
+//! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the shape that FastGPT's clients know, and so with
+//! its names in camelCase and with unknown fields ignored. No path leaves the sandbox: that is the provider's to hold.
+
+mod disposition;
+mod download;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{FromRequest, Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use monstrum_sandbox::{EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX};
+use monstrum_store::SandboxRow;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::call::sandboxed::{digest, whole_file};
+use crate::gateway::changes::Change;
+use crate::gateway::extract::{Caller, Faults, parse_body, whole_body_of};
+use crate::gateway::language::Language;
+use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::sandboxes::{problem_in, problem_of_path};
+use crate::sandboxes::{Open, PART_BYTES_MAX};
+
+/// The largest body: the largest file, with room for what JSON escapes.
+const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
+
+/// What to do with which path of whose sandbox. Unknown fields are ignored.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FileInput {
+    action: Action,
+    app_id: String,
+    chat_id: String,
+    /// Where it is given, the sandbox must be this user's.
+    user_id: Option<String>,
+    /// Absolute and beneath /workspace, or relative to it.
+    path: String,
+    /// For `write`: the file's whole content, at most 16 MiB.
+    content: Option<String>,
+}
+
+/// What can be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    List,
+    Read,
+    Write,
+}
+
+/// What came of it.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum FileAnswer {
+    List { action: Action, files: Vec<File> },
+    Read { action: Action, content: String },
+    Write { action: Action, success: bool },
+}
+
+/// An entry of a folder.
+#[derive(Serialize, ToSchema)]
+pub struct File {
+    pub name: String,
+    /// Absolute, inside the sandbox.
+    pub path: String,
+    /// `file`, `directory` or `other`, such as a link.
+    #[serde(rename = "type")]
+    #[schema(value_type = String)]
+    pub kind: EntryKind,
+    pub size: u64,
+}
+
+/// What to download from whose sandbox. Unknown fields are ignored.
+#[derive(Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DownloadInput {
+    app_id: String,
+    chat_id: String,
+    /// Where it is given, the sandbox must be this user's.
+    user_id: Option<String>,
+    /// A file, or a folder, which comes as a ZIP.
+    #[serde(default = "workspace")]
+    path: String,
+}
+
+fn workspace() -> String {
+    monstrum_sandbox::WORKSPACE.to_owned()
+}
+
+/// A JSON body as large as a file may be.
+pub struct LargeInput<T>(T);
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for LargeInput<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+        parse_body(&whole_body_of(request.into_body(), BODY_BYTES_MAX).await?).map(LargeInput)
+    }
+}
+
+/// Lists a folder, reads or writes a text file of a conversation's sandbox
+///
+/// `write` makes missing folders. A sandbox that is stopped is resumed; a conversation that has none is 404.
+#[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
+    responses((status = 200, body = FileAnswer), (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
+pub async fn file(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    LargeInput(input): LargeInput<FileInput>,
+) -> Result<Json<FileAnswer>, Problem> {
+    let FileInput { action, app_id, chat_id, user_id, path, content } = input;
+    let place = Place { app: &app, caller: &caller, language: &language };
+    let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
+    let written = match (action, content) {
+        (Action::Write, None) => return Err(Problem::invalid_at("/content", "required for the action write")),
+        (Action::Write, Some(content)) if content.len() > FILE_BYTES_MAX => return Err(too_large()),
+        (Action::Write, Some(content)) => Bytes::from(content),
+        (Action::List | Action::Read, _) => Bytes::new(),
+    };
+    let row = place.row(&of).await?;
+    let failed = |fault| problem_of_path(&app, &language, fault);
+    Ok(Json(match action {
+        Action::List => {
+            let files = place.open(&row).await?.list(&path).await.map_err(failed)?;
+            FileAnswer::List { action, files: files.into_iter().map(File::from).collect() }
+        }
+        Action::Read => {
+            let (entry, stream) = place.open(&row).await?.read(&path).await.map_err(failed)?;
+            let content = whole_file(entry.size, stream).await.map_err(|error| failed(error.into()))?;
+            let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
+                let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
+                Problem::invalid_at("/path", hint)
+            })?;
+            FileAnswer::Read { action, content }
+        }
+        Action::Write => {
+            let told = json!({ "path": path, "bytes": written.len(), "digest": digest(&written) });
+            let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
+            let made = async { place.open(&row).await?.write(&path, written).await.map_err(failed) };
+            change.made(&app, &caller, made).await?;
+            FileAnswer::Write { action, success: true }
+        }
+    }))
+}
+
+/// Downloads a file, or a folder as a ZIP, of a conversation's sandbox
+#[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
+    responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
+        (status = "4XX", body = ProblemBody),
+        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
+pub async fn download(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    language: Language,
+    LargeInput(input): LargeInput<DownloadInput>,
+) -> Result<Response, Problem> {
+    let DownloadInput { app_id, chat_id, user_id, path } = input;
+    let place = Place { app: &app, caller: &caller, language: &language };
+    let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
+    let open = place.open(&place.row(&of).await?).await?;
+    let failed = |fault| problem_of_path(&app, &language, fault);
+    download::answer(&open, &path).await.map_err(failed)?
+}
+
+/// Who asks.
+struct Place<'a> {
+    app: &'a Arc<App>,
+    caller: &'a Caller,
+    language: &'a Language,
+}
+
+/// What is asked for.
+struct Of<'a> {
+    app_id: &'a str,
+    chat_id: &'a str,
+    user_id: Option<&'a str>,
+    path: &'a str,
+}
+
+impl Place<'_> {
+    /// The sandbox of the conversation, if the caller may see it.
+    async fn row(&self, of: &Of<'_>) -> Result<SandboxRow, Problem> {
+        let mut faults = Faults::default();
+        let ids = [("/appId", Some(of.app_id)), ("/chatId", Some(of.chat_id)), ("/userId", of.user_id)];
+        for (place, id) in ids.into_iter().filter_map(|(place, id)| Some((place, id?))) {
+            check_part(&mut faults, place, id);
+        }
+        if of.path.is_empty() || of.path.len() > PATH_BYTES_MAX || of.path.contains('\0') {
+            faults.add("/path", format!("must have 1 to {PATH_BYTES_MAX} bytes and no NUL"));
+        }
+        faults.check()?;
+        let (workspace, bot) = (self.caller.workspace, self.caller.bot);
+        if let Some(bot) = bot {
+            // What the bot may not use by its tool, its key does not use by this door.
+            let snapshot = self.app.policy.load();
+            if !snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox) {
+                return Err(Problem::forbidden("the switch use_agent_sandbox of this bot is off"));
+            }
+        }
+        let found = self.app.sandboxes.find(workspace, bot, of.app_id, of.chat_id).await;
+        let row = found.map_err(|fault| problem_in(self.app, self.language, fault))?;
+        let row = row.ok_or_else(|| Problem::not_found("sandbox"))?;
+        if of.user_id.is_some_and(|user| row.user_id.as_deref() != Some(user)) {
+            return Err(Problem::conflict("the sandbox of this conversation belongs to another user"));
+        }
+        Ok(row)
+    }
+
+    async fn open(&self, row: &SandboxRow) -> Result<Open, Problem> {
+        self.app.sandboxes.open(row).await.map_err(|fault| problem_in(self.app, self.language, fault))
+    }
+}
+
+/// A part of a conversation's name, as one is made of them.
+pub fn check_part(faults: &mut Faults, place: &str, part: &str) {
+    if part.is_empty() || part.len() > PART_BYTES_MAX || part.chars().any(char::is_control) {
+        faults.add(place, format!("must have 1 to {PART_BYTES_MAX} bytes and no control characters"));
+    }
+}
+
+fn too_large() -> Problem {
+    Problem::over_limit(format!("a file that is read or written whole may have {FILE_BYTES_MAX} bytes at most"))
+}
+
+impl From<FileEntry> for File {
+    fn from(entry: FileEntry) -> Self {
+        let FileEntry { name, path, kind, size, .. } = entry;
+        File { name, path, kind, size }
+    }
+}

@@ -1,0 +1,63 @@
+//! The name under which a browser saves what it downloads (RFC 6266). It was chosen inside a sandbox, so nothing of it is
+//! taken but what is harmless in a header, in a dialog and as a file name.
+
+use http::HeaderValue;
+
+/// The longest name, which most file systems take.
+const NAME_BYTES_MAX: usize = 200;
+
+/// `attachment` with a name in both spellings: plain ASCII for old clients, and all of it for the others.
+pub(super) fn attachment(name: &str) -> HeaderValue {
+    let name = harmless(name);
+    let plain: String = name.chars().map(|c| if c.is_ascii() && c != '%' { c } else { '_' }).collect();
+    let mut text = format!("attachment; filename=\"{plain}\"; filename*=UTF-8''");
+    for byte in name.bytes() {
+        // attr-char of RFC 8187.
+        if byte.is_ascii_alphanumeric() || b"!#$&+-.^_`|~".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    HeaderValue::try_from(text).expect("ASCII without control characters is a header value")
+}
+
+/// The name without separators, quotes, control characters and those that turn the direction of a text around, by which a
+/// name looks like another.
+fn harmless(name: &str) -> String {
+    let mut harmless: String = name.chars().map(|c| if is_harmful(c) { '_' } else { c }).collect();
+    harmless.truncate(harmless.floor_char_boundary(NAME_BYTES_MAX));
+    // Neither hidden nor a folder above, and no name that Windows would end otherwise.
+    let trimmed = harmless.trim_matches(|c: char| c == '.' || c == ' ');
+    if trimmed.is_empty() { "download".to_owned() } else { trimmed.to_owned() }
+}
+
+fn is_harmful(c: char) -> bool {
+    let turns_text =
+        matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    c.is_control() || turns_text || matches!(c, '/' | '\\' | '"' | '<' | '>' | ':' | '|' | '?' | '*' | ';')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_harmless_whatever_the_file_is_called() {
+        let header = |name: &str| attachment(name).to_str().unwrap().to_owned();
+        let both = |plain: &str, all: &str| format!("attachment; filename=\"{plain}\"; filename*=UTF-8''{all}");
+        assert_eq!(header("report.txt"), both("report.txt", "report.txt"));
+        assert_eq!(header("a b.txt"), both("a b.txt", "a%20b.txt"));
+        assert_eq!(header("报告.md"), both("__.md", "%E6%8A%A5%E5%91%8A.md"));
+        assert_eq!(header("a\"; filename=\"b.exe"), both("a__ filename=_b.exe", "a__%20filename%3D_b.exe"));
+        assert_eq!(header("a\r\nSet-Cookie: x"), both("a__Set-Cookie_ x", "a__Set-Cookie_%20x"));
+        assert_eq!(header("a\u{202e}gpj.exe"), both("a_gpj.exe", "a_gpj.exe"));
+        assert_eq!(header("100%41"), both("100_41", "100%2541"));
+        for nothing in ["", ".", "..", "...", " "] {
+            assert_eq!(header(nothing), both("download", "download"), "{nothing}");
+        }
+        assert_eq!(header(".bashrc"), both("bashrc", "bashrc"));
+        let long = "é".repeat(300);
+        assert!(header(&long).len() < 1_000);
+    }
+}

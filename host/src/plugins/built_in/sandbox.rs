@@ -1,0 +1,142 @@
+//! The type `sandbox`: a Linux machine of the conversation. Its switch on the bot is the grant, so there are no
+//! resources of it that anybody could make, and the tools besides the shell are there for plugins that import `sandbox`.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Plugin, built_in, locales};
+
+/// The name of the type and of what serves it.
+pub const SANDBOX: &str = "sandbox";
+/// Runs a command.
+pub const SHELL: &str = "sandbox_shell";
+/// Lists a folder, for the plugin import alone.
+pub const LIST_FILES: &str = "sandbox_list_files";
+/// Reads a file, for the plugin import alone.
+pub const READ_FILE: &str = "sandbox_read_file";
+/// Writes a file, for the plugin import alone.
+pub const WRITE_FILE: &str = "sandbox_write_file";
+/// All of them.
+pub const SANDBOX_TOOLS: [&str; 4] = [SHELL, LIST_FILES, READ_FILE, WRITE_FILE];
+
+/// The longest command. What is longer is a script, which a model writes into a file: the shell itself takes no more
+/// than 128 KiB as one argument.
+pub const COMMAND_BYTES_MAX: usize = 32 << 10;
+
+/// What a caller reads where there is no provider (requirement S10), and its key in the translations.
+pub const UNAVAILABLE_TEXT: &str = "The sandbox service is temporarily unavailable, please try again later";
+pub const UNAVAILABLE_KEY: &str = "unavailable";
+
+const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this conversation, starting in /workspace. \
+    Files under /workspace stay between commands; environment variables and the current folder do not. There is no \
+    terminal and no standard input. Returns stdout, stderr and exitCode: a command that fails is an answer, and one \
+    that takes longer than its timeout is ended with exitCode 124. Long output is cut to its end; outputFile then \
+    names the file in the sandbox that has all that was kept.";
+
+const CHINESE: &[(&str, &str)] = &[
+    (UNAVAILABLE_KEY, "沙盒服务暂时不可用，请稍后重试"),
+    ("description", "每个会话一台独立的 Linux 沙盒"),
+    (
+        "tools.sandbox_shell.description",
+        "在本次会话的 Linux 沙盒中用 bash 执行命令，起始目录为 /workspace。/workspace 下的文件在多次命令之间保留；\
+         环境变量和当前目录不保留。没有终端，也没有标准输入。返回 stdout、stderr 和 exitCode：命令失败也是正常的返回结果，\
+         超过 timeout 的命令会被终止，exitCode 为 124。过长的输出只保留末尾部分，此时 outputFile 给出沙盒中保存完整输出的文件路径。",
+    ),
+];
+
+pub(super) fn plugin() -> Plugin {
+    let mut plugin = built_in(manifest(), locales(&[("zh-CN", CHINESE)]));
+    for tool in plugin.tools.iter_mut().filter(|tool| tool.manifest.name.as_str() != SHELL) {
+        Arc::get_mut(tool).expect("nobody else has it yet").is_hidden = true;
+    }
+    plugin
+}
+
+fn manifest() -> Value {
+    let path = json!({
+        "type": "string", "minLength": 1, "maxLength": monstrum_sandbox::PATH_BYTES_MAX,
+        "description": "Absolute and beneath /workspace, or relative to it",
+    });
+    let of_path = json!({"type": "object", "properties": {"path": path.clone()}, "required": ["path"]});
+    json!({
+        "name": SANDBOX,
+        "version": env!("CARGO_PKG_VERSION"),
+        "description": "A Linux sandbox for each conversation",
+        "author": "Monstrum",
+        "resource_type": {
+            "id": SANDBOX,
+            "name": "Sandbox",
+            "mode": "system",
+            "description": "A Linux machine for each conversation of a bot whose switch use_agent_sandbox is on.",
+            "icon": "sandbox",
+            "auth_flow": "none",
+            "tools": [
+                {
+                    "name": SHELL,
+                    "description": SHELL_TEXT,
+                    "operation": "sandbox.exec",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "command": {
+                                "type": "string", "minLength": 1, "maxLength": COMMAND_BYTES_MAX,
+                                "description": "What bash is given",
+                            },
+                            "timeout": {
+                                "type": "integer", "minimum": 1,
+                                "maximum": monstrum_sandbox::EXEC_TIMEOUT_MAX.as_secs(),
+                                "default": monstrum_sandbox::EXEC_TIMEOUT_DEFAULT.as_secs(),
+                                "description": "Seconds after which the command and all that it has started are ended",
+                            },
+                        },
+                        "required": ["command"],
+                    },
+                },
+                {
+                    "name": LIST_FILES,
+                    "description": "Lists a folder of the sandbox.",
+                    "operation": "sandbox.read",
+                    "input_schema": of_path,
+                },
+                {
+                    "name": READ_FILE,
+                    "description": "Reads a file of the sandbox.",
+                    "operation": "sandbox.read",
+                    "input_schema": of_path,
+                },
+                {
+                    "name": WRITE_FILE,
+                    "description": "Writes a file of the sandbox. The content itself is no parameter.",
+                    "operation": "sandbox.write",
+                    "input_schema": {
+                        "type": "object",
+                        "properties": {
+                            "path": path,
+                            "bytes": {"type": "integer", "minimum": 0},
+                            "digest": {"type": "string", "description": "sha256 of the content"},
+                        },
+                        "required": ["path", "bytes", "digest"],
+                    },
+                },
+            ],
+        },
+        "executor": {"capabilities": []},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_shell_is_for_models() {
+        let plugin = plugin();
+        let seen: Vec<(&str, bool)> =
+            plugin.tools.iter().map(|tool| (tool.manifest.name.as_str(), tool.is_hidden)).collect();
+        assert_eq!(seen, [(SHELL, false), (LIST_FILES, true), (READ_FILE, true), (WRITE_FILE, true)]);
+        let chinese = plugin.locales.best("zh-TW");
+        assert_eq!(plugin.locales.text(chinese, UNAVAILABLE_KEY, UNAVAILABLE_TEXT), "沙盒服务暂时不可用，请稍后重试");
+        assert_eq!(plugin.locales.text(plugin.locales.best("en"), UNAVAILABLE_KEY, UNAVAILABLE_TEXT), UNAVAILABLE_TEXT);
+    }
+}

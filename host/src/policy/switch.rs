@@ -1,0 +1,120 @@
+//! What the switch `use_agent_sandbox` grants: a binding to a sandbox that is in no table. From here on it is a binding
+//! like any other, so that lists, checks, delegation, revocation and the audit know nothing special about it.
+
+use std::sync::{Arc, OnceLock};
+
+use monstrum_egress::{Network, Scope};
+use monstrum_guardian::{BindingRules, Delegation, DelegationRules, Grant, GrantSource, PatternSet};
+use monstrum_manifest::MatchMode;
+use monstrum_store::{BindingRow, BotRow, ResourceRow};
+use monstrum_types::{BindingId, ResourceId};
+use serde_json::{Map, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::plugins::{Plugin, built_in};
+use crate::policy::{Binding, Resource};
+
+/// The binding of a bot whose switch is on; `plugin` is the built-in one.
+pub(super) fn binding(bot: &BotRow, plugin: &Arc<Plugin>) -> Option<Binding> {
+    if !bot.use_agent_sandbox {
+        return None;
+    }
+    let resource = Arc::new(resource(bot, plugin));
+    let everything = Grant { allowed_tools: Some(vec!["*".to_owned()]), ..Grant::default() };
+    Some(Binding {
+        rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
+        allow_calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
+        link: Arc::new(DelegationRules::new(&Delegation::default())),
+        row: BindingRow {
+            id: binding_id(bot),
+            workspace_id: bot.workspace_id,
+            bot_id: bot.id,
+            resource_id: resource.row.id,
+            role_id: None,
+            permissions: Some(json!({"allowed_tools": ["*"]})),
+            scope_constraints: json!({}),
+            delegate: None,
+            allow_calls: json!([]),
+            allow_subscribe: false,
+            limits: None,
+            calls_per_minute: None,
+            enabled: true,
+            expires_at: None,
+            created_at: bot.created_at,
+            updated_at: bot.updated_at,
+        },
+        resource,
+    })
+}
+
+fn resource(bot: &BotRow, plugin: &Arc<Plugin>) -> Resource {
+    let row = ResourceRow {
+        id: derived(bot, "resource").parse::<ResourceId>().expect("a UUID is an id"),
+        workspace_id: bot.workspace_id,
+        resource_type: plugin.manifest.resource_type.id.clone(),
+        name: built_in::SANDBOX.to_owned(),
+        config: json!({}),
+        network: json!({}),
+        created_at: bot.created_at,
+        updated_at: bot.updated_at,
+    };
+    let scope = Scope {
+        api_base: None,
+        egress: Vec::new(),
+        inject: Vec::new(),
+        audience: Vec::new(),
+        follow_redirects: 0,
+        network: Network::default(),
+    };
+    Resource {
+        row,
+        plugin: Arc::clone(plugin),
+        config: Map::new(),
+        config_text: "{}".to_owned(),
+        scope,
+        tools: Vec::new(),
+        credential: None,
+        is_stored: false,
+        door: OnceLock::new(),
+    }
+}
+
+fn binding_id(bot: &BotRow) -> BindingId {
+    derived(bot, "binding").parse().expect("a UUID is an id")
+}
+
+/// An id that is the same in every snapshot and on every host, and that no row can have: rows have UUIDs of version 7.
+fn derived(bot: &BotRow, what: &str) -> String {
+    let hash = Sha256::digest(format!("{what} of the sandbox of bot {}", bot.id));
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().hyphenated().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_types::{BotId, UtcMillis, WorkspaceId};
+
+    use super::*;
+
+    #[test]
+    fn ids_are_the_same_each_time_and_another_for_each_bot_and_thing() {
+        let bot = |id: &str| BotRow {
+            id: id.parse::<BotId>().unwrap(),
+            workspace_id: WorkspaceId::new(),
+            name: "b".to_owned(),
+            description: String::new(),
+            system_prompt: String::new(),
+            model: None,
+            use_agent_sandbox: true,
+            monthly_token_budget: None,
+            created_at: UtcMillis(0),
+            updated_at: UtcMillis(0),
+        };
+        let (a, b) = (bot("01939d2c-7f6a-7000-8000-000000000001"), bot("01939d2c-7f6a-7000-8000-000000000002"));
+        assert_eq!(derived(&a, "binding"), derived(&a.clone(), "binding"));
+        assert_ne!(derived(&a, "binding"), derived(&b, "binding"));
+        assert_ne!(derived(&a, "binding"), derived(&a, "resource"));
+        assert_eq!(derived(&a, "binding").as_bytes()[14], b'8', "the version of ids that nobody stores");
+    }
+}

@@ -1,0 +1,90 @@
+//! A conversation with a computer of its own: it writes a file, is stopped when nobody uses it, goes on where it was, and
+//! its files are downloaded.
+
+use std::io::Cursor;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::Api;
+use tokio::time::Instant;
+
+/// How soon an idle sandbox is stopped here: the shortest that the server takes.
+pub(crate) const ARGUMENTS: [&str; 2] = ["--sandbox-idle-s=5", "--sandbox-sweep-s=1"];
+/// How long the demo waits for that.
+const STOPPED_MAX: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(200);
+
+/// Shows it, where this machine can have sandboxes.
+pub(crate) async fn show(api: &Api) -> Result<()> {
+    println!("A second bot, `coder`, with a sandbox for each conversation:\n");
+    let bot = api.bot("coder").await?;
+    let (status, body) = api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": true })).await?;
+    ensure!(status == 200, "the switch was not turned: {body}");
+    let conversation = Conversation { api, bot };
+    let first =
+        conversation.ask("mkdir -p site && echo '<h1>hello</h1>' >site/index.html && id -un && ls site").await?;
+    if first["code"] == "unavailable" {
+        println!("  not on this machine: {}", first["message"].as_str().unwrap_or_default());
+        println!("  (`monstrum sandbox doctor` says what is missing)\n");
+        return Ok(());
+    }
+    told("writes a file", &first, "root\nindex.html\n")?;
+    told(
+        "finds no way out",
+        &conversation.ask("ls /sys/class/net 2>/dev/null; cat /proc/net/dev | grep -c :").await?,
+        "1\n",
+    )?;
+    let waited = conversation.await_stop().await?;
+    println!("  the reaper stops it after {:.1} s without use", waited.as_secs_f64());
+    told("is resumed by the next command", &conversation.ask("cat site/index.html").await?, "<h1>hello</h1>\n")?;
+    let names = conversation.download().await?;
+    ensure!(names == ["index.html"], "the archive holds {names:?}");
+    println!("  its folder is downloaded as a ZIP: {}\n", names.join(", "));
+    Ok(())
+}
+
+struct Conversation<'a> {
+    api: &'a Api,
+    bot: String,
+}
+
+impl Conversation<'_> {
+    async fn ask(&self, command: &str) -> Result<Value> {
+        let chat = json!({ "app_id": "demo", "user_id": "visitor", "chat_id": "1" });
+        let body = json!({ "params": { "command": command }, "chat": chat });
+        let (status, answer) =
+            self.api.post(&format!("/api/bots/{}/tools/sandbox_shell/call", self.bot), &body).await?;
+        ensure!(status == 200, "{answer}");
+        Ok(answer)
+    }
+
+    /// Waits until it is stopped, and says for how long.
+    async fn await_stop(&self) -> Result<Duration> {
+        let began = Instant::now();
+        loop {
+            let (_, rows) = self.api.get("/api/sandboxes?app_id=demo&chat_id=1").await?;
+            if rows["items"][0]["status"] == "stopped" {
+                return Ok(began.elapsed());
+            }
+            ensure!(began.elapsed() < STOPPED_MAX, "it is not stopped: {rows}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// The names in the archive of its folder.
+    async fn download(&self) -> Result<Vec<String>> {
+        let body = json!({ "appId": "demo", "chatId": "1", "path": "/workspace/site" });
+        let request = self.api.request(reqwest::Method::POST, "/api/core/ai/sandbox/download").json(&body);
+        let bytes = request.send().await?.error_for_status()?.bytes().await?;
+        let archive = zip::ZipArchive::new(Cursor::new(bytes)).context("the download is no ZIP")?;
+        archive.file_names().map(|name| Ok(name?.into_owned())).collect()
+    }
+}
+
+fn told(what: &str, answer: &Value, output: &str) -> Result<()> {
+    let data = &answer["data"];
+    ensure!(data["exitCode"] == 0 && data["stdout"] == output, "{what}: not as it should be: {answer}");
+    println!("  it {what} ({} ms)", data["durationMs"]);
+    Ok(())
+}

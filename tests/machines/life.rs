@@ -1,0 +1,80 @@
+//! A conversation over its life, through the doors of the server.
+
+use std::io::{Cursor, Read};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::json;
+
+use super::Machine;
+use crate::world::eventually;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
+    let mut machine = Machine::start(&["--sandbox-idle-s=5", "--sandbox-sweep-s=1"]).await?;
+    machine
+        .text("c", "mkdir -p site && echo '<h1>hello</h1>' >site/index.html && python3 -c 'print(6*7)' >site/answer")
+        .await?;
+    ensure!(machine.status("c").await?.as_deref() == Some("running"));
+    eventually("the reaper stops it", async || {
+        Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()))
+    })
+    .await?;
+    ensure!(machine.text("c", "cat site/answer").await? == "42\n");
+    let (status, listed) = file(&machine, json!({ "action": "list", "path": "/workspace/site" })).await?;
+    ensure!(status == 200 && listed["files"].as_array().is_some_and(|files| files.len() == 2), "{listed}");
+    let body = json!({ "appId": "a", "chatId": "c", "path": "/workspace/site" });
+    let answer = machine.api.request(Method::POST, "/api/core/ai/sandbox/download").json(&body).send().await?;
+    ensure!(answer.status() == 200, "{answer:?}");
+    let mut archive = zip::ZipArchive::new(Cursor::new(answer.bytes().await?))?;
+    let mut text = String::new();
+    archive.by_name("index.html").context("it holds the page")?.read_to_string(&mut text)?;
+    ensure!(text == "<h1>hello</h1>\n");
+    machine.server.stop().await?;
+    machine.remains().gone().await
+}
+
+async fn file(machine: &Machine, mut body: serde_json::Value) -> Result<(u16, serde_json::Value)> {
+    body["appId"] = "a".into();
+    body["chatId"] = "c".into();
+    machine.api.post("/api/core/ai/sandbox/file", &body).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_first_calls_make_one_sandbox_and_one_row() -> Result<()> {
+    let mut machine = Machine::start(&[]).await?;
+    let calls = (0..20).map(|number| {
+        let command = format!("echo {number} >>/workspace/calls; hostname");
+        let machine = &machine;
+        async move { machine.text("c", &command).await }
+    });
+    for answer in join_all(calls).await {
+        ensure!(answer? == "sandbox\n");
+    }
+    ensure!(machine.text("c", "wc -l <calls").await?.trim() == "20", "they were in one sandbox");
+    ensure!(machine.remains().images() == 1);
+    let (_, rows) = machine.api.get("/api/sandboxes").await?;
+    ensure!(rows["items"].as_array().is_some_and(|rows| rows.len() == 1), "{rows}");
+    machine.server.stop().await?;
+    machine.remains().gone().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_with_the_same_triple_never_meet() -> Result<()> {
+    let mut machine = Machine::start(&[]).await?;
+    machine.text("c", "echo mine >secret").await?;
+    let (status, body) = machine.api.post("/api/workspaces", &json!({ "name": "other" })).await?;
+    ensure!(status == 201, "{body}");
+    let inside = |method, path: &str| machine.api.request(method, path).header("Monstrum-Workspace", "other");
+    let bot = inside(Method::POST, "/api/bots").json(&json!({ "name": "coder", "use_agent_sandbox": true }));
+    let bot: serde_json::Value = bot.send().await?.json().await?;
+    let path = format!("/api/bots/{}/tools/sandbox_shell/call", bot["id"].as_str().context("an id")?);
+    let chat = json!({ "app_id": "a", "user_id": "u", "chat_id": "c" });
+    let call = json!({ "params": { "command": "ls -A /workspace; hostname" }, "chat": chat });
+    let answer: serde_json::Value = inside(Method::POST, &path).json(&call).send().await?.json().await?;
+    ensure!(answer["data"]["stdout"] == "sandbox\n", "{answer}");
+    ensure!(machine.remains().images() == 2);
+    machine.server.stop().await?;
+    machine.remains().gone().await
+}

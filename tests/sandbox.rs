@@ -1,0 +1,176 @@
+//! The doors of the sandbox: the tool, the prompt, the routes and the plugin import, over a provider of our own, so that
+//! what they promise is tested without a Linux machine behind it.
+
+mod commands;
+mod delegation;
+mod exec;
+mod files;
+mod import;
+mod prompt;
+mod rows;
+mod tool;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result, ensure};
+use monstrum_host::boot::{self, Outside, Running};
+use monstrum_host::config::{ServeFlags, Settings};
+use monstrum_host::sandboxes::Conversation;
+use monstrum_store::{SandboxRow, SandboxStatus, Store, StoreOptions};
+use monstrum_types::{Clock, SandboxInstanceId, SystemClock};
+use reqwest::Method;
+use serde_json::{Value, json};
+use support::{Api, Machines, Server};
+
+use crate::http::send;
+use crate::world::{eventually, text};
+
+/// A server in this process, whose sandboxes are ours, and a bot whose switch is on.
+pub(crate) struct Doors {
+    pub(crate) api: Api,
+    pub(crate) machines: Arc<Machines>,
+    pub(crate) bot: String,
+    pub(crate) running: Running,
+    /// Its folders; it is never started.
+    pub(crate) home: Server,
+}
+
+impl Doors {
+    pub(crate) async fn open() -> Result<Doors> {
+        Doors::with(&[]).await
+    }
+
+    /// With these plugins.
+    pub(crate) async fn with(plugins: &[&str]) -> Result<Doors> {
+        let home = Server::prepare(plugins)?;
+        let flags = ServeFlags {
+            listen: Some(([127, 0, 0, 1], 0).into()),
+            data_dir: Some(home.data_dir()),
+            plugins_dir: Some(home.plugins_dir()),
+            watch_plugins: Some(false),
+            // Shorter than some commands of the tests take: it is for plugins.
+            max_timeout_s: Some(2.try_into()?),
+            ..ServeFlags::default()
+        };
+        let settings = Settings::resolve(flags, home.home())?;
+        let machines = Arc::new(Machines::default());
+        let outside = Outside { sandboxes: Some(Arc::clone(&machines) as _), ..Outside::default() };
+        let running = boot::start_with(settings, outside).await?;
+        let key = running.admin_key.as_ref().context("a first start makes a key")?;
+        let api = Api::new(&running.base_url, key.expose())?;
+        let bot = api.bot("tester").await?;
+        let doors = Doors { api, machines, bot, running, home };
+        doors.switch(&doors.bot, true).await?;
+        Ok(doors)
+    }
+
+    /// Turns the switch of a bot.
+    pub(crate) async fn switch(&self, bot: &str, on: bool) -> Result<()> {
+        let (status, body) = self.api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": on })).await?;
+        ensure!(status == 200, "{body}");
+        Ok(())
+    }
+
+    /// A conversation of the user `u` in the app `a`.
+    pub(crate) fn chat(chat: &str) -> Value {
+        json!({ "app_id": "a", "user_id": "u", "chat_id": chat })
+    }
+
+    /// Calls a tool of the bot in the conversation `c`.
+    pub(crate) async fn call(&self, tool: &str, params: &Value) -> Result<Value> {
+        self.call_as(&self.bot, tool, params, Some(Doors::chat("c")), "en").await
+    }
+
+    pub(crate) async fn call_as(
+        &self,
+        bot: &str,
+        tool: &str,
+        params: &Value,
+        chat: Option<Value>,
+        language: &str,
+    ) -> Result<Value> {
+        let mut body = json!({ "params": params });
+        if let Some(chat) = chat {
+            body["chat"] = chat;
+        }
+        let path = format!("/api/bots/{bot}/tools/{tool}/call");
+        let request = self.api.request(Method::POST, &path).header("accept-language", language).json(&body);
+        let (status, _, answer) = send(request).await?;
+        ensure!(status == 200, "{status} {answer}");
+        Ok(answer)
+    }
+
+    /// Runs a command in the conversation `c`.
+    pub(crate) async fn shell(&self, command: &str) -> Result<Value> {
+        self.call("sandbox_shell", &json!({ "command": command })).await
+    }
+
+    /// Calls the file API as `api`.
+    pub(crate) async fn file(&self, api: &Api, body: &Value) -> Result<(u16, Value)> {
+        let mut whole = json!({ "appId": "a", "chatId": "c" });
+        let fields = body.as_object().context("a body is an object")?;
+        whole.as_object_mut().context("a body is an object")?.extend(fields.clone());
+        api.post("/api/core/ai/sandbox/file", &whole).await
+    }
+
+    /// The only sandbox.
+    pub(crate) async fn sandbox(&self) -> Result<Value> {
+        let (status, list) = self.api.get("/api/sandboxes").await?;
+        ensure!(status == 200 && list["items"].as_array().is_some_and(|items| items.len() == 1), "{list}");
+        Ok(list["items"][0].clone())
+    }
+
+    /// Waits until so many commands have begun or were ended.
+    pub(crate) async fn counted(&self, what: &str, count: &AtomicUsize, wanted: usize) -> Result<()> {
+        eventually(what, async || Ok((count.load(Ordering::SeqCst) >= wanted).then_some(()))).await
+    }
+
+    /// A key of a bot.
+    pub(crate) async fn key_of(&self, bot: &str) -> Result<Api> {
+        let body = json!({ "name": format!("key of {bot}"), "kind": "bot", "bot_id": bot });
+        let (_, key) = self.api.post("/api/keys", &body).await?;
+        Ok(self.api.with_key(text(&key["key"])))
+    }
+}
+
+/// Puts the row of a sandbox that is stopped into a database, as if `bot` had used it in this conversation; its id.
+pub(crate) async fn plant(store: StoreOptions, workspace: &str, bot: &str, app: &str, chat: &str) -> Result<String> {
+    let store = Store::open(store).await?;
+    let of = Conversation::new(app, "u", chat)?;
+    let now = SystemClock.now();
+    let row = SandboxRow {
+        id: SandboxInstanceId::new(),
+        workspace_id: workspace.parse()?,
+        bot_id: bot.parse()?,
+        provider: "embedded".to_owned(),
+        sandbox_id: of.sandbox_id(),
+        app_id: Some(app.to_owned()),
+        user_id: Some("u".to_owned()),
+        chat_id: Some(chat.to_owned()),
+        node: None,
+        status: SandboxStatus::Stopped,
+        operation: None,
+        operation_until: None,
+        last_active_at: now,
+        created_at: now,
+        limit: None,
+        network: None,
+        error: None,
+        attempts: 0,
+        next_attempt_at: None,
+    };
+    ensure!(store.insert_sandbox(&row).await?, "the bot is there");
+    store.close().await;
+    Ok(row.id.to_string())
+}
+
+/// An answer without what differs from run to run.
+pub(crate) fn shown(answer: &Value) -> Value {
+    let mut answer = answer.clone();
+    if let Some(fields) = answer.as_object_mut() {
+        fields.remove("request_id");
+        fields.remove("duration_ms");
+    }
+    answer
+}

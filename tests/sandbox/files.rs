@@ -1,0 +1,171 @@
+//! `/api/core/ai/sandbox/…`: FastGPT's paths and shapes.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::Result;
+use insta::assert_snapshot;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::http::{Answers, send};
+use crate::sandbox::Doors;
+use crate::world::text;
+
+const DOWNLOAD: &str = "/api/core/ai/sandbox/download";
+
+#[tokio::test]
+async fn files_are_listed_read_and_written() -> Result<()> {
+    let doors = Doors::open().await?;
+    let mut answers = Answers::default();
+    let ask = async |body: Value| doors.file(&doors.api, &body).await;
+    answers.add("no sandbox", ask(json!({ "action": "list", "path": "/workspace" })).await?);
+    doors.shell("save made.txt").await?;
+    answers.add("write", ask(json!({ "action": "write", "path": "a/b.md", "content": "# é" })).await?);
+    // Unknown fields are ignored, as FastGPT's clients send more.
+    answers.add("list", ask(json!({ "action": "list", "path": "/workspace", "sandboxId": "x", "teamId": 1 })).await?);
+    answers.add("read", ask(json!({ "action": "read", "path": "a/b.md", "userId": "u" })).await?);
+    doors.machines.stop_all();
+    answers.add("a stopped one", ask(json!({ "action": "read", "path": "/workspace/made.txt" })).await?);
+    assert_snapshot!(answers, @r##"
+    no sandbox: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such sandbox","request_id":"[id 1]"}
+    write: 200 {"action":"write","success":true}
+    list: 200 {"action":"list","files":[{"name":"a","path":"/workspace/a","type":"directory","size":0},{"name":"made.txt","path":"/workspace/made.txt","type":"file","size":5}]}
+    read: 200 {"action":"read","content":"# é"}
+    a stopped one: 200 {"action":"read","content":"saved"}
+    "##);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_told_by_its_place() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("save made.txt").await?;
+    doors.machines.put("/workspace/raw", vec![0xff_u8, 0xfe]);
+    doors.machines.put("/workspace/large", vec![b'x'; (16 << 20) + 1]);
+    doors.machines.put("/workspace/x.pipe", "");
+    let mut answers = Answers::default();
+    for (what, body) in [
+        ("above", json!({ "action": "read", "path": "../etc/passwd" })),
+        ("outside", json!({ "action": "list", "path": "/etc" })),
+        ("no path", json!({ "action": "list", "path": "" })),
+        ("NUL", json!({ "action": "read", "path": "a\u{0}" })),
+        ("a folder as a file", json!({ "action": "read", "path": "/workspace" })),
+        ("a file as a folder", json!({ "action": "list", "path": "made.txt" })),
+        ("a pipe", json!({ "action": "read", "path": "x.pipe" })),
+        ("nothing there", json!({ "action": "read", "path": "none" })),
+        ("no text", json!({ "action": "read", "path": "raw" })),
+        ("too large", json!({ "action": "read", "path": "large" })),
+        ("no content", json!({ "action": "write", "path": "a" })),
+        ("no action", json!({ "path": "a" })),
+        ("another action", json!({ "action": "delete", "path": "a" })),
+        ("another user", json!({ "action": "list", "path": ".", "userId": "v" })),
+        ("another conversation", json!({ "action": "list", "path": ".", "chatId": "other" })),
+        ("an odd app", json!({ "action": "list", "path": ".", "appId": "a\n" })),
+    ] {
+        answers.add(what, doors.file(&doors.api, &body).await?);
+    }
+    doors.machines.is_full.store(true, Ordering::SeqCst);
+    answers.add("full", doors.file(&doors.api, &json!({ "action": "write", "path": "a", "content": "x" })).await?);
+    doors.machines.is_down.store(true, Ordering::SeqCst);
+    doors.machines.stop_all();
+    answers.add("down", doors.file(&doors.api, &json!({ "action": "list", "path": "." })).await?);
+    assert_snapshot!(answers, @r#"
+    above: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: ../etc/passwd: leaves /workspace","request_id":"[id 1]","errors":[{"path":"/path","message":"../etc/passwd: leaves /workspace"}]}
+    outside: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /etc: leaves /workspace","request_id":"[id 2]","errors":[{"path":"/path","message":"/etc: leaves /workspace"}]}
+    no path: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: must have 1 to 4096 bytes and no NUL","request_id":"[id 3]","errors":[{"path":"/path","message":"must have 1 to 4096 bytes and no NUL"}]}
+    NUL: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: must have 1 to 4096 bytes and no NUL","request_id":"[id 4]","errors":[{"path":"/path","message":"must have 1 to 4096 bytes and no NUL"}]}
+    a folder as a file: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace: is no file","request_id":"[id 5]","errors":[{"path":"/path","message":"/workspace: is no file"}]}
+    a file as a folder: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace/made.txt: is no folder","request_id":"[id 6]","errors":[{"path":"/path","message":"/workspace/made.txt: is no folder"}]}
+    a pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: /workspace/x.pipe: is no file","request_id":"[id 7]","errors":[{"path":"/path","message":"/workspace/x.pipe: is no file"}]}
+    nothing there: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"/workspace/none: no such file or folder","request_id":"[id 8]"}
+    no text: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download","request_id":"[id 9]","errors":[{"path":"/path","message":"the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download"}]}
+    too large: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"a file that is read or written whole may have 16777216 bytes at most","request_id":"[id 10]"}
+    no content: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/content: required for the action write","request_id":"[id 11]","errors":[{"path":"/content","message":"required for the action write"}]}
+    no action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/action: required field is missing","request_id":"[id 12]","errors":[{"path":"/action","message":"required field is missing"}]}
+    another action: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/action: unknown variant `delete`, expected one of `list`, `read`, `write` at line 1 column 43","request_id":"[id 13]","errors":[{"path":"/action","message":"unknown variant `delete`, expected one of `list`, `read`, `write` at line 1 column 43"}]}
+    another user: 409 {"type":"urn:monstrum:error:conflict","title":"Conflict","status":409,"detail":"the sandbox of this conversation belongs to another user","request_id":"[id 14]"}
+    another conversation: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such sandbox","request_id":"[id 15]"}
+    an odd app: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/appId: must have 1 to 256 bytes and no control characters","request_id":"[id 16]","errors":[{"path":"/appId","message":"must have 1 to 256 bytes and no control characters"}]}
+    full: 413 {"type":"urn:monstrum:error:too_large","title":"It is over a limit","status":413,"detail":"no space is left in the sandbox","request_id":"[id 17]"}
+    down: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"The sandbox service is temporarily unavailable, please try again later","request_id":"[id 18]"}
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_written_is_recorded_without_its_content() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("echo made").await?;
+    let secret = "what nobody else shall read";
+    doors.file(&doors.api, &json!({ "action": "write", "path": "a", "content": secret })).await?;
+    let (_, changes) = doors.api.get("/api/audit/changes?limit=1").await?;
+    let change = &changes["items"][0];
+    assert_eq!((text(&change["change"]), text(&change["status"])), ("sandbox.write", "success"));
+    assert_eq!(change["bot_id"], json!(doors.bot));
+    assert_snapshot!(change["after"], @r#"{"path":"a","bytes":27,"digest":"sha256:6a999070c9adef2767b13e7500da248de491d806f1f63cbbce71ff8c960f6ca9"}"#);
+    assert!(!changes.to_string().contains(secret));
+    // As large as a file may be, which is more than other bodies.
+    let large = "x".repeat(16 << 20);
+    let (status, _) = doors.file(&doors.api, &json!({ "action": "write", "path": "a", "content": large })).await?;
+    assert_eq!(status, 200);
+    let (status, _) =
+        doors.file(&doors.api, &json!({ "action": "write", "path": "a", "content": format!("{large}x") })).await?;
+    assert_eq!(status, 413);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_download_is_whole_or_breaks_off() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("echo made").await?;
+    doors.machines.put("/workspace/data/报告 \"1\".html", "<script>");
+    doors.machines.put("/workspace/data/empty", "");
+    let ask = |path: &str| {
+        let body = json!({ "appId": "a", "chatId": "c", "path": path, "more": true });
+        doors.api.request(Method::POST, DOWNLOAD).json(&body)
+    };
+    let mut lines = Vec::new();
+    for path in ["data/报告 \"1\".html", "data/empty", "data", "/workspace"] {
+        let response = ask(path).send().await?;
+        let headers = response.headers().clone();
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("-").to_owned();
+        let status = response.status().as_u16();
+        lines.push(format!(
+            "{path}: {status} {} {} {} {}\n  {}",
+            header("content-type"),
+            header("content-length"),
+            header("x-content-type-options"),
+            header("content-disposition"),
+            response.text().await?
+        ));
+    }
+    assert_snapshot!(lines.join("\n"), @r#"
+    data/报告 "1".html: 200 application/octet-stream 8 nosniff attachment; filename="__ _1_.html"; filename*=UTF-8''%E6%8A%A5%E5%91%8A%20_1_.html
+      <script>
+    data/empty: 200 application/octet-stream 0 nosniff attachment; filename="empty"; filename*=UTF-8''empty
+      
+    data: 200 application/zip - nosniff attachment; filename="data.zip"; filename*=UTF-8''data.zip
+      PK of empty, 报告 "1".html
+    /workspace: 200 application/zip - nosniff attachment; filename="workspace.zip"; filename*=UTF-8''workspace.zip
+      PK of data/empty, data/报告 "1".html
+    "#);
+
+    let mut answers = Answers::default();
+    doors.machines.put("/workspace/x.pipe", "");
+    for path in ["x.pipe", "none", "../.."] {
+        let (status, _, body) = send(ask(path)).await?;
+        answers.add(path, (status, body));
+    }
+    assert_snapshot!(answers, @r#"
+    x.pipe: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: is neither a file nor a folder","request_id":"[id 1]","errors":[{"path":"/path","message":"is neither a file nor a folder"}]}
+    none: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"/workspace/none: no such file or folder","request_id":"[id 2]"}
+    ../..: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/path: ../..: leaves /workspace","request_id":"[id 3]","errors":[{"path":"/path","message":"../..: leaves /workspace"}]}
+    "#);
+    doors.machines.breaks_off.store(true, Ordering::SeqCst);
+    for path in ["data", "data/报告 \"1\".html"] {
+        // Before the head has left or after it: no client has a whole answer.
+        let whole = async { ask(path).send().await?.bytes().await };
+        assert!(whole.await.is_err(), "{path}: a part is not taken for the whole");
+    }
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The import `monstrum:plugin/sandbox`: what a plugin does in the sandbox is a call like any other, below its own.
+
+use std::sync::atomic::Ordering;
+
+use anyhow::{Result, ensure};
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use crate::sandbox::{Doors, shown};
+use crate::world::text;
+
+const GUEST: &str = "test-sandbox";
+
+/// A server with the guest, which the bot may use.
+async fn doors() -> Result<Doors> {
+    let doors = Doors::with(&[GUEST]).await?;
+    let resource = doors.api.resource(GUEST, GUEST, "http://127.0.0.1:9").await?;
+    let role = doors.api.role(GUEST, &["*"]).await?;
+    doors.api.bind(&doors.bot, &resource, &role, &json!({})).await?;
+    Ok(doors)
+}
+
+/// What the guest was told.
+async fn guest(doors: &Doors, tool: &str, params: &Value) -> Result<Value> {
+    let answer = doors.call(&format!("test_sandbox_{tool}"), params).await?;
+    ensure!(answer["status"] == "success", "{answer}");
+    Ok(answer["data"].clone())
+}
+
+#[tokio::test]
+async fn a_plugin_uses_the_sandbox_of_its_conversation() -> Result<()> {
+    let doors = doors().await?;
+    let mut lines = Vec::new();
+    for (tool, params) in [
+        ("exec", json!({ "command": "echo from a plugin" })),
+        ("exec", json!({ "command": "fail 9", "timeout": 300 })),
+        ("exec", json!({ "command": "slow" })),
+        ("write", json!({ "path": "out/a.txt", "text": "café" })),
+        ("read", json!({ "path": "/workspace/out/a.txt" })),
+        ("list", json!({ "path": "out" })),
+        ("list", json!({ "path": "." })),
+    ] {
+        lines.push(format!("{tool}: {}", guest(&doors, tool, &params).await?));
+    }
+    assert_snapshot!(lines.join("\n"), @r#"
+    exec: {"stdout":"from a plugin\n","stderr":"","exit_code":0,"termination":"exited","truncated":false}
+    exec: {"stdout":"","stderr":"failed\n","exit_code":9,"termination":"exited","truncated":false}
+    exec: {"stdout":"begun\n","stderr":"","exit_code":124,"termination":"timed_out","truncated":false}
+    write: "written"
+    read: {"bytes":5,"begin":"café"}
+    list: [{"name":"a.txt","path":"/workspace/out/a.txt","kind":"file","size":5}]
+    list: [{"name":"out","path":"/workspace/out","kind":"directory","size":0}]
+    "#);
+    assert_eq!(doors.machines.created.load(Ordering::SeqCst), 1, "it is the bot's own");
+    // All that was captured, which a model would not get.
+    let lines = guest(&doors, "exec", &json!({ "command": "lines 3000" })).await?;
+    assert_eq!((text(&lines["stdout"]).lines().count(), &lines["truncated"]), (3000, &json!(false)));
+    let flood = guest(&doors, "exec", &json!({ "command": "bytes 900000" })).await?;
+    assert_eq!(text(&flood["stdout"]).len(), 900_000);
+    let files: Vec<String> = doors.machines.files().into_keys().collect();
+    assert_eq!(files, ["/workspace/out/a.txt"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn each_use_is_a_call_with_a_record() -> Result<()> {
+    let doors = doors().await?;
+    let content = "what nobody else shall read";
+    let answer = doors.call("test_sandbox_write", &json!({ "path": "a", "text": content })).await?;
+    doors.call("test_sandbox_read", &json!({ "path": "a" })).await?;
+    let (_, list) = doors.api.get("/api/audit").await?;
+    let rows = list["items"].as_array().cloned().unwrap_or_default();
+    let row = |tool: &str| rows.iter().find(|row| row["tool"] == tool).cloned().unwrap_or_default();
+    let written = row("sandbox_write_file");
+    assert_eq!(written["parent_request_id"], answer["request_id"]);
+    assert_eq!((&written["operation"], &written["resource_id"]), (&json!("sandbox.write"), &Value::Null));
+    assert!(!written.to_string().contains(content), "the content is no parameter: {written}");
+    assert_eq!(written["params"]["bytes"], 27);
+    assert_eq!(row("sandbox_read_file")["status"], "success");
+    assert_eq!(doors.api.verify_audit().await?["valid"], true);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_refused_says_why_in_the_codes_of_the_contract() -> Result<()> {
+    let doors = doors().await?;
+    doors.shell("save a.txt").await?;
+    doors.machines.put("/workspace/large", vec![b'x'; (16 << 20) + 1]);
+    let mut lines = Vec::new();
+    for (what, tool, params) in [
+        ("above", "read", json!({ "path": "../etc/passwd" })),
+        ("outside", "list", json!({ "path": "/proc" })),
+        ("no path", "write", json!({ "path": "" })),
+        ("nothing there", "read", json!({ "path": "none" })),
+        ("a large file", "read", json!({ "path": "large" })),
+        ("a large content", "write", json!({ "path": "b", "bytes": (16 << 20) + 1 })),
+        ("no command", "exec", json!({ "command": "" })),
+        ("a long command", "exec", json!({ "command": "x".repeat(40_000) })),
+        ("too much time", "exec", json!({ "command": "x", "timeout": 301 })),
+    ] {
+        lines.push(format!("{what}: {}", guest(&doors, tool, &params).await?));
+    }
+    doors.machines.is_full.store(true, Ordering::SeqCst);
+    lines.push(format!("a full disk: {}", guest(&doors, "write", &json!({ "path": "b", "text": "x" })).await?));
+    doors.machines.is_down.store(true, Ordering::SeqCst);
+    lines.push(format!("no provider: {}", guest(&doors, "exec", &json!({ "command": "x" })).await?));
+    doors.machines.is_down.store(false, Ordering::SeqCst);
+    let params = json!({ "command": "echo x" });
+    let outside = doors.call_as(&doors.bot, "test_sandbox_exec", &params, None, "en").await?;
+    lines.push(format!("no conversation: {}", outside["data"]));
+    doors.switch(&doors.bot, false).await?;
+    lines.push(format!("the switch is off: {}", guest(&doors, "exec", &params).await?));
+    assert_snapshot!(lines.join("\n"), @r#"
+    above: {"code":"invalid","message":"../etc/passwd: leaves /workspace","sent":false}
+    outside: {"code":"invalid","message":"/proc: leaves /workspace","sent":false}
+    no path: {"code":"invalid","message":"a path has 1 to 4096 bytes","sent":false}
+    nothing there: {"code":"invalid","message":"/workspace/none: no such file or folder","sent":false}
+    a large file: {"code":"too_large","message":"a file that is read whole may have 16777216 bytes at most","sent":false}
+    a large content: {"code":"too_large","message":"a file may have 16777216 bytes at most","sent":false}
+    no command: {"code":"invalid","message":"Invalid parameters: /command: \"\" is shorter than 1 character","sent":false}
+    a long command: {"code":"invalid","message":"the command may have 32768 bytes at most","sent":false}
+    too much time: {"code":"invalid","message":"Invalid parameters: /timeout: 301 is greater than the maximum of 300","sent":false}
+    a full disk: {"code":"limit","message":"no space is left in the sandbox","sent":false}
+    no provider: {"code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later","sent":false}
+    no conversation: {"code":"unavailable","message":"the call belongs to no conversation, so there is no sandbox","sent":false}
+    the switch is off: {"code":"denied","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","sent":false}
+    "#);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_plugin_gets_no_more_time_and_no_more_calls_than_it_has() -> Result<()> {
+    let doors = doors().await?;
+    // The ceiling of this server is 2 s, for the plugin and all that it does.
+    let late = doors.call("test_sandbox_exec", &json!({ "command": "hang" })).await?;
+    assert_snapshot!(shown(&late), @r#"{"message":"the call took longer than 2 s","status":"error","code":"timeout"}"#);
+    doors.counted("the command is ended", &doors.machines.ended, 1).await?;
+    let many = guest(&doors, "exec", &json!({ "command": "echo x", "times": 101 })).await?;
+    assert_snapshot!(many, @r#"{"code":"limit","message":"100 calls have been made under one, which is the limit","sent":false}"#);
+    Ok(())
+}

@@ -1,0 +1,438 @@
+//! A provider of sandboxes that has none: files in memory, and a few commands that it knows by heart.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use monstrum_sandbox::{
+    ArchiveLimits, ByteStream, Capabilities, Chunk, Ensured, EntryKind, ExecOutput, ExecRequest, Feed, FileEntry,
+    Inspection, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State, Stream, Termination,
+    WORKSPACE,
+};
+
+/// The provider. Its switches are the test's to turn.
+pub struct Machines {
+    machines: Mutex<BTreeMap<SandboxName, Machine>>,
+    capabilities: Capabilities,
+    /// It cannot be used.
+    pub is_down: AtomicBool,
+    /// Nothing more can be written.
+    pub is_full: AtomicBool,
+    /// Every stream of a file or an archive breaks off after its first piece.
+    pub breaks_off: AtomicBool,
+    /// How many sandboxes it has made.
+    pub created: AtomicUsize,
+    /// Commands that have begun, and those that somebody has ended.
+    pub begun: AtomicUsize,
+    pub ended: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Machine {
+    is_running: bool,
+    spec: Spec,
+    files: BTreeMap<String, Bytes>,
+}
+
+/// Notes that a command did not come to its own end.
+struct Ended<'a>(Option<&'a AtomicUsize>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        if let Some(count) = self.0 {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        Machines {
+            machines: Mutex::default(),
+            capabilities: Capabilities {
+                system: "Debian GNU/Linux 12 (bookworm)".to_owned(),
+                programs: ["bash", "python3", "node", "git", "curl"].map(str::to_owned).to_vec(),
+                networks: vec![Network::None, Network::Full],
+                can_install_system_packages: true,
+                degraded: Vec::new(),
+            },
+            is_down: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            breaks_off: AtomicBool::new(false),
+            created: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Machines {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SandboxName, Machine>> {
+        self.machines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn up(&self) -> Result<(), SandboxError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(SandboxError::Unavailable("/dev/loop-control is gone".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// How many sandboxes there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// The limits of the only sandbox.
+    #[must_use]
+    pub fn limits(&self) -> Option<Limits> {
+        self.lock().values().next().map(|machine| machine.spec.limits)
+    }
+
+    /// Stops every sandbox behind everybody's back.
+    pub fn stop_all(&self) {
+        self.lock().values_mut().for_each(|machine| machine.is_running = false);
+    }
+
+    /// Puts a file into every sandbox.
+    pub fn put(&self, path: &str, content: impl Into<Bytes>) {
+        let content = content.into();
+        for machine in self.lock().values_mut() {
+            machine.files.insert(path.to_owned(), content.clone());
+        }
+    }
+
+    /// All files of all sandboxes.
+    #[must_use]
+    pub fn files(&self) -> BTreeMap<String, Bytes> {
+        self.lock().values().flat_map(|machine| machine.files.clone()).collect()
+    }
+
+    fn running<T>(
+        &self,
+        name: &SandboxName,
+        act: impl FnOnce(&mut Machine) -> Result<T, SandboxError>,
+    ) -> Result<T, SandboxError> {
+        self.up()?;
+        let mut machines = self.lock();
+        match machines.get_mut(name) {
+            Some(machine) if machine.is_running => act(machine),
+            _ => Err(SandboxError::Conflict("it does not run".to_owned())),
+        }
+    }
+
+    fn stream(&self, content: Bytes) -> ByteStream {
+        let half = content.len() / 2;
+        let mut pieces = vec![Ok(content.slice(..half)), Ok(content.slice(half..))];
+        if self.breaks_off.load(Ordering::SeqCst) {
+            pieces[1] = Err(SandboxError::Unavailable("the disk is gone".to_owned()));
+        }
+        let pieces: BoxStream<'static, _> = futures::stream::iter(pieces).boxed();
+        pieces
+    }
+
+    async fn command(
+        &self,
+        name: &SandboxName,
+        request: ExecRequest,
+        feed: Option<Feed>,
+    ) -> Result<ExecOutput, SandboxError> {
+        self.running(name, |_| Ok(()))?;
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let mut ended = Ended(Some(&self.ended));
+        let (word, rest) = request.command.split_once(' ').unwrap_or((&request.command, ""));
+        let number = || rest.parse::<usize>().unwrap_or_default();
+        let (mut stdout, mut stderr, mut exit_code, mut termination) =
+            (String::new(), String::new(), 0, Termination::Exited);
+        match word {
+            "echo" => stdout = format!("{rest}\n"),
+            "fail" => {
+                exit_code = i32::try_from(number()).unwrap_or_default();
+                stderr = "failed\n".to_owned();
+            }
+            "lines" => stdout = (1..=number()).map(|n| format!("{n}\n")).collect(),
+            "bytes" => stdout = "x".repeat(number()),
+            "slow" => {
+                stdout = "begun\n".to_owned();
+                (exit_code, termination) = (124, Termination::TimedOut);
+            }
+            "sleep" => tokio::time::sleep(Duration::from_millis(number() as u64)).await,
+            "hang" => std::future::pending::<()>().await,
+            "save" => self.running(name, |machine| {
+                machine.files.insert(format!("{WORKSPACE}/{rest}"), Bytes::from_static(b"saved"));
+                Ok(())
+            })?,
+            "speak" => {
+                // A character that comes in two pieces, with the other stream between them.
+                let pieces: [(Stream, &[u8]); 4] = [
+                    (Stream::Stdout, b"caf\xc3"),
+                    (Stream::Stderr, b"hm\n"),
+                    (Stream::Stdout, b"\xa9\n"),
+                    (Stream::Stdout, b"end\n"),
+                ];
+                for (stream, bytes) in pieces {
+                    if let Some(feed) = &feed {
+                        // A reader that is gone is no fault.
+                        drop(feed.send(Chunk { stream, bytes: Bytes::from_static(bytes) }).await);
+                    }
+                }
+                (stdout, stderr) = ("caf\u{e9}\nend\n".to_owned(), "hm\n".to_owned());
+            }
+            "lost" => termination = Termination::Lost,
+            _ => (stderr, exit_code) = (format!("bash: {word}: command not found\n"), 127),
+        }
+        ended.0 = None;
+        let kept = |text: String| {
+            let (bytes, from) = (text.len(), text.len().saturating_sub(request.output_bytes_max));
+            Output { text: text[from..].to_owned(), bytes: bytes as u64, is_truncated: from > 0 }
+        };
+        let duration = Duration::from_millis(7);
+        Ok(ExecOutput { stdout: kept(stdout), stderr: kept(stderr), exit_code, termination, duration })
+    }
+}
+
+/// A path beneath the workspace.
+fn resolved(path: &str) -> Result<String, SandboxError> {
+    let outside = || SandboxError::Invalid(format!("{path}: leaves {WORKSPACE}"));
+    if path.split('/').any(|part| part == "..") {
+        return Err(outside());
+    }
+    let path = match path.strip_prefix('/') {
+        Some(_) => path.trim_end_matches('/').to_owned(),
+        None => format!("{WORKSPACE}/{}", path.trim_end_matches('/').trim_start_matches("./")),
+    };
+    let path = path.trim_end_matches("/.").to_owned();
+    let is_inside = path == WORKSPACE || path.starts_with(&format!("{WORKSPACE}/"));
+    if is_inside { Ok(path) } else { Err(outside()) }
+}
+
+fn entry(path: &str, kind: EntryKind, size: usize) -> FileEntry {
+    let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+    FileEntry { name, path: path.to_owned(), kind, size: size as u64, modified_ms: 0 }
+}
+
+fn absent(path: &str) -> SandboxError {
+    SandboxError::NotFound(format!("{path}: no such file or folder"))
+}
+
+impl Machine {
+    fn entry(&self, path: &str) -> Result<FileEntry, SandboxError> {
+        let below = format!("{path}/");
+        match self.files.get(path) {
+            Some(_) if path.ends_with(".pipe") => Ok(entry(path, EntryKind::Other, 0)),
+            Some(content) => Ok(entry(path, EntryKind::File, content.len())),
+            None if path == WORKSPACE || self.files.keys().any(|own| own.starts_with(&below)) => {
+                Ok(entry(path, EntryKind::Directory, 0))
+            }
+            None => Err(absent(path)),
+        }
+    }
+}
+
+impl SandboxProvider for Machines {
+    fn name(&self) -> &'static str {
+        "machines"
+    }
+
+    fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
+        self.up()?;
+        Ok(&self.capabilities)
+    }
+
+    fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
+        async { self.up() }.boxed()
+    }
+
+    fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
+        async move {
+            self.up()?;
+            let mut machines = self.lock();
+            let is_new = !machines.contains_key(name);
+            let machine = machines.entry(name.clone()).or_default();
+            let was_running = std::mem::replace(&mut machine.is_running, true);
+            machine.spec = spec;
+            if is_new {
+                self.created.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok(match (is_new, was_running) {
+                (true, _) => Ensured::Created,
+                (false, false) => Ensured::Resumed,
+                (false, true) => Ensured::AlreadyRunning,
+            })
+        }
+        .boxed()
+    }
+
+    fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            self.up()?;
+            if let Some(machine) = self.lock().get_mut(name) {
+                machine.is_running = false;
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            self.up()?;
+            self.lock().remove(name);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {
+        async move {
+            let listed = self.list().await?;
+            Ok(listed.into_iter().find(|one| one.name == *name))
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
+        async {
+            self.up()?;
+            let state = |machine: &Machine| if machine.is_running { State::Running } else { State::Stopped };
+            let machines = self.lock();
+            Ok(machines
+                .iter()
+                .map(|(name, machine)| Inspection { name: name.clone(), state: state(machine), execs: 0 })
+                .collect())
+        }
+        .boxed()
+    }
+
+    fn exec<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        request: ExecRequest,
+        feed: Option<Feed>,
+    ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>> {
+        self.command(name, request, feed).boxed()
+    }
+
+    fn list_dir<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            self.running(name, |machine| {
+                if machine.entry(&path)?.kind != EntryKind::Directory {
+                    return Err(SandboxError::Invalid(format!("{path}: is no folder")));
+                }
+                let below = format!("{path}/");
+                let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
+                let names: BTreeSet<&str> = inside.filter_map(|rest| rest.split('/').next()).collect();
+                names.into_iter().map(|name| machine.entry(&format!("{below}{name}"))).collect()
+            })
+        }
+        .boxed()
+    }
+
+    fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            self.running(name, |machine| machine.entry(&path))
+        }
+        .boxed()
+    }
+
+    fn read<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            let (entry, content) = self.running(name, |machine| {
+                let entry = machine.entry(&path)?;
+                match machine.files.get(&path).filter(|_| entry.kind == EntryKind::File) {
+                    Some(content) => Ok((entry, content.clone())),
+                    None => Err(SandboxError::Invalid(format!("{path}: is no file"))),
+                }
+            })?;
+            Ok((entry, self.stream(content)))
+        }
+        .boxed()
+    }
+
+    fn write<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+        content: Bytes,
+    ) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            if self.is_full.load(Ordering::SeqCst) {
+                return Err(SandboxError::Exhausted("no space is left in the sandbox".to_owned()));
+            }
+            self.running(name, |machine| {
+                machine.files.insert(path, content);
+                Ok(())
+            })
+        }
+        .boxed()
+    }
+
+    fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            resolved(path)?;
+            self.running(name, |_| Ok(()))
+        }
+        .boxed()
+    }
+
+    fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            self.running(name, |machine| machine.files.remove(&path).map(drop).ok_or_else(|| absent(&path)))
+        }
+        .boxed()
+    }
+
+    fn rename<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        from: &'a str,
+        to: &'a str,
+    ) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            let (from, to) = (resolved(from)?, resolved(to)?);
+            self.running(name, |machine| {
+                let content = machine.files.remove(&from).ok_or_else(|| absent(&from))?;
+                machine.files.insert(to, content);
+                Ok(())
+            })
+        }
+        .boxed()
+    }
+
+    fn archive<'a>(
+        &'a self,
+        name: &'a SandboxName,
+        path: &'a str,
+        _: ArchiveLimits,
+    ) -> BoxFuture<'a, Result<ByteStream, SandboxError>> {
+        async move {
+            let path = resolved(path)?;
+            let content = self.running(name, |machine| {
+                let below = format!("{path}/");
+                let inside = machine.files.keys().filter_map(|own| own.strip_prefix(&below));
+                Ok(format!("PK of {}", inside.collect::<Vec<_>>().join(", ")))
+            })?;
+            Ok(self.stream(content.into()))
+        }
+        .boxed()
+    }
+}
