@@ -25,7 +25,6 @@ async fn every_command_helps() -> Result<()> {
       key          Make, list, rotate and delete API keys
       vault        Look after the master key
       platform     Call functions of plugins, beyond the tools of bots
-      sandbox      See whether sandboxes can run here, and make what they are made of
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken
       completions  Print what a shell needs to complete commands

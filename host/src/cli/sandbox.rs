@@ -1,6 +1,6 @@
-//! `monstrum sandbox`: the machines of conversations, as a server has them.
+//! `monstrum sandbox`: the machines of conversations, as a server has them, and whether this machine can have any.
 
-mod embedded;
+mod machine;
 
 use std::process::ExitCode;
 
@@ -17,11 +17,6 @@ Examples:
   monstrum sandbox list
   monstrum sandbox list --status running --app shop
   monstrum sandbox list --json";
-
-const SHOW_EXAMPLES: &str = "\
-Examples:
-  monstrum sandbox show 01998a3d-…
-  monstrum sandbox show 01998a3d-… --json";
 
 const EXEC_EXAMPLES: &str = "\
 Examples:
@@ -45,22 +40,8 @@ All its files go with it, in the background.";
 /// Look at the machines of conversations, and use them
 #[derive(Subcommand)]
 pub(super) enum Sandbox {
-    #[command(flatten)]
-    OfServer(OfServer),
-    /// Say what this machine can enforce, and what to install
-    #[command(after_help = embedded::DOCTOR_EXAMPLES)]
-    Doctor,
-    /// Make what sandboxes are made of
-    #[command(subcommand)]
-    Template(embedded::Template),
-}
-
-/// What a server is asked for.
-#[derive(Subcommand)]
-pub(super) enum OfServer {
     List(List),
     /// Show a sandbox
-    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         id: SandboxInstanceId,
     },
@@ -78,6 +59,9 @@ pub(super) enum OfServer {
     Delete {
         id: SandboxInstanceId,
     },
+    Doctor(machine::Doctor),
+    #[command(subcommand)]
+    Template(machine::Template),
 }
 
 /// List sandboxes
@@ -109,24 +93,16 @@ pub(super) struct Exec {
 
 impl Sandbox {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let client = || Client::new(options);
         match self {
-            Sandbox::OfServer(command) => command.run(options).await,
-            Sandbox::Doctor => embedded::run(embedded::Work::Doctor, options).await,
-            Sandbox::Template(template) => embedded::run(embedded::Work::Template(template), options).await,
-        }
-    }
-}
-
-impl OfServer {
-    async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let client = Client::new(options)?;
-        match self {
-            OfServer::List(list) => list.run(&client, options).await?,
-            OfServer::Show { id } => show(&client.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
-            OfServer::Exec(exec) => return exec.run(&client, options).await,
-            OfServer::Files { id, path } => files(&client, options, id, &path).await?,
-            OfServer::Delete { id } => {
-                client.delete(&["api", "sandboxes", &id.to_string()]).await?;
+            Sandbox::Doctor(doctor) => return doctor.run(options).await,
+            Sandbox::Template(template) => return template.run(options).await,
+            Sandbox::List(list) => list.run(&client()?, options).await?,
+            Sandbox::Show { id } => show(&client()?.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
+            Sandbox::Exec(exec) => return exec.run(&client()?, options).await,
+            Sandbox::Files { id, path } => files(&client()?, options, id, &path).await?,
+            Sandbox::Delete { id } => {
+                client()?.delete(&["api", "sandboxes", &id.to_string()]).await?;
                 if options.json {
                     output::json(&json!({ "id": id, "deleting": true }))?;
                 } else {

@@ -1,13 +1,16 @@
-//! Whether this machine can have sandboxes, and what they are made of. No server is needed.
+//! `monstrum sandbox doctor` and `template`: whether this machine can have sandboxes, and what they are made of. Neither
+//! needs a server.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
+use crate::boot::SANDBOX_FOLDER;
 use crate::cli::failure::Failure;
 use crate::cli::{FolderFlags, Options};
 
-pub(super) const DOCTOR_EXAMPLES: &str = "\
+const DOCTOR_EXAMPLES: &str = "\
 Examples:
   monstrum sandbox doctor
   monstrum sandbox doctor --data-dir /var/lib/monstrum --json
@@ -24,15 +27,21 @@ A server that is told so (--sandbox-template built) makes sandboxes of this syst
 debootstrap, curl and tar, root, some minutes and 1 GiB. Packages are verified by the signatures of the distribution, npm and bun
 by their hashes. It can be interrupted: run it again. Run it anew for updates; the server is stopped meanwhile.";
 
+/// Say what this machine can enforce, and what to install
+#[derive(Args)]
+#[command(after_help = DOCTOR_EXAMPLES)]
+pub(in crate::cli) struct Doctor {}
+
+/// Make what sandboxes are made of
 #[derive(Subcommand)]
-pub(super) enum Template {
+pub(in crate::cli) enum Template {
     /// Build a system with bash, python3, node, npm, bun, git and curl
     #[command(after_help = BUILD_EXAMPLES)]
     Build(Build),
 }
 
 #[derive(Args)]
-pub(super) struct Build {
+pub(in crate::cli) struct Build {
     /// Where packages come from [default: as on this machine, else http://deb.debian.org/debian]
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
@@ -47,26 +56,48 @@ pub(super) struct Build {
     proxy: Option<String>,
 }
 
-/// What is done on this machine.
-pub(super) enum Work {
-    Doctor,
-    Template(Template),
+impl Doctor {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let (folder, json) = (folder(options)?, options.json);
+        blocking(move || linux::examine(&folder, json)).await
+    }
 }
 
-#[cfg(target_os = "linux")]
-pub(super) async fn run(work: Work, options: &Options) -> Result<ExitCode, Failure> {
-    let folder = options.settings(FolderFlags::default())?.data_dir.join(crate::boot::SANDBOX_FOLDER);
-    let json = options.json;
-    let run = move || match work {
-        Work::Doctor => linux::examine(&folder, json),
-        Work::Template(Template::Build(build)) => linux::build(&folder, build, json),
-    };
-    tokio::task::spawn_blocking(run).await.expect("the work does not panic")
+impl Template {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let Template::Build(build) = self;
+        let (folder, json) = (folder(options)?, options.json);
+        blocking(move || linux::build(&folder, build, json)).await
+    }
+}
+
+fn folder(options: &Options) -> Result<PathBuf, Failure> {
+    Ok(options.settings(FolderFlags::default())?.data_dir.join(SANDBOX_FOLDER))
+}
+
+async fn blocking(work: impl FnOnce() -> Result<ExitCode, Failure> + Send + 'static) -> Result<ExitCode, Failure> {
+    tokio::task::spawn_blocking(work).await.expect("the work does not panic")
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(super) async fn run(_: Work, _: &Options) -> Result<ExitCode, Failure> {
-    Err(Failure::new("sandboxes run on Linux", "run the server on a Linux machine"))
+mod linux {
+    use std::path::Path;
+    use std::process::ExitCode;
+
+    use super::Build;
+    use crate::cli::failure::Failure;
+
+    fn elsewhere() -> Failure {
+        Failure::new("sandboxes run on Linux", "run the server on a Linux machine")
+    }
+
+    pub(super) fn examine(_: &Path, _: bool) -> Result<ExitCode, Failure> {
+        Err(elsewhere())
+    }
+
+    pub(super) fn build(_: &Path, _: Build, _: bool) -> Result<ExitCode, Failure> {
+        Err(elsewhere())
+    }
 }
 
 #[cfg(target_os = "linux")]
