@@ -18,6 +18,11 @@ Examples:
   monstrum sandbox list --status running --app shop
   monstrum sandbox list --json";
 
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox show 01998a3d-…
+  monstrum sandbox show 01998a3d-… --json";
+
 const EXEC_EXAMPLES: &str = "\
 Examples:
   monstrum sandbox exec 01998a3d-… 'ls -la'
@@ -42,6 +47,7 @@ All its files go with it, in the background.";
 pub(super) enum Sandbox {
     List(List),
     /// Show a sandbox
+    #[command(after_help = SHOW_EXAMPLES)]
     Show {
         id: SandboxInstanceId,
     },
