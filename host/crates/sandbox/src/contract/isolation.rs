@@ -185,6 +185,19 @@ pub async fn host_processes_are_invisible(subject: &Subject) {
     sandbox.text(format!("[ ! -e /proc/{own}/root/proc/1/exe ] || [ /proc/{own}/root -ef / ]")).await;
 }
 
+pub async fn root_inside_is_nobody_outside(subject: &Subject) {
+    let Some(host) = &subject.host else { return };
+    let sandbox = subject.sandbox().await;
+    let marker = format!("8640{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
+    sandbox.start(&format!("exec sleep {marker}")).await;
+    eventually("it runs", Duration::from_secs(5), async || host.owners(&marker).len() == 4).await;
+    let owners = host.owners(&marker);
+    assert!(
+        owners.iter().all(|owner| *owner >= 65_536),
+        "a process of a sandbox runs as a user of the host: {owners:?}"
+    );
+}
+
 pub async fn host_environment_is_invisible(subject: &Subject) {
     let Some(host) = &subject.host else { return };
     let sandbox = subject.sandbox().await;

@@ -58,6 +58,20 @@ impl LocalHost {
         arguments.filter(|arguments| memory_contains(arguments, marker.as_bytes())).count()
     }
 
+    /// As which users of this machine the processes run that have `marker` in their arguments.
+    #[must_use]
+    pub fn owners(&self, marker: &str) -> Vec<u32> {
+        let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
+        let is_marked = |path: &PathBuf| {
+            std::fs::read(path.join("cmdline")).is_ok_and(|arguments| memory_contains(&arguments, marker.as_bytes()))
+        };
+        let marked = entries.map(|entry| entry.path()).filter(is_marked);
+        marked
+            .filter_map(|path| std::fs::read_to_string(path.join("status")).ok())
+            .flat_map(|status| ids(&status))
+            .collect()
+    }
+
     /// A port on every address of this machine, at which something listens.
     #[must_use]
     pub fn listener(&self) -> TcpListener {
@@ -124,6 +138,12 @@ impl Drop for MarkedProcess {
         let ended = self.child.kill().and_then(|()| self.child.wait());
         assert!(ended.is_ok() || std::thread::panicking(), "the marked process was not ended: {ended:?}");
     }
+}
+
+/// The real, effective, saved and file system user of a process.
+fn ids(status: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
 /// Whether some bytes occur in others.

@@ -20,7 +20,7 @@ macro_rules! contract_suite {
             beside_others: memory_limit_ends_the_command_only, killed_is_not_out_of_memory, temporary_folder_is_sized, no_other_place_in_memory_is_free, processes_of_one_command_are_limited, processes_of_a_sandbox_are_limited, disk_limit_is_felt_and_space_comes_back, inodes_are_limited, limits_hold_anew_after_a_resume, crash_leaves_no_dump;
             alone: fork_bomb_is_contained, share_of_the_processor_is_held);
         $crate::contract_suite!(@theme $setup, isolation,
-            beside_others: has_only_loopback, cannot_reach_the_host_nor_any_network, cannot_reach_sockets_without_files, uncommon_socket_families_are_refused, other_sandboxes_are_invisible, host_files_are_invisible, host_passwords_are_not_there, host_folders_are_not_there, host_processes_are_invisible, host_environment_is_invisible, devices_are_the_harmless_ones;
+            beside_others: has_only_loopback, cannot_reach_the_host_nor_any_network, cannot_reach_sockets_without_files, uncommon_socket_families_are_refused, other_sandboxes_are_invisible, host_files_are_invisible, host_passwords_are_not_there, host_folders_are_not_there, host_processes_are_invisible, root_inside_is_nobody_outside, host_environment_is_invisible, devices_are_the_harmless_ones;
             alone: );
         $crate::contract_suite!(@theme $setup, attacks,
             beside_others: kernel_knobs_cannot_be_turned, kernel_telltales_cannot_be_read, nested_namespaces_are_denied, mounts_are_denied, namespaces_of_the_first_process_are_no_way_out, change_of_root_leads_nowhere, first_process_cannot_be_touched, killing_everything_kills_only_the_sandbox, dangerous_system_calls_are_denied, devices_cannot_be_made, privileges_are_bounded, programs_that_change_the_user_gain_nothing;
