@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use support::Api;
 use tokio::time::Instant;
 
-/// How soon an idle sandbox is stopped here: the shortest that the server takes.
-pub(crate) const ARGUMENTS: [&str; 2] = ["--sandbox-idle-s=5", "--sandbox-sweep-s=1"];
+/// How soon an idle sandbox is stopped here, the shortest that the server takes, and a disk that is searched for secrets soon.
+pub(crate) const ARGUMENTS: [&str; 3] = ["--sandbox-idle-s=5", "--sandbox-sweep-s=1", "--sandbox-disk-mib=32"];
 /// How long the demo waits for that.
 const STOPPED_MAX: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);

@@ -18,6 +18,8 @@ use crate::config::SANDBOX_IDLE_S;
 
 /// The longest that a provider may take to stop a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
+/// The longest that a provider may take to say how it is, and to mend what it can.
+const HEALTH_MAX: Duration = Duration::from_secs(30);
 /// How many are stopped at once.
 const AT_ONCE: usize = 8;
 /// How many rows are read at once.
@@ -70,8 +72,9 @@ impl Sandboxes {
     /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a
     /// network that its workspace has no more. One that cannot be stopped is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
-        if self.provider().is_err() {
-            return Ok(());
+        let Ok(provider) = self.provider() else { return Ok(()) };
+        if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
+            tracing::warn!(%error, "the provider of sandboxes is not well");
         }
         self.note_uses().await?;
         let mut idle_of = HashMap::new();

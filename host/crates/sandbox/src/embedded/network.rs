@@ -128,8 +128,12 @@ impl FullNetwork {
         self.remove(&link.interface).map_err(|error| self.failure("removed", &error))
     }
 
-    /// Loads the host's rules anew. A firewall of the host that is loaded meanwhile may have removed them.
+    /// Loads the host's rules anew, if a sandbox has had a network. A firewall of the host that is loaded meanwhile may have
+    /// removed them.
     pub fn hold(&self) -> Result<(), SandboxError> {
+        if !self.is_loaded.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         self.load_rules().map_err(|error| self.failure("guarded", &error))
     }
 

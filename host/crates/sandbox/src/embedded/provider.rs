@@ -1,5 +1,7 @@
 //! The provider as the rest of the product sees it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -20,7 +22,14 @@ impl SandboxProvider for Embedded {
     }
 
     fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>> {
-        self.warm_up().boxed()
+        async {
+            if let Ok(network) = &self.0.full {
+                let network = Arc::clone(network);
+                tokio::task::spawn_blocking(move || network.hold()).await.expect("loading rules does not panic")?;
+            }
+            self.warm_up().await
+        }
+        .boxed()
     }
 
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
