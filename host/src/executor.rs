@@ -77,7 +77,8 @@ impl Executor {
         let asking = Asking {
             bot: permit.bot(),
             binding: binding.map(|binding| binding.row.id).zip(max),
-            plugin: &call.job.plugin.name,
+            // One workspace's long commands must not keep all others from theirs; --sandbox-max bounds them.
+            plugin: Some(&call.job.plugin.name).filter(|name| name.as_str() != built_in::SANDBOX),
             depth: call.depth(),
             held: call.held(),
         };

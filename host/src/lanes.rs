@@ -46,7 +46,8 @@ pub struct Asking<'a> {
     pub bot: Option<BotId>,
     /// The binding, where it allows so many calls at once.
     pub binding: Option<(BindingId, u32)>,
-    pub plugin: &'a PluginName,
+    /// None where it has room of its own, as the machines of sandboxes have.
+    pub plugin: Option<&'a PluginName>,
     /// How many calls it stands under.
     pub depth: u8,
     /// Bindings with a number of calls of their own in which an ancestor has its place.
@@ -85,8 +86,10 @@ impl Lanes {
         if let Some(binding) = binding.filter(|(binding, _)| !held.contains(binding)) {
             tickets.push(self.bindings.lane(&binding, binding.1).enter(bot, until).await.ok_or(NoRoom::Busy)?);
         }
-        let of_plugin = self.plugins.lane(&(plugin.clone(), depth), self.room.per_plugin);
-        tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        if let Some(plugin) = plugin {
+            let of_plugin = self.plugins.lane(&(plugin.clone(), depth), self.room.per_plugin);
+            tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
+        }
         let on_the_host =
             if depth == 0 { self.all.clone().enter(bot, until).await } else { self.all.clone().enter_now() };
         tickets.push(on_the_host.ok_or(NoRoom::Full)?);
@@ -264,12 +267,12 @@ mod tests {
     async fn enter(lanes: &Lanes, bot: BotId, binding_max: Option<u32>) -> Result<Place, NoRoom> {
         let binding = BindingId::new();
         let binding = binding_max.map(|max| (binding, max));
-        lanes.enter(&Asking { bot: Some(bot), binding, plugin: &plugin(), depth: 0, held: &[] }).await
+        lanes.enter(&Asking { bot: Some(bot), binding, plugin: Some(&plugin()), depth: 0, held: &[] }).await
     }
 
     /// The same for a call that stands under `depth` others.
     async fn enter_below(lanes: &Lanes, bot: BotId, depth: u8) -> Result<Place, NoRoom> {
-        lanes.enter(&Asking { bot: Some(bot), binding: None, plugin: &plugin(), depth, held: &[] }).await
+        lanes.enter(&Asking { bot: Some(bot), binding: None, plugin: Some(&plugin()), depth, held: &[] }).await
     }
 
     #[tokio::test(start_paused = true)]
@@ -294,7 +297,7 @@ mod tests {
     async fn a_place_in_a_binding_is_shared_with_the_calls_below() {
         let lanes = Lanes::new(CallsAtOnce::default());
         let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: &plugin, depth: 0, held: &[] };
+        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: Some(&plugin), depth: 0, held: &[] };
         let parent = lanes.enter(&asking).await;
         assert!(parent.is_ok());
         assert!(lanes.enter(&Asking { depth: 1, held: &[binding], ..asking }).await.is_ok());
@@ -323,7 +326,7 @@ mod tests {
     async fn a_binding_may_allow_fewer() {
         let lanes = Lanes::new(CallsAtOnce::default());
         let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: &plugin, depth: 0, held: &[] };
+        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: Some(&plugin), depth: 0, held: &[] };
         let first = lanes.enter(&asking).await;
         assert!(first.is_ok());
         assert_eq!(lanes.enter(&asking).await.err(), Some(NoRoom::Busy));

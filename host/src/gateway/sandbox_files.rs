@@ -5,6 +5,7 @@ mod disposition;
 mod download;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
@@ -15,6 +16,7 @@ use monstrum_store::SandboxRow;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use utoipa::ToSchema;
 
 use crate::app::App;
@@ -28,6 +30,11 @@ use crate::sandboxes::{Open, PART_BYTES_MAX};
 
 /// The largest body: the largest file, with room for what JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
+
+/// Files that are in memory at once, a few times the largest one each.
+const FILES_AT_ONCE: usize = 8;
+/// How long a request waits for its turn, as long as a call waits for room.
+const TURN_MAX: Duration = Duration::from_secs(5);
 
 /// What to do with which path of whose sandbox. Unknown fields are ignored.
 #[derive(Deserialize, ToSchema)]
@@ -125,6 +132,7 @@ pub async fn file(
         (Action::List | Action::Read, _) => Bytes::new(),
     };
     let row = place.row(&of).await?;
+    let _turn = turn().await?;
     let failed = |fault| problem_of_path(&app, &language, fault);
     Ok(Json(match action {
         Action::List => {
@@ -138,6 +146,10 @@ pub async fn file(
                 let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
                 Problem::invalid_at("/path", hint)
             })?;
+            // What JSON escapes becomes six times as long.
+            if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > BODY_BYTES_MAX {
+                return Err(too_large());
+            }
             FileAnswer::Read { action, content }
         }
         Action::Write => {
@@ -148,6 +160,13 @@ pub async fn file(
             FileAnswer::Write { action, success: true }
         }
     }))
+}
+
+/// Waits until one of few may hold a file in memory.
+async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
+    static AT_ONCE: Semaphore = Semaphore::const_new(FILES_AT_ONCE);
+    let turn = tokio::time::timeout(TURN_MAX, AT_ONCE.acquire()).await;
+    turn.ok().and_then(Result::ok).ok_or_else(|| Problem::full("too many files are read and written at present"))
 }
 
 /// Downloads a file, or a folder as a ZIP, of a conversation's sandbox

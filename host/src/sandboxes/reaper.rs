@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::WorkspaceId;
+use monstrum_store::{Page, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, StoreError};
+use monstrum_types::{BotId, WorkspaceId};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -67,6 +67,24 @@ impl Sandboxes {
     /// Says that the settings of a workspace have changed: what runs with a network that it has no more is stopped.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
+    }
+
+    /// Stops the sandboxes of a bot whose switch was turned off: what it has left running there ends, too.
+    pub fn stop_of_bot(self: &Arc<Self>, workspace: WorkspaceId, bot: BotId) {
+        let this = Arc::clone(self);
+        self.running.spawn(async move {
+            let status = Some(SandboxStatus::Running);
+            let filter = SandboxFilter { bot: Some(bot), status, ..SandboxFilter::default() };
+            match this.store.sandboxes_by(workspace, &filter, &Page::first(ROWS)).await {
+                Ok(listed) => {
+                    let own = |row: &SandboxRow| row.node.as_ref().is_none_or(|node| *node == this.node);
+                    let rows: Vec<SandboxRow> = listed.items.into_iter().filter(own).collect();
+                    rows.iter().for_each(|row| this.activities.cut(row.id));
+                    this.stop_all(rows).await;
+                }
+                Err(error) => tracing::warn!(%error, "the sandboxes of a bot are not stopped yet"),
+            }
+        });
     }
 
     /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a

@@ -55,6 +55,8 @@ pub use launcher::run_if_launcher;
 
 /// How rows name this provider.
 const NAME: &str = "embedded";
+/// What stays free on the host's disk when a sandbox starts.
+const RESERVE_BYTES: u64 = 512 << 20;
 /// The folder of templates.
 const TEMPLATES: &str = "template";
 /// The file that tells the groups of this server from those of another one.
@@ -248,6 +250,7 @@ impl Inner {
     async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
         let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
         let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
+        self.check_room(&image)?;
         let template = self.template(base).await?;
         let network = match spec.network {
             Network::None => None,
@@ -277,6 +280,22 @@ impl Inner {
         running.probe().await?;
         tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
         Ok(running)
+    }
+
+    /// Refuses to start what could fill the host's disk: that is where the audit is, without which nothing runs.
+    fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let failed =
+            |error: io::Error| SandboxError::Unavailable(format!("the disk of the host cannot be looked at: {error}"));
+        let image = fs::metadata(image).map_err(failed)?;
+        let may_grow = image.len().saturating_sub(image.blocks() * 512);
+        let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free < may_grow.saturating_add(RESERVE_BYTES) {
+            let words = "the disk of the host has no room for what this sandbox may write";
+            return Err(SandboxError::Exhausted(words.to_owned()));
+        }
+        Ok(())
     }
 
     /// Hands a sandbox to the launcher, a fresh one if the last has ended.
@@ -391,8 +410,14 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
         return Err(not_ready("this program does not know how to start them".to_owned()));
     }
     let failed = |error: io::Error| not_ready(format!("{}: {error}", options.folder.display()));
+    raise_limit_of_files().map_err(failed)?;
     fs::create_dir_all(options.folder.join("stage")).map_err(failed)?;
     fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    let folder = options.folder.canonicalize().map_err(failed)?;
+    if options.template == TemplateKind::Host && folder.starts_with("/usr") {
+        let why = "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)";
+        return Err(not_ready(why.to_owned()));
+    }
     if images::mkfs().is_none() {
         return Err(not_ready("mkfs.ext4 is not installed (Debian package e2fsprogs)".to_owned()));
     }
@@ -409,6 +434,17 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
         Ok(Arc::new(network))
     });
     Ok(Prepared { built, cgroups, images, full, tag })
+}
+
+/// Each command takes a few files of the server's, and each sandbox some more.
+fn raise_limit_of_files() -> io::Result<()> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    match getrlimit(Resource::Nofile) {
+        Rlimit { current: Some(current), maximum: Some(maximum) } if current < maximum => {
+            Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(maximum), maximum: Some(maximum) })?)
+        }
+        _ => Ok(()),
+    }
 }
 
 fn tag(folder: &Path) -> io::Result<String> {

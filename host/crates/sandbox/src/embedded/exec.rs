@@ -48,8 +48,8 @@ pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed
     let door = group.door().map_err(failed)?;
     let mut command = Command { running: Arc::clone(running), group: Some(group) };
     let killed_before = running.group.out_of_memory().map_err(failed)?;
-    let (stdout, write_stdout) = pipe().map_err(failed)?;
-    let (stderr, write_stderr) = pipe().map_err(failed)?;
+    let (stdout, write_stdout) = pipe(running).map_err(failed)?;
+    let (stderr, write_stderr) = pipe(running).map_err(failed)?;
     let beside = [write_stdout.as_fd(), write_stderr.as_fd(), door.as_fd()];
     let asked = running.control.ask(id, ToInit::Exec { id }, &text, &beside).await;
     let answer = asked.map_err(|error| failed(error.into()))?;
@@ -120,8 +120,11 @@ fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     Ok(text)
 }
 
-fn pipe() -> io::Result<(Receiver, std::os::fd::OwnedFd)> {
+/// It belongs to root inside, who may open it by its name.
+fn pipe(running: &Running) -> io::Result<(Receiver, std::os::fd::OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (user, group) = (rustix::fs::Uid::from_raw(running.ids.base), rustix::fs::Gid::from_raw(running.ids.base));
+    rustix::fs::fchown(&write, Some(user), Some(group))?;
     Ok((Receiver::from_owned_fd(read)?, write))
 }
 

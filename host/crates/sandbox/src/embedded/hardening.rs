@@ -50,7 +50,13 @@ pub fn drop_capabilities() -> io::Result<()> {
 /// Limits of each process, lower than what the host's own has.
 pub fn limit_resources() -> io::Result<()> {
     // A core dump of one byte is none, also where the host hands dumps to a program of its own: that does not look at zero.
-    for (resource, most) in [(Resource::Core, 1), (Resource::Nofile, 65_536), (Resource::Memlock, 8 << 20)] {
+    for (resource, most) in [
+        (Resource::Core, 1),
+        (Resource::Sigpending, 4096),
+        (Resource::Msgqueue, 819_200),
+        (Resource::Nofile, 65_536),
+        (Resource::Memlock, 8 << 20),
+    ] {
         let now = rustix::process::getrlimit(resource);
         let most = now.maximum.map_or(most, |maximum| maximum.min(most));
         rustix::process::setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
@@ -78,8 +84,12 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     let namespaces = Compare::MaskedEq(NEW_NAMESPACES);
     allow(libc::SYS_clone, vec![SeccompCondition::new(0, Length::Qword, namespaces, 0)?])?;
     // No raw packets, no vsock, which no network namespace holds, no crypto sockets.
-    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
-        allow(libc::SYS_socket, vec![argument(0, Compare::Eq, unsigned(family))?])?;
+    allow(libc::SYS_socket, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for protocol in PROTOCOLS {
+            let of_family = argument(0, Compare::Eq, unsigned(family))?;
+            allow(libc::SYS_socket, vec![of_family, argument(2, Compare::Eq, unsigned(protocol))?])?;
+        }
     }
     // Interfaces and addresses, which name resolution asks for.
     let netlink = argument(0, Compare::Eq, unsigned(libc::AF_NETLINK))?;
@@ -104,6 +114,9 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
+
+/// The usual one, and those that programs name: others have modules of the kernel loaded.
+const PROTOCOLS: [i32; 5] = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
 
 /// Linux as it is, as 32 bits, with other names of the release; and the question which it is.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];

@@ -27,6 +27,8 @@ use crate::embedded::wire::{self, FromKeeper, Launch, Received};
 pub const ARGUMENT: &str = "init";
 /// Ids of one sandbox, as many as a user namespace of a container has everywhere.
 pub const IDS: u32 = 65_536;
+/// Programs that watch files, at once: what a user of a desktop has by default.
+const INOTIFY_INSTANCES_MAX: &str = "128";
 /// How long the last of a sandbox may take to write its image to disk, far longer than a disk needs for two GiB.
 const DETACH_MAX: Duration = Duration::from_secs(60);
 /// How often the end of a detachment is looked for.
@@ -61,6 +63,8 @@ fn launcher() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    // What the server may be exempt from, its sandboxes are not.
+    std::fs::write("/proc/self/oom_score_adj", "0")?;
     let children = sys::signals_of_children()?;
     let mut folders = BTreeSet::new();
     loop {
@@ -232,8 +236,10 @@ fn user_namespace(base: u32) -> io::Result<OwnedFd> {
     let member = sys::fork(|| {
         let owned = [tell.as_fd(), stay.as_fd()];
         let outcome = sys::keep_only(&owned)
+            // What the kernel counts for whoever made the namespace is then counted for this sandbox, and not for the host.
+            .and_then(|()| sys::become_user(base))
             .and_then(|()| sys::unshare(UnshareFlags::NEWUSER))
-            .and_then(|()| forbid_namespaces())
+            .and_then(|()| limit_namespace())
             .and_then(|()| Ok(rustix::io::write(&tell, b"!")?));
         let mut nothing = [0];
         let _parent_is_done = rustix::io::read(&stay, &mut nothing);
@@ -252,11 +258,13 @@ fn user_namespace(base: u32) -> io::Result<OwnedFd> {
     mapped
 }
 
-/// Sets the number of namespaces that may be made in this user namespace to none.
-fn forbid_namespaces() -> io::Result<()> {
-    for kind in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"] {
-        match std::fs::write(format!("/proc/sys/user/max_{kind}_namespaces"), "0") {
-            // A kind that this kernel does not know cannot be made either.
+/// No namespace can be made in this user namespace, and of what the kernel counts there may be so much.
+fn limit_namespace() -> io::Result<()> {
+    let namespaces = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
+    let none = namespaces.map(|kind| (format!("max_{kind}_namespaces"), "0"));
+    for (knob, most) in none.into_iter().chain([("max_inotify_instances".to_owned(), INOTIFY_INSTANCES_MAX)]) {
+        match std::fs::write(format!("/proc/sys/user/{knob}"), most) {
+            // What this kernel does not know cannot be made either.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             written => written?,
         }

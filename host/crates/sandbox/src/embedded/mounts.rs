@@ -32,10 +32,11 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/1", "stdout"),
 ];
 /// Files of /proc that tell about the host or reach into its kernel.
-const MASKED_FILES: [&str; 20] = [
+const MASKED_FILES: [&str; 23] = [
     "cmdline",
     "config.gz",
     "diskstats",
+    "interrupts",
     "iomem",
     "ioports",
     "kallsyms",
@@ -48,16 +49,20 @@ const MASKED_FILES: [&str; 20] = [
     "kpageflags",
     "latency_stats",
     "modules",
+    "partitions",
     "sched_debug",
     "slabinfo",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",
+    "zoneinfo",
 ];
 /// Folders of /proc of the same kind.
 const MASKED_FOLDERS: [&str; 9] = ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "scsi", "tty"];
 /// Most inodes of /tmp: a tree of a million empty files is memory, too.
 const TMP_INODES: u32 = 131_072;
+/// Terminals: the kernel has some thousands for all.
+const TERMINALS_MAX: &str = "64";
 /// Shared memory, as much as a container has everywhere.
 const SHM_MIB: u32 = 64;
 
@@ -200,7 +205,8 @@ fn devices(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     }
     // 5 is the group tty of Debian.
     let group = (launch.id_base + 5).to_string();
-    let options = [("ptmxmode", "666".to_owned()), ("mode", "620".to_owned()), ("gid", group)];
+    let options =
+        [("ptmxmode", "666".to_owned()), ("mode", "620".to_owned()), ("gid", group), ("max", TERMINALS_MAX.to_owned())];
     attach_below(&made("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?, dev.as_fd(), "pts")?;
     attach_below(&tmpfs(launch.id_base, SHM_MIB, 4096, "1777", none)?, dev.as_fd(), "shm")
 }

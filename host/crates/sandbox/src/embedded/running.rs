@@ -1,5 +1,6 @@
 //! One sandbox that runs, as the host holds it.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::embedded::cgroups::{ExecGroup, SandboxGroup};
@@ -29,6 +30,8 @@ const BEGIN_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(120);
 /// How long the first command may take.
 const PROBE_MAX: Duration = Duration::from_secs(30);
+/// Streams of commands in the background that are read for nobody: more services than a conversation has.
+const READERS_MAX: usize = 64;
 /// Operations on files at once, fewer than the init may have processes.
 const WORKERS_MAX: usize = 32;
 
@@ -46,9 +49,10 @@ pub struct Running {
     execs: AtomicUsize,
     /// Groups of commands that have left something running.
     lingering: Mutex<Vec<ExecGroup>>,
-    /// Who reads what that writes.
-    readers: Mutex<JoinSet<()>>,
-    _ids: IdRange,
+    /// Who reads what that writes, the oldest first.
+    readers: Mutex<VecDeque<JoinHandle<()>>>,
+    /// Root inside, to whom the pipes of commands belong.
+    pub ids: IdRange,
 }
 
 /// Both ends of both sockets, before the launcher has taken two of them.
@@ -95,7 +99,7 @@ impl Running {
             execs: AtomicUsize::new(0),
             lingering: Mutex::default(),
             readers: Mutex::default(),
-            _ids: ids,
+            ids,
         });
         Ok(running)
     }
@@ -135,7 +139,7 @@ impl Running {
             Err(error) => return Err(failed(error.to_string())),
         }
         let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
-        self.readers().abort_all();
+        self.readers().drain(..).for_each(|reader| reader.abort());
         match told {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
@@ -168,20 +172,27 @@ impl Running {
     /// Removes what has ended meanwhile.
     pub fn sweep(&self) {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner).retain(|group| !group.remove().unwrap_or(true));
-        while self.readers().try_join_next().is_some() {}
+        self.readers().retain(|reader| !reader.is_finished());
     }
 
-    /// Reads on, for nobody: who writes to a pipe without a reader is ended by a signal.
+    /// Reads on, for nobody: who writes to a pipe without a reader is ended by a signal. So is who has been left behind by
+    /// the oldest commands, where there are too many: each costs the host a descriptor.
     pub fn read_away(&self, mut from: Receiver) {
-        self.readers().spawn(async move {
+        let reader = tokio::spawn(async move {
             let mut piece = Vec::with_capacity(4 << 10);
             while matches!(from.read_buf(&mut piece).await, Ok(1..)) {
                 piece.clear();
             }
         });
+        let mut readers = self.readers();
+        readers.retain(|reader| !reader.is_finished());
+        while readers.len() >= READERS_MAX {
+            readers.pop_front().into_iter().for_each(|reader| reader.abort());
+        }
+        readers.push_back(reader);
     }
 
-    fn readers(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
+    fn readers(&self) -> std::sync::MutexGuard<'_, VecDeque<JoinHandle<()>>> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -192,5 +203,11 @@ pub struct Busy(Arc<Running>);
 impl Drop for Busy {
     fn drop(&mut self) {
         self.0.execs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.readers().drain(..).for_each(|reader| reader.abort());
     }
 }

@@ -63,6 +63,16 @@ pub fn make_files_as(id: u32) -> io::Result<()> {
     Ok(())
 }
 
+/// Becomes a user and group `id` of the host for good, and keeps the capabilities that it has.
+pub fn become_user(id: u32) -> io::Result<()> {
+    use rustix::process::{Gid, Uid};
+    rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
+    let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(Some(group), Some(group), Some(group))?;
+    Ok(rustix::thread::set_thread_res_uid(Some(user), Some(user), Some(user))?)
+}
+
 /// Leaves namespaces for new ones.
 pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: no caller asks for FILES, and there is one thread.

@@ -267,8 +267,6 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_shmdt,
         libc::SYS_shmget,
     ],
-    // Asynchronous input and output of the old kind.
-    &[libc::SYS_io_cancel, libc::SYS_io_destroy, libc::SYS_io_getevents, libc::SYS_io_setup, libc::SYS_io_submit],
 ];
 
 /// The older forms of others, which programs for x86-64 still use.

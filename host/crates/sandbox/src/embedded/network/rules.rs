@@ -10,11 +10,15 @@ use monstrum_types::special_purpose::SPECIAL_V4;
 /// table of the host, which all share, has room for 65,536 and more.
 const CONNECTIONS_MAX: u32 = 1024;
 
+/// Public by number, but a service for the machine itself, which takes whoever asks for it: Azure's WireServer.
+const HOSTS_OF_CLOUDS: [&str; 1] = ["168.63.129.16"];
+
 /// The sets of addresses that the rules know: the special ones, and what is public in them all the same.
 fn sets() -> String {
     let elements = |is_reachable: bool| {
         let nets = SPECIAL_V4.iter().filter(|special| special.globally_reachable == is_reachable);
-        nets.map(|special| special.net.to_string()).collect::<Vec<_>>().join(", ")
+        let more = HOSTS_OF_CLOUDS.iter().filter(|_| !is_reachable).map(|address| (*address).to_owned());
+        nets.map(|special| special.net.to_string()).chain(more).collect::<Vec<_>>().join(", ")
     };
     format!(
         "  set special {{ type ipv4_addr; flags interval; auto-merge; elements = {{ {} }}; }}\n  \
