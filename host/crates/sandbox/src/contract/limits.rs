@@ -172,3 +172,18 @@ pub async fn crash_leaves_no_dump(subject: &Subject) {
     let crash = sandbox.run("kill -SEGV $$").await;
     assert_eq!((crash.exit_code, crash.termination), (139, Termination::Signalled));
 }
+
+pub async fn counts_of_the_kernel_are_each_ones_own(subject: &Subject) {
+    let (greedy, other) = (subject.sandbox().await, subject.sandbox().await);
+    let take_all = "import ctypes, os, time\nlibc = ctypes.CDLL(None)\nheld = []\n\
+                    while libc.inotify_init() >= 0: pass\n\
+                    try:\n    while True: held.append(os.openpty())\nexcept OSError: pass\n\
+                    open('/workspace/full', 'w').close()\ntime.sleep(600)";
+    greedy.start(&python(take_all)).await;
+    let is_full = async || greedy.run("[ -e /workspace/full ]").await.exit_code == 0;
+    eventually("everything is taken", Duration::from_secs(30), is_full).await;
+    let take_some = "import ctypes, os\nlibc = ctypes.CDLL(None)\n\
+                     assert all(libc.inotify_init() >= 0 for _ in range(16)), 'inotify'\n\
+                     held = [os.openpty() for _ in range(16)]";
+    other.python(take_some).await;
+}

@@ -17,7 +17,7 @@ macro_rules! contract_suite {
             beside_others: streams_are_apart, newest_bytes_are_kept, cut_text_stays_text, bytes_that_are_no_text_are_replaced, feed_gets_every_piece_in_order, feed_is_live, feed_that_nobody_reads_is_no_fault, time_runs_while_a_reader_is_slow;
             alone: flood_is_capped_and_host_memory_stays_flat);
         $crate::contract_suite!(@theme $setup, limits,
-            beside_others: memory_limit_ends_the_command_only, killed_is_not_out_of_memory, temporary_folder_is_sized, no_other_place_in_memory_is_free, processes_of_one_command_are_limited, processes_of_a_sandbox_are_limited, disk_limit_is_felt_and_space_comes_back, inodes_are_limited, limits_hold_anew_after_a_resume, crash_leaves_no_dump;
+            beside_others: memory_limit_ends_the_command_only, killed_is_not_out_of_memory, temporary_folder_is_sized, no_other_place_in_memory_is_free, processes_of_one_command_are_limited, processes_of_a_sandbox_are_limited, disk_limit_is_felt_and_space_comes_back, inodes_are_limited, limits_hold_anew_after_a_resume, crash_leaves_no_dump, counts_of_the_kernel_are_each_ones_own;
             alone: fork_bomb_is_contained, share_of_the_processor_is_held);
         $crate::contract_suite!(@theme $setup, isolation,
             beside_others: has_only_loopback, cannot_reach_the_host_nor_any_network, cannot_reach_sockets_without_files, uncommon_socket_families_are_refused, other_sandboxes_are_invisible, host_files_are_invisible, host_passwords_are_not_there, host_folders_are_not_there, host_processes_are_invisible, root_inside_is_nobody_outside, host_environment_is_invisible, devices_are_the_harmless_ones;
