@@ -7,7 +7,8 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::json;
 
-use super::Machine;
+use super::remains::marked;
+use super::{MARKED, Machine};
 use crate::world::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,6 +76,26 @@ async fn workspaces_with_the_same_triple_never_meet() -> Result<()> {
     let answer: serde_json::Value = inside(Method::POST, &path).json(&call).send().await?.json().await?;
     ensure!(answer["data"]["stdout"] == "sandbox\n", "{answer}");
     ensure!(machine.remains().images() == 2);
+    machine.server.stop().await?;
+    machine.remains().gone().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn switch_that_is_turned_off_ends_what_runs() -> Result<()> {
+    let mut machine = Machine::start(&[]).await?;
+    let marker = format!("{MARKED}5{:05}", std::process::id() % 100_000);
+    let command = format!("(setsid {marker} >/dev/null 2>&1 &) && echo begun >/dev/stdout");
+    ensure!(machine.text("c", &command).await? == "begun\n");
+    eventually("it runs", async || Ok((marked(&marker) == 1).then_some(()))).await?;
+    let off = json!({ "use_agent_sandbox": false });
+    let (status, body) = machine.api.patch(&format!("/api/bots/{}", machine.bot), &off).await?;
+    ensure!(status == 200, "{body}");
+    eventually("it is ended", async || Ok((marked(&marker) == 0).then_some(()))).await?;
+    eventually(
+        "its row says so",
+        async || Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(())),
+    )
+    .await?;
     machine.server.stop().await?;
     machine.remains().gone().await
 }
