@@ -342,6 +342,15 @@ mod tests {
         assert!(enter(&lanes, BotId::new(), None).await.is_ok());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn what_belongs_to_no_plugin_takes_no_plugins_room() {
+        let lanes = Lanes::new(CallsAtOnce { per_plugin: 1, ..CallsAtOnce::default() });
+        let asking = |bot| Asking { bot: Some(bot), binding: None, plugin: None, depth: 0, held: &[] };
+        let first = lanes.enter(&asking(BotId::new())).await;
+        let second = lanes.enter(&asking(BotId::new())).await;
+        assert!(first.is_ok() && second.is_ok());
+    }
+
     /// Two bots with many calls each and one with a single call, which came last: it is the third to be served.
     #[tokio::test(start_paused = true)]
     async fn bots_take_turns() {

@@ -274,10 +274,19 @@ impl Inner {
         let sockets = Sockets::new().map_err(failed)?;
         self.launch(&launch, &sockets).await.map_err(failed)?;
         let running = Running::begin(sockets, group, ids).await?;
-        if let Some(network) = network {
-            running.connect(network).await?;
+        let works = async {
+            if let Some(network) = network {
+                running.connect(network).await?;
+            }
+            running.probe().await
+        };
+        if let Err(error) = works.await {
+            // Its keeper must be done before another start makes control groups of the same name.
+            if let Err(error) = running.end().await {
+                tracing::error!(sandbox = %name, %error, "a sandbox that does not work could not be ended");
+            }
+            return Err(error);
         }
-        running.probe().await?;
         tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
         Ok(running)
     }

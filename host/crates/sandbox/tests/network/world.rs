@@ -110,7 +110,8 @@ impl World {
     /// Public addresses, one of them an exception in a special range.
     pub const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
     /// What is out there and must not be reached.
-    pub const SPECIAL: [&str; 11] = [
+    pub const SPECIAL: [&str; 12] = [
+        "168.63.129.16",
         "169.254.169.254",
         "10.1.2.3",
         "172.16.5.5",
