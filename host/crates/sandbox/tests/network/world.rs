@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,6 +12,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// At which everything listens.
 const PORT: u16 = 80;
+
+/// From which datagrams are sent, and so many at a time, which is no more than a socket holds.
+const FIRST_PORT: u16 = 20_000;
+const AT_A_TIME: u16 = 50;
 
 /// A network namespace, held by a process that does nothing.
 pub struct Namespace {
@@ -80,11 +85,11 @@ impl Namespace {
         })
     }
 
-    /// Sends a datagram from each of so many ports.
-    pub fn send(&self, address: &str, count: usize) {
+    /// Sends a datagram from each of these ports.
+    pub fn send(&self, address: &str, ports: Range<u16>) {
         self.within(|| {
-            for _ in 0..count {
-                let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
+            for port in ports {
+                let socket = UdpSocket::bind(("0.0.0.0", port)).expect("the port is free");
                 socket.send_to(b"datagram", (address, PORT)).expect("it is sent");
             }
         });
@@ -144,14 +149,16 @@ impl World {
     }
 
     /// How many of so many datagrams arrive in the internet, each sent from another port.
-    pub fn arrivals(&self, sandbox: &Namespace, count: usize) -> usize {
+    pub fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
         let inbox = self.internet.within(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
-        inbox.set_read_timeout(Some(Duration::from_millis(100))).expect("it is set");
+        inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
         let mut senders = HashSet::new();
-        // No more at a time than the socket holds.
-        for _ in 0..count / 50 {
-            sandbox.send(World::PUBLIC[1], 50);
-            senders.extend(std::iter::from_fn(|| inbox.recv_from(&mut [0; 16]).ok()).map(|(_, sender)| sender));
+        // The ports are named: of those that the kernel gives, some come twice.
+        for batch in 0..count / AT_A_TIME {
+            let first = FIRST_PORT + batch * AT_A_TIME;
+            sandbox.send(World::PUBLIC[1], first..first + AT_A_TIME);
+            let received = std::iter::from_fn(|| inbox.recv_from(&mut [0; 16]).ok());
+            senders.extend(received.take(AT_A_TIME.into()).map(|(_, sender)| sender));
         }
         senders.len()
     }
