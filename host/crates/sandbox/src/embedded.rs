@@ -14,6 +14,7 @@ pub mod doctor;
 mod exec;
 mod files;
 mod hardening;
+mod hidden;
 mod ids;
 mod images;
 mod init;
@@ -41,12 +42,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 
 use crate::embedded::cgroups::Cgroups;
+use crate::embedded::hidden::Hidden;
 use crate::embedded::ids::Ids;
 use crate::embedded::images::Images;
 use crate::embedded::network::FullNetwork;
 use crate::embedded::running::{Running, Sockets};
 use crate::embedded::template::Template;
-use crate::embedded::wire::Launch;
+use crate::embedded::wire::{Launch, Usr};
 use crate::error::SandboxError;
 use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
 
@@ -59,6 +61,8 @@ const NAME: &str = "embedded";
 const RESERVE_BYTES: u64 = 512 << 20;
 /// The folder of templates.
 const TEMPLATES: &str = "template";
+/// The file that lists what sandboxes do not see of the host's /usr.
+const HIDDEN_FILE: &str = "hidden";
 /// The file that tells the groups of this server from those of another one.
 const TAG_FILE: &str = "tag";
 
@@ -95,6 +99,7 @@ struct Inner {
     /// Made when the first sandbox needs it.
     default: tokio::sync::OnceCell<Template>,
     built: Option<Template>,
+    hidden: Hidden,
     capabilities: Capabilities,
     cgroups: Cgroups,
     images: Images,
@@ -175,6 +180,7 @@ impl Embedded {
             degraded: degraded(&cgroups),
         };
         let inner = Inner {
+            hidden: Hidden::new(options.folder.join(HIDDEN_FILE)),
             options,
             default: tokio::sync::OnceCell::new(),
             built,
@@ -191,7 +197,8 @@ impl Embedded {
 
     /// Makes what the first sandbox would otherwise have to wait for.
     pub async fn warm_up(&self) -> Result<(), SandboxError> {
-        self.0.template(self.0.options.template).await.map(drop)
+        let template = self.0.template(self.0.options.template).await?;
+        self.0.usr(&template).await.map(drop)
     }
 
     /// Work that goes on when nobody waits for it any more: half of it must not be left.
@@ -247,11 +254,18 @@ impl Inner {
         self.default.get_or_try_init(make).await.cloned()
     }
 
+    /// What a sandbox of this template has of the host's /usr.
+    async fn usr(&self, template: &Template) -> Result<Option<Usr>, SandboxError> {
+        let Some(folder) = template.usr.clone() else { return Ok(None) };
+        Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
+    }
+
     async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
         let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
         let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
         self.check_room(&image)?;
         let template = self.template(base).await?;
+        let usr = self.usr(&template).await?;
         let network = match spec.network {
             Network::None => None,
             Network::Full => Some(self.full.clone()?),
@@ -263,7 +277,7 @@ impl Inner {
         let launch = Launch {
             image,
             template: template.root,
-            usr: template.usr,
+            usr,
             resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
             stage: self.options.folder.join("stage"),
             id_base: ids.base,

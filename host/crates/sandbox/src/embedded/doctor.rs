@@ -245,18 +245,29 @@ fn usr(machine: &Machine) -> Check {
 }
 
 fn private_files(machine: &Machine) -> Check {
-    let Some(first) = machine.private_files.first() else {
-        return ok("private_files", "everybody may read every file of /usr");
+    let found = match &machine.private_files {
+        Ok(found) => found,
+        Err(reason) => {
+            let detail = format!("what of /usr not everybody may read could not be found out: {reason}");
+            let remedy = "build a template with `monstrum sandbox template build`";
+            return if machine.has_built_template {
+                degraded("private_files", detail, remedy)
+            } else {
+                missing("private_files", detail, remedy)
+            };
+        }
     };
-    let detail = format!(
-        "{} of /usr may not be read by everybody here, such as {}, and can be read by the root of a sandbox",
-        match machine.private_files.len() {
-            1 => "one file".to_owned(),
-            count => format!("{count} files"),
-        },
-        first.display()
-    );
-    degraded("private_files", detail, "keep what is secret elsewhere, such as in /etc or /var, or build a template")
+    let Some(first) = found.first() else {
+        return ok("private_files", "everybody may read everything in /usr");
+    };
+    let (count, first) = (found.len(), first.display());
+    let told = match count {
+        1 => format!("/usr/{first}, which not everybody may read, is not seen in a sandbox"),
+        _ => format!(
+            "{count} files and folders that not everybody may read, such as /usr/{first}, are not seen in a sandbox"
+        ),
+    };
+    ok("private_files", told)
 }
 
 fn programs(machine: &Machine) -> Check {

@@ -1,7 +1,8 @@
 //! The file system of a sandbox, put together in a mount namespace that nobody else sees.
 //!
 //! Everything below the new root is attached by descriptors that follow no link: what a sandbox has made of its own
-//! folders in an earlier life leads nowhere else. Nothing of the host but its /usr, read-only, and six device files.
+//! folders in an earlier life leads nowhere else. Nothing of the host but its /usr, read-only and
+//! without what is private there, and six device files.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -13,10 +14,11 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, opena
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change, move_mount, open_tree,
-    unmount,
+    UnmountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount, mount_change, mount_remount,
+    move_mount, open_tree, unmount,
 };
 
+use crate::embedded::hidden;
 use crate::embedded::launcher::during;
 use crate::embedded::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::embedded::wire::Launch;
@@ -96,9 +98,12 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     overlay(launch, "r", "l", "i/system").map_err(during("the layers of the system"))?;
     let root = openat(CWD, "r", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     if let Some(usr) = &launch.usr {
-        attach(&tree(CWD, usr, shared, Some(ids)).map_err(during("mapping /usr"))?, CWD, "u")?;
-        DirBuilder::new().mode(0o700).create("v")?;
-        overlay(launch, "v", "u", "i/usr").map_err(during("the layers of /usr"))?;
+        attach(&tree(CWD, &usr.folder, shared, Some(ids)).map_err(during("mapping /usr"))?, CWD, "u")?;
+        for folder in ["h", "v"] {
+            DirBuilder::new().mode(0o700).create(folder)?;
+        }
+        cover(&usr.hidden).map_err(during("hiding what is private in /usr"))?;
+        overlay(launch, "v", "h:u", "i/usr").map_err(during("the layers of /usr"))?;
         attach_below(&tree(CWD, Path::new("v"), 0, None)?, root.as_fd(), "usr")?;
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
@@ -111,6 +116,14 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
     processes(launch, root.as_fd()).map_err(during("/proc"))?;
     enter().map_err(during("entering the new root"))
+}
+
+/// Lays a layer over the mapped /usr that has what it must not show.
+fn cover(list: &Path) -> io::Result<()> {
+    let list = std::fs::read(list)?;
+    mount("hidden", "h", "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=755")?;
+    hidden::cover(&list, Path::new("u"), Path::new("h"))?;
+    Ok(mount_remount("h", MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID, c"")?)
 }
 
 fn on(what: &'static str) -> impl Fn(Errno) -> io::Error {

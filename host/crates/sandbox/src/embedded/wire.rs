@@ -30,7 +30,7 @@ pub struct Launch {
     /// The lower layer of the file system.
     pub template: PathBuf,
     /// What is seen at /usr, where the template does not have it.
-    pub usr: Option<PathBuf>,
+    pub usr: Option<Usr>,
     /// What /etc/resolv.conf says, where it has a network.
     pub resolv_conf: Option<String>,
     /// An empty folder, over which the mounts are made where nobody else sees them.
@@ -41,6 +41,14 @@ pub struct Launch {
     /// Of its control groups, too.
     pub name: String,
     pub limits: Limits,
+}
+
+/// A /usr of the host.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Usr {
+    pub folder: PathBuf,
+    /// The list of what is not seen of it.
+    pub hidden: PathBuf,
 }
 
 /// From a keeper.

@@ -1,12 +1,14 @@
 //! The embedded provider, held to the contract of every provider. Needs root.
 #![cfg(target_os = "linux")]
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use monstrum_sandbox::contract::{LocalHost, Subject};
 use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
-use monstrum_sandbox::{Limits, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox::{ExecRequest, Limits, SandboxError, SandboxName, SandboxProvider, Spec};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 fn options(folder: &Path) -> EmbeddedOptions {
@@ -50,4 +52,59 @@ async fn none_starts_that_could_fill_the_disk() {
     let (refused, left) = refused.expect("the provider itself is ready");
     assert!(matches!(refused, Err(SandboxError::Exhausted(_))), "{refused:?}");
     assert_eq!(left, [], "nothing half made stays");
+}
+
+#[tokio::test]
+async fn what_is_private_in_usr_stays_private() {
+    let usr = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
+    let make = |path: &str, mode: u32| {
+        let path = usr.path().join(path);
+        if path.extension().is_some() {
+            std::fs::write(&path, "of the host").expect("it is written");
+        } else {
+            std::fs::create_dir_all(&path).expect("it is made");
+        }
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).expect("it is set");
+    };
+    for folder in ["", "open", "closed"] {
+        make(folder, 0o755);
+    }
+    for (file, mode) in
+        [("open/all.txt", 0o644), ("open/own.key", 0o600), ("open/group.key", 0o640), ("closed/all.txt", 0o644)]
+    {
+        make(file, mode);
+    }
+    make("closed", 0o700);
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let provider = Embedded::start(options(folder.path())).await.expect("this machine can run sandboxes");
+    let name: SandboxName = "ms-1-2".parse().expect("a name");
+    let spec = Spec { limits: Subject::small(), ..Spec::default() };
+    let run = async |command: &str| {
+        let command = format!("cd {}; {command}", usr.path().display());
+        let output = provider.exec(&name, ExecRequest::new(command), None).await.expect("it is run");
+        output.stdout.text + &output.stderr.text
+    };
+    provider.ensure_running(&name, spec.clone()).await.expect("it starts");
+    assert_eq!(
+        run("find . | sort; cat open/*; stat -c %a.%u open").await,
+        ".\n./open\n./open/all.txt\nof the host755.0\n"
+    );
+    // The places are the sandbox's own, and what it puts there stays.
+    assert_eq!(
+        run("mkdir closed; echo mine | tee open/own.key closed/own; rm open/all.txt; ls open closed").await,
+        "mine\nclosed:\nown\n\nopen:\nown.key\n"
+    );
+    provider.stop(&name).await.expect("it stops");
+    provider.ensure_running(&name, spec.clone()).await.expect("it starts again");
+    assert_eq!(
+        run("find . -type f | sort; cat open/own.key; rm -r open closed; ls").await,
+        "./closed/own\n./open/own.key\nmine\n"
+    );
+    provider.stop(&name).await.expect("it stops");
+    std::fs::remove_file(folder.path().join("hidden")).expect("the list is there");
+    let refused = provider.ensure_running(&name, spec).await;
+    assert!(matches!(refused, Err(SandboxError::Unavailable(_))), "without the list there is no sandbox: {refused:?}");
+    let intact = std::fs::read_to_string(usr.path().join("open/own.key")).expect("it is there");
+    assert_eq!(intact, "of the host");
+    provider.delete(&name).await.expect("it goes");
 }

@@ -1,16 +1,13 @@
 //! What can be found out about this machine.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
 use crate::embedded::cgroups::{self, Cgroups};
-use crate::embedded::{images, programs, template};
-
-/// No /usr has more; the look for files in it ends here.
-const USR_ENTRIES_MAX: usize = 3_000_000;
+use crate::embedded::{hidden, images, programs, template};
 
 /// The facts.
 #[derive(Debug, Clone)]
@@ -31,8 +28,8 @@ pub struct Machine {
     pub(super) has_seccomp: bool,
     pub(super) usr_file_system: String,
     pub(super) folder_file_system: String,
-    /// Files of /usr that not everybody may read.
-    pub(super) private_files: Vec<PathBuf>,
+    /// What of /usr not everybody may read, or why nobody knows.
+    pub(super) private_files: Result<Vec<PathBuf>, String>,
     pub(super) programs: Vec<String>,
     pub(super) system: String,
     pub(super) network_programs_missing: Vec<String>,
@@ -76,7 +73,7 @@ impl Machine {
             has_seccomp: text("/proc/sys/kernel/seccomp/actions_avail").contains("errno"),
             usr_file_system: file_system_of(Path::new("/usr"), &text("/proc/self/mountinfo")),
             folder_file_system: file_system_of(&folder, &text("/proc/self/mountinfo")),
-            private_files: private_files(Path::new("/usr")),
+            private_files: hidden::find(Path::new("/usr")).map_err(|error| error.to_string()),
             programs: described.programs,
             system: described.system,
             network_programs_missing: missing.map(|name| format!("`{name}`")).collect(),
@@ -179,29 +176,6 @@ pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
         }
     }
     if best.1.is_empty() { "an unknown file system".to_owned() } else { best.1 }
-}
-
-/// The regular files that others than their owner may not read.
-fn private_files(root: &Path) -> Vec<PathBuf> {
-    let (mut found, mut folders, mut left) = (Vec::new(), vec![root.to_owned()], USR_ENTRIES_MAX);
-    while let Some(folder) = folders.pop() {
-        // What cannot be listed as root cannot be listed in a sandbox.
-        let Ok(entries) = fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            left = left.saturating_sub(1);
-            let Ok(metadata) = entry.metadata() else { continue };
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            } else if metadata.is_file() && metadata.permissions().mode() & 0o004 == 0 && metadata.len() > 0 {
-                found.push(entry.path());
-            }
-        }
-        if left == 0 {
-            break;
-        }
-    }
-    found.sort();
-    found
 }
 
 /// Whether some other chain at the place where packets are forwarded drops them unless it is told otherwise.
