@@ -74,6 +74,7 @@ async fn every_command_helps() -> Result<()> {
         &["sandbox", "show"],
         &["sandbox", "exec"],
         &["sandbox", "files"],
+        &["sandbox", "download"],
         &["sandbox", "delete"],
         &["plugin", "new"],
         &["plugin", "test"],

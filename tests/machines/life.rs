@@ -36,6 +36,34 @@ async fn idle_one_is_stopped_resumed_and_its_files_downloaded() -> Result<()> {
     machine.remains().gone().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_ends_when_its_key_is_taken_back() -> Result<()> {
+    let mut machine = Machine::start(&[]).await?;
+    // More than sockets hold, so that most of it has not left when the key goes.
+    machine.text("c", "head -c 40M /dev/zero >large").await?;
+    let body = json!({ "name": "reader", "kind": "operator" });
+    let (status, key) = machine.api.post("/api/keys", &body).await?;
+    ensure!(status == 201, "{key}");
+    let reader = machine.api.with_key(key["key"].as_str().context("a key")?);
+    let body = json!({ "appId": "a", "chatId": "c", "path": "large" });
+    let mut answer = reader.request(Method::POST, "/api/core/ai/sandbox/download").json(&body).send().await?;
+    ensure!(answer.status() == 200 && answer.content_length() == Some(40 << 20), "{answer:?}");
+    let mut read = answer.chunk().await?.context("it begins")?.len();
+    let id = key["id"].as_str().context("an id")?;
+    let (status, _) = machine.api.delete(&format!("/api/keys/{id}")).await?;
+    ensure!(status == 204);
+    let broken_off = loop {
+        match answer.chunk().await {
+            Ok(Some(piece)) => read += piece.len(),
+            Ok(None) => break false,
+            Err(_) => break true,
+        }
+    };
+    ensure!(broken_off && read < 40 << 20, "{read} bytes came");
+    machine.server.stop().await?;
+    machine.remains().gone().await
+}
+
 async fn file(machine: &Machine, mut body: serde_json::Value) -> Result<(u16, serde_json::Value)> {
     body["appId"] = "a".into();
     body["chatId"] = "c".into();

@@ -1,5 +1,7 @@
 //! `monstrum sandbox`: a client of the routes.
 
+use std::sync::atomic::Ordering;
+
 use anyhow::Result;
 use insta::assert_snapshot;
 
@@ -46,6 +48,46 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     [stderr]
     [id 1] is being deleted
     [exit 0]
+    ");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
+    let mut doors = Doors::open().await?;
+    doors.home.set_variable("MONSTRUM_URL", Some(&doors.running.base_url.clone()));
+    doors.shell("save a.txt").await?;
+    let id = text(&doors.sandbox().await?["id"]).to_owned();
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("own");
+    let download = async |path: &str| {
+        let output = format!("--output={}", file.display());
+        let told = told(&doors.home, &["sandbox", "download", &id, path, &output]).await?;
+        anyhow::Ok(told.replace(&folder.path().display().to_string(), "[folder]"))
+    };
+    let mut lines = vec![download("a.txt").await?];
+    assert_eq!(std::fs::read_to_string(&file)?, "saved");
+    lines.push(download("/workspace").await?);
+    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "what is named is written over");
+    lines.push(download("none").await?);
+    doors.machines.breaks_off.store(true, Ordering::SeqCst);
+    let broken_off = download("a.txt").await?;
+    assert!(broken_off.contains("error: ") && broken_off.ends_with("[exit 1]"), "{broken_off}");
+    assert_eq!(std::fs::read_to_string(&file)?, "PK of a.txt", "a part is not taken for the whole");
+    assert_eq!(std::fs::read_dir(folder.path())?.count(), 1, "and it is not left");
+    assert_snapshot!(lines.join("\n"), @"
+    [stderr]
+    [folder]/own: 5 bytes
+    [exit 0]
+    [stderr]
+    [folder]/own: 11 bytes
+    [exit 0]
+    [stderr]
+    error: Not found (404)
+      /workspace/none: no such file or folder
+      request [id 1]
+    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    [exit 1]
     ");
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use monstrum_types::Secret;
 use reqwest::header::{AUTHORIZATION, HeaderValue};
 use reqwest::multipart::Form;
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use serde_json::Value;
 
 use super::failure::Failure;
@@ -18,6 +18,8 @@ const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 /// A server that cannot be reached is noticed soon; one that compiles or verifies may take its time.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(600);
+/// A download may take as long as it does not stand still, but not for ever.
+const DOWNLOAD_MAX: Duration = Duration::from_secs(86_400);
 /// 1 000 rows of audit with the largest parameters that are kept in full (16 KiB), and room.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// A file that holds one key is far smaller.
@@ -80,6 +82,25 @@ impl Client {
         self.answer(self.request(Method::POST, path).multipart(form)).await
     }
 
+    /// POST to the route made of `path`, whose answer is to be read piece by piece.
+    pub(super) async fn open(&self, path: &[&str], body: &Value) -> Result<Response, Failure> {
+        let request = self.request(Method::POST, path).json(body).timeout(DOWNLOAD_MAX);
+        let answer = request.send().await.map_err(|error| self.unreachable(&error))?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        Err(match self.read(answer).await {
+            Err(refusal) => refusal,
+            Ok(_) => unreachable!("what is no success is a refusal"),
+        })
+    }
+
+    /// What is said of an answer that ended before its end.
+    pub(super) fn broken_off(&self, error: &reqwest::Error) -> Failure {
+        let cause = std::error::Error::source(error).unwrap_or(error);
+        Failure::of("the server broke the answer off", cause, "try again; the server's log says why")
+    }
+
     /// Every item of the list at `path`, page after page.
     pub(super) async fn items(&self, path: &[&str], query: &[(&str, String)]) -> Result<Vec<Value>, Failure> {
         let mut items = Vec::new();
@@ -133,7 +154,10 @@ impl Client {
     }
 
     async fn answer(&self, request: RequestBuilder) -> Result<Value, Failure> {
-        let mut response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        self.read(request.send().await.map_err(|error| self.unreachable(&error))?).await
+    }
+
+    async fn read(&self, mut response: Response) -> Result<Value, Failure> {
         let (status, path) = (response.status(), response.url().path().to_owned());
         let mut bytes = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.unreachable(&error))? {

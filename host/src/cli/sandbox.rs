@@ -1,5 +1,6 @@
 //! `monstrum sandbox`: the machines of conversations, as a server has them, and whether this machine can have any.
 
+mod download;
 mod machine;
 
 use std::process::ExitCode;
@@ -60,6 +61,7 @@ pub(super) enum Sandbox {
         #[arg(default_value = "/workspace")]
         path: String,
     },
+    Download(download::Download),
     /// Delete a sandbox
     #[command(after_help = DELETE_EXAMPLES)]
     Delete {
@@ -107,6 +109,7 @@ impl Sandbox {
             Sandbox::Show { id } => show(&client()?.get(&["api", "sandboxes", &id.to_string()], &[]).await?, options)?,
             Sandbox::Exec(exec) => return exec.run(&client()?, options).await,
             Sandbox::Files { id, path } => files(&client()?, options, id, &path).await?,
+            Sandbox::Download(download) => download.run(&client()?, options).await?,
             Sandbox::Delete { id } => {
                 client()?.delete(&["api", "sandboxes", &id.to_string()]).await?;
                 if options.json {

@@ -1,6 +1,7 @@
 //! `/api/core/ai/sandbox/…`: the files of a conversation's sandbox, in the shape that FastGPT's clients know, and so with
 //! its names in camelCase and with unknown fields ignored. No path leaves the sandbox: that is the provider's to hold.
 
+mod delivery;
 mod disposition;
 mod download;
 
@@ -13,6 +14,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use monstrum_sandbox::{EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX};
 use monstrum_store::SandboxRow;
+use monstrum_types::{BotId, WorkspaceId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -26,6 +28,7 @@ use crate::gateway::extract::{Caller, Faults, parse_body, whole_body_of};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandboxes::{problem_in, problem_of_path};
+use crate::policy::Snapshot;
 use crate::sandboxes::{Open, PART_BYTES_MAX};
 
 /// The largest body: the largest file, with room for what JSON escapes.
@@ -185,7 +188,8 @@ pub async fn download(
     let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
     let open = place.open(&place.row(&of).await?).await?;
     let failed = |fault| problem_of_path(&app, &language, fault);
-    download::answer(&open, &path).await.map_err(failed)?
+    let deliver = |content| delivery::delivered(content, &app, &caller);
+    download::answer(&open, &path, deliver).await.map_err(failed)?
 }
 
 /// Who asks.
@@ -218,8 +222,7 @@ impl Place<'_> {
         let (workspace, bot) = (self.caller.workspace, self.caller.bot);
         if let Some(bot) = bot {
             // What the bot may not use by its tool, its key does not use by this door.
-            let snapshot = self.app.policy.load();
-            if !snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox) {
+            if !has_switch(&self.app.policy.load(), workspace, bot) {
                 return Err(Problem::forbidden("the switch use_agent_sandbox of this bot is off"));
             }
         }
@@ -235,6 +238,11 @@ impl Place<'_> {
     async fn open(&self, row: &SandboxRow) -> Result<Open, Problem> {
         self.app.sandboxes.open(row).await.map_err(|fault| problem_in(self.app, self.language, fault))
     }
+}
+
+/// Whether a bot may use sandboxes.
+fn has_switch(snapshot: &Snapshot, workspace: WorkspaceId, bot: BotId) -> bool {
+    snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox)
 }
 
 /// A part of a conversation's name, as one is made of them.

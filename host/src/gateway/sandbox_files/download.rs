@@ -12,8 +12,13 @@ use super::disposition::attachment;
 use crate::gateway::problem::Problem;
 use crate::sandboxes::{Fault, Open};
 
-/// The answer that carries `path`. What goes wrong before its first byte is a problem like any other.
-pub(super) async fn answer(open: &Open, path: &str) -> Result<Result<Response, Problem>, Fault> {
+/// The answer that carries `path`, as it is to be delivered. What goes wrong before its first byte is a problem like any
+/// other.
+pub(super) async fn answer(
+    open: &Open,
+    path: &str,
+    deliver: impl FnOnce(ByteStream) -> ByteStream,
+) -> Result<Result<Response, Problem>, Fault> {
     let entry = open.stat(path).await?;
     let name = if entry.path.trim_end_matches('/') == WORKSPACE { "workspace" } else { &entry.name };
     let (content, name, kind, length) = match entry.kind {
@@ -31,7 +36,7 @@ pub(super) async fn answer(open: &Open, path: &str) -> Result<Result<Response, P
         }
     };
     let mut response =
-        Response::new(Body::from_stream(begun(content).await?.map(|piece| {
+        Response::new(Body::from_stream(deliver(begun(content).await?).map(|piece| {
             piece.inspect_err(|error| tracing::warn!(%error, "a download from a sandbox was broken off"))
         })));
     let headers = response.headers_mut();

@@ -82,8 +82,15 @@ pub async fn archive_is_capped(subject: &Subject) {
         ("many", ArchiveLimits { entries_max: 100, ..limits }),
         ("big", limits),
     ] {
-        let packed = tokio::time::timeout(Duration::from_secs(30), archive(&sandbox, path, limits));
-        let error = packed.await.expect("it ends early").expect_err("it is too much");
+        // Before the first byte, so that whoever asks by HTTP is told why.
+        let begun = async {
+            match sandbox.provider.archive(&sandbox.name, path, limits).await {
+                Ok(mut content) => content.next().await.expect("something comes").err(),
+                Err(error) => Some(error),
+            }
+        };
+        let begun = tokio::time::timeout(Duration::from_secs(30), begun);
+        let error = begun.await.expect("it ends early").expect("it is too much");
         assert!(matches!(error, SandboxError::Exhausted(_)), "{path}: {error:?}");
     }
 }

@@ -1,12 +1,8 @@
 //! What is in a template by our own hand.
 
-use std::os::unix::fs::chown;
 use std::path::Path;
 
 use super::{TemplateError, copy};
-
-/// The group of /etc/shadow, by the numbers of Debian.
-const SHADOW_GROUP: u32 = 42;
 
 /// Every folder that a system has and that no package makes.
 const FOLDERS: &[(&str, u32)] = &[
@@ -112,7 +108,7 @@ const GROUPS: &[(&str, u32)] = &[
     ("list", 38),
     ("irc", 39),
     ("src", 40),
-    ("shadow", SHADOW_GROUP),
+    ("shadow", 42),
     ("utmp", 43),
     ("video", 44),
     ("sasl", 45),
@@ -167,24 +163,16 @@ pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
 }
 
 fn accounts(root: &Path) -> Result<(), TemplateError> {
-    let (mut passwd, mut shadow, mut group, mut gshadow) = (String::new(), String::new(), String::new(), String::new());
+    let (mut passwd, mut group) = (String::new(), String::new());
     for (name, id, own_group, home, shell) in ACCOUNTS {
-        passwd += &format!("{name}:x:{id}:{own_group}:{name}:{home}:{shell}\n");
-        // No password opens them, on any day.
-        shadow += &format!("{name}:*:19000:0:99999:7:::\n");
+        // No password opens them, and none is elsewhere.
+        passwd += &format!("{name}:*:{id}:{own_group}:{name}:{home}:{shell}\n");
     }
     for (name, id) in GROUPS {
-        group += &format!("{name}:x:{id}:\n");
-        gshadow += &format!("{name}:*::\n");
+        group += &format!("{name}:*:{id}:\n");
     }
     copy::file(&root.join("etc/passwd"), &passwd, 0o644)?;
-    copy::file(&root.join("etc/group"), &group, 0o644)?;
-    for (path, content) in [("etc/shadow", &shadow), ("etc/gshadow", &gshadow)] {
-        let path = root.join(path);
-        copy::file(&path, content, 0o640)?;
-        chown(&path, None, Some(SHADOW_GROUP)).map_err(TemplateError::at(&path))?;
-    }
-    Ok(())
+    copy::file(&root.join("etc/group"), &group, 0o644)
 }
 
 const HOSTS: &str = "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n";

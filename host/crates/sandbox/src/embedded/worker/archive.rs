@@ -1,10 +1,11 @@
-//! A folder as a ZIP, written as it is read.
+//! A folder as a ZIP, written as it is read. What is too much for one is found out before its first byte, as far as it
+//! is there by then.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 use zip::write::{SimpleFileOptions, StreamWriter, ZipWriter};
 use zip::{CompressionMethod, DateTime};
@@ -14,14 +15,83 @@ use crate::files::ArchiveLimits;
 
 /// A file from here on needs the larger form of an entry. It may be longer by the time it is read.
 const LARGE_BYTES: u64 = 1 << 31;
+/// Opens what is there itself, and waits for nobody.
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
 /// Writes everything beneath `folder`, in no order. Links, and what is neither file nor folder, are left out.
 pub fn write(folder: &OwnedFd, limits: ArchiveLimits, answer: &mut Answer<'_>) -> Result<(), Fault> {
+    measure(folder, 0, &mut Tally::new(limits))?;
     let to = Counted { to: answer, bytes_left: limits.bytes_max };
-    let mut archive = Archive { zip: ZipWriter::new_stream(to), limits, entries: 0, bytes: 0 };
+    let mut archive = Archive { zip: ZipWriter::new_stream(to), tally: Tally::new(limits) };
     archive.folder(folder, "", 0)?;
     let mut to = archive.zip.finish().map_err(|error| fault(error.into()))?.into_inner();
     to.flush()?;
+    Ok(())
+}
+
+/// What an archive has, and may have.
+struct Tally {
+    limits: ArchiveLimits,
+    entries: usize,
+    bytes: u64,
+}
+
+impl Tally {
+    fn new(limits: ArchiveLimits) -> Tally {
+        Tally { limits, entries: 0, bytes: 0 }
+    }
+
+    fn enter(&self, depth: usize) -> Result<(), Fault> {
+        match self.limits.depth_max {
+            most if depth > most => Err(too_much(&format!("folders more than {most} deep"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.entries += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.entries > self.limits.entries_max {
+            return Err(too_much(&format!("more than {} entries", self.limits.entries_max)));
+        }
+        if self.bytes > self.limits.bytes_max {
+            return Err(too_much(&format!("files of more than {} bytes", self.limits.bytes_max)));
+        }
+        Ok(())
+    }
+}
+
+fn too_much(what: &str) -> Fault {
+    Fault::new(FaultKind::Exhausted, format!("the folder has {what}, too much for one archive"))
+}
+
+/// Counts everything beneath `folder` without opening its files.
+fn measure(folder: &OwnedFd, depth: usize, tally: &mut Tally) -> Result<(), Fault> {
+    tally.enter(depth)?;
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => continue,
+            stat => stat?,
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                tally.count(0)?;
+                match openat(folder, name, FLAGS | OFlags::DIRECTORY, Mode::empty()) {
+                    // Another thing by now, or gone.
+                    Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => {}
+                    opened => measure(&opened?, depth + 1, tally)?,
+                }
+            }
+            FileType::RegularFile => tally.count(stat.st_size.unsigned_abs())?,
+            _ => {}
+        }
+    }
     Ok(())
 }
 
@@ -46,24 +116,19 @@ impl<W: Write> Write for Counted<W> {
 
 struct Archive<W: Write> {
     zip: ZipWriter<StreamWriter<W>>,
-    limits: ArchiveLimits,
-    entries: usize,
-    bytes: u64,
+    tally: Tally,
 }
 
 impl<W: Write> Archive<W> {
     fn folder(&mut self, folder: &OwnedFd, path: &str, depth: usize) -> Result<(), Fault> {
-        if depth > self.limits.depth_max {
-            return Err(Self::too_much(&format!("folders more than {} deep", self.limits.depth_max)));
-        }
+        self.tally.enter(depth)?;
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
             }
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-            let opened = match openat(folder, name, flags, Mode::empty()) {
+            let opened = match openat(folder, name, FLAGS, Mode::empty()) {
                 Ok(opened) => opened,
                 // A link, a socket, or gone by now.
                 Err(Errno::LOOP | Errno::NXIO | Errno::NOENT) => continue,
@@ -84,12 +149,12 @@ impl<W: Write> Archive<W> {
             .large_file(size >= LARGE_BYTES);
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                self.count(0)?;
+                self.tally.count(0)?;
                 self.zip.add_directory(path, options).map_err(|error| fault(error.into()))?;
                 self.folder(&opened, &format!("{path}/"), depth + 1)
             }
             FileType::RegularFile => {
-                self.count(size)?;
+                self.tally.count(size)?;
                 self.zip.start_file(path, options).map_err(|error| fault(error.into()))?;
                 // What is written to it meanwhile is not ours to wait for.
                 self.copy(File::from(opened).take(size))
@@ -106,22 +171,6 @@ impl<W: Write> Archive<W> {
                 length => self.zip.write_all(&piece[..length]).map_err(fault)?,
             }
         }
-    }
-
-    fn count(&mut self, bytes: u64) -> Result<(), Fault> {
-        self.entries += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-        if self.entries > self.limits.entries_max {
-            return Err(Self::too_much(&format!("more than {} entries", self.limits.entries_max)));
-        }
-        if self.bytes > self.limits.bytes_max {
-            return Err(Self::too_much(&format!("files of more than {} bytes", self.limits.bytes_max)));
-        }
-        Ok(())
-    }
-
-    fn too_much(what: &str) -> Fault {
-        Fault::new(FaultKind::Exhausted, format!("the folder has {what}, too much for one archive"))
     }
 }
 

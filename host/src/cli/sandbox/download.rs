@@ -1,0 +1,136 @@
+//! `monstrum sandbox download`: a file or a folder of a sandbox, whole or not at all.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use monstrum_types::SandboxInstanceId;
+use reqwest::Response;
+use reqwest::header::CONTENT_TYPE;
+use serde_json::json;
+use tokio::time::timeout;
+
+use crate::cli::client::Client;
+use crate::cli::failure::Failure;
+use crate::cli::{Options, output};
+
+const EXAMPLES: &str = "\
+Examples:
+  monstrum sandbox download 01998a3d-…
+  monstrum sandbox download 01998a3d-… report.pdf
+  monstrum sandbox download 01998a3d-… src --output /tmp/src.zip
+
+A folder comes as a ZIP. The file is there when all of it has come, and not before.";
+
+/// The server says nothing for longer only when it is gone.
+const PIECE_MAX: Duration = Duration::from_secs(60);
+
+/// Download a file or a folder of a sandbox
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(in crate::cli) struct Download {
+    id: SandboxInstanceId,
+    /// Beneath /workspace
+    #[arg(default_value = monstrum_sandbox::WORKSPACE)]
+    path: String,
+    /// Where to [default: its name, in this folder, unless there is a file of that name]
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Download {
+    pub(super) async fn run(self, client: &Client, options: &Options) -> Result<(), Failure> {
+        let sandbox = client.get(&["api", "sandboxes", &self.id.to_string()], &[]).await?;
+        let body = json!({ "appId": sandbox["app_id"], "chatId": sandbox["chat_id"], "path": self.path });
+        let answer = client.open(&["api", "core", "ai", "sandbox", "download"], &body).await?;
+        let is_folder = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/zip");
+        let file = match self.output {
+            Some(file) => file,
+            None => free(&default_name(&self.path, is_folder))?,
+        };
+        let bytes = save(client, answer, &file).await.map_err(|fault| match fault {
+            Fault::Server(failure) => failure,
+            Fault::File(error) => {
+                let hint = "give --output with a file in a folder that is there and has room";
+                Failure::of(format!("cannot write {}", file.display()), &error, hint)
+            }
+        })?;
+        if options.json {
+            return output::json(&json!({ "file": file, "bytes": bytes }));
+        }
+        output::note(&output::plain(&format!("{}: {bytes} bytes", file.display())));
+        Ok(())
+    }
+}
+
+enum Fault {
+    Server(Failure),
+    File(std::io::Error),
+}
+
+impl From<std::io::Error> for Fault {
+    fn from(error: std::io::Error) -> Self {
+        Fault::File(error)
+    }
+}
+
+/// The last name of the path, which is no way out of this folder.
+fn default_name(path: &str, is_folder: bool) -> PathBuf {
+    let names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
+    let name = output::plain(names.last().unwrap_or("workspace")).replace('\n', "_");
+    PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
+}
+
+/// What nobody has named is written over nothing.
+fn free(file: &Path) -> Result<PathBuf, Failure> {
+    if file.symlink_metadata().is_ok() {
+        let message = format!("{} is there already", output::plain(&file.display().to_string()));
+        return Err(Failure::new(message, "name another with --output, or this one to write over it"));
+    }
+    Ok(file.to_owned())
+}
+
+async fn save(client: &Client, mut answer: Response, file: &Path) -> Result<u64, Fault> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut beside = tempfile::NamedTempFile::new_in(folder)?;
+    let bar = bar(answer.content_length());
+    let mut bytes = 0;
+    loop {
+        let late = || Failure::new("the download stands still", "is the server still there?");
+        let piece = timeout(PIECE_MAX, answer.chunk()).await.map_err(|_| Fault::Server(late()))?;
+        let broken = |error: reqwest::Error| Fault::Server(client.broken_off(&error));
+        let Some(piece) = piece.map_err(broken)? else { break };
+        beside.write_all(&piece)?;
+        bytes += piece.len() as u64;
+        bar.inc(piece.len() as u64);
+    }
+    bar.finish_and_clear();
+    beside.as_file().sync_all()?;
+    beside.persist(file).map_err(|error| error.error)?;
+    Ok(bytes)
+}
+
+/// Seen on a terminal only.
+fn bar(bytes: Option<u64>) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr());
+    let template =
+        if bytes.is_some() { "{wide_bar} {bytes}/{total_bytes} {eta}" } else { "{spinner} {bytes} {elapsed}" };
+    bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_download_stays_in_this_folder() {
+        let name = |path: &str| default_name(path, false).to_string_lossy().into_owned();
+        assert_eq!((name("/workspace/a/b.txt"), name("b.txt/")), ("b.txt".into(), "b.txt".into()));
+        assert_eq!((name("a/.."), name("/..")), ("a".into(), "workspace".into()));
+        assert_eq!(name("a\u{1b}[2J\nb"), "a\u{fffd}[2J_b");
+        assert_eq!(default_name("/workspace", true), PathBuf::from("workspace.zip"));
+    }
+}
