@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::authorize::refuse;
 use crate::call::{IncomingCall, Refusal};
+use crate::plugins::built_in::SHELL;
 use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
 use crate::session::Session;
@@ -144,6 +145,19 @@ pub fn resolve(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, R
     })
 }
 
+/// The answer for a tool that the bot does not have. That of the sandbox comes by a switch.
+fn unknown(tool: &str) -> Denial {
+    let denial = Denial::unknown_tool(tool);
+    if tool != SHELL {
+        return denial;
+    }
+    Denial {
+        reason: "the switch use_agent_sandbox of the bot is off".to_owned(),
+        smallest_change: "turn the bot's switch use_agent_sandbox on".to_owned(),
+        ..denial
+    }
+}
+
 /// Why no single binding was found.
 enum Unresolved {
     Denied(Box<Denial>),
@@ -152,7 +166,7 @@ enum Unresolved {
 }
 
 fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolved> {
-    let unknown = || Unresolved::Denied(Box::new(Denial::unknown_tool(&call.tool)));
+    let unknown = || Unresolved::Denied(Box::new(unknown(&call.tool)));
     let name: ToolName = call.tool.parse().map_err(|_| unknown())?;
     let declared = session.snapshot.tool(&name);
     let mut denied = None;

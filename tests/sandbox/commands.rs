@@ -38,7 +38,10 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     [exit 7]
     > exec
     [stderr]
-    error: Invalid parameters: /timeout: 301 is greater than the maximum of 300
+    error: The input is not acceptable (422)
+      /timeout: must be from 1 to 300
+      request [id 1]
+    hint: mend what the message names; `--help` shows what is expected
     [exit 1]
     > files
      TYPE  SIZE  PATH

@@ -43,8 +43,16 @@ async fn a_command_is_a_call_of_the_bot_in_its_conversation() -> Result<()> {
     for bad in [json!({}), json!({ "command": 1 }), json!({ "command": "x", "cwd": "/" })] {
         assert_eq!(doors.api.post(&path, &bad).await?.0, 422, "{bad}");
     }
-    let (_, refused) = doors.api.post(&path, &json!({ "command": "x", "timeout": 301 })).await?;
-    assert_eq!(refused["code"], "invalid_params");
+    for (place, bad) in [
+        ("/timeout", json!({ "command": "x", "timeout": 301 })),
+        ("/timeout", json!({ "command": "x", "timeout": 0 })),
+        ("/command", json!({ "command": "" })),
+        ("/command", json!({ "command": "a\u{0}b" })),
+        ("/command", json!({ "command": "x".repeat(32_769) })),
+    ] {
+        let (status, refused) = doors.api.post(&path, &bad).await?;
+        assert_eq!((status, text(&refused["errors"][0]["path"])), (422, place));
+    }
     doors.switch(&doors.bot, false).await?;
     let key = doors.key_of(&doors.bot).await?;
     for api in [&doors.api, &key] {
@@ -76,9 +84,10 @@ async fn events_are_the_output_as_it_comes_and_the_answer() -> Result<()> {
     let plain = doors.api.post(&path, &json!({ "command": "speak" })).await?.1;
     assert_eq!(shown(&end), shown(&plain), "the end is exactly the JSON answer");
 
-    let refused = streamed(&doors, &path, "").send().await?.text().await?;
-    let refused = self::events(&refused);
-    assert_eq!((refused.len(), &refused[0].1["code"]), (1, &json!("invalid_params")));
+    assert_eq!(streamed(&doors, &path, "").send().await?.status(), 422);
+    doors.switch(&doors.bot, false).await?;
+    let refused = self::events(&streamed(&doors, &path, "echo x").send().await?.text().await?);
+    assert_eq!((refused.len(), &refused[0].1["code"]), (1, &json!("denied")));
     Ok(())
 }
 

@@ -30,7 +30,7 @@ async fn sandboxes_are_listed_by_page_and_by_filter() -> Result<()> {
     for time in ["last_active_at", "created_at"] {
         first.1["items"][0].as_object_mut().and_then(|item| item.remove(time));
     }
-    assert_snapshot!(one(first), @r#"200 {"items":[{"id":"[id 1]","sandbox_id":"43330bb4d49c2ff8","provider":"machines","bot_id":"[id 2]","app_id":"a","user_id":"u","chat_id":"c","status":"running","limit":{"cpu_millis":1000,"memory_mib":1024,"disk_mib":2048,"tmp_mib":256,"processes":1024,"processes_per_exec":256}}],"next_cursor":null}"#);
+    assert_snapshot!(one(first), @r#"200 {"items":[{"id":"[id 1]","sandbox_id":"43330bb4d49c2ff8","provider":"machines","bot_id":"[id 2]","app_id":"a","user_id":"u","chat_id":"c","status":"running","limit":{"cpuCount":1,"memoryMiB":1024,"diskGiB":2,"tmpMiB":256,"processes":1024,"processesPerExec":256}}],"next_cursor":null}"#);
     assert_eq!(listed(&doors, "?app_id=a").await?, ["c", "d"]);
     assert_eq!(listed(&doors, "?chat_id=c&status=running").await?, ["c", "c"]);
     assert_eq!(listed(&doors, "?status=stopped").await?, Vec::<String>::new());

@@ -104,7 +104,6 @@ async fn parameters_and_conversations_are_checked() -> Result<()> {
         ("too much time", json!({ "command": "x", "timeout": 301 }), Some(Doors::chat("c"))),
         ("another parameter", json!({ "command": "x", "cwd": "/" }), Some(Doors::chat("c"))),
         ("no conversation", json!({ "command": "x" }), None),
-        ("an odd conversation", json!({ "command": "x" }), Some(Doors::chat("a\nb"))),
     ] {
         let answer = doors.call_as(&doors.bot, "sandbox_shell", &params, chat, "en").await?;
         lines.push(format!("{what}: {} {}", text(&answer["code"]), text(&answer["message"])));
@@ -119,9 +118,14 @@ async fn parameters_and_conversations_are_checked() -> Result<()> {
     too much time: invalid_params Invalid parameters: /timeout: 301 is greater than the maximum of 300
     another parameter: invalid_params Invalid parameters: /cwd: undeclared parameter
     no conversation: invalid_params Invalid parameters: a sandbox belongs to a conversation; name it in `chat`, beside the parameters
-    an odd conversation: invalid_params Invalid parameters: chat: `chat_id` must have 1 to 256 bytes and no control characters
     "#);
     assert_eq!(doors.machines.count(), 0);
+    let call = format!("/api/bots/{}/tools/sandbox_shell/call", doors.bot);
+    for odd in ["", "a\nb", &"x".repeat(257)] {
+        let body = json!({ "params": { "command": "x" }, "chat": Doors::chat(odd) });
+        let (status, answer) = doors.api.post(&call, &body).await?;
+        assert_eq!((status, text(&answer["errors"][0]["path"])), (422, "/chat/chat_id"), "{answer}");
+    }
     let longest = doors.call("sandbox_shell", &json!({ "command": format!("echo {}", &long[5..]) })).await?;
     assert_eq!(longest["status"], "success", "{longest}");
     Ok(())
@@ -135,8 +139,8 @@ async fn without_a_provider_a_user_reads_why_and_the_next_call_works_again() -> 
         let params = json!({ "command": "echo x" });
         doors.call_as(&doors.bot, "sandbox_shell", &params, Some(Doors::chat("c")), language).await
     };
-    assert_snapshot!(shown(&ask("en").await?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":null,"truncated":false,"durationMs":0},"status":"error","code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later"}"#);
-    assert_eq!(ask("zh-CN").await?["message"], "沙盒服务暂时不可用，请稍后重试");
+    assert_snapshot!(shown(&ask("en").await?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":"lost","truncated":false,"durationMs":0},"status":"error","code":"unavailable","message":"The sandbox service is temporarily unavailable, please try again later"}"#);
+    assert_eq!(ask("zh-CN").await?["message"], "沙盒服务暂时不可用,请稍后重试");
     doors.machines.is_down.store(false, Ordering::SeqCst);
     assert_eq!(ask("en").await?["status"], "success");
     Ok(())
@@ -152,10 +156,19 @@ async fn a_conversation_is_one_users_and_one_bots() -> Result<()> {
     let another_user = json!({ "app_id": "a", "user_id": "v", "chat_id": "c" });
     let by_user = doors.call_as(&doors.bot, "sandbox_shell", &params, Some(another_user), "en").await?;
     let by_bot = doors.call_as(&other, "sandbox_shell", &params, Some(Doors::chat("c")), "en").await?;
-    assert_snapshot!(shown(&by_user), @r#"{"message":"Permission denied: the sandbox of this conversation belongs to another user or bot","status":"permission_denied","code":"denied"}"#);
+    assert_snapshot!(shown(&by_user), @r#"{"message":"Permission denied: the sandbox of this name belongs to another conversation, user or bot","status":"permission_denied","code":"denied"}"#);
     assert_eq!(shown(&by_bot), shown(&by_user));
     let check = doors.api.audit(text(&by_bot["request_id"])).await?;
     assert_eq!(check["rule"], "sandbox.conversation");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_the_switch_an_operator_reads_what_to_change() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.switch(&doors.bot, false).await?;
+    let verdict = doors.api.check(&doors.bot, "sandbox_shell", &json!({ "command": "echo x" })).await?;
+    assert_snapshot!(verdict, @r#"{"decision":"deny","message":"Permission denied: tool 'sandbox_shell' is not available to this bot","rule":"unknown_tool","reason":"the switch use_agent_sandbox of the bot is off","smallest_change":"turn the bot's switch use_agent_sandbox on"}"#);
     Ok(())
 }
 
@@ -183,7 +196,7 @@ async fn a_sandbox_that_goes_takes_its_command_along() -> Result<()> {
     };
     let (answer, deleted) = tokio::join!(doors.shell("hang"), deleted);
     assert_eq!(deleted?.0, 202);
-    assert_snapshot!(shown(&answer?), @r#"{"message":"the sandbox was stopped or deleted while the command ran; it may have done anything","status":"error","code":"interrupted"}"#);
+    assert_snapshot!(shown(&answer?), @r#"{"data":{"stdout":"","stderr":"","exitCode":-1,"termination":"lost","truncated":false,"durationMs":0},"status":"error","code":"interrupted","message":"the sandbox was stopped or deleted while the command ran; it may have done anything"}"#);
     // The next command has a new one.
     assert_eq!(doors.shell("echo again").await?["status"], "success");
     assert_eq!(doors.machines.created.load(Ordering::SeqCst), 2);
@@ -220,7 +233,7 @@ async fn a_model_reads_the_end_and_finds_the_rest_in_a_file() -> Result<()> {
     assert_eq!((&data["truncated"], &data["exitCode"]), (&json!(true), &json!(0)));
     let kept = doors.machines.files();
     let kept = String::from_utf8_lossy(kept.get(path).context("the file is there")?).into_owned();
-    assert!(kept.contains("\n1\n2\n3\n") && kept.contains("\n60000\n"));
+    assert_eq!(kept, (1..=60_000).map(|line| format!("{line}\n")).collect::<String>(), "as it was written");
 
     // More than a provider captures.
     let flood = doors.shell("bytes 3000000").await?;

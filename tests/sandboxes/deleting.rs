@@ -225,7 +225,7 @@ async fn without_a_provider_deletions_wait(hosts: Hosts) -> Result<()> {
     without.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     without.sweep().await?;
-    assert_eq!(hosts.rows().await?, "chat running", "nothing is known of it");
+    assert_eq!(hosts.rows().await?, "chat stopped", "what runs on this host ends with its server");
     without.delete(hosts.workspace, Some(hosts.bot), row.id).await?;
     without.delete_due().await?;
     without.shut_down(Duration::from_secs(10)).await;

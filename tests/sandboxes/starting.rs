@@ -40,8 +40,7 @@ async fn it_is_made_by_the_first_call_and_used_by_the_next(hosts: Hosts) -> Resu
     assert_eq!((row.operation, row.error, row.last_active_at, row.created_at), (None, None, NOW, NOW));
     assert_eq!((row.node.as_deref(), row.network.as_deref()), (Some("node-1"), Some("none")));
     let expected = serde_json::json!({
-        "cpu_millis": 1000, "memory_mib": 1024, "disk_mib": 2048, "tmp_mib": 256, "processes": 1024,
-        "processes_per_exec": 256,
+        "cpuCount": 1, "memoryMiB": 1024, "diskGiB": 2, "tmpMiB": 256, "processes": 1024, "processesPerExec": 256,
     });
     assert_eq!(row.limit, Some(expected));
     let found = host.find(hosts.workspace, Some(hosts.bot), "app", "chat").await?;

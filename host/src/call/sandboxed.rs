@@ -212,13 +212,15 @@ impl Machine<'_> {
                 return Box::new(unavailable(&self.call.language, self.plugin, is_command));
             }
             Fault::OtherUser | Fault::Conflict(_) => {
-                let message = "Permission denied: the sandbox of this conversation belongs to another user or bot";
+                // One answer for all: whose it is, is not the caller's to know.
+                let message =
+                    "Permission denied: the sandbox of this name belongs to another conversation, user or bot";
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
             }
             Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
             // What ran in a sandbox that was taken away has run, for a while.
             Fault::Provider(SandboxError::NotFound(_)) if is_command => {
-                CallOutcome::error(Code::Interrupted, TAKEN_AWAY)
+                CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(no_answer())
             }
             Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
@@ -246,9 +248,15 @@ fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOu
     if !is_command {
         return outcome;
     }
-    outcome.with_data(JsonText::from(&json!({
-        "stdout": "", "stderr": "", "exitCode": -1, "termination": null, "truncated": false, "durationMs": 0,
-    })))
+    outcome.with_data(no_answer())
+}
+
+/// Of a command that has none: the exit code that no command has.
+fn no_answer() -> JsonText {
+    JsonText::from(&json!({
+        "stdout": "", "stderr": "", "exitCode": -1, "termination": Termination::Lost.as_str(), "truncated": false,
+        "durationMs": 0,
+    }))
 }
 
 /// The words of requirement S10 in the caller's language.

@@ -94,12 +94,7 @@ pub struct DownloadInput {
     /// Where it is given, the sandbox must be this user's.
     user_id: Option<String>,
     /// A file, or a folder, which comes as a ZIP.
-    #[serde(default = "workspace")]
     path: String,
-}
-
-fn workspace() -> String {
-    monstrum_sandbox::WORKSPACE.to_owned()
 }
 
 /// A JSON body as large as a file may be.
@@ -151,7 +146,9 @@ pub async fn file(
             })?;
             // What JSON escapes becomes six times as long.
             if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > BODY_BYTES_MAX {
-                return Err(too_large());
+                let words =
+                    "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
+                return Err(Problem::over_limit(words));
             }
             FileAnswer::Read { action, content }
         }

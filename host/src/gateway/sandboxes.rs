@@ -11,7 +11,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, header};
-use monstrum_sandbox::SandboxError;
+use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
 use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
 use monstrum_types::{BotId, Fault as InputFault, SandboxInstanceId, UtcMillis};
 use serde::{Deserialize, Serialize};
@@ -23,11 +23,11 @@ use crate::call::platform::Asks;
 use crate::call::sandboxed::unavailable_text;
 use crate::call::{Attached, IncomingCall};
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Id, Input, PageQuery, Params, ThisRequest};
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{self, CallResult, Chat};
-use crate::plugins::built_in::{SHELL, UNAVAILABLE_TEXT};
+use crate::plugins::built_in::{COMMAND_BYTES_MAX, SHELL, UNAVAILABLE_TEXT};
 use crate::sandboxes::Fault;
 
 /// The machine of a conversation.
@@ -46,7 +46,8 @@ pub struct Sandbox {
     pub status: String,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,
-    /// The limits that it was last started with.
+    /// The limits that it was last started with: `cpuCount`, `memoryMiB`, `diskGiB`, `tmpMiB`, `processes` and
+    /// `processesPerExec`.
     #[schema(value_type = Option<Object>)]
     pub limit: Option<Value>,
     /// Why it is in error, or why it could not be stopped or deleted yet.
@@ -84,6 +85,20 @@ pub struct ExecInput {
     /// Seconds after which it is ended, 1 to 300.
     #[schema(default = 60, minimum = 1, maximum = 300)]
     timeout: Option<u32>,
+}
+
+impl ExecInput {
+    fn check(&self) -> Result<(), Problem> {
+        let mut faults = Faults::default();
+        if self.command.is_empty() || self.command.len() > COMMAND_BYTES_MAX || self.command.contains('\0') {
+            faults.add("/command", format!("must have 1 to {COMMAND_BYTES_MAX} bytes and no NUL"));
+        }
+        let most = EXEC_TIMEOUT_MAX.as_secs();
+        if self.timeout.is_some_and(|seconds| seconds == 0 || u64::from(seconds) > most) {
+            faults.add("/timeout", format!("must be from 1 to {most}"));
+        }
+        faults.check()
+    }
 }
 
 impl From<SandboxRow> for Sandbox {
@@ -170,6 +185,7 @@ pub async fn exec(
     Id(id): Id<SandboxInstanceId>,
     Input(input): Input<ExecInput>,
 ) -> Result<Response, Problem> {
+    input.check()?;
     let row = row(&app, &caller, id).await?;
     let (Some(app_id), Some(user_id), Some(chat_id)) = (row.app_id, row.user_id, row.chat_id) else {
         return Err(Problem::conflict("this sandbox belongs to no conversation"));

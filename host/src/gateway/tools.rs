@@ -20,6 +20,7 @@ use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisReques
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use crate::gateway::sandbox_files::check_part;
 use crate::session::Session;
 use crate::tools::{self, ResolvedCall, Verdict};
 
@@ -285,15 +286,16 @@ fn session(app: &App, call: &IncomingCall) -> Result<Session, Problem> {
 
 fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Problem> {
     let mut faults = Faults::default();
-    let chat = chat.map(|Chat { app_id, user_id, chat_id }| {
-        [("/chat/app_id", app_id), ("/chat/user_id", user_id), ("/chat/chat_id", chat_id)]
-    });
-    let chat = chat.into_iter().flatten().map(|(path, id)| (path, id.as_str()));
-    for (path, id) in task.map(|id| ("/task_id", id)).into_iter().chain(chat) {
+    if let Some(id) = task {
         if id.is_empty() {
-            faults.add(path, "must not be empty");
+            faults.add("/task_id", "must not be empty");
         }
-        rules::length(&mut faults, path, id, FOREIGN_ID_CHARS_MAX);
+        rules::length(&mut faults, "/task_id", id, FOREIGN_ID_CHARS_MAX);
+    }
+    if let Some(Chat { app_id, user_id, chat_id }) = chat {
+        for (path, id) in [("/chat/app_id", app_id), ("/chat/user_id", user_id), ("/chat/chat_id", chat_id)] {
+            check_part(&mut faults, path, id);
+        }
     }
     faults.check()
 }

@@ -39,9 +39,8 @@ impl Sandboxes {
     /// Compares what the provider has with the rows: what has no row is deleted, and what a row says is set right.
     /// Rows of other hosts are left alone, for the provider knows nothing of theirs.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
-        // Without a provider nothing runs, and nothing is known.
-        let Ok(provider) = self.provider.as_ref() else { return Ok(()) };
         let _comparing = self.comparing.write().await;
+        let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
         if !self.is_shared {
             // The data folder has one host, and this is it: whoever has claimed a row of its before is dead.
             self.store.release_sandboxes_of_node(&self.node).await?;
@@ -66,14 +65,29 @@ impl Sandboxes {
         Ok(())
     }
 
+    /// What is bound to this host is part of its server, and has ended with it. A server without a provider begins none.
+    async fn nothing_runs(&self) -> Result<(), Fault> {
+        self.store.release_sandboxes_of_node(&self.node).await?;
+        for row in self.rows_of_all().await? {
+            self.set_right(&row, None).await?;
+        }
+        Ok(())
+    }
+
     /// The rows of this host's sandboxes.
     async fn rows(&self, provider: &str) -> Result<Vec<SandboxRow>, StoreError> {
+        let mut rows = self.rows_of_all().await?;
+        rows.retain(|row| row.provider == provider);
+        Ok(rows)
+    }
+
+    /// The same, whichever provider they had.
+    async fn rows_of_all(&self) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows: Vec<SandboxRow> = Vec::new();
         loop {
             let from = rows.last().map(|row| row.id);
             let more = self.store.sandboxes_of_node(&self.node, from, ROWS).await?;
             if more.is_empty() {
-                rows.retain(|row| row.provider == provider);
                 return Ok(rows);
             }
             rows.extend(more);

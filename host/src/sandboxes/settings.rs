@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use monstrum_sandbox::{Limits, Network, Spec};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::config::{
@@ -91,10 +92,42 @@ impl WorkspaceSandbox {
     }
 }
 
+/// The limits of a row, by the names of requirement S4, and in the same style what it does not have.
+pub(super) fn told(limits: &Limits) -> Value {
+    let Limits { cpu_millis, memory_mib, disk_mib, tmp_mib, processes, processes_per_exec } = *limits;
+    // Whole numbers are written as such.
+    let quotient = |number: u32, by: u32| match number % by {
+        0 => json!(number / by),
+        _ => json!(f64::from(number) / f64::from(by)),
+    };
+    json!({
+        "cpuCount": quotient(cpu_millis, 1000),
+        "memoryMiB": memory_mib,
+        "diskGiB": quotient(disk_mib, 1024),
+        "tmpMiB": tmp_mib,
+        "processes": processes,
+        "processesPerExec": processes_per_exec,
+    })
+}
+
 /// The word for a network in a row.
 pub(super) fn word(network: Network) -> &'static str {
     match network {
         Network::None => "none",
         Network::Full => "full",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told_by_the_names_of_the_requirement() {
+        let told = told(&Limits { cpu_millis: 1500, disk_mib: 512, ..Limits::default() });
+        let expected = json!({
+            "cpuCount": 1.5, "memoryMiB": 1024, "diskGiB": 0.5, "tmpMiB": 256, "processes": 1024, "processesPerExec": 256,
+        });
+        assert_eq!(told, expected);
     }
 }

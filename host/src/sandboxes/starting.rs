@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
 use super::open::taken_away;
-use super::settings::word;
+use super::settings::{told, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, name, operation, within};
 
 /// The longest that a provider may take to have a sandbox run: far beyond what any needs.
@@ -20,7 +20,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 const WAIT_MAX: Duration = Duration::from_secs(75);
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How old the note of a sandbox's last activity may be while it is in use. Less than half of the shortest time that
+/// How old the note of a sandbox's last activity may be when it is used again.
+const TOUCH_AGAIN_MS: i64 = 200;
+/// How old it may be while it is in use. Less than half of the shortest time that
 /// counts as idle, so that no sweep takes what is in use for idle.
 pub(super) const TOUCH_MS: i64 = 2000;
 
@@ -169,7 +171,7 @@ impl Sandboxes {
     async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
-        let still_runs = if now.since_ms(row.last_active_at) >= TOUCH_MS {
+        let still_runs = if now.since_ms(row.last_active_at) >= TOUCH_AGAIN_MS {
             self.store.touch_sandbox(row.id, now).await?
         } else {
             let again = self.store.sandbox(row.workspace_id, row.id).await?;
@@ -264,7 +266,7 @@ impl Sandboxes {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
                 error: None,
-                limit: serde_json::to_value(spec.limits).ok(),
+                limit: Some(told(&spec.limits)),
                 network: Some(word(spec.network).to_owned()),
             },
             Err(error) => SandboxSettled {

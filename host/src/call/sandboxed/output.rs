@@ -36,18 +36,14 @@ pub fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
     (cut_one(stdout, stdout_bytes, stdout_lines, kept), cut_one(stderr, stderr_bytes, stderr_lines, kept))
 }
 
-/// What is written to the file: both streams as they were captured, and how the command ended.
+/// What is written to the file: what was captured of the output and, where there is any, of the error output after it.
 pub fn whole(output: &ExecOutput) -> String {
-    let ExecOutput { stdout, stderr, exit_code, termination, duration } = output;
-    let mut text = format!("exit code {exit_code}, {}, {} ms\n", termination.as_str(), duration.as_millis());
-    for (name, stream) in [("stdout", stdout), ("stderr", stderr)] {
-        let note = if stream.is_truncated { ", of which the oldest are missing" } else { "" };
-        text.push_str(&format!("==> {name}: {} bytes{note} <==\n{}", stream.bytes, stream.text));
-        if !stream.text.is_empty() && !stream.text.ends_with('\n') {
-            text.push('\n');
-        }
+    let ExecOutput { stdout, stderr, .. } = output;
+    if stderr.text.is_empty() {
+        return stdout.text.clone();
     }
-    text
+    let between = if stdout.text.is_empty() || stdout.text.ends_with('\n') { "" } else { "\n" };
+    format!("{}{between}==> stderr <==\n{}", stdout.text, stderr.text)
 }
 
 /// How much of `max` each of two gets: half, and what the other leaves over.
@@ -177,11 +173,14 @@ mod tests {
         let (stdout, _) = cut(&flood, &Kept::Nowhere("no space\nleft".to_owned()));
         let expected = "[10000000 bytes were cut here; it could not be kept in a file: no space left]\nlast\n";
         assert_eq!(stdout, expected);
-        assert_eq!(
-            whole(&flood),
-            "exit code 0, exited, 5 ms\n==> stdout: 10000005 bytes, of which the oldest are missing <==\nlast\n\
-             ==> stderr: 0 bytes <==\n"
-        );
+        assert_eq!(whole(&flood), "last\n");
+    }
+
+    #[test]
+    fn the_file_is_what_was_written() {
+        assert_eq!(whole(&output("a\nb", "")), "a\nb");
+        assert_eq!(whole(&output("a", "c\n")), "a\n==> stderr <==\nc\n");
+        assert_eq!(whole(&output("", "c")), "==> stderr <==\nc");
     }
 
     #[test]

@@ -35,7 +35,7 @@ const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this 
     names the file in the sandbox that has all that was kept.";
 
 const CHINESE: &[(&str, &str)] = &[
-    (UNAVAILABLE_KEY, "沙盒服务暂时不可用，请稍后重试"),
+    (UNAVAILABLE_KEY, "沙盒服务暂时不可用,请稍后重试"),
     ("description", "每个会话一台独立的 Linux 沙盒"),
     (
         "tools.sandbox_shell.description",
@@ -140,7 +140,7 @@ mod tests {
             plugin.tools.iter().map(|tool| (tool.manifest.name.as_str(), tool.is_hidden)).collect();
         assert_eq!(seen, [(SHELL, false), (LIST_FILES, true), (READ_FILE, true), (WRITE_FILE, true)]);
         let chinese = plugin.locales.best("zh-TW");
-        assert_eq!(plugin.locales.text(chinese, UNAVAILABLE_KEY, UNAVAILABLE_TEXT), "沙盒服务暂时不可用，请稍后重试");
+        assert_eq!(plugin.locales.text(chinese, UNAVAILABLE_KEY, UNAVAILABLE_TEXT), "沙盒服务暂时不可用,请稍后重试");
         assert_eq!(plugin.locales.text(plugin.locales.best("en"), UNAVAILABLE_KEY, UNAVAILABLE_TEXT), UNAVAILABLE_TEXT);
     }
 }
