@@ -24,6 +24,7 @@ on_both! {
     of_twenty_calls_after_a_crash_all_are_served,
     what_is_lost_is_made_anew,
     as_many_run_as_may,
+    the_one_without_use_for_longest_makes_room,
     a_bot_that_is_gone_gets_none,
     a_caller_that_goes_away_leaves_it_whole,
     a_sandbox_of_another_provider_is_not_this_ones,
@@ -249,6 +250,31 @@ async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
     hosts.double.mend();
     hosts.exec(&host, "f", "true").await?;
     assert_eq!(hosts.rows().await?, "b stopped\nc stopped\nd running\ne error (no disk is left)\nf running");
+    Ok(())
+}
+
+async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    let held = hosts.spawn_exec(&host, "busy", "wait");
+    hosts.double.running_execs(1).await;
+    hosts.after(Duration::from_secs(1));
+    hosts.exec(&host, "idle", "true").await?;
+    host.note_uses().await?;
+    hosts.after(Duration::from_secs(59));
+    assert!(words(hosts.exec(&host, "next", "true").await).contains("--sandbox-max 2"), "it was just used");
+    hosts.after(Duration::from_secs(2));
+    hosts.exec(&host, "next", "true").await?;
+    assert_eq!(hosts.rows().await?, "busy running\nidle stopped\nnext running", "what is in use is left alone");
+    hosts.double.fail(Asked::Stop, SandboxError::Unavailable("it does not end".to_owned()));
+    hosts.after(Duration::from_secs(61));
+    assert!(
+        words(hosts.exec(&host, "idle", "true").await).contains("--sandbox-max 2"),
+        "what does not end makes no room"
+    );
+    hosts.double.mend();
+    hosts.exec(&host, "idle", "true").await?;
+    assert_eq!(hosts.rows().await?, "busy running\nidle running\nnext stopped");
+    held.abort();
     Ok(())
 }
 

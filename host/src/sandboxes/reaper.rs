@@ -20,6 +20,8 @@ use crate::config::SANDBOX_IDLE_S;
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// The longest that a provider may take to say how it is, and to mend what it can.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
+/// For how long one that was just used is not stopped to make room for another one.
+const SPARED_MS: i64 = 60_000;
 /// How many are stopped at once.
 const AT_ONCE: usize = 8;
 /// How many rows are read at once.
@@ -75,14 +77,20 @@ impl Sandboxes {
         self.running.spawn(async move {
             let status = Some(SandboxStatus::Running);
             let filter = SandboxFilter { bot: Some(bot), status, ..SandboxFilter::default() };
-            match this.store.sandboxes_by(workspace, &filter, &Page::first(ROWS)).await {
-                Ok(listed) => {
-                    let own = |row: &SandboxRow| row.node.as_ref().is_none_or(|node| *node == this.node);
-                    let rows: Vec<SandboxRow> = listed.items.into_iter().filter(own).collect();
-                    rows.iter().for_each(|row| this.activities.cut(row.id));
-                    this.stop_all(rows).await;
+            let mut page = Page::first(ROWS);
+            loop {
+                let listed = match this.store.sandboxes_by(workspace, &filter, &page).await {
+                    Ok(listed) => listed,
+                    Err(error) => return tracing::warn!(%error, "the sandboxes of a bot are not stopped yet"),
+                };
+                let own = |row: &SandboxRow| row.node.as_ref().is_none_or(|node| *node == this.node);
+                let rows: Vec<SandboxRow> = listed.items.into_iter().filter(own).collect();
+                rows.iter().for_each(|row| this.activities.cut(row.id));
+                this.stop_all(rows).await;
+                match listed.next_cursor {
+                    Some(next) => page.cursor = Some(next),
+                    None => return,
                 }
-                Err(error) => tracing::warn!(%error, "the sandboxes of a bot are not stopped yet"),
             }
         });
     }
@@ -113,6 +121,32 @@ impl Sandboxes {
             self.stop_all(idle).await;
         }
         self.cut_off().await
+    }
+
+    /// Stops the sandbox that nobody has used for longest, if that is long enough for others to go first.
+    pub(super) async fn make_room(&self) -> Result<(), StoreError> {
+        let now = self.clock.now();
+        let mut idle: Vec<SandboxRow> = Vec::new();
+        loop {
+            let from = idle.last().map(|row| row.id);
+            let rows = self.store.idle_sandboxes(&self.node, now.plus_ms(-SPARED_MS), now, from, ROWS).await?;
+            if rows.is_empty() {
+                break;
+            }
+            idle.extend(rows);
+        }
+        idle.sort_by_key(|row| row.last_active_at);
+        for row in idle.iter().filter(|row| !self.activities.is_active(row.id)) {
+            match self.claim_and_stop(row).await {
+                Ok(true) => {
+                    tracing::info!(sandbox.id = %row.id, "it was stopped for another one");
+                    break;
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
+            }
+        }
+        Ok(())
     }
 
     async fn idle_ms(&self, known: &mut HashMap<WorkspaceId, i64>, of: WorkspaceId) -> Result<i64, StoreError> {

@@ -219,6 +219,9 @@ impl Sandboxes {
         let provider = self.provider()?;
         provider.capabilities()?;
         let settings = self.settings_of(row.workspace_id).await?;
+        if self.is_full(&row).await? {
+            self.make_room().await?;
+        }
         let operation = operation();
         if !self.claim(row.clone(), is_new, &operation).await? {
             return Ok(Step::Again);
@@ -228,11 +231,16 @@ impl Sandboxes {
         started
     }
 
+    /// Whether as many others run as may.
+    async fn is_full(&self, row: &SandboxRow) -> Result<bool, StoreError> {
+        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
+        Ok(running >= u64::from(self.settings.running_max))
+    }
+
     /// Claims a row that stands as `row` says, or adds it, claimed; whether nobody else was faster.
     async fn claim(&self, mut row: SandboxRow, is_new: bool, operation: &str) -> Result<bool, Fault> {
         let _claiming = self.claiming.lock().await;
-        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
-        if running >= u64::from(self.settings.running_max) {
+        if self.is_full(&row).await? {
             let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
             let max = self.settings.running_max;
             return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
@@ -42,12 +43,14 @@ pub struct Images {
     /// A folder for each base.
     boxes: PathBuf,
     blanks: PathBuf,
+    /// Held while a blank is made.
+    making: Arc<Mutex<()>>,
 }
 
 impl Images {
     /// Images below `folder`. What an earlier life has left half done is removed.
     pub fn open(folder: &Path) -> io::Result<Images> {
-        let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank") };
+        let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank"), making: Arc::default() };
         let boxes = TemplateKind::ALL.map(|base| images.boxes.join(base.folder()));
         for folder in boxes.iter().chain([&images.blanks]) {
             fs::create_dir_all(folder)?;
@@ -112,6 +115,8 @@ impl Images {
 
     /// An empty file system of a size, made once.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
+        // Of several who need the first one, one makes it.
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let blank = self.blanks.join(format!("{mib}.ext4"));
         if blank.exists() {
             return Ok(blank);
@@ -171,5 +176,32 @@ fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
             }
         }
         at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_may_be_the_first_of_their_size() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let images = Images::open(folder.path()).expect("it is opened");
+        for mib in [33, 34] {
+            let made = |number: u32| images.create(&format!("ms-{mib}-{number}"), TemplateKind::Host, mib);
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..8).map(|number| scope.spawn(move || made(number))).collect();
+                all.into_iter().for_each(|one| one.join().expect("it ends").expect("each gets its own"));
+            });
+        }
+        let names = images.names().expect("they are listed");
+        assert_eq!(names.len(), 16, "{names:?}");
+        let (first, _) = images.find("ms-33-0").expect("it is there");
+        let first = fs::read(first).expect("it is read");
+        for name in names.iter().filter(|name| name.starts_with("ms-33-")) {
+            let (image, _) = images.find(name).expect("it is there");
+            assert!(fs::read(image).expect("it is read") == first, "{name} is a whole file system");
+        }
+        assert_eq!(fs::read_dir(folder.path().join("blank")).expect("it is there").count(), 2, "nothing half done");
     }
 }
