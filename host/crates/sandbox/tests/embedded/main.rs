@@ -5,9 +5,10 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use monstrum_sandbox::contract::{LocalHost, Subject};
-use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
+use monstrum_sandbox::contract::{self, LocalHost, Subject};
+use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind};
 use monstrum_sandbox::{ExecRequest, Limits, SandboxError, SandboxName, SandboxProvider, Spec};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -17,10 +18,19 @@ fn options(folder: &Path) -> EmbeddedOptions {
     options
 }
 
+/// Names a built template (`sandbox/template/built` of a data folder) over which the contract is to be held as well.
+const TEMPLATE: &str = "MONSTRUM_TEST_TEMPLATE";
+
 /// A provider with a folder of its own.
 async fn subject() -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let options = options(folder.path());
+    let mut options = options(folder.path());
+    if let Some(built) = std::env::var_os(TEMPLATE) {
+        let templates = folder.path().join("template");
+        std::fs::create_dir(&templates).expect("it is made");
+        std::os::unix::fs::symlink(built, templates.join("built")).expect("it is made");
+        options.template = TemplateKind::Built;
+    }
     let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
     Subject { provider: Arc::new(provider), host: Some(LocalHost::new(folder.path())), keep: Box::new(folder) }
 }
@@ -106,5 +116,30 @@ async fn what_is_private_in_usr_stays_private() {
     assert!(matches!(refused, Err(SandboxError::Unavailable(_))), "without the list there is no sandbox: {refused:?}");
     let intact = std::fs::read_to_string(usr.path().join("open/own.key")).expect("it is there");
     assert_eq!(intact, "of the host");
+    provider.delete(&name).await.expect("it goes");
+}
+
+#[tokio::test]
+async fn of_what_commands_leave_behind_so_much_is_read() {
+    let _turn = contract::beside_others().await;
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let provider = Embedded::start(options(folder.path())).await.expect("this machine can run sandboxes");
+    let name: SandboxName = "ms-1-2".parse().expect("a name");
+    let limits = Limits { processes: 1024, memory_mib: 512, ..Subject::small() };
+    provider.ensure_running(&name, Spec { limits, ..Spec::default() }).await.expect("it starts");
+    let run = async |command: String| provider.exec(&name, ExecRequest::new(command), None).await.expect("it is run");
+    for number in 1..=70 {
+        // Ends when nobody reads it any more.
+        run(format!(
+            "(trap '' PIPE; exec 2>/dev/null; while echo here; do sleep 0.2; done; echo {number} >>/workspace/ended) &"
+        ))
+        .await;
+    }
+    let ended = async || run("sort -n /workspace/ended 2>/dev/null | tr '\\n' ' '".to_owned()).await.stdout.text;
+    let until = Instant::now() + Duration::from_secs(30);
+    while ended().await.split(' ').count() <= 6 && Instant::now() < until {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(ended().await, "1 2 3 4 5 6 ", "the oldest are given up, and no others");
     provider.delete(&name).await.expect("it goes");
 }
