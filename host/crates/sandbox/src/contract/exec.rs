@@ -224,3 +224,12 @@ pub async fn is_root_with_the_programs_that_it_names(subject: &Subject) {
         sandbox.text(format!("touch {folder}/mine && rm {folder}/mine")).await;
     }
 }
+
+/// As packages do when they are installed.
+pub async fn accounts_are_made_and_used(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let accounts = "useradd -r -s /bin/sh service && groupadd team && usermod -aG team service && id -Gn service";
+    assert_eq!(sandbox.text(accounts).await, "service team");
+    assert_eq!(sandbox.text("su service -c 'id -un; touch /tmp/its'; stat -c %U /tmp/its").await, "service\nservice");
+    sandbox.text("userdel service && ! id service").await;
+}
