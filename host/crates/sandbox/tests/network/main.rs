@@ -5,6 +5,7 @@ mod world;
 
 use std::os::fd::AsFd;
 
+use monstrum_sandbox::contract::Subject;
 use monstrum_sandbox::embedded::network::{FullNetwork, Settings};
 use monstrum_sandbox::{
     Embedded, EmbeddedOptions, ExecRequest, Network, SandboxError, SandboxName, SandboxProvider, Spec,
@@ -152,8 +153,10 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
         let names = ["1", "2"].map(|id| SandboxName::new("00000000-0000-7000-8000-000000000000", id));
         let [full, none] = &names;
+        // A usual disk may be more than the machine of the test has left.
+        let limits = Subject::small();
         for (name, network) in [(full, Network::Full), (none, Network::None)] {
-            provider.ensure_running(name, Spec { network, ..Spec::default() }).await.expect("it runs");
+            provider.ensure_running(name, Spec { limits, network }).await.expect("it runs");
         }
         let addresses = [&World::PUBLIC[..], &World::SPECIAL, &[World::HOST, "198.19.0.1", "127.0.0.1"]].concat();
         let mut public = World::PUBLIC;
@@ -174,7 +177,7 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         }
         for (network, resolvers) in [(Network::Full, "2\n"), (Network::None, "0\n")] {
             provider.stop(full).await.expect("it is stopped");
-            provider.ensure_running(full, Spec { network, ..Spec::default() }).await.expect("it runs again");
+            provider.ensure_running(full, Spec { limits, network }).await.expect("it runs again");
             let count = ExecRequest::new("grep -c ^nameserver /etc/resolv.conf");
             assert_eq!(provider.exec(full, count, None).await.expect("it is run").stdout.text, resolvers);
         }
