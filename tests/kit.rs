@@ -25,11 +25,14 @@ const BUILD_MAX: Duration = Duration::from_secs(900);
 /// Held by a test that builds a plugin: one build at a time is enough for a machine that runs other tests as well.
 static BUILDING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
+/// A registry that does not answer for a moment is asked again.
+const RETRIES: (&str, &str) = ("CARGO_NET_RETRY", "10");
+
 /// Runs cargo in a plugin's folder as its author would, apart from what this run of cargo has set.
 async fn cargo(folder: &Path, arguments: &[&str]) -> Result<Output> {
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);
-    command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    command.env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS").envs([RETRIES]);
     let output = tokio::time::timeout(BUILD_MAX, command.output()).await.context("cargo does not end")??;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "cargo {}:\n{out}\n{err}", arguments.join(" "));

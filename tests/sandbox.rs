@@ -46,14 +46,19 @@ impl Doors {
 
     /// With these plugins.
     pub(crate) async fn with(plugins: &[&str]) -> Result<Doors> {
+        // Shorter than some commands of the tests take: it is for plugins.
+        Doors::within(plugins, 2).await
+    }
+
+    /// With these plugins, whose calls may take so many seconds.
+    pub(crate) async fn within(plugins: &[&str], max_timeout_s: u32) -> Result<Doors> {
         let home = Server::prepare(plugins)?;
         let flags = ServeFlags {
             listen: Some(([127, 0, 0, 1], 0).into()),
             data_dir: Some(home.data_dir()),
             plugins_dir: Some(home.plugins_dir()),
             watch_plugins: Some(false),
-            // Shorter than some commands of the tests take: it is for plugins.
-            max_timeout_s: Some(2.try_into()?),
+            max_timeout_s: Some(max_timeout_s.try_into()?),
             sandbox_max: Some(RUNNING_MAX),
             ..ServeFlags::default()
         };

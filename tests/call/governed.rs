@@ -236,10 +236,11 @@ async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_c
     ensure!(world.api.delete(&format!("{resource}/credential")).await?.0 == 204);
     let without = told(&world, "github_get_repo", &params).await?;
 
-    // Nobody listens on a port that was free a moment ago.
-    let closed = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let (status, body) =
-        world.api.patch(&resource, &json!({ "config": { "api_base": format!("http://{closed}") } })).await?;
+    // It is held until the end of the test, so that nobody else listens there.
+    let held = tokio::net::TcpSocket::new_v4()?;
+    held.bind(([127, 0, 0, 1], 0).into())?;
+    let api_base = format!("http://{}", held.local_addr()?);
+    let (status, body) = world.api.patch(&resource, &json!({ "config": { "api_base": api_base } })).await?;
     ensure!(status == 200, "{body}");
     world.api.token(&bound.resource, TOKEN).await?;
     let nobody = told(&world, "github_get_repo", &params).await?;

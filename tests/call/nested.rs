@@ -251,16 +251,29 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
 #[tokio::test]
 async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     let (world, caller) = free().await?;
+    // The machine may be busy in one round, but not in all of them.
+    let mut soonest = Duration::MAX;
+    for _ in 0..3 {
+        soonest = soonest.min(withdrawn(&world, &caller).await?);
+    }
+    assert!(soonest < Duration::from_secs(1), "{soonest:?}");
+    Ok(())
+}
+
+/// How long a call below goes on whose grant is withdrawn.
+async fn withdrawn(world: &World, caller: &Bound) -> Result<Duration> {
+    world.rebind(caller, &json!({"allow_calls": ["*"]})).await?;
+    drop(world.github.take_requests());
     world.github.hold();
     let path = format!("/api/bots/{}/tools/test_caller_call/call", world.bot);
     let body = json!({"params": {"tool": "test_echo_fetch", "params": {"path": "/slow"}, "times": 2}});
     let api = world.api.clone();
     let call = tokio::spawn(async move { api.post(&path, &body).await });
     world.reached(1).await?;
-    world.rebind(&caller, &json!({"allow_calls": ["test_echo_open"]})).await?;
-    let withdrawn = Instant::now();
+    world.rebind(caller, &json!({"allow_calls": ["test_echo_open"]})).await?;
+    let began = Instant::now();
     let (_, answer) = call.await??;
-    assert!(withdrawn.elapsed() < Duration::from_secs(1), "{:?}", withdrawn.elapsed());
+    let took = began.elapsed();
     assert_eq!(
         (&answer["status"], &answer["data"]["failures"]),
         (&json!("success"), &json!({"denied": 2})),
@@ -268,10 +281,10 @@ async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     );
     // The first was ended, the second never ran; the upstream has seen one.
     assert_eq!(world.github.requests().len(), 1);
-    let rules: Vec<String> = rows(&world).await?.iter().map(|row| text(&row["rule"]).to_owned()).collect();
+    let rules: Vec<String> = rows(world).await?.iter().take(3).map(|row| text(&row["rule"]).to_owned()).collect();
     assert_eq!(rules, ["binding.allow_calls", "binding.allow_calls", ""]);
     world.github.release();
-    Ok(())
+    Ok(took)
 }
 
 /// Every lane is full of parents, and each of them waits for a child.

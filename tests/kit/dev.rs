@@ -13,7 +13,7 @@ use support::{Api, Server};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::kit::{BUILDING, items, weather};
+use crate::kit::{BUILDING, RETRIES, items, weather};
 
 /// A build of a plugin, the first time with all that it consists of.
 const TOLD_MAX: Duration = Duration::from_secs(600);
@@ -31,6 +31,7 @@ impl Dev {
     fn start(folder: &Path, temporary: &Path) -> Result<Dev> {
         let mut command = Command::new(support::program()?);
         command.args(["plugin", "dev"]).arg(folder).env("TMPDIR", temporary).env_remove("CARGO_TARGET_DIR");
+        command.envs([RETRIES]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
         let mut child = command.spawn().context("cannot run monstrum")?;
         let printed = Arc::<Mutex<String>>::default();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 /// How long a dead server's keepers may take to clean up: mostly what they write to disk.
-const GONE_MAX: Duration = Duration::from_secs(20);
+const GONE_MAX: Duration = Duration::from_secs(90);
 
 /// Where to look for what belongs to one data folder.
 pub(super) struct Remains {

@@ -61,7 +61,7 @@ impl Postgres {
         let home = home()?;
         let mut server = Postgres::create(home.path(), settings)?;
         server._home = Some(home);
-        server.port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        server.port = free_port()?;
         server.settings.push("listen_addresses=127.0.0.1".to_owned());
         server.launch()?;
         Ok(server)
@@ -104,17 +104,23 @@ impl Postgres {
         Ok(server)
     }
 
-    /// Starts the server again, and waits until it takes connections.
+    /// Starts the server again, and waits until it takes connections. Over TCP it takes another port where its own is no
+    /// longer free.
     pub fn launch(&mut self) -> Result<()> {
         let until = Instant::now() + START_MAX;
-        self.spawn()?;
         let mut seen = self.log().len();
+        self.spawn()?;
         while !self.psql("postgres", "select 1")?.status.success() {
             ensure!(Instant::now() < until, "PostgreSQL does not start within {START_MAX:?}: {}", self.log());
             std::thread::sleep(POLL);
-            // Of a server that was killed some processes may still be ending, and the next one then refuses to start.
             let log = self.log();
-            if log.get(seen..).is_some_and(|new| new.contains("pre-existing shared memory block")) {
+            let new = log.get(seen..).unwrap_or_default();
+            let is_taken = self.port != SOCKET_PORT && new.contains("could not bind");
+            if is_taken {
+                self.port = free_port()?;
+            }
+            // Of a server that was killed some processes may still be ending, and the next one then refuses to start.
+            if is_taken || new.contains("pre-existing shared memory block") {
                 seen = log.len();
                 self.spawn()?;
             }
@@ -268,6 +274,11 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// A port of 127.0.0.1 at which nobody listens at this moment.
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 fn home() -> Result<TempDir> {

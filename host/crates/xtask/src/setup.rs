@@ -74,9 +74,11 @@ fn install(what: &str, package: &str) -> Result<()> {
         bail!("`{what}` is needed; install it, on Debian with: sudo apt-get install {package}");
     }
     say(&format!("installing {package}"));
+    // A mirror may fail for a moment, and a machine that has just started may be at its own updates.
+    let patience = ["-o", "Acquire::Retries=3", "-o", "DPkg::Lock::Timeout=300"];
     let apt = || {
         let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq");
+        command.env("DEBIAN_FRONTEND", "noninteractive").arg("-qq").args(patience);
         command
     };
     run(apt().arg("update"))?;

@@ -236,9 +236,9 @@ async fn a_caller_that_goes_away_takes_the_guest_along() {
 async fn waiting_is_ended_by_the_clock_and_costs_no_fuel() {
     let (events, mut heard) = mpsc::unbounded_channel();
     let component = Bench::new().load(guest_doing("(call $get)")).await;
-    let limits = CallLimits { timeout: std::time::Duration::from_millis(30), ..CallLimits::default() };
+    let limits = CallLimits { timeout: std::time::Duration::from_secs(1), ..CallLimits::default() };
     let end = component.execute(request("{}"), limits, Arc::new(Silent(events))).await;
-    assert_eq!(stop(&end).message(), "the call took longer than 0.03 s");
+    assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used < 1000, "{}", end.fuel_used);
     assert_eq!(heard.recv().await, Some("begun"));
     assert_eq!(heard.recv().await, Some("given up"));

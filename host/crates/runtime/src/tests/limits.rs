@@ -36,14 +36,14 @@ async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
 #[case::in_bulk_operations(guest_doing("(loop (memory.fill (i32.const 0) (i32.const 0) (i32.const 131072)) (br 0))"))]
 #[tokio::test]
 async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
-    let limits = CallLimits { fuel: u64::MAX, timeout: Duration::from_millis(50), ..LIMITS };
+    let limits = CallLimits { fuel: u64::MAX, timeout: Duration::from_secs(1), ..LIMITS };
     let component = Bench::new().load(wasm).await;
     let started = Instant::now();
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
-    assert_eq!(stop(&end).message(), "the call took longer than 0.05 s");
+    assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
     // The timeout and one tick, and much for a busy machine.
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[rstest]

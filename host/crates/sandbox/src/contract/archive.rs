@@ -136,6 +136,7 @@ pub async fn archive_that_nobody_reads_ends(subject: &Subject) {
         let content = sandbox.provider.archive(&sandbox.name, "noise", ArchiveLimits::default()).await;
         drop(content.expect("it is packed"));
     }
-    let stopped = tokio::time::timeout(Duration::from_secs(10), sandbox.provider.stop(&sandbox.name)).await;
+    // Much for a busy machine, and less than a stop waits for what does not end.
+    let stopped = tokio::time::timeout(Duration::from_secs(90), sandbox.provider.stop(&sandbox.name)).await;
     stopped.expect("an archive does not hold the sandbox").expect("it is stopped");
 }

@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use super::{Subject, eventually, python};
 use crate::{EXEC_TIMEOUT_MAX, ExecRequest, SandboxError, Termination};
 
-/// What ended must be gone after this time.
-const GONE_WITHIN: Duration = Duration::from_millis(1500);
+/// What ended must be gone after this time, also on a busy machine.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How late a time-out may be.
+const LATE_MAX: Duration = Duration::from_millis(1500);
 
 pub async fn exit_codes_are_the_shells(subject: &Subject) {
     let sandbox = subject.sandbox().await;
@@ -27,9 +29,9 @@ pub async fn exit_codes_are_the_shells(subject: &Subject) {
 pub async fn answers_although_a_job_holds_its_pipes(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let started = Instant::now();
-    let output = sandbox.run("sleep 5 & echo hi").await;
+    let output = sandbox.run("sleep 60 & echo hi").await;
     assert_eq!((output.stdout.text.as_str(), output.exit_code), ("hi\n", 0));
-    assert!(started.elapsed() < Duration::from_secs(2), "it waited for the job: {:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(20), "it waited for the job: {:?}", started.elapsed());
 }
 
 pub async fn background_job_outlives_its_exec(subject: &Subject) {
@@ -50,24 +52,29 @@ pub async fn background_job_outlives_its_exec(subject: &Subject) {
 }
 
 pub async fn time_out_ends_the_whole_tree(subject: &Subject) {
-    let sandbox = subject.sandbox().await;
-    let started = Instant::now();
+    let (sandbox, limit) = (subject.sandbox().await, Duration::from_secs(1));
     let command = "trap '' TERM HUP INT; setsid sleep 777 & (setsid setsid sleep 778 &) ; sleep 779";
-    let output = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(1))).await;
-    assert_eq!((output.exit_code, output.termination), (124, Termination::TimedOut));
-    assert!(output.duration >= Duration::from_secs(1), "it ended early: {:?}", output.duration);
-    assert!(started.elapsed() < Duration::from_secs(1) + GONE_WITHIN, "it ended late: {:?}", started.elapsed());
-    for marker in ["777", "778", "779"] {
-        eventually("the survivors are gone", GONE_WITHIN, async || {
-            sandbox.processes(&format!("sleep {marker}")).await == 0
-        })
-        .await;
+    // The machine may be busy in one round, but not in all of them.
+    let mut soonest = Duration::MAX;
+    for _ in 0..3 {
+        let started = Instant::now();
+        let output = sandbox.ask(ExecRequest::new(command).within(limit)).await;
+        soonest = soonest.min(started.elapsed());
+        assert_eq!((output.exit_code, output.termination), (124, Termination::TimedOut));
+        assert!(output.duration >= limit, "it ended early: {:?}", output.duration);
+        for marker in ["777", "778", "779"] {
+            eventually("the survivors are gone", GONE_WITHIN, async || {
+                sandbox.processes(&format!("sleep {marker}")).await == 0
+            })
+            .await;
+        }
     }
+    assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
 }
 
 pub async fn what_was_written_before_a_time_out_is_told(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    let request = ExecRequest::new("echo before; echo fault >&2; sleep 60").within(Duration::from_secs(1));
+    let request = ExecRequest::new("echo before; echo fault >&2; sleep 60").within(Duration::from_secs(5));
     let output = sandbox.ask(request).await;
     assert_eq!((output.stdout.text.as_str(), output.stderr.text.as_str()), ("before\n", "fault\n"));
 }

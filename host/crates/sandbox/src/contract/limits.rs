@@ -52,12 +52,12 @@ pub async fn fork_bomb_is_contained(subject: &Subject) {
     let beside = async {
         let started = Instant::now();
         assert_eq!(other.text("echo fine").await, "fine");
-        assert!(started.elapsed() < Duration::from_secs(5), "another sandbox waits for it");
+        assert!(started.elapsed() < Duration::from_secs(30), "another sandbox waits for it");
     };
     tokio::join!(exec, beside);
-    let next = tokio::time::timeout(Duration::from_secs(10), sandbox.text("echo still here")).await;
+    let next = tokio::time::timeout(Duration::from_secs(30), sandbox.text("echo still here")).await;
     assert_eq!(next.expect("the next command is run in time"), "still here");
-    eventually("nothing of the bomb is left", Duration::from_secs(5), async || {
+    eventually("nothing of the bomb is left", Duration::from_secs(30), async || {
         let count: usize = sandbox.text("ls -d /proc/[0-9]* | wc -l").await.parse().expect("a number");
         count < 10
     })

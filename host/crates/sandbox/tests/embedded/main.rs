@@ -39,6 +39,7 @@ monstrum_sandbox::contract_suite!(subject());
 
 #[tokio::test]
 async fn data_that_every_sandbox_could_read_is_refused() {
+    let _turn = contract::beside_others().await;
     let folder = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let refused = Embedded::start(options(folder.path())).await.err().expect("it is refused");
     assert!(refused.to_string().contains("lies in /usr"), "{refused}");
@@ -46,6 +47,7 @@ async fn data_that_every_sandbox_could_read_is_refused() {
 
 #[tokio::test]
 async fn none_starts_that_could_fill_the_disk() {
+    let _turn = contract::beside_others().await;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let disk = c"size=600m";
     mount("disk", folder.path(), "tmpfs", MountFlags::empty(), disk).expect("root can mount");
@@ -66,6 +68,7 @@ async fn none_starts_that_could_fill_the_disk() {
 
 #[tokio::test]
 async fn what_is_private_in_usr_stays_private() {
+    let _turn = contract::beside_others().await;
     let usr = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let make = |path: &str, mode: u32| {
         let path = usr.path().join(path);

@@ -17,6 +17,11 @@ const PORT: u16 = 80;
 const FIRST_PORT: u16 = 20_000;
 const AT_A_TIME: u16 = 50;
 
+/// A packet that a busy machine has lost is sent again, the first time after a second.
+const REACHED_WITHIN: Duration = Duration::from_secs(5);
+/// What is not reached is waited for in vain, many times.
+const MISSED_WITHIN: Duration = Duration::from_millis(700);
+
 /// A network namespace, held by a process that does nothing.
 pub struct Namespace {
     child: Child,
@@ -66,12 +71,30 @@ impl Namespace {
 
     /// Whether a connection to the address comes about. The kernel takes it for the listener, which need not accept.
     pub fn reaches(&self, address: &str) -> bool {
-        let address = SocketAddr::new(address.parse().expect("an address"), PORT);
-        self.within(|| TcpStream::connect_timeout(&address, Duration::from_millis(700)).is_ok())
+        self.connects(address, REACHED_WITHIN)
     }
 
-    /// The same, as another source.
+    /// Whether no connection to the address comes about.
+    pub fn misses(&self, address: &str) -> bool {
+        !self.connects(address, MISSED_WITHIN)
+    }
+
+    /// [`Namespace::reaches`], as another source.
     pub fn reaches_from(&self, source: &str, address: &str) -> bool {
+        self.connects_from(source, address, REACHED_WITHIN)
+    }
+
+    /// [`Namespace::misses`], as another source.
+    pub fn misses_from(&self, source: &str, address: &str) -> bool {
+        !self.connects_from(source, address, MISSED_WITHIN)
+    }
+
+    fn connects(&self, address: &str, wait: Duration) -> bool {
+        let address = SocketAddr::new(address.parse().expect("an address"), PORT);
+        self.within(|| TcpStream::connect_timeout(&address, wait).is_ok())
+    }
+
+    fn connects_from(&self, source: &str, address: &str, wait: Duration) -> bool {
         let (source, address): (IpAddr, IpAddr) =
             (source.parse().expect("an address"), address.parse().expect("an address"));
         self.within(|| {
@@ -80,7 +103,7 @@ impl Namespace {
                 let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
                 socket.bind(SocketAddr::new(source, 0)).expect("the address is its own");
                 let connect = socket.connect(SocketAddr::new(address, PORT));
-                tokio::time::timeout(Duration::from_millis(700), connect).await.is_ok_and(|result| result.is_ok())
+                tokio::time::timeout(wait, connect).await.is_ok_and(|result| result.is_ok())
             })
         })
     }

@@ -30,7 +30,7 @@ async fn a_locked_table_is_said_to_be_locked() {
 #[tokio::test]
 async fn a_statement_that_takes_too_long_is_ended() {
     let database = Database::create();
-    let options = database.options().statement_wait(Duration::from_millis(50)).lock_wait(Duration::from_millis(300));
+    let options = database.options().statement_wait(Duration::from_secs(1)).lock_wait(Duration::from_secs(4));
     let store = Store::open(options).await.unwrap();
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
@@ -48,7 +48,7 @@ async fn a_statement_that_takes_too_long_is_ended() {
 #[tokio::test]
 async fn busy_connections_keep_nobody_waiting_for_ever() {
     let database = Database::create();
-    let options = database.options().connect_wait(Duration::from_millis(200)).lock_wait(Duration::from_secs(2));
+    let options = database.options().connect_wait(Duration::from_secs(2)).lock_wait(Duration::from_secs(8));
     let store = Store::open(options).await.unwrap();
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
@@ -64,7 +64,7 @@ async fn busy_connections_keep_nobody_waiting_for_ever() {
         began.elapsed()
     };
     let (reads, changes, audited) = tokio::join!(reads, changes, audited);
-    assert!(audited < Duration::from_secs(1), "the audit waited {audited:?}");
+    assert!(audited < Duration::from_secs(5), "the audit waited {audited:?}");
     let mut told: Vec<_> = reads.into_iter().map(what).chain(changes.into_iter().map(what)).collect();
     told.sort();
     told.dedup();
@@ -83,7 +83,7 @@ async fn transactions_that_wait_for_each_other_both_succeed() {
     let workspace = default_workspace(&store).await;
     let mut row = bot(workspace, "b");
     store.insert_bot(&row).await.unwrap();
-    let mut intruder = database.intruder().await;
+    let (mut intruder, mut onlooker) = (database.intruder().await, database.intruder().await);
     // The other program has the row of the settings and then wants the bot; the store has the bot and wants that row.
     run(&mut intruder, "set deadlock_timeout = '10s'; begin; update settings set generation = generation where id = 1")
         .await;
@@ -94,9 +94,8 @@ async fn transactions_that_wait_for_each_other_both_succeed() {
     });
     let waiting = "select count(*) from pg_stat_activity where datname = current_database() \
                    and wait_event_type = 'Lock'";
-    let name =
-        sqlx::query_scalar::<_, String>("select current_database()::text").fetch_one(&mut intruder).await.unwrap();
-    while server().sql(&name, waiting).unwrap() == "0" {
+    // By a connection that is there: the store finds out after a second, and the other must wait by then.
+    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut onlooker).await.unwrap() == 0 {
         tokio::task::yield_now().await;
     }
     run(&mut intruder, "update bots set name = name; commit").await;
@@ -141,7 +140,7 @@ async fn behind_a_proxy() -> (Proxy, Store) {
     let options = StoreOptions::from_url(&url).unwrap();
     let patient = Store::open(options.clone()).await.unwrap();
     patient.close().await;
-    let options = options.connect_wait(Duration::from_millis(300)).statement_wait(Duration::from_secs(1));
+    let options = options.connect_wait(Duration::from_secs(2)).statement_wait(Duration::from_secs(1));
     (proxy, Store::open(options).await.unwrap())
 }
 
@@ -158,7 +157,7 @@ async fn a_server_that_answers_nothing_is_given_up_and_taken_up_again() {
     for told in [what(read), what(change), what(append)] {
         assert_eq!(told, "the database did not answer in time");
     }
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     proxy.set(Way::Open);
     store.insert_bot(&bot).await.unwrap();
     store.append(&[row]).await.unwrap();
