@@ -78,8 +78,8 @@ impl From<std::io::Error> for Fault {
 
 /// The last name of the path, which is no way out of this folder.
 fn default_name(path: &str, is_folder: bool) -> PathBuf {
-    let names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
-    let name = output::plain(names.last().unwrap_or("workspace")).replace('\n', "_");
+    let mut names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
+    let name = output::plain(names.next_back().unwrap_or("workspace")).replace('\n', "_");
     PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
 }
 

@@ -22,6 +22,7 @@ fn options(folder: &Path) -> EmbeddedOptions {
 const TEMPLATE: &str = "MONSTRUM_TEST_TEMPLATE";
 
 /// A provider with a folder of its own.
+#[expect(clippy::disallowed_methods, reason = "what a maintainer says to this test alone is no setting")]
 async fn subject() -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut options = options(folder.path());
@@ -97,7 +98,7 @@ async fn what_is_private_in_usr_stays_private() {
         let output = provider.exec(&name, ExecRequest::new(command), None).await.expect("it is run");
         output.stdout.text + &output.stderr.text
     };
-    provider.ensure_running(&name, spec.clone()).await.expect("it starts");
+    provider.ensure_running(&name, spec).await.expect("it starts");
     assert_eq!(
         run("find . | sort; cat open/*; stat -c %a.%u open").await,
         ".\n./open\n./open/all.txt\nof the host755.0\n"
@@ -108,7 +109,7 @@ async fn what_is_private_in_usr_stays_private() {
         "mine\nclosed:\nown\n\nopen:\nown.key\n"
     );
     provider.stop(&name).await.expect("it stops");
-    provider.ensure_running(&name, spec.clone()).await.expect("it starts again");
+    provider.ensure_running(&name, spec).await.expect("it starts again");
     assert_eq!(
         run("find . -type f | sort; cat open/own.key; rm -r open closed; ls").await,
         "./closed/own\n./open/own.key\nmine\n"
