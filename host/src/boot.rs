@@ -25,7 +25,7 @@ use crate::credentials::Refresher;
 use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
-use crate::lanes::Lanes;
+use crate::lanes::{FileLanes, Lanes};
 use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
@@ -159,6 +159,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         refresher,
         policy,
         sandboxes,
+        file_lanes: FileLanes::new(),
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
@@ -174,7 +175,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
-    chores.extend(sandboxes::chores(&app.sandboxes, &stop));
+    chores.extend(sandboxes::chores(&app, &stop));
     let served = tokio::spawn(std::future::IntoFuture::into_future(server));
     let admin_key = data.admin_key;
     Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })

@@ -75,6 +75,8 @@ pub struct Sandboxes {
     activities: Activities,
     /// Held while a sandbox is counted and claimed, so that no more run than may.
     claiming: Mutex<()>,
+    /// Held by whoever found no room until it has its place.
+    making_room: Mutex<()>,
     /// Held for writing while rows and provider are compared: nothing is started meanwhile.
     comparing: RwLock<()>,
     /// A row has moved on.
@@ -83,6 +85,8 @@ pub struct Sandboxes {
     deletion: Notify,
     /// The sweep is due before its time.
     sweep: Notify,
+    /// Switches of bots may have changed.
+    switched: Notify,
     /// What no caller can cancel.
     running: TaskTracker,
     closing: CancellationToken,
@@ -114,10 +118,12 @@ impl Sandboxes {
             clock,
             settings,
             claiming: Mutex::new(()),
+            making_room: Mutex::new(()),
             comparing: RwLock::new(()),
             moved: Notify::new(),
             deletion: Notify::new(),
             sweep: Notify::new(),
+            switched: Notify::new(),
             running: TaskTracker::new(),
             closing: CancellationToken::new(),
         })
@@ -210,6 +216,13 @@ async fn within<T>(
 ) -> Result<T, SandboxError> {
     let late = || SandboxError::Unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// An error as rows and the log have it: a provider may repeat what a sandbox has said.
+fn told(error: &SandboxError) -> String {
+    const CHARS_MAX: usize = 300;
+    let plain = |character: char| if character.is_control() { ' ' } else { character };
+    error.to_string().chars().take(CHARS_MAX).map(plain).collect()
 }
 
 /// A name for an operation that nobody else has.

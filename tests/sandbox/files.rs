@@ -1,11 +1,14 @@
 //! `/api/core/ai/sandbox/…`: FastGPT's paths and shapes.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use anyhow::Result;
 use insta::assert_snapshot;
 use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::http::{Answers, send};
 use crate::sandbox::Doors;
@@ -166,6 +169,54 @@ async fn a_download_is_whole_or_breaks_off() -> Result<()> {
         // Before the head has left or after it: no client has a whole answer.
         let whole = async { ask(path).send().await?.bytes().await };
         assert!(whole.await.is_err(), "{path}: a part is not taken for the whole");
+    }
+    Ok(())
+}
+
+/// A request by hand: its head, what there is of its body, and the socket on which the answer comes.
+async fn sent(doors: &Doors, version: &str, key: &str, path: &str, length: usize, body: &str) -> Result<TcpStream> {
+    let mut socket = TcpStream::connect(doors.running.address).await?;
+    let head = format!(
+        "POST {path} {version}\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    );
+    socket.write_all(head.as_bytes()).await?;
+    Ok(socket)
+}
+
+async fn answered(mut socket: TcpStream) -> Result<String> {
+    let mut answer = String::new();
+    tokio::time::timeout(Duration::from_secs(20), socket.read_to_string(&mut answer)).await??;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn a_request_that_waits_ends_when_its_key_is_gone() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("echo made").await?;
+    let (status, key) = doors.api.post("/api/keys", &json!({ "name": "writer", "kind": "operator" })).await?;
+    assert_eq!(status, 201);
+    let body = json!({ "action": "write", "appId": "a", "chatId": "c", "path": "late", "content": "x" }).to_string();
+    // As large as one that takes its turn, and never whole.
+    let path = "/api/core/ai/sandbox/file";
+    let waiting = sent(&doors, "HTTP/1.1", text(&key["key"]), path, 2 << 20, &body[..20]).await?;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let (status, _) = doors.api.post(&format!("/api/keys/{}/rotate", text(&key["id"])), &json!({})).await?;
+    assert_eq!(status, 200);
+    let answer = answered(waiting).await?;
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_is_not_sent_where_a_part_could_pass_for_the_whole() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("save a.txt").await?;
+    for (path, status) in [("a.txt", "200 OK"), ("/workspace", "505 HTTP Version Not Supported")] {
+        let body = json!({ "appId": "a", "chatId": "c", "path": path }).to_string();
+        let socket = sent(&doors, "HTTP/1.0", doors.api.key(), DOWNLOAD, body.len(), &body).await?;
+        let answer = answered(socket).await?;
+        assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{path}: {answer}");
     }
     Ok(())
 }

@@ -1,15 +1,18 @@
 //! Stopped when nobody uses it, and not before.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_sandbox::{Network, SandboxError};
-use monstrum_store::SandboxStatus;
+use monstrum_host::sandboxes::Conversation;
+use monstrum_sandbox::{ExecRequest, Network, SandboxError};
+use monstrum_store::{BotRow, SandboxStatus};
 use serde_json::{Value, json};
 use support::Asked;
 use tokio_util::sync::CancellationToken;
 
-use super::{Hosts, NOW, conversation, on_both, words};
+use super::{Hosts, NOW, bot_in, conversation, on_both, words};
+use crate::world::eventually;
 
 const IDLE: Duration = Duration::from_secs(300);
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,6 +29,7 @@ on_both! {
     what_a_dead_host_left_half_done_is_stopped,
     a_network_that_was_taken_away_is_cut_off,
     a_call_does_not_get_a_network_that_was_taken_away,
+    a_switch_that_is_off_stops_what_runs,
     it_is_done_in_the_background,
 }
 
@@ -34,6 +38,36 @@ async fn settings(hosts: &Hosts, sandbox: Value) -> Result<()> {
     let before = row.updated_at;
     (row.sandbox, row.updated_at) = (Some(sandbox), before.plus_ms(1));
     assert!(hosts.store.update_workspace(&row, before).await?);
+    Ok(())
+}
+
+async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let other = bot_in(&hosts.store, hosts.workspace, "other").await?;
+    let of_other = Conversation::new("app", "user", "others").expect("it is short and plain");
+    host.exec(hosts.workspace, other, &of_other, ExecRequest::new("true"), None).await?;
+    for chat in ["a", "b"] {
+        hosts.exec(&host, chat, "true").await?;
+    }
+    let held = hosts.spawn_exec(&host, "b", "wait");
+    hosts.double.running_execs(1).await;
+    let stop = CancellationToken::new();
+    let follows = tokio::spawn(Arc::clone(&host).follow_switches(stop.clone()));
+    let before = hosts.store.bot(hosts.workspace, hosts.bot).await?.expect("it is there");
+    let off = BotRow { use_agent_sandbox: false, ..before.clone() };
+    assert!(hosts.store.update_bot(&off, before.updated_at).await?);
+    host.switches_may_have_changed();
+    eventually("all of the bot are stopped", async || {
+        Ok((hosts.rows().await? == "a stopped\nb stopped\nothers running").then_some(()))
+    })
+    .await?;
+    assert_eq!(words(held.await?), "the sandbox was stopped or deleted while it was in use");
+    stop.cancel();
+    follows.await?;
+    // What could not be stopped then is stopped by the next sweep.
+    hosts.insert("late", |_| ()).await?;
+    host.sweep().await?;
+    assert_eq!(hosts.rows().await?, "a stopped\nb stopped\nlate stopped\nothers running");
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use monstrum_host::config::SandboxSettings;
 use monstrum_host::sandboxes::Conversation;
 use monstrum_sandbox::{ExecRequest, SandboxError};
-use monstrum_store::SandboxStatus;
+use monstrum_store::{SandboxRow, SandboxStatus};
 use support::Asked;
 
 use super::{Hosts, NOW, bot_in, conversation, on_both, words, workspace_named};
@@ -25,6 +25,7 @@ on_both! {
     what_is_lost_is_made_anew,
     as_many_run_as_may,
     the_one_without_use_for_longest_makes_room,
+    one_that_needs_room_is_made_room_for_once,
     a_bot_that_is_gone_gets_none,
     a_caller_that_goes_away_leaves_it_whole,
     a_sandbox_of_another_provider_is_not_this_ones,
@@ -275,6 +276,26 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
     hosts.exec(&host, "idle", "true").await?;
     assert_eq!(hosts.rows().await?, "busy running\nidle running\nnext stopped");
     held.abort();
+    Ok(())
+}
+
+async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() });
+    let broken = |row: &mut SandboxRow| row.status = SandboxStatus::Error;
+    hosts.insert("broken", broken).await?;
+    for chat in ["a", "b", "c", "d"] {
+        hosts.exec(&host, chat, "true").await?;
+    }
+    host.note_uses().await?;
+    hosts.after(Duration::from_secs(61));
+    let calls: Vec<_> = (0..12).map(|_| hosts.spawn_exec(&host, "new", "echo here")).collect();
+    for call in calls {
+        assert_eq!(call.await??.stdout.text, "here\n");
+    }
+    let rows = hosts.rows().await?;
+    let count = |status: &str| rows.lines().filter(|row| row.ends_with(status)).count();
+    assert_eq!((count(" running"), count(" stopped")), (4, 1), "{rows}");
+    assert!(rows.contains("broken error") && rows.contains("new running"), "{rows}");
     Ok(())
 }
 

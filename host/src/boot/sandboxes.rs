@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::data::Data;
+use crate::app::App;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
 use crate::sandboxes::{Place, Sandboxes};
 
@@ -82,11 +83,22 @@ async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvid
 }
 
 /// What is done for them in the background, until the server stops.
-pub(super) fn chores(sandboxes: &Arc<Sandboxes>, stop: &CancellationToken) -> [JoinHandle<()>; 4] {
+pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()>; 6] {
+    let sandboxes = &app.sandboxes;
     [
         tokio::spawn(Arc::clone(sandboxes).follow_start(stop.clone())),
         tokio::spawn(Arc::clone(sandboxes).follow_uses(stop.clone())),
         tokio::spawn(Arc::clone(sandboxes).follow_idle(stop.clone())),
+        tokio::spawn(Arc::clone(sandboxes).follow_switches(stop.clone())),
         tokio::spawn(Arc::clone(sandboxes).follow_deletions(stop.clone())),
+        tokio::spawn(follow_policy(Arc::clone(app), stop.clone())),
     ]
+}
+
+/// Each new snapshot may have a switch off, whoever turned it.
+async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
+    let mut renewals = app.policy.renewals();
+    while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
+        app.sandboxes.switches_may_have_changed();
+    }
 }

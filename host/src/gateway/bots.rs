@@ -269,9 +269,6 @@ pub async fn update(
     };
     let change = Change::new("bot.update", &id).of_bot(id).from(&Bot::from(before.clone())).to(&Bot::from(row.clone()));
     change.made(&app, &caller, made).await?;
-    if before.use_agent_sandbox && !row.use_agent_sandbox {
-        app.sandboxes.stop_of_bot(caller.workspace, id);
-    }
     Ok(Json(row.into()))
 }
 

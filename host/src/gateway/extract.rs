@@ -26,6 +26,8 @@ pub struct Caller {
     /// Names this request in the log and in the audit.
     pub request: RequestId,
     pub key: KeyId,
+    /// Of its text: a rotated key keeps its id.
+    pub key_hash: [u8; 32],
     pub kind: KeyKind,
     /// The workspace in which the caller acts.
     pub workspace: WorkspaceId,
@@ -77,7 +79,8 @@ impl FromRequestParts<Arc<App>> for Caller {
             return Err(Problem::unavailable("the keys could not be read"));
         }
         let snapshot = app.policy.load();
-        let Some(entry) = snapshot.key(&crate::api_key::hash(key)) else {
+        let key_hash = crate::api_key::hash(key);
+        let Some(entry) = snapshot.key(&key_hash) else {
             return Err(Problem::unauthenticated("this key does not exist"));
         };
         entry.last_use.note(app.clock.now());
@@ -89,7 +92,8 @@ impl FromRequestParts<Arc<App>> for Caller {
             (None, None) => snapshot.default_workspace(),
             (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
         };
-        Ok(Caller { request: request_id(parts), key: entry.id, kind: entry.kind, workspace, bot: entry.bot })
+        let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
+        Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
     }
 }
 

@@ -130,6 +130,16 @@ impl Problem {
         problem
     }
 
+    /// 505: the version of HTTP cannot carry the answer.
+    pub fn old_http(detail: impl Into<String>) -> Self {
+        Problem::new(
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            "http_version",
+            "A newer version of HTTP is needed",
+            detail,
+        )
+    }
+
     /// 502: somebody whom the host asked did not answer as they should.
     pub fn bad_gateway(detail: impl Into<String>) -> Self {
         Problem::new(StatusCode::BAD_GATEWAY, "bad_gateway", "Another server did not answer as it should", detail)

@@ -4,40 +4,45 @@
 mod delivery;
 mod disposition;
 mod download;
+mod standing;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use futures::FutureExt as _;
+use http::{Version, header};
 use monstrum_sandbox::{EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX};
 use monstrum_store::SandboxRow;
 use monstrum_types::{BotId, WorkspaceId};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use self::standing::{TakenBack, guarded};
 use crate::app::App;
 use crate::call::sandboxed::{digest, whole_file};
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, parse_body, whole_body_of};
+use crate::gateway::extract::{Caller, Faults, Input, parse_body, whole_body_of};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandboxes::{problem_in, problem_of_path};
+use crate::lanes;
 use crate::policy::Snapshot;
-use crate::sandboxes::{Open, PART_BYTES_MAX};
+use crate::sandboxes::{Fault, Open, PART_BYTES_MAX};
 
 /// The largest body: the largest file, with room for what JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 
-/// Files that are in memory at once, a few times the largest one each.
-const FILES_AT_ONCE: usize = 8;
-/// How long a request waits for its turn, as long as a call waits for room.
-const TURN_MAX: Duration = Duration::from_secs(5);
+/// From here on a body takes its turn before it is read.
+const LARGE_BYTES: usize = 1 << 20;
+/// How long a body may take to come, and then what is done with it: nobody holds a place for ever.
+const BODY_MAX: Duration = Duration::from_secs(30);
+const ACTION_MAX: Duration = Duration::from_secs(60);
 
 /// What to do with which path of whose sandbox. Unknown fields are ignored.
 #[derive(Deserialize, ToSchema)]
@@ -97,17 +102,6 @@ pub struct DownloadInput {
     path: String,
 }
 
-/// A JSON body as large as a file may be.
-pub struct LargeInput<T>(T);
-
-impl<T: DeserializeOwned> FromRequest<Arc<App>> for LargeInput<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
-        parse_body(&whole_body_of(request.into_body(), BODY_BYTES_MAX).await?).map(LargeInput)
-    }
-}
-
 /// Lists a folder, reads or writes a text file of a conversation's sandbox
 ///
 /// `write` makes missing folders. A sandbox that is stopped is resumed; a conversation that has none is 404.
@@ -118,75 +112,76 @@ pub async fn file(
     State(app): State<Arc<App>>,
     caller: Caller,
     language: Language,
-    LargeInput(input): LargeInput<FileInput>,
+    request: Request,
 ) -> Result<Json<FileAnswer>, Problem> {
-    let FileInput { action, app_id, chat_id, user_id, path, content } = input;
     let place = Place { app: &app, caller: &caller, language: &language };
-    let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
+    let asked = async {
+        place.check_switch()?;
+        let (body, turn) = body(&place, request).await?;
+        let input: FileInput = parse_body(&body)?;
+        let row = place.row(&Of::from(&input)).await?;
+        Ok((input, row, turn))
+    };
+    let (input, row, turn) = guarded(&app, &caller, asked).await?;
+    let FileInput { action, path, content, .. } = input;
     let written = match (action, content) {
         (Action::Write, None) => return Err(Problem::invalid_at("/content", "required for the action write")),
         (Action::Write, Some(content)) if content.len() > FILE_BYTES_MAX => return Err(too_large()),
         (Action::Write, Some(content)) => Bytes::from(content),
         (Action::List | Action::Read, _) => Bytes::new(),
     };
-    let row = place.row(&of).await?;
-    let _turn = turn().await?;
-    let failed = |fault| problem_of_path(&app, &language, fault);
+    let within = |work| guarded(&app, &caller, in_time(work));
     Ok(Json(match action {
-        Action::List => {
-            let files = place.open(&row).await?.list(&path).await.map_err(failed)?;
-            FileAnswer::List { action, files: files.into_iter().map(File::from).collect() }
-        }
-        Action::Read => {
-            let (entry, stream) = place.open(&row).await?.read(&path).await.map_err(failed)?;
-            let content = whole_file(entry.size, stream).await.map_err(|error| failed(error.into()))?;
-            let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
-                let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
-                Problem::invalid_at("/path", hint)
-            })?;
-            // What JSON escapes becomes six times as long.
-            if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > BODY_BYTES_MAX {
-                let words =
-                    "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
-                return Err(Problem::over_limit(words));
-            }
-            FileAnswer::Read { action, content }
-        }
+        Action::List => within(place.list(&row, &path).boxed()).await?,
+        Action::Read => within(place.read(&row, &path, turn).boxed()).await?,
         Action::Write => {
             let told = json!({ "path": path, "bytes": written.len(), "digest": digest(&written) });
             let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
-            let made = async { place.open(&row).await?.write(&path, written).await.map_err(failed) };
-            change.made(&app, &caller, made).await?;
-            FileAnswer::Write { action, success: true }
+            let made = within(place.write(&row, &path, written).boxed());
+            change.made(&app, &caller, made).await?
         }
     }))
 }
 
-/// Waits until one of few may hold a file in memory.
-async fn turn() -> Result<SemaphorePermit<'static>, Problem> {
-    static AT_ONCE: Semaphore = Semaphore::const_new(FILES_AT_ONCE);
-    let turn = tokio::time::timeout(TURN_MAX, AT_ONCE.acquire()).await;
-    turn.ok().and_then(Result::ok).ok_or_else(|| Problem::full("too many files are read and written at present"))
+/// The body, and its turn where it is a large one.
+async fn body(place: &Place<'_>, request: Request) -> Result<(Bytes, Option<lanes::Place>), Problem> {
+    let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    let turn = match length {
+        Some(0..=LARGE_BYTES) => None,
+        _ => Some(place.turn().await?),
+    };
+    let read = timeout(BODY_MAX, whole_body_of(request.into_body(), BODY_BYTES_MAX)).await;
+    let late = || format!("the body did not come within {} s", BODY_MAX.as_secs());
+    Ok((read.map_err(|_| Problem::invalid_at("", late()))??, turn))
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+    timeout(ACTION_MAX, work).await.unwrap_or_else(|_| Err(Problem::unavailable("the sandbox took too long")))
 }
 
 /// Downloads a file, or a folder as a ZIP, of a conversation's sandbox
 #[utoipa::path(post, path = "/api/core/ai/sandbox/download", tag = "sandboxes", request_body = DownloadInput,
     responses((status = 200, content((String = "application/octet-stream"), (String = "application/zip"))),
         (status = "4XX", body = ProblemBody),
-        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
+        (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present"),
+        (status = 505, body = ProblemBody, description = "a folder is asked for by HTTP/1.0")))]
 pub async fn download(
     State(app): State<Arc<App>>,
     caller: Caller,
     language: Language,
-    LargeInput(input): LargeInput<DownloadInput>,
+    version: Version,
+    Input(input): Input<DownloadInput>,
 ) -> Result<Response, Problem> {
     let DownloadInput { app_id, chat_id, user_id, path } = input;
     let place = Place { app: &app, caller: &caller, language: &language };
     let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
-    let open = place.open(&place.row(&of).await?).await?;
-    let failed = |fault| problem_of_path(&app, &language, fault);
-    let deliver = |content| delivery::delivered(content, &app, &caller);
-    download::answer(&open, &path, deliver).await.map_err(failed)?
+    let begun = async {
+        place.check_switch()?;
+        let open = place.open(&place.row(&of).await?).await?;
+        let deliver = |content| delivery::delivered(content, &app, &caller);
+        download::answer(&open, &path, version, deliver).await.map_err(|fault| place.failed(fault))?
+    };
+    guarded(&app, &caller, begun).await
 }
 
 /// Who asks.
@@ -204,7 +199,64 @@ struct Of<'a> {
     path: &'a str,
 }
 
+impl<'a> From<&'a FileInput> for Of<'a> {
+    fn from(input: &'a FileInput) -> Of<'a> {
+        let FileInput { app_id, chat_id, user_id, path, .. } = input;
+        Of { app_id, chat_id, user_id: user_id.as_deref(), path }
+    }
+}
+
 impl Place<'_> {
+    /// What the bot may not use by its tool, its key does not use by this door.
+    fn check_switch(&self) -> Result<(), Problem> {
+        let Caller { workspace, bot, .. } = *self.caller;
+        match bot {
+            Some(bot) if !has_switch(&self.app.policy.load(), workspace, bot) => Err(TakenBack::Switch.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until this caller may have a file in memory.
+    async fn turn(&self) -> Result<lanes::Place, Problem> {
+        let Caller { workspace, key, bot, .. } = *self.caller;
+        let turn = self.app.file_lanes.enter(workspace, key, bot).await;
+        turn.ok_or_else(|| Problem::full("too many files are read and written at present"))
+    }
+
+    async fn list(&self, row: &SandboxRow, path: &str) -> Result<FileAnswer, Problem> {
+        let files = self.open(row).await?.list(path).await.map_err(|fault| self.failed(fault))?;
+        Ok(FileAnswer::List { action: Action::List, files: files.into_iter().map(File::from).collect() })
+    }
+
+    async fn read(&self, row: &SandboxRow, path: &str, turn: Option<lanes::Place>) -> Result<FileAnswer, Problem> {
+        let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
+        let _turn = match turn {
+            Some(turn) => turn,
+            None => self.turn().await?,
+        };
+        let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
+        let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
+            let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
+            Problem::invalid_at("/path", hint)
+        })?;
+        // What JSON escapes becomes six times as long.
+        if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > BODY_BYTES_MAX {
+            let words =
+                "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
+            return Err(Problem::over_limit(words));
+        }
+        Ok(FileAnswer::Read { action: Action::Read, content })
+    }
+
+    async fn write(&self, row: &SandboxRow, path: &str, content: Bytes) -> Result<FileAnswer, Problem> {
+        self.open(row).await?.write(path, content).await.map_err(|fault| self.failed(fault))?;
+        Ok(FileAnswer::Write { action: Action::Write, success: true })
+    }
+
+    fn failed(&self, fault: Fault) -> Problem {
+        problem_of_path(self.app, self.language, fault)
+    }
+
     /// The sandbox of the conversation, if the caller may see it.
     async fn row(&self, of: &Of<'_>) -> Result<SandboxRow, Problem> {
         let mut faults = Faults::default();
@@ -217,12 +269,6 @@ impl Place<'_> {
         }
         faults.check()?;
         let (workspace, bot) = (self.caller.workspace, self.caller.bot);
-        if let Some(bot) = bot {
-            // What the bot may not use by its tool, its key does not use by this door.
-            if !has_switch(&self.app.policy.load(), workspace, bot) {
-                return Err(Problem::forbidden("the switch use_agent_sandbox of this bot is off"));
-            }
-        }
         let found = self.app.sandboxes.find(workspace, bot, of.app_id, of.chat_id).await;
         let row = found.map_err(|fault| problem_in(self.app, self.language, fault))?;
         let row = row.ok_or_else(|| Problem::not_found("sandbox"))?;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use monstrum_store::{Page, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::{BotId, WorkspaceId};
+use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
+use monstrum_types::WorkspaceId;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, within};
+use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, told, within};
 use crate::config::SANDBOX_IDLE_S;
 
 /// The longest that a provider may take to stop a sandbox.
@@ -24,6 +24,8 @@ const HEALTH_MAX: Duration = Duration::from_secs(30);
 const SPARED_MS: i64 = 60_000;
 /// How many are stopped at once.
 const AT_ONCE: usize = 8;
+/// How often rows that move while they are stopped are looked at.
+const LOOKS_MAX: usize = 5;
 /// How many rows are read at once.
 const ROWS: u32 = 200;
 
@@ -71,28 +73,42 @@ impl Sandboxes {
         self.sweep.notify_one();
     }
 
-    /// Stops the sandboxes of a bot whose switch was turned off: what it has left running there ends, too.
-    pub fn stop_of_bot(self: &Arc<Self>, workspace: WorkspaceId, bot: BotId) {
-        let this = Arc::clone(self);
-        self.running.spawn(async move {
-            let status = Some(SandboxStatus::Running);
-            let filter = SandboxFilter { bot: Some(bot), status, ..SandboxFilter::default() };
-            let mut page = Page::first(ROWS);
-            loop {
-                let listed = match this.store.sandboxes_by(workspace, &filter, &page).await {
-                    Ok(listed) => listed,
-                    Err(error) => return tracing::warn!(%error, "the sandboxes of a bot are not stopped yet"),
-                };
-                let own = |row: &SandboxRow| row.node.as_ref().is_none_or(|node| *node == this.node);
-                let rows: Vec<SandboxRow> = listed.items.into_iter().filter(own).collect();
-                rows.iter().for_each(|row| this.activities.cut(row.id));
-                this.stop_all(rows).await;
-                match listed.next_cursor {
-                    Some(next) => page.cursor = Some(next),
-                    None => return,
-                }
+    /// Says that switches of bots may have changed, on this host or another.
+    pub fn switches_may_have_changed(&self) {
+        self.switched.notify_one();
+    }
+
+    /// Stops the sandboxes of bots whose switch is off, whenever one may have changed, until told to stop.
+    pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
+            if let Err(error) = self.stop_switched_off().await {
+                tracing::warn!(%error, "the sandboxes of bots that may have none are not stopped yet");
             }
-        });
+        }
+    }
+
+    /// Stops every sandbox whose bot's switch is off: what it has left running there ends, too. A row that moves
+    /// meanwhile is looked at again; one that cannot be stopped is left to the next sweep.
+    pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
+        if self.provider().is_err() {
+            return Ok(());
+        }
+        for _ in 0..LOOKS_MAX {
+            let (mut from, mut found) = (None, 0);
+            loop {
+                let rows = self.store.sandboxes_switched_off(&self.node, from, ROWS).await?;
+                let Some(last) = rows.last() else { break };
+                from = Some(last.id);
+                found += rows.len();
+                rows.iter().for_each(|row| self.activities.cut(row.id));
+                self.stop_all(rows).await;
+            }
+            if found == 0 {
+                return Ok(());
+            }
+        }
+        tracing::warn!("some sandboxes of bots that may have none are not stopped yet");
+        Ok(())
     }
 
     /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a
@@ -120,6 +136,7 @@ impl Sandboxes {
             }
             self.stop_all(idle).await;
         }
+        self.stop_switched_off().await?;
         self.cut_off().await
     }
 
@@ -136,7 +153,9 @@ impl Sandboxes {
             idle.extend(rows);
         }
         idle.sort_by_key(|row| row.last_active_at);
-        for row in idle.iter().filter(|row| !self.activities.is_active(row.id)) {
+        // One in error has no place that another could take.
+        idle.retain(|row| row.status == SandboxStatus::Running && !self.activities.is_active(row.id));
+        for row in &idle {
             match self.claim_and_stop(row).await {
                 Ok(true) => {
                     tracing::info!(sandbox.id = %row.id, "it was stopped for another one");
@@ -214,8 +233,8 @@ impl Sandboxes {
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
             // What runs still runs; what was in between is not known.
-            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(error.to_string())),
-            Err(error) => (SandboxStatus::Error, Some(error.to_string())),
+            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(told(error))),
+            Err(error) => (SandboxStatus::Error, Some(told(error))),
         };
         let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
         if !self.store.settle_sandbox(row.id, &operation, SandboxStatus::Stopping, &settled).await? {

@@ -219,13 +219,21 @@ impl Sandboxes {
         let provider = self.provider()?;
         provider.capabilities()?;
         let settings = self.settings_of(row.workspace_id).await?;
-        if self.is_full(&row).await? {
-            self.make_room().await?;
+        // Of many who find no room one after the other makes some: each only for what is still to come.
+        let full = if self.is_full(&row).await? { Some(self.making_room.lock().await) } else { None };
+        if full.is_some() {
+            if is_new && self.is_there(&row).await? {
+                return Ok(Step::Again);
+            }
+            if self.is_full(&row).await? {
+                self.make_room().await?;
+            }
         }
         let operation = operation();
         if !self.claim(row.clone(), is_new, &operation).await? {
             return Ok(Step::Again);
         }
+        drop(full);
         let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
         started
@@ -235,6 +243,11 @@ impl Sandboxes {
     async fn is_full(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
         Ok(running >= u64::from(self.settings.running_max))
+    }
+
+    /// Whether another call has made the sandbox of this conversation by now.
+    async fn is_there(&self, row: &SandboxRow) -> Result<bool, StoreError> {
+        Ok(self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some())
     }
 
     /// Claims a row that stands as `row` says, or adds it, claimed; whether nobody else was faster.
@@ -280,7 +293,7 @@ impl Sandboxes {
             Err(error) => SandboxSettled {
                 status: SandboxStatus::Error,
                 last_active_at: None,
-                error: Some(error.to_string()),
+                error: Some(super::told(error)),
                 limit: None,
                 network: None,
             },
@@ -298,7 +311,7 @@ impl Sandboxes {
             // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
-                tracing::warn!(sandbox.id = %row.id, %error, "a sandbox was not started");
+                tracing::warn!(sandbox.id = %row.id, error = super::told(&error), "a sandbox was not started");
                 Err(error.into())
             }
         }

@@ -260,7 +260,7 @@ impl Inner {
         Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
     }
 
-    async fn begin(&self, name: &SandboxName, spec: Spec) -> Result<Arc<Running>, SandboxError> {
+    async fn begin(&self, name: &SandboxName, spec: Spec, is_new: bool) -> Result<Arc<Running>, SandboxError> {
         let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
         let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
         self.check_room(&image)?;
@@ -292,7 +292,7 @@ impl Inner {
             if let Some(network) = network {
                 running.connect(network).await?;
             }
-            running.probe().await
+            running.probe(is_new).await
         };
         if let Err(error) = works.await {
             // Its keeper must be done before another start makes control groups of the same name.
@@ -354,7 +354,7 @@ impl Inner {
             let made = made.expect("making an image does not panic");
             made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
         }
-        let begun = self.begin(name, spec).await;
+        let begun = self.begin(name, spec, !is_there).await;
         if begun.is_err() && !is_there {
             // Nothing was in it, so nothing is lost; and what does not work is not kept.
             self.remove(name).await?;

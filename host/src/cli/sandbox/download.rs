@@ -46,12 +46,17 @@ impl Download {
         let body = json!({ "appId": sandbox["app_id"], "chatId": sandbox["chat_id"], "path": self.path });
         let answer = client.open(&["api", "core", "ai", "sandbox", "download"], &body).await?;
         let is_folder = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind == "application/zip");
-        let file = match self.output {
-            Some(file) => file,
-            None => free(&default_name(&self.path, is_folder))?,
+        let (file, is_named) = match self.output {
+            Some(file) => (file, true),
+            None => (default_name(&self.path, is_folder), false),
         };
-        let bytes = save(client, answer, &file).await.map_err(|fault| match fault {
+        if !is_named && file.symlink_metadata().is_ok() {
+            return Err(taken(&file));
+        }
+        let bytes = save(client, answer, &file, is_named).await.map_err(|fault| match fault {
             Fault::Server(failure) => failure,
+            // It came while the download did.
+            Fault::File(error) if !is_named && error.kind() == std::io::ErrorKind::AlreadyExists => taken(&file),
             Fault::File(error) => {
                 let hint = "give --output with a file in a folder that is there and has room";
                 Failure::of(format!("cannot write {}", file.display()), &error, hint)
@@ -84,15 +89,12 @@ fn default_name(path: &str, is_folder: bool) -> PathBuf {
 }
 
 /// What nobody has named is written over nothing.
-fn free(file: &Path) -> Result<PathBuf, Failure> {
-    if file.symlink_metadata().is_ok() {
-        let message = format!("{} is there already", output::plain(&file.display().to_string()));
-        return Err(Failure::new(message, "name another with --output, or this one to write over it"));
-    }
-    Ok(file.to_owned())
+fn taken(file: &Path) -> Failure {
+    let message = format!("{} is there already", output::plain(&file.display().to_string()));
+    Failure::new(message, "name another with --output, or this one to write over it")
 }
 
-async fn save(client: &Client, mut answer: Response, file: &Path) -> Result<u64, Fault> {
+async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool) -> Result<u64, Fault> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut beside = tempfile::NamedTempFile::new_in(folder)?;
     let bar = bar(answer.content_length());
@@ -108,7 +110,8 @@ async fn save(client: &Client, mut answer: Response, file: &Path) -> Result<u64,
     }
     bar.finish_and_clear();
     beside.as_file().sync_all()?;
-    beside.persist(file).map_err(|error| error.error)?;
+    let kept = if is_named { beside.persist(file) } else { beside.persist_noclobber(file) };
+    kept.map_err(|error| error.error)?;
     Ok(bytes)
 }
 

@@ -10,10 +10,9 @@ use monstrum_sandbox::{ByteStream, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::has_switch;
+use super::standing::taken_back;
 use crate::app::App;
 use crate::gateway::extract::Caller;
-use crate::policy::Snapshot;
 
 /// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
 /// would keep it awake for ever.
@@ -29,7 +28,7 @@ enum Piece {
 /// The content, as long as it is read and `caller` may have it. Otherwise it ends with an error.
 pub(super) fn delivered(content: ByteStream, app: &Arc<App>, caller: &Caller) -> ByteStream {
     let (app, caller) = (Arc::clone(app), caller.clone());
-    until(content, async move { taken_back(&app, &caller).await })
+    until(content, async move { taken_back(&app, &caller).await.reason() })
 }
 
 fn until(mut content: ByteStream, taken_back: impl Future<Output = &'static str> + Send + 'static) -> ByteStream {
@@ -69,27 +68,6 @@ async fn hand_over(content: &mut ByteStream, hand: &mpsc::Sender<Piece>) -> Opti
             Err(_) => return Some("its client does not read"),
             Ok(sent) if sent.is_err() || is_last => return None,
             Ok(_) => {}
-        }
-    }
-}
-
-/// Waits until the caller's key is gone or another one, or the switch of its bot is off, and says so.
-async fn taken_back(app: &App, caller: &Caller) -> &'static str {
-    // Before the first look, so that no change falls between the two.
-    let mut renewals = app.policy.renewals();
-    let key = |snapshot: &Snapshot| snapshot.key_hash(caller.key).copied();
-    let first = key(&app.policy.load());
-    loop {
-        let snapshot = app.policy.load();
-        if first.is_none() || key(&snapshot) != first {
-            return "its key is gone";
-        }
-        if caller.bot.is_some_and(|bot| !has_switch(&snapshot, caller.workspace, bot)) {
-            return "the switch of its bot is off";
-        }
-        if renewals.changed().await.is_err() {
-            // The policy outlives what is asked by it.
-            std::future::pending::<()>().await;
         }
     }
 }

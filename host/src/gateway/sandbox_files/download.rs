@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
-use http::{HeaderValue, header};
+use http::{HeaderValue, Version, header};
 use monstrum_sandbox::{ArchiveLimits, ByteStream, EntryKind, SandboxError, WORKSPACE};
 
 use super::disposition::attachment;
@@ -17,6 +17,7 @@ use crate::sandboxes::{Fault, Open};
 pub(super) async fn answer(
     open: &Open,
     path: &str,
+    version: Version,
     deliver: impl FnOnce(ByteStream) -> ByteStream,
 ) -> Result<Result<Response, Problem>, Fault> {
     let entry = open.stat(path).await?;
@@ -26,6 +27,11 @@ pub(super) async fn answer(
             let (opened, content) = open.read(path).await?;
             let content = exactly(opened.size, content);
             (content, name.to_owned(), "application/octet-stream", Some(opened.size))
+        }
+        EntryKind::Directory if version < Version::HTTP_11 => {
+            return Ok(Err(Problem::old_http(
+                "a folder has no length, and HTTP/1.0 could not tell a part from the whole",
+            )));
         }
         EntryKind::Directory => {
             let content = open.archive(path, ArchiveLimits::default()).await?;

@@ -211,3 +211,21 @@ pub async fn dropped_call_leaves_nothing_half_made(subject: &Subject) {
     sandbox.ensure(Subject::small()).await;
     assert_eq!(sandbox.text("echo usable").await, "usable");
 }
+
+/// Whoever looks at its files has not asked for what the sandbox has made of its programs.
+pub async fn resumed_one_runs_nothing_that_nobody_asked_for(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let hostile = "cp /usr/bin/bash /usr/local/own && \
+        printf '#!/usr/local/own\\necho ran >>/workspace/ran\\nexec /usr/local/own \"$@\"' >/usr/local/new && \
+        chmod 755 /usr/local/new && mv /usr/local/new /usr/bin/bash";
+    sandbox.text(hostile).await;
+    sandbox.provider.stop(&sandbox.name).await.expect("it stops");
+    assert_eq!(sandbox.ensure(Subject::small()).await, crate::Ensured::Resumed);
+    let names = async || {
+        let entries = sandbox.provider.list_dir(&sandbox.name, "/workspace").await.expect("it is listed");
+        entries.into_iter().map(|entry| entry.name).filter(|name| name == "ran").count()
+    };
+    assert_eq!(names().await, 0, "code of the sandbox ran");
+    sandbox.run("true").await;
+    assert_eq!(names().await, 1, "it runs with a command");
+}

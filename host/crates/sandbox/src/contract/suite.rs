@@ -8,7 +8,7 @@
 macro_rules! contract_suite {
     ($setup:expr) => {
         $crate::contract_suite!(@theme $setup, lifecycle,
-            beside_others: provider_is_ready_and_says_what_it_has, twenty_first_calls_make_one, stop_and_resume_twice_keep_files, stop_ends_everything, stop_of_a_running_exec_is_lost, delete_during_an_exec, delete_twice_and_a_new_one_is_empty, missing_ones_are_never_made, stopped_one_is_not_woken_by_a_command, list_finds_ours, impossible_limits_are_refused_and_make_nothing, network_that_it_cannot_give_is_refused, storm_of_calls_ends_in_order, dropped_call_leaves_nothing_half_made;
+            beside_others: provider_is_ready_and_says_what_it_has, twenty_first_calls_make_one, stop_and_resume_twice_keep_files, stop_ends_everything, stop_of_a_running_exec_is_lost, delete_during_an_exec, delete_twice_and_a_new_one_is_empty, missing_ones_are_never_made, stopped_one_is_not_woken_by_a_command, list_finds_ours, impossible_limits_are_refused_and_make_nothing, network_that_it_cannot_give_is_refused, storm_of_calls_ends_in_order, dropped_call_leaves_nothing_half_made, resumed_one_runs_nothing_that_nobody_asked_for;
             alone: );
         $crate::contract_suite!(@theme $setup, exec,
             beside_others: exit_codes_are_the_shells, background_job_outlives_its_exec, what_was_written_before_a_time_out_is_told, exec_works_after_a_time_out, commands_run_side_by_side, starts_in_the_workspace_or_where_asked, environment_is_added_as_it_is, impossible_requests_are_refused, stdin_is_empty_and_no_terminal, only_three_descriptors_are_open, environment_is_clean, signals_are_as_a_shell_expects_them, is_root_with_the_programs_that_it_names, accounts_are_made_and_used;

@@ -11,6 +11,7 @@ use rustix::fs::MemfdFlags;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::timeout;
 
 use crate::embedded::control::Answer;
 use crate::embedded::running::Running;
@@ -21,6 +22,8 @@ use crate::files::{ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_
 
 /// How long a worker may be silent: far longer than a disk takes for one piece.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long whoever wants a file waits for others who have theirs, in the same sandbox.
+const PLACE_MAX: Duration = Duration::from_secs(5);
 
 /// A path as workers take it: relative to the workspace, `.` for the workspace itself.
 pub fn relative(path: &str) -> Result<String, SandboxError> {
@@ -170,7 +173,9 @@ impl Worker {
         operation: &Operation,
         content: Option<OwnedFd>,
     ) -> Result<Worker, SandboxError> {
-        let place = Arc::clone(&running.workers).acquire_owned().await.expect("nobody closes it");
+        let place = timeout(PLACE_MAX, Arc::clone(&running.workers).acquire_owned()).await;
+        let full = |_| SandboxError::Unavailable("too many files of this sandbox are in use at present".to_owned());
+        let place = place.map_err(full)?.expect("nobody closes it");
         let failed =
             |error: std::io::Error| SandboxError::Unavailable(format!("the files could not be reached: {error}"));
         let (read, write) =
@@ -190,7 +195,7 @@ impl Worker {
         if self.is_at_end {
             return Ok(None);
         }
-        let part = tokio::time::timeout(SILENCE_MAX, self.part()).await;
+        let part = timeout(SILENCE_MAX, self.part()).await;
         let part = part.map_err(|_| SandboxError::Unavailable("the sandbox does not answer".to_owned()))?;
         let (part, bytes) = part?;
         match part {

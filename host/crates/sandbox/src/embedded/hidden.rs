@@ -2,7 +2,7 @@
 //!
 //! /usr belongs to the root of the sandbox, who may replace what is there, and who could for the same reason read what
 //! on the host only root may. So a layer of whiteouts lies above it, made anew for each start from a list. The list is
-//! made before the first start, and again when a start finds it older than [`LIST_AGE_MAX`].
+//! made before the first start, anew beside one that finds half of [`LIST_AGE_MAX`] gone, and before one that finds it older.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -20,7 +21,7 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::error::SandboxError;
 
-/// How old the list is at most when it is used without a new one being made.
+/// How old the list that a start uses is at most.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);
 /// No /usr has more; a walk that ends here has missed something.
 const ENTRIES_MAX: usize = 5_000_000;
@@ -31,39 +32,51 @@ const END: u8 = 0;
 #[derive(Clone)]
 pub(super) struct Hidden {
     file: PathBuf,
-    /// When it was made.
+    /// When it was begun.
     made: Arc<tokio::sync::Mutex<Option<Instant>>>,
+    is_made_again: Arc<AtomicBool>,
+    /// Held while it is written.
+    writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Hidden {
     pub(super) fn new(file: PathBuf) -> Hidden {
-        Hidden { file, made: Arc::default() }
+        Hidden { file, made: Arc::default(), is_made_again: Arc::default(), writing: Arc::default() }
     }
 
-    /// The list, which the first who asks waits for. One that is too old is used once more while it is made anew.
+    /// The list, which whoever asks waits for where there is none or it is too old.
     pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().await;
-        match *made {
-            None => {
+        // From before the walk: what changes in its course may be missed by it.
+        let now = Instant::now();
+        match made.map(|at| now - at) {
+            Some(age) if age <= LIST_AGE_MAX / 2 => {}
+            Some(age) if age <= LIST_AGE_MAX => self.make_again(),
+            _ => {
                 self.make().await?;
-                *made = Some(Instant::now());
+                *made = Some(now);
             }
-            Some(at) if at.elapsed() > LIST_AGE_MAX => {
-                *made = Some(Instant::now());
-                let this = self.clone();
-                tokio::spawn(async move {
-                    // Then the next start waits for a new one: of the old one nobody knows any more what it misses.
-                    if this.make().await.is_err() {
-                        *this.made.lock().await = None;
-                    }
-                });
-            }
-            Some(_) => {}
         }
         Ok(self.file.clone())
     }
 
+    /// Makes a new one, unless somebody does.
+    fn make_again(&self) {
+        let (this, now) = (self.clone(), Instant::now());
+        if this.is_made_again.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tokio::spawn(async move {
+            if this.make().await.is_ok() {
+                let mut made = this.made.lock().await;
+                *made = (*made).max(Some(now));
+            }
+            this.is_made_again.store(false, Ordering::Relaxed);
+        });
+    }
+
     async fn make(&self) -> Result<(), SandboxError> {
+        let _writing = self.writing.lock().await;
         let file = self.file.clone();
         let made = tokio::task::spawn_blocking(move || write(&file)).await;
         made.expect("making a list does not panic").map_err(|error| {

@@ -23,6 +23,7 @@ use crate::embedded::sys;
 use crate::embedded::wire::{self, FromKeeper};
 use crate::error::SandboxError;
 use crate::exec::{ExecRequest, Termination};
+use crate::files::WORKSPACE;
 
 /// How long a sandbox may take to begin, far longer than it does on a machine under load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
@@ -30,6 +31,8 @@ const BEGIN_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(120);
 /// How long the first command may take.
 const PROBE_MAX: Duration = Duration::from_secs(30);
+/// What is told of a shell that does not work.
+const PROBE_BYTES_MAX: usize = 200;
 /// Streams of commands in the background that are read for nobody: more services than a conversation has.
 const READERS_MAX: usize = 64;
 /// Operations on files at once, fewer than the init may have processes.
@@ -117,9 +120,16 @@ impl Running {
         connected.await.expect("connecting does not panic")
     }
 
-    /// Whether a command answers.
-    pub async fn probe(self: &Arc<Self>) -> Result<(), SandboxError> {
-        let output = super::exec::run(self, ExecRequest::new("true").within(PROBE_MAX), None).await?;
+    /// Whether it answers. A new one runs a command; in any other the shell is what the sandbox has made of it, which
+    /// nobody has asked to run now, so that a look at its files has to do.
+    pub async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
+        if !is_new {
+            let looked = timeout(PROBE_MAX, super::files::stat(self, WORKSPACE)).await;
+            let late = || SandboxError::Unavailable("the sandbox does not answer".to_owned());
+            return looked.unwrap_or_else(|_| Err(late())).map(drop);
+        }
+        let request = ExecRequest { output_bytes_max: PROBE_BYTES_MAX, ..ExecRequest::new("true").within(PROBE_MAX) };
+        let output = super::exec::run(self, request, None).await?;
         match (output.exit_code, output.termination) {
             (0, Termination::Exited) => Ok(()),
             (code, termination) => {

@@ -26,6 +26,14 @@ const RUNNING_WITH: &str = concat!(
      and id > $3 order by id limit $4"
 );
 
+const SWITCHED_OFF: &str = concat!(
+    "select ",
+    columns!(),
+    " from sandbox_instances where (node is null or node = $1) and status = 'running' and id > $2 \
+     and not exists (select 1 from bots where bots.id = sandbox_instances.bot_id and bots.use_agent_sandbox = $3) \
+     order by id limit $4"
+);
+
 /// The id after which a list begins: every id is greater than the empty text.
 fn after(id: Option<SandboxInstanceId>) -> String {
     id.map(String::from).unwrap_or_default()
@@ -64,6 +72,16 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
         self.db.all(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+    }
+
+    /// Sandboxes of this node, or of all, that run although the switch of their bot is off, in the order of their ids.
+    pub async fn sandboxes_switched_off(
+        &self,
+        node: &str,
+        from: Option<SandboxInstanceId>,
+        limit: u32,
+    ) -> Result<Vec<SandboxRow>, StoreError> {
+        self.db.all(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
     }
 
     /// How many sandboxes of this node, or of all, run or are about to, `but` this one.

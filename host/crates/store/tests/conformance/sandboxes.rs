@@ -312,6 +312,11 @@ pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
     assert_eq!(chats(all), ["creating", "running", "stopping", "stopped", "deleting", "error", "busy"]);
     let open = store.sandboxes_with_network("node-1", "full", None, 10).await.unwrap();
     assert_eq!(chats(open), ["running"]);
+    let switched_off = async || chats(store.sandboxes_switched_off("node-1", None, 10).await.unwrap());
+    assert!(switched_off().await.is_empty());
+    let off = BotRow { use_agent_sandbox: false, ..bot.clone() };
+    assert!(store.update_bot(&off, bot.updated_at).await.unwrap());
+    assert_eq!(switched_off().await, ["running"]);
     assert_eq!(store.count_running_sandboxes("node-1", SandboxInstanceId::new()).await.unwrap(), 4);
     assert_eq!(store.count_running_sandboxes("node-1", busy.id).await.unwrap(), 3);
     store.release_sandboxes_of_node("node-1").await.unwrap();
