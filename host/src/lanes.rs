@@ -120,15 +120,16 @@ pub struct FileLanes {
     keys: Keyed<KeyId>,
 }
 
+impl Default for FileLanes {
+    fn default() -> Self {
+        FileLanes { all: Lane::new(Self::IN_ALL), workspaces: Keyed::default(), keys: Keyed::default() }
+    }
+}
+
 impl FileLanes {
     const IN_ALL: u32 = 8;
     const OF_A_WORKSPACE: u32 = 4;
     const OF_A_KEY: u32 = 2;
-
-    /// Lanes in which nothing is held.
-    pub fn new() -> FileLanes {
-        FileLanes { all: Lane::new(Self::IN_ALL), workspaces: Keyed::default(), keys: Keyed::default() }
-    }
 
     /// Waits until there is room, at most [`WAIT_MAX`].
     pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bot: Option<BotId>) -> Option<Place> {
@@ -323,7 +324,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn files_of_one_key_or_workspace_leave_room_for_others() {
-        let lanes = FileLanes::new();
+        let lanes = FileLanes::default();
         let (workspace, other) = (WorkspaceId::new(), WorkspaceId::new());
         let enter = async |workspace, key| lanes.enter(workspace, key, None).await;
         let keys: [KeyId; 3] = std::array::from_fn(|_| KeyId::new());

@@ -12,6 +12,7 @@ mod reconcile;
 mod settings;
 mod starting;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,8 @@ pub struct Sandboxes {
     clock: Arc<dyn Clock>,
     settings: SandboxSettings,
     activities: Activities,
+    /// Sandboxes in which nothing has run since they were started, for somebody looked at their files.
+    quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
     /// Held while a sandbox is counted and claimed, so that no more run than may.
     claiming: Mutex<()>,
     /// Held by whoever found no room until it has its place.
@@ -117,6 +120,7 @@ impl Sandboxes {
             activities: Activities::new(Arc::clone(&clock)),
             clock,
             settings,
+            quiet: std::sync::Mutex::default(),
             claiming: Mutex::new(()),
             making_room: Mutex::new(()),
             comparing: RwLock::new(()),
@@ -185,6 +189,10 @@ impl Sandboxes {
     /// What a sandbox of this workspace would be started with.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
         Ok(self.settings_of(workspace).await?.spec(&self.settings))
+    }
+
+    fn quiet(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxInstanceId>> {
+        self.quiet.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {

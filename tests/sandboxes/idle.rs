@@ -64,6 +64,14 @@ async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(words(held.await?), "the sandbox was stopped or deleted while it was in use");
     stop.cancel();
     follows.await?;
+    // Nothing runs in one whose files somebody looks at.
+    let open = host.open(&hosts.row("a").await?).await?;
+    host.stop_switched_off().await?;
+    open.write("/workspace/a", "seen".into()).await?;
+    assert_eq!(hosts.at_provider("a"), "running");
+    open.exec(ExecRequest::new("true"), None).await?;
+    host.stop_switched_off().await?;
+    assert_eq!(hosts.at_provider("a"), "stopped");
     // What could not be stopped then is stopped by the next sweep.
     hosts.insert("late", |_| ()).await?;
     host.sweep().await?;

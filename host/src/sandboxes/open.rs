@@ -36,7 +36,12 @@ impl Open {
 
     /// Runs a command. Dropping the future ends it with everything that it has started.
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
-        self.ask(|provider, name| provider.exec(name, request.clone(), feed.clone())).await
+        self.ask(|provider, name| {
+            // Each time, since it may have been started anew in between.
+            self.sandboxes.quiet().remove(&self.row.id);
+            provider.exec(name, request.clone(), feed.clone())
+        })
+        .await
     }
 
     /// The entries of a folder, by name.

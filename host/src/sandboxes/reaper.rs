@@ -87,7 +87,8 @@ impl Sandboxes {
         }
     }
 
-    /// Stops every sandbox whose bot's switch is off: what it has left running there ends, too. A row that moves
+    /// Stops every sandbox whose bot's switch is off, unless nothing has run in it: what the bot has left running there
+    /// ends, and an operator may look at its files. A row that moves
     /// meanwhile is looked at again; one that cannot be stopped is left to the next sweep.
     pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {
@@ -96,9 +97,10 @@ impl Sandboxes {
         for _ in 0..LOOKS_MAX {
             let (mut from, mut found) = (None, 0);
             loop {
-                let rows = self.store.sandboxes_switched_off(&self.node, from, ROWS).await?;
+                let mut rows = self.store.sandboxes_switched_off(&self.node, from, ROWS).await?;
                 let Some(last) = rows.last() else { break };
                 from = Some(last.id);
+                rows.retain(|row| !self.quiet().contains(&row.id));
                 found += rows.len();
                 rows.iter().for_each(|row| self.activities.cut(row.id));
                 self.stop_all(rows).await;
@@ -242,6 +244,7 @@ impl Sandboxes {
             self.deletion.notify_one();
         }
         stopped?;
+        self.quiet().remove(&row.id);
         tracing::info!(sandbox.id = %row.id, "a sandbox is stopped");
         Ok(true)
     }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_sandbox::{Network, SandboxError, SandboxProvider, Spec};
+use monstrum_sandbox::{Ensured, Network, SandboxError, SandboxProvider, Spec};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio::time::{Instant, timeout};
@@ -298,6 +298,9 @@ impl Sandboxes {
                 network: None,
             },
         };
+        if matches!(started, Ok(Ensured::Created | Ensured::Resumed)) {
+            self.quiet().insert(row.id);
+        }
         if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
             // It is to be deleted by now, and that may go ahead.
             self.store.release_sandbox(row.id, operation).await?;
