@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use http::{Version, header};
@@ -113,7 +113,7 @@ pub async fn file(
     caller: Caller,
     language: Language,
     request: Request,
-) -> Result<Json<FileAnswer>, Problem> {
+) -> Result<Response, Problem> {
     let place = Place { app: &app, caller: &caller, language: &language };
     let asked = async {
         place.check_switch()?;
@@ -131,16 +131,24 @@ pub async fn file(
         (Action::List | Action::Read, _) => Bytes::new(),
     };
     let within = |work| guarded(&app, &caller, in_time(work));
-    Ok(Json(match action {
+    let answer = match action {
         Action::List => within(place.list(&row, &path).boxed()).await?,
-        Action::Read => within(place.read(&row, &path, turn).boxed()).await?,
+        Action::Read => {
+            let turn = match turn {
+                Some(turn) => turn,
+                None => place.turn().await?,
+            };
+            let answer = within(place.read(&row, &path).boxed()).await?;
+            return Ok(delivery::held(&answer, turn, &app, &caller));
+        }
         Action::Write => {
             let told = json!({ "path": path, "bytes": written.len(), "digest": digest(&written) });
             let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
             let made = within(place.write(&row, &path, written).boxed());
             change.made(&app, &caller, made).await?
         }
-    }))
+    };
+    Ok(Json(answer).into_response())
 }
 
 /// The body, and its turn where it is a large one.
@@ -228,12 +236,8 @@ impl Place<'_> {
         Ok(FileAnswer::List { action: Action::List, files: files.into_iter().map(File::from).collect() })
     }
 
-    async fn read(&self, row: &SandboxRow, path: &str, turn: Option<lanes::Place>) -> Result<FileAnswer, Problem> {
+    async fn read(&self, row: &SandboxRow, path: &str) -> Result<FileAnswer, Problem> {
         let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
-        let _turn = match turn {
-            Some(turn) => turn,
-            None => self.turn().await?,
-        };
         let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
         let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
             let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";

@@ -4,19 +4,50 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::response::Response;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
+use http::{HeaderValue, header};
 use monstrum_sandbox::{ByteStream, SandboxError};
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::standing::taken_back;
+use super::standing::{TakenBack, taken_back};
 use crate::app::App;
 use crate::gateway::extract::Caller;
+use crate::lanes::Place;
 
 /// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
 /// would keep it awake for ever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
+
+/// How long a whole answer may take that is in the host's memory.
+const HELD_MAX: Duration = Duration::from_secs(120);
+/// The pieces in which it goes.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// An answer that takes up memory until its client has read it, and so long keeps its turn.
+pub(super) fn held(answer: &impl Serialize, turn: Place, app: &Arc<App>, caller: &Caller) -> Response {
+    let mut left = Bytes::from(serde_json::to_vec(answer).expect("an answer has nothing that JSON has not"));
+    let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
+    let pieces = std::iter::from_fn(move || {
+        let piece = left.split_to(left.len().min(PIECE_BYTES));
+        // It goes with the last piece.
+        let _turn = &turn;
+        (!piece.is_empty()).then_some(Ok(piece))
+    });
+    let content = until(stream::iter(pieces).boxed(), async move {
+        let taken_back = timeout(HELD_MAX, taken_back(&app, &caller)).await;
+        taken_back.map_or("its client reads too slowly", TakenBack::reason)
+    });
+    let mut response = Response::new(Body::from_stream(content));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    response
+}
 
 /// On the way from the sandbox to the client.
 enum Piece {
