@@ -288,10 +288,18 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
     }
     host.note_uses().await?;
     hosts.after(Duration::from_secs(61));
-    let calls: Vec<_> = (0..12).map(|_| hosts.spawn_exec(&host, "new", "echo here")).collect();
-    for call in calls {
-        assert_eq!(call.await??.stdout.text, "here\n");
-    }
+    let all = async |chat: &str| {
+        let calls: Vec<_> = (0..12).map(|_| hosts.spawn_exec(&host, chat, "echo here")).collect();
+        for call in calls {
+            assert_eq!(call.await??.stdout.text, "here\n");
+        }
+        anyhow::Ok(())
+    };
+    all("new").await?;
+    // There is one place: whoever comes late finds it taken by the very same.
+    host.delete(hosts.workspace, None, hosts.row("new").await?.id).await?;
+    host.delete_due().await?;
+    all("new").await?;
     let rows = hosts.rows().await?;
     let count = |status: &str| rows.lines().filter(|row| row.ends_with(status)).count();
     assert_eq!((count(" running"), count(" stopped")), (4, 1), "{rows}");

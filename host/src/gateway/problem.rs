@@ -130,6 +130,11 @@ impl Problem {
         problem
     }
 
+    /// 408: the request did not come whole in time.
+    pub fn timeout(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long", detail)
+    }
+
     /// 505: the version of HTTP cannot carry the answer.
     pub fn old_http(detail: impl Into<String>) -> Self {
         Problem::new(

@@ -41,7 +41,7 @@ const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 /// From here on a body takes its turn before it is read.
 const LARGE_BYTES: usize = 1 << 20;
 /// How long a body may take to come, and then what is done with it: nobody holds a place for ever.
-const BODY_MAX: Duration = Duration::from_secs(30);
+const BODY_MAX: Duration = Duration::from_secs(120);
 const ACTION_MAX: Duration = Duration::from_secs(60);
 
 /// What to do with which path of whose sandbox. Unknown fields are ignored.
@@ -136,7 +136,7 @@ pub async fn file(
         Action::Read => {
             let turn = match turn {
                 Some(turn) => turn,
-                None => place.turn().await?,
+                None => guarded(&app, &caller, place.turn()).await?,
             };
             let answer = within(place.read(&row, &path).boxed()).await?;
             return Ok(delivery::held(&answer, turn, &app, &caller));
@@ -159,8 +159,8 @@ async fn body(place: &Place<'_>, request: Request) -> Result<(Bytes, Option<lane
         _ => Some(place.turn().await?),
     };
     let read = timeout(BODY_MAX, whole_body_of(request.into_body(), BODY_BYTES_MAX)).await;
-    let late = || format!("the body did not come within {} s", BODY_MAX.as_secs());
-    Ok((read.map_err(|_| Problem::invalid_at("", late()))??, turn))
+    let late = |_| Problem::timeout(format!("the body did not come within {} s", BODY_MAX.as_secs()));
+    Ok((read.map_err(late)??, turn))
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {

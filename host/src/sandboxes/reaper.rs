@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
@@ -22,6 +22,8 @@ const STOP_MAX: Duration = Duration::from_secs(60);
 const HEALTH_MAX: Duration = Duration::from_secs(30);
 /// For how long one that was just used is not stopped to make room for another one.
 const SPARED_MS: i64 = 60_000;
+/// How long it tries to make room.
+const ROOM_MAX: Duration = Duration::from_secs(5);
 /// How many are stopped at once.
 const AT_ONCE: usize = 8;
 /// How often rows that move while they are stopped are looked at.
@@ -142,8 +144,9 @@ impl Sandboxes {
         self.cut_off().await
     }
 
-    /// Stops the sandbox that nobody has used for longest, if that is long enough for others to go first.
-    pub(super) async fn make_room(&self) -> Result<(), StoreError> {
+    /// Stops the sandbox that nobody has used for longest, if that is long enough for others to go first; whether there
+    /// was one.
+    pub(super) async fn make_room(&self) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
         loop {
@@ -156,18 +159,23 @@ impl Sandboxes {
         }
         idle.sort_by_key(|row| row.last_active_at);
         // One in error has no place that another could take.
-        idle.retain(|row| row.status == SandboxStatus::Running && !self.activities.is_active(row.id));
+        idle.retain(|row| row.status != SandboxStatus::Error && !self.activities.is_active(row.id));
+        let begun = Instant::now();
         for row in &idle {
             match self.claim_and_stop(row).await {
                 Ok(true) => {
                     tracing::info!(sandbox.id = %row.id, "it was stopped for another one");
-                    break;
+                    return Ok(true);
                 }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
             }
+            // Others wait behind this one.
+            if begun.elapsed() > ROOM_MAX {
+                break;
+            }
         }
-        Ok(())
+        Ok(false)
     }
 
     async fn idle_ms(&self, known: &mut HashMap<WorkspaceId, i64>, of: WorkspaceId) -> Result<i64, StoreError> {

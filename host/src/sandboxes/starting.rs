@@ -18,6 +18,9 @@ use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, name, operation, wit
 const START_MAX: Duration = Duration::from_secs(60);
 /// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
+/// How long it waits for others who make room, and how often it makes some that somebody else takes.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+const ROOM_TRIES: usize = 3;
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How old the note of a sandbox's last activity may be when it is used again.
@@ -40,6 +43,15 @@ enum Step {
     Again,
     /// Somebody else is at work on it.
     Wait,
+}
+
+/// What has come of a claim.
+enum Claimed {
+    Mine,
+    /// Somebody else was faster.
+    Moved,
+    /// As many others run as may.
+    Full,
 }
 
 impl Sandboxes {
@@ -219,58 +231,67 @@ impl Sandboxes {
         let provider = self.provider()?;
         provider.capabilities()?;
         let settings = self.settings_of(row.workspace_id).await?;
-        // Of many who find no room one after the other makes some: each only for what is still to come.
-        let full = if self.is_full(&row).await? { Some(self.making_room.lock().await) } else { None };
-        if full.is_some() {
-            if is_new && self.is_there(&row).await? {
-                return Ok(Step::Again);
-            }
-            if self.is_full(&row).await? {
-                self.make_room().await?;
-            }
-        }
         let operation = operation();
-        if !self.claim(row.clone(), is_new, &operation).await? {
-            return Ok(Step::Again);
+        let claimed = match self.claim(&row, is_new, &operation).await? {
+            Claimed::Full => self.claim_with_room(&row, is_new, &operation).await?,
+            claimed => claimed,
+        };
+        match claimed {
+            Claimed::Mine => {}
+            Claimed::Moved => return Ok(Step::Again),
+            Claimed::Full => {
+                let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
+                let max = self.settings.running_max;
+                return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));
+            }
         }
-        drop(full);
         let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
         started
     }
 
-    /// Whether as many others run as may.
-    async fn is_full(&self, row: &SandboxRow) -> Result<bool, StoreError> {
-        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
-        Ok(running >= u64::from(self.settings.running_max))
+    /// Claims a row for which there was no room, once others have made room for theirs and some was made for it.
+    async fn claim_with_room(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
+        let Ok(_one_at_a_time) = timeout(ROOM_WAIT_MAX, self.making_room.lock()).await else {
+            return Ok(Claimed::Full);
+        };
+        // The server may have been told to end meanwhile.
+        self.provider()?;
+        for _ in 0..ROOM_TRIES {
+            match self.claim(row, is_new, operation).await? {
+                // Somebody who came by may take what was just made.
+                Claimed::Full if self.make_room().await? => {}
+                claimed => return Ok(claimed),
+            }
+        }
+        self.claim(row, is_new, operation).await
     }
 
-    /// Whether another call has made the sandbox of this conversation by now.
-    async fn is_there(&self, row: &SandboxRow) -> Result<bool, StoreError> {
-        Ok(self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some())
-    }
-
-    /// Claims a row that stands as `row` says, or adds it, claimed; whether nobody else was faster.
-    async fn claim(&self, mut row: SandboxRow, is_new: bool, operation: &str) -> Result<bool, Fault> {
+    /// Claims a row that stands as `row` says, or adds it, claimed.
+    async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
         let _claiming = self.claiming.lock().await;
-        if self.is_full(&row).await? {
-            let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
-            let max = self.settings.running_max;
-            return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));
+        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
+        if running >= u64::from(self.settings.running_max) {
+            // What takes the place may be this very sandbox, which another call has made by now.
+            let is_there = is_new
+                && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
+            return Ok(if is_there { Claimed::Moved } else { Claimed::Full });
         }
         let until = self.clock.now().plus_ms(LEASE_MS);
-        if !is_new {
-            return Ok(self.store.claim_sandbox(&row, SandboxStatus::Creating, operation, until).await?);
-        }
-        row.operation = Some(operation.to_owned());
-        row.operation_until = Some(until);
-        match self.store.insert_sandbox(&row).await {
-            Ok(true) => Ok(true),
-            // Its bot is gone.
-            Ok(false) => Err(Fault::NotFound),
-            Err(StoreError::Conflict { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        let is_claimed = if is_new {
+            let claimed =
+                SandboxRow { operation: Some(operation.to_owned()), operation_until: Some(until), ..row.clone() };
+            match self.store.insert_sandbox(&claimed).await {
+                Ok(true) => true,
+                // Its bot is gone.
+                Ok(false) => return Err(Fault::NotFound),
+                Err(StoreError::Conflict { .. }) => false,
+                Err(error) => return Err(error.into()),
+            }
+        } else {
+            self.store.claim_sandbox(row, SandboxStatus::Creating, operation, until).await?
+        };
+        Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
     }
 
     async fn have_it_run(

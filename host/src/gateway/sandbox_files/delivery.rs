@@ -36,7 +36,8 @@ pub(super) fn held(answer: &impl Serialize, turn: Place, app: &Arc<App>, caller:
         let piece = left.split_to(left.len().min(PIECE_BYTES));
         // It goes with the last piece.
         let _turn = &turn;
-        (!piece.is_empty()).then_some(Ok(piece))
+        // A copy: a piece that is not sent yet would keep the whole.
+        (!piece.is_empty()).then(|| Ok(Bytes::copy_from_slice(&piece)))
     });
     let content = until(stream::iter(pieces).boxed(), async move {
         let taken_back = timeout(HELD_MAX, taken_back(&app, &caller)).await;

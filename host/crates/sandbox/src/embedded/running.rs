@@ -124,9 +124,10 @@ impl Running {
     /// nobody has asked to run now, so that a look at its files has to do.
     pub async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
         if !is_new {
-            let looked = timeout(PROBE_MAX, super::files::stat(self, WORKSPACE)).await;
+            // It is there, so that a worker opens it and makes nothing.
+            let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
             let late = || SandboxError::Unavailable("the sandbox does not answer".to_owned());
-            return looked.unwrap_or_else(|_| Err(late())).map(drop);
+            return looked.unwrap_or_else(|_| Err(late()));
         }
         let request = ExecRequest { output_bytes_max: PROBE_BYTES_MAX, ..ExecRequest::new("true").within(PROBE_MAX) };
         let output = super::exec::run(self, request, None).await?;
