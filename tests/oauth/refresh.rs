@@ -252,7 +252,7 @@ async fn an_upstream_that_refuses_fresh_tokens_does_not_drive_refreshes() -> Res
 #[tokio::test]
 async fn a_confirmation_does_not_write_over_a_refresh_under_way() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
-    authorizing.oauth.control(&json!({ "hold_ms": 6_000 })).await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 4_000 })).await?;
     let (refresh, confirm) = (authorizing.path("oauth/refresh"), authorizing.path("credential/confirm"));
     let nothing = json!({});
     let confirmed = async {
