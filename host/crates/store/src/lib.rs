@@ -24,6 +24,7 @@ mod plugins;
 mod policy;
 mod resources;
 mod roles;
+mod rows;
 mod sandboxes;
 mod sealed;
 mod trust;
