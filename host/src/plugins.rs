@@ -208,7 +208,7 @@ impl Plugins {
         }
         self.check_unique(&plugin)?;
         let row = PluginRow { updated_at: self.reader.clock.now(), ..row };
-        self.store.put_plugin(&row).await.map_err(LoadError::from)?;
+        self.store.serve_plugin(&row, &[], &[]).await.map_err(LoadError::from)?;
         tracing::info!(plugin.name = name, plugin.version = row.version, ?grows, "plugin approved");
         let entry = loaded(plugin);
         self.write().insert(name.to_owned(), entry.clone());
@@ -290,7 +290,7 @@ impl Plugins {
         let grows = &verdict.grows;
         if grows.is_empty() {
             if !verdict.is_recorded {
-                self.store.put_plugin(&candidate.row()).await?;
+                self.store.serve_plugin(&candidate.row(), &[], &[]).await?;
             }
             tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
             for warning in &candidate.plugin.warnings {
@@ -336,8 +336,8 @@ impl Plugins {
         serving: &Manifest,
     ) -> Result<BTreeMap<ToolName, String>, StoreError> {
         let mut retired = BTreeMap::new();
-        for text in self.store.plugin_manifests(name).await? {
-            let Ok(manifest) = monstrum_manifest::parse(MANIFEST, &text) else { continue };
+        for stored in self.store.plugin_manifests(name).await? {
+            let Ok(manifest) = monstrum_manifest::parse(MANIFEST, &stored.text) else { continue };
             let tools = manifest.resource_type.tools.into_iter();
             retired.extend(tools.map(|tool| (tool.name, tool.operation)));
         }

@@ -46,7 +46,7 @@ pub struct NewTrust {
 
 impl From<TrustRow> for Trust {
     fn from(row: TrustRow) -> Self {
-        let TrustRow { id, public_key, name_glob, created_at } = row;
+        let TrustRow { id, public_key, name_glob, type_glob: _, created_at } = row;
         Trust { id, public_key, name_glob, created_at }
     }
 }
@@ -81,7 +81,8 @@ pub async fn create(
     rules::name(&mut faults, "/name_glob", &new.name_glob);
     faults.check()?;
     let NewTrust { public_key, name_glob } = new;
-    let row = TrustRow { id: TrustId::new(), public_key, name_glob, created_at: app.clock.now() };
+    let type_glob = "*".to_owned();
+    let row = TrustRow { id: TrustId::new(), public_key, name_glob, type_glob, created_at: app.clock.now() };
     let made = async { Ok(app.store.insert_trust(&row).await?) };
     Change::new("trust.create", &row.id).to(&Trust::from(row.clone())).made(&app, &caller, made).await?;
     tracing::info!(trust.id = %row.id, public_key = row.public_key, name_glob = row.name_glob, "a key is trusted");

@@ -42,6 +42,21 @@ pub struct PluginVersionSummary {
     pub created_at: UtcMillis,
 }
 
+/// A manifest of a stored version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredManifest {
+    /// The text of `monstrum.yaml`.
+    pub text: String,
+    /// When the version was stored.
+    pub created_at: UtcMillis,
+}
+
+/// Makes a stored version the one that serves.
+pub(crate) const PUT: &str = "insert into plugins (name, version, manifest_digest, component_digest, updated_at) \
+                              values ($1, $2, $3, $4, $5) on conflict (name) do update set version = excluded.version, \
+                              manifest_digest = excluded.manifest_digest, \
+                              component_digest = excluded.component_digest, updated_at = excluded.updated_at";
+
 impl FromRow for PluginRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         Ok(PluginRow {
@@ -69,11 +84,9 @@ impl FromRow for PluginVersionRow {
     }
 }
 
-struct ManifestText(String);
-
-impl FromRow for ManifestText {
+impl FromRow for StoredManifest {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
-        row.text("manifest").map(ManifestText)
+        Ok(StoredManifest { text: row.text("manifest")?, created_at: row.time("created_at")? })
     }
 }
 
@@ -129,22 +142,10 @@ impl Store {
     }
 
     /// The manifests of the stored versions of a plugin, oldest first.
-    pub async fn plugin_manifests(&self, plugin: &PluginName) -> Result<Vec<String>, StoreError> {
-        let sql = "select manifest from plugin_versions \
+    pub async fn plugin_manifests(&self, plugin: &PluginName) -> Result<Vec<StoredManifest>, StoreError> {
+        let sql = "select manifest, created_at from plugin_versions \
                    where plugin = $1 order by created_at, manifest_digest, component_digest";
-        let rows: Vec<ManifestText> = self.db.all(sql, args![plugin]).await?;
-        Ok(rows.into_iter().map(|row| row.0).collect())
-    }
-
-    /// Makes a stored version the one that serves.
-    pub async fn put_plugin(&self, row: &PluginRow) -> Result<(), StoreError> {
-        let sql = "insert into plugins (name, version, manifest_digest, component_digest, updated_at) \
-                   values ($1, $2, $3, $4, $5) on conflict (name) do update set version = excluded.version, \
-                   manifest_digest = excluded.manifest_digest, component_digest = excluded.component_digest, \
-                   updated_at = excluded.updated_at";
-        let args = args![&row.name, &row.version, &row.manifest_digest, &row.component_digest, row.updated_at];
-        self.change(sql, args).await?;
-        Ok(())
+        self.db.all(sql, args![plugin]).await
     }
 
     /// The plugin of this name.

@@ -2,8 +2,8 @@
 
 use crate::db::{Arg, Session, args};
 use crate::{
-    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, ResourceRow, RoleRow, Store, StoreError, WorkspaceRow,
-    bindings, bots, credentials, keys, oauth_providers, resources, roles, workspaces,
+    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, Store, StoreError,
+    WorkspaceRow, bindings, bots, credentials, keys, oauth_providers, owners, resources, roles, workspaces,
 };
 
 /// Everything that decides about calls, as it stood at one moment.
@@ -27,6 +27,8 @@ pub struct PolicyRows {
     pub bots: Vec<BotRow>,
     /// All bindings.
     pub bindings: Vec<BindingRow>,
+    /// Which plugin each resource type and tool's name belongs to.
+    pub owners: Vec<OwnerRow>,
 }
 
 const GENERATION: &str = "select generation as value from settings where id = 1";
@@ -52,6 +54,7 @@ impl Store {
             roles: session.all(roles::ALL, args![]).await?,
             bots: session.all(bots::ALL, args![]).await?,
             bindings: session.all(bindings::ALL, args![]).await?,
+            owners: session.all(owners::ALL, args![]).await?,
         };
         session.commit().await?;
         Ok(rows)

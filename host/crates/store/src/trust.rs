@@ -13,16 +13,18 @@ pub struct TrustRow {
     pub public_key: String,
     /// A glob over the names of plugins.
     pub name_glob: String,
+    /// A glob over the resource types of these plugins.
+    pub type_glob: String,
     pub created_at: UtcMillis,
 }
 
 macro_rules! columns {
     () => {
-        "id, public_key, name_glob, created_at"
+        "id, public_key, name_glob, type_glob, created_at"
     };
 }
 
-const INSERT: &str = concat!("insert into trust (", columns!(), ") values ($1, $2, $3, $4)");
+const INSERT: &str = concat!("insert into trust (", columns!(), ") values ($1, $2, $3, $4, $5)");
 const OF_KEY: &str = concat!("select ", columns!(), " from trust where public_key = $1 order by id");
 const BY_ID: &str = concat!("select ", columns!(), " from trust where id = $1");
 const PAGE: &str = concat!("select ", columns!(), " from trust where id > $1 order by id limit $2");
@@ -33,6 +35,7 @@ impl FromRow for TrustRow {
             id: row.id("id")?,
             public_key: row.text("public_key")?,
             name_glob: row.text("name_glob")?,
+            type_glob: row.text("type_glob")?,
             created_at: row.time("created_at")?,
         })
     }
@@ -41,7 +44,8 @@ impl FromRow for TrustRow {
 impl Store {
     /// Trusts a key for the plugins of a glob. The same twice is a conflict.
     pub async fn insert_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
-        self.db.run(INSERT, args![row.id, &row.public_key, &row.name_glob, row.created_at]).await?;
+        let args = args![row.id, &row.public_key, &row.name_glob, &row.type_glob, row.created_at];
+        self.db.run(INSERT, args).await?;
         Ok(())
     }
 

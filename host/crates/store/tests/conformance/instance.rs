@@ -55,14 +55,14 @@ fn serving(version: &PluginVersionRow) -> PluginRow {
 
 pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
     let (old, new) = (version("1.0.0", "0a"), version("1.1.0", "0b"));
-    assert!(matches!(store.put_plugin(&serving(&old)).await, Err(StoreError::UnknownReference)));
+    assert!(matches!(store.serve_plugin(&serving(&old), &[], &[]).await, Err(StoreError::UnknownReference)));
     assert!(store.insert_plugin_version(&old).await.unwrap());
     assert!(!store.insert_plugin_version(&old).await.unwrap());
     let generation = store.generation().await.unwrap();
-    store.put_plugin(&serving(&old)).await.unwrap();
+    assert_eq!(store.serve_plugin(&serving(&old), &[], &[]).await.unwrap(), []);
     assert!(store.insert_plugin_version(&new).await.unwrap());
     assert_eq!(store.plugin(&old.plugin).await.unwrap(), Some(serving(&old)));
-    store.put_plugin(&serving(&new)).await.unwrap();
+    assert_eq!(store.serve_plugin(&serving(&new), &[], &[]).await.unwrap(), []);
     assert_eq!(store.generation().await.unwrap(), generation + 2);
     assert_eq!(store.plugins().await.unwrap(), [serving(&new)]);
 
@@ -83,6 +83,7 @@ pub(crate) async fn trust_comes_and_goes(store: &Store) {
         id: TrustId::new(),
         public_key: key.to_owned(),
         name_glob: name_glob.to_owned(),
+        type_glob: format!("{name_glob}-type"),
         created_at: NOW,
     };
     let (first, second, other) = (row("ed25519:a", "github"), row("ed25519:a", "acme-*"), row("ed25519:b", "github"));

@@ -9,6 +9,7 @@ mod audit;
 mod instance;
 mod isolation;
 mod oauth;
+mod owners;
 mod policy;
 mod postgres;
 mod rows;
@@ -77,6 +78,13 @@ cases! {
         a_released_or_old_claim_is_free_again,
         awkward_texts_come_back_as_they_were,
         a_text_with_nul_is_refused,
+    }
+    owners {
+        a_plugin_owns_the_names_of_the_version_that_serves,
+        a_name_of_another_plugin_is_refused_and_nothing_is_written,
+        an_approval_moves_exactly_what_it_was_asked_for,
+        of_two_plugins_at_once_one_owns_a_name,
+        a_new_database_has_no_owners_to_fill,
     }
     oauth {
         providers_come_and_go,

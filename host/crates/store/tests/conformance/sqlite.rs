@@ -70,6 +70,22 @@ async fn the_file_and_its_log_are_for_the_owner_alone() {
     assert_eq!(what(store.generation().await), "the database is closed");
 }
 
+/// A database at the schema before owners, whose one plugin serves.
+#[tokio::test]
+async fn owners_are_due_once_in_a_database_from_before_them() {
+    let database = Database::create();
+    let mut older = sqlx::migrate!("../../../migrations/sqlite");
+    older.migrations = older.migrations.iter().filter(|migration| migration.version < 7).cloned().collect();
+    let mut intruder = {
+        let options = SqliteConnectOptions::new().filename(database.path()).create_if_missing(true);
+        SqliteConnection::connect_with(&options).await.unwrap()
+    };
+    older.run(&mut intruder).await.unwrap();
+    run(&mut intruder, crate::owners::OLDER_ROWS).await;
+    intruder.close().await.unwrap();
+    crate::owners::an_older_database_is_filled_once(&database.open().await.unwrap()).await;
+}
+
 #[tokio::test]
 async fn what_was_written_is_there_after_opening_again() {
     let database = Database::create();
