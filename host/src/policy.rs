@@ -1,22 +1,25 @@
-//! What is in force: keys, bots, bindings and plugins, compiled into one immutable snapshot behind one atomic swap.
+//! What is in force: keys, bots, bindings and plugins, in one immutable snapshot behind one atomic swap.
 //!
 //! A call takes the snapshot once and judges by it to the end, so it never sees half of a change. When a snapshot
 //! cannot be renewed after a change, the old one is not trusted any more: no call runs until it is renewed.
+//!
+//! A snapshot is assembled, not compiled: patterns and schemas that a tenant writes are compiled when a decision first
+//! needs them. So a revocation never waits behind another tenant's patterns, and neither does a start. What did not
+//! change is taken over from the snapshot before, with everything compiled in it.
 
+mod assemble;
 mod switch;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use ipnet::IpNet;
-use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{
-    BindingRules, Delegation, DelegationRules, GrantSource, PatternSet, ScopeConstraints, SetSource,
-};
-use monstrum_manifest::{AuthMethod, CheckedConfig, ConfiguredTool, Manifest, MatchMode, check_config};
-use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, PolicyRows, ResourceRow, RoleRow, Store, StoreError};
+use monstrum_egress::Scope;
+use monstrum_guardian::{BindingRules, DelegationRules, PatternList, RoleRules};
+use monstrum_manifest::{ConfiguredTool, MatchMode, configured_tools, is_own_tool};
+use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{BindingId, BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -64,12 +67,20 @@ impl Bot {
     }
 }
 
-/// A resource bound to a bot, with the rules compiled against the plugin that serves its type.
+/// A role, shared by all bindings to it.
+pub struct Role {
+    pub row: RoleRow,
+    /// None where the stored lists are unreadable: its bindings grant nothing.
+    pub rules: Option<RoleRules>,
+}
+
+/// A resource bound to a bot, with the rules for the plugin that serves its type.
 pub struct Binding {
     pub row: BindingRow,
+    pub role: Option<Arc<Role>>,
     pub rules: BindingRules,
     /// The tools of other plugins that the resource's plugin may call.
-    pub allow_calls: PatternSet,
+    pub allow_calls: PatternList,
     /// What a bot that is called through this binding may do; without `delegate` it is not narrowed.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
@@ -79,6 +90,24 @@ impl Binding {
     /// Whether it counts at `now`.
     pub fn is_active(&self, now: UtcMillis) -> bool {
         self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
+    }
+
+    /// Whether making it of these gives the same again.
+    fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
+        self.row == *row && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
+    }
+
+    /// Whether it permits the plugin of its resource to call `tool`.
+    pub fn allows_call(&self, tool: &str) -> bool {
+        self.allow_calls.matches(MatchMode::Pattern, tool)
+    }
+}
+
+fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
     }
 }
 
@@ -92,8 +121,8 @@ pub struct Resource {
     pub config_text: String,
     /// What its calls may reach.
     pub scope: Scope,
-    /// Its own tools, beside those of its type.
-    pub tools: Vec<Arc<Tool>>,
+    /// See [`Resource::tools`].
+    tools: OnceLock<Vec<Arc<Tool>>>,
     pub credential: Option<Arc<HeldCredential>>,
     /// Whether there is a row of it; a switch of a bot grants what has none.
     is_stored: bool,
@@ -104,12 +133,8 @@ impl Resource {
     /// Whether making it of these gives the same again. Its tools' schemas and its credential are costly to open anew
     /// with every change of anything.
     fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
-        let same_credential = match (&self.credential, credential) {
-            (Some(held), Some(now)) => Arc::ptr_eq(held, now),
-            (None, None) => true,
-            _ => false,
-        };
-        same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
+        let is_same_credential = is_same(self.credential.as_ref(), credential);
+        is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
     }
 
     /// The id by which others know it; `None` where there is no row that they could ask for.
@@ -117,9 +142,34 @@ impl Resource {
         self.is_stored.then_some(self.row.id)
     }
 
+    /// Its own tools, beside those of its type. The first question compiles their schemas. If one of them does not
+    /// compile, there are none.
+    pub fn tools(&self) -> &[Arc<Tool>] {
+        self.tools.get_or_init(|| {
+            self.compile_tools().unwrap_or_else(|why| {
+                tracing::error!(resource.id = %self.row.id, why, "a stored tool is not valid; the resource has no tools of its own");
+                Vec::new()
+            })
+        })
+    }
+
     /// One of its own tools.
     pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
-        self.tools.iter().find(|tool| tool.manifest.name == *name)
+        // Other tools are none of its own, so their names compile nothing.
+        is_own_tool(&self.row.name, name).then(|| self.tools().iter().find(|tool| tool.manifest.name == *name))?
+    }
+
+    fn compile_tools(&self) -> Result<Vec<Arc<Tool>>, String> {
+        let resource_type = &self.plugin.manifest.resource_type;
+        let configured = configured_tools(resource_type, &self.row.name, &self.config);
+        let configured = configured.map_err(|faults| format!("{faults:?}"))?;
+        configured
+            .into_iter()
+            .map(|ConfiguredTool { tool, own_name }| {
+                let compiled = Tool::compile(tool, own_name, &resource_type.scope_dimensions);
+                compiled.map(Arc::new).map_err(|(field, why)| format!("{field}: {why}"))
+            })
+            .collect()
     }
 
     /// The credential as egress takes it, opened on first use.
@@ -149,6 +199,7 @@ pub struct Snapshot {
     default_workspace: Option<WorkspaceId>,
     bots: HashMap<BotId, Arc<Bot>>,
     bots_by_name: HashMap<(WorkspaceId, String), BotId>,
+    roles: HashMap<RoleId, Arc<Role>>,
     resources: HashMap<ResourceId, Arc<Resource>>,
     /// Who issues the tokens of a type in a workspace.
     issuers: HashMap<(WorkspaceId, ResourceTypeId), Issuer>,
@@ -256,8 +307,11 @@ pub struct Policy {
     stale: AtomicBool,
     /// Told of each new snapshot.
     renewals: tokio::sync::watch::Sender<()>,
-    /// One renewal at a time, so that an older read never replaces a newer one.
-    renewing: tokio::sync::Mutex<()>,
+    /// How many renewals have been asked for.
+    asked: AtomicU64,
+    /// One renewal at a time, so that an older read never replaces a newer one. Of those that were asked for, this many
+    /// are done.
+    renewing: tokio::sync::Mutex<u64>,
 }
 
 impl Policy {
@@ -270,6 +324,7 @@ impl Policy {
             plugins,
             stale: AtomicBool::new(true),
             renewals: tokio::sync::watch::Sender::new(()),
+            asked: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
         };
         policy.renew().await?;
@@ -291,17 +346,41 @@ impl Policy {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Compiles what the database and the plugins say now and puts it in force. Call it after every change. Calls go on
-    /// by the old snapshot until the new one is there; if it cannot be made, they stop.
+    /// Puts in force what the database and the plugins say now. Call it after every change. Calls go on by the old
+    /// snapshot until the new one is there; if it cannot be made, they stop.
     pub async fn renew(&self) -> Result<(), StoreError> {
-        let _one_at_a_time = self.renewing.lock().await;
-        let renewed = self.store.snapshot().await.map(|rows| {
-            let compiled = compile(rows, &self.plugins, &self.refresher, &self.load());
-            self.snapshot.store(Arc::new(compiled));
-            self.renewals.send_replace(());
-        });
-        self.stale.store(renewed.is_err(), Ordering::Release);
-        renewed
+        let turn = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let mut done = self.renewing.lock().await;
+        if *done >= turn {
+            // A renewal that began after this change has put it in force.
+            return Ok(());
+        }
+        let asked = self.asked.load(Ordering::Acquire);
+        match self.assemble().await {
+            Ok(snapshot) => {
+                self.snapshot.store(Arc::new(snapshot));
+                self.renewals.send_replace(());
+                self.stale.store(false, Ordering::Release);
+                *done = asked;
+                Ok(())
+            }
+            Err(error) => {
+                self.stale.store(true, Ordering::Release);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reads everything and assembles it on a thread that may compute for as long as it takes.
+    async fn assemble(&self) -> Result<Snapshot, StoreError> {
+        let rows = self.store.snapshot().await?;
+        let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
+        let assembled =
+            tokio::task::spawn_blocking(move || assemble::snapshot(rows, &serving, &refresher, &before)).await;
+        assembled.map_err(|error| StoreError::Unavailable {
+            what: "the policy could not be assembled".to_owned(),
+            source: Box::new(error),
+        })
     }
 
     /// Renews the snapshot if a change was not taken over: its handler was dropped half-way, or another process made it.
@@ -315,168 +394,8 @@ impl Policy {
     }
 }
 
-fn compile(rows: PolicyRows, plugins: &Plugins, refresher: &Arc<Refresher>, before: &Snapshot) -> Snapshot {
-    let mut snapshot = Snapshot { generation: rows.generation, ..Snapshot::default() };
-    for workspace in rows.workspaces {
-        if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
-            snapshot.default_workspace = Some(workspace.id);
-        }
-        snapshot.workspaces.insert(workspace.id.to_string(), workspace.id);
-        snapshot.workspaces.insert(workspace.name, workspace.id);
-    }
-    let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
-    snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
-    snapshot.key_hashes = snapshot.keys.iter().map(|(hash, key)| (key.id, *hash)).collect();
-    let mut sandbox = None;
-    for plugin in plugins.serving() {
-        if plugin.name.as_str() == built_in::SANDBOX {
-            // No type of which there could be resources: its one grant is the switch of a bot.
-            sandbox = Some(Arc::clone(&plugin));
-        } else {
-            snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(&plugin));
-        }
-        for tool in &plugin.tools {
-            snapshot.tools.insert(tool.manifest.name.clone(), (Arc::clone(&plugin), Arc::clone(tool)));
-        }
-    }
-    snapshot.issuers = rows
-        .oauth_providers
-        .iter()
-        .map(|row| ((row.workspace_id, row.resource_type.clone()), Issuer::of(row)))
-        .collect();
-    let mut credentials: HashMap<ResourceId, _> =
-        rows.credentials.into_iter().map(|credential| (credential.resource_id, credential)).collect();
-    for row in rows.resources {
-        let Some(plugin) = snapshot.types.get(&row.resource_type).cloned() else { continue };
-        let known = before.resources.get(&row.id);
-        let held = known.and_then(|resource| resource.credential.clone());
-        let credential = credentials.remove(&row.id).map(|credential| match held {
-            Some(held) if held.is_of(&credential) => held,
-            _ => Arc::new(HeldCredential::new(credential, Arc::clone(refresher))),
-        });
-        if let Some(known) = known.filter(|known| known.is_made_of(&row, &plugin, credential.as_ref())) {
-            snapshot.resources.insert(row.id, Arc::clone(known));
-            continue;
-        }
-        if let Some(resource) = compile_resource(row, plugin, credential) {
-            snapshot.resources.insert(resource.row.id, Arc::new(resource));
-        }
-    }
-    let roles: HashMap<RoleId, RoleRow> = rows.roles.into_iter().map(|role| (role.id, role)).collect();
-    let mut bindings: HashMap<BotId, (Vec<Arc<Binding>>, Vec<BindingRow>)> = HashMap::new();
-    for row in rows.bindings {
-        let (active, dormant) = bindings.entry(row.bot_id).or_default();
-        // A binding of a resource whose plugin does not serve grants nothing.
-        let resource = snapshot.resources.get(&row.resource_id);
-        match resource.and_then(|resource| compile_binding(row.clone(), &roles, resource)) {
-            Some(binding) => active.push(Arc::new(binding)),
-            None => dormant.push(row),
-        }
-    }
-    for row in rows.bots {
-        let (mut bindings, dormant) = bindings.remove(&row.id).unwrap_or_default();
-        bindings.extend(sandbox.as_ref().and_then(|sandbox| switch::binding(&row, sandbox)).map(Arc::new));
-        snapshot.bots_by_name.insert((row.workspace_id, row.name.clone()), row.id);
-        snapshot.bots.insert(row.id, Arc::new(Bot { row, bindings, dormant }));
-    }
-    snapshot
-}
-
-/// `None` for a hash that is none: nobody holds that key.
-fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
-    let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
-    let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
-    Some((key_hash(row)?, key))
-}
-
 fn key_hash(row: &KeyRow) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
     hex::decode_to_slice(&row.hash, &mut hash).ok()?;
     Some(hash)
-}
-
-/// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.
-fn compile_resource(
-    row: ResourceRow,
-    plugin: Arc<Plugin>,
-    credential: Option<Arc<HeldCredential>>,
-) -> Option<Resource> {
-    let resource_type = &plugin.manifest.resource_type;
-    let config = row.config.as_object().cloned().unwrap_or_default();
-    let CheckedConfig { values: config, tools } = match check_config(resource_type, &row.name, config) {
-        Ok(checked) => checked,
-        Err(faults) => {
-            tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not fit its type; nothing may use it");
-            return None;
-        }
-    };
-    let network = match serde_json::from_value::<NetworkRules>(row.network.clone()) {
-        Ok(rules) => Network { allow_addresses: rules.allow_addresses, allow_http: rules.allow_http },
-        Err(error) => {
-            tracing::error!(resource.id = %row.id, %error, "the stored network rules are unreadable; nothing may use it");
-            return None;
-        }
-    };
-    let mut compiled = Vec::with_capacity(tools.len());
-    for ConfiguredTool { tool, own_name } in tools {
-        match Tool::compile(tool, own_name, &resource_type.scope_dimensions) {
-            Ok(tool) => compiled.push(Arc::new(tool)),
-            Err((field, why)) => {
-                tracing::error!(resource.id = %row.id, field, why, "a stored tool does not compile; nothing may use it");
-                return None;
-            }
-        }
-    }
-    let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
-    let scope = scope(&plugin.manifest, &config, network);
-    let (tools, door) = (compiled, OnceLock::new());
-    Some(Resource { row, plugin, config, config_text, scope, tools, credential, is_stored: true, door })
-}
-
-fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {
-    let api_base = config.get("api_base").and_then(Value::as_str);
-    let (executor, methods) = (&manifest.executor, &manifest.resource_type.auth_methods);
-    Scope {
-        api_base: api_base.and_then(|text| text.parse().ok()),
-        egress: executor.egress.clone(),
-        inject: methods.iter().flat_map(AuthMethod::inject_rules).collect(),
-        audience: methods.iter().flat_map(|method| method.audience(config, executor)).collect(),
-        follow_redirects: executor.follow_redirects,
-        network,
-    }
-}
-
-fn compile_binding(row: BindingRow, roles: &HashMap<RoleId, RoleRow>, resource: &Arc<Resource>) -> Option<Binding> {
-    let unreadable = |what: &str, error: &dyn std::fmt::Display| {
-        tracing::error!(binding.id = %row.id, %error, "the stored {what} are unreadable; the binding grants nothing");
-    };
-    let mut grants = Vec::new();
-    let mut sets = Vec::new();
-    if let Some(role) = row.role_id {
-        let role = roles.get(&role)?;
-        let grant = serde_json::from_value(serde_json::json!({
-            "allowed_operations": role.allowed_operations,
-            "allowed_tools": role.allowed_tools,
-        }));
-        grants.push((GrantSource::Role, grant.map_err(|error| unreadable("role's lists", &error)).ok()?));
-        sets.push((SetSource::Role, constraints(&role.scope_constraints, |error| unreadable("role's scopes", error))?));
-    }
-    if let Some(permissions) = &row.permissions {
-        let grant = serde_json::from_value(permissions.clone());
-        grants.push((GrantSource::Permissions, grant.map_err(|error| unreadable("permissions", &error)).ok()?));
-    }
-    sets.push((SetSource::Binding, constraints(&row.scope_constraints, |error| unreadable("scopes", error))?));
-    let dimensions = &resource.plugin.manifest.resource_type.scope_dimensions;
-    let rules = BindingRules::new(&grants, &sets, dimensions);
-    let allow_calls = serde_json::from_value::<Vec<String>>(row.allow_calls.clone());
-    let allow_calls = allow_calls.map_err(|error| unreadable("allowed calls", &error)).ok()?;
-    let allow_calls = PatternSet::new(MatchMode::Pattern, allow_calls);
-    let link = row.delegate.clone().map_or(Ok(Delegation::default()), serde_json::from_value);
-    let link = link.map_err(|error| unreadable("delegation", &error)).ok()?;
-    let link = Arc::new(DelegationRules::new(&link));
-    Some(Binding { row, rules, allow_calls, link, resource: Arc::clone(resource) })
-}
-
-fn constraints(value: &Value, unreadable: impl Fn(&serde_json::Error)) -> Option<ScopeConstraints> {
-    serde_json::from_value(value.clone()).map_err(|error| unreadable(&error)).ok()
 }

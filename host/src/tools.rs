@@ -57,6 +57,12 @@ impl ResolvedCall {
         ResolvedCall { binding, delegation, ..self.clone() }
     }
 
+    /// Whether these very links of the delegation, and no others, were part of the decision.
+    pub fn is_under(&self, delegation: &[Arc<DelegationRules>]) -> bool {
+        self.delegation.len() == delegation.len()
+            && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
+    }
+
     /// What the Guardian says to `question`.
     pub fn decide(&self, question: Question<'_>) -> Decision {
         decide(&self.subject(), question)
@@ -122,7 +128,7 @@ pub fn list(session: &Session) -> Vec<ResolvedCall> {
         .bindings()
         .flat_map(|binding| {
             let plugin = &binding.resource.plugin;
-            let tools = plugin.tools.iter().chain(&binding.resource.tools).filter(|tool| !tool.is_hidden);
+            let tools = plugin.tools.iter().chain(binding.resource.tools()).filter(|tool| !tool.is_hidden);
             tools.map(|tool| ResolvedCall {
                 binding: Arc::clone(binding),
                 plugin: Arc::clone(plugin),

@@ -200,7 +200,7 @@ impl Lineage {
                 }
                 // By the policy of this moment, not of the one when the calling call began.
                 let caller = session.bindings().find(|present| present.row.id == *binding);
-                if !caller.is_some_and(|caller| caller.allow_calls.matches(&call.tool)) {
+                if !caller.is_some_and(|caller| caller.allows_call(&call.tool)) {
                     let reason = "the binding of the calling plugin does not name the tool";
                     return Err(hidden(call, "binding.allow_calls", reason));
                 }

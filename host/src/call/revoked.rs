@@ -74,6 +74,10 @@ fn judge(
         }
         return Err(taken_back(call, "binding", "the binding is gone, disabled or expired"));
     };
+    if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_under(&session.delegation) {
+        // Nothing of what judged the call has changed.
+        return Ok(());
+    }
     let resolved = resolved.by(binding, &session);
     let params = resolved.checked_params(call)?;
     match resolved.decide(Question::Call(&params)) {

@@ -26,7 +26,7 @@ pub const LIST_TOOLS: &str = "bot_list_tools";
 pub const CALL_TOOL: &str = "bot_call_tool";
 
 /// All of them.
-pub(super) fn all() -> Vec<Arc<Plugin>> {
+pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
         let tool = Arc::get_mut(tool).expect("nobody else has it yet");

@@ -1,11 +1,11 @@
 //! What the switch `use_agent_sandbox` grants: a binding to a sandbox that is in no table. From here on it is a binding
 //! like any other, so that lists, checks, delegation, revocation and the audit know nothing special about it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use monstrum_egress::{Network, Scope};
-use monstrum_guardian::{BindingRules, Delegation, DelegationRules, Grant, GrantSource, PatternSet};
-use monstrum_manifest::MatchMode;
+use monstrum_guardian::{BindingRules, Delegation, DelegationRules, Grant, GrantSource, PatternList};
 use monstrum_store::{BindingRow, BotRow, ResourceRow};
 use monstrum_types::{BindingId, ResourceId};
 use serde_json::{Map, json};
@@ -14,42 +14,55 @@ use sha2::{Digest as _, Sha256};
 use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
 
-/// The binding of a bot whose switch is on; `plugin` is the built-in one.
-pub(super) fn binding(bot: &BotRow, plugin: &Arc<Plugin>) -> Option<Binding> {
+/// The binding of a bot whose switch is on; `plugin` is the built-in one. One of those `known` if it is the same again.
+pub(super) fn binding(
+    bot: &BotRow,
+    plugin: &Arc<Plugin>,
+    known: &HashMap<BindingId, &Arc<Binding>>,
+) -> Option<Arc<Binding>> {
     if !bot.use_agent_sandbox {
         return None;
     }
-    let resource = Arc::new(resource(bot, plugin));
+    let row = row(bot);
+    let is_same = |known: &&Arc<Binding>| known.row == row && Arc::ptr_eq(&known.resource.plugin, plugin);
+    if let Some(known) = known.get(&row.id).copied().filter(is_same) {
+        return Some(Arc::clone(known));
+    }
     let everything = Grant { allowed_tools: Some(vec!["*".to_owned()]), ..Grant::default() };
-    Some(Binding {
+    Some(Arc::new(Binding {
         rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
-        allow_calls: PatternSet::new(MatchMode::Pattern, Vec::<String>::new()),
+        allow_calls: PatternList::new(Vec::<String>::new()),
         link: Arc::new(DelegationRules::new(&Delegation::default())),
-        row: BindingRow {
-            id: binding_id(bot),
-            workspace_id: bot.workspace_id,
-            bot_id: bot.id,
-            resource_id: resource.row.id,
-            role_id: None,
-            permissions: Some(json!({"allowed_tools": ["*"]})),
-            scope_constraints: json!({}),
-            delegate: None,
-            allow_calls: json!([]),
-            allow_subscribe: false,
-            limits: None,
-            calls_per_minute: None,
-            enabled: true,
-            expires_at: None,
-            created_at: bot.created_at,
-            updated_at: bot.updated_at,
-        },
-        resource,
-    })
+        resource: Arc::new(resource(bot, row.resource_id, plugin)),
+        role: None,
+        row,
+    }))
 }
 
-fn resource(bot: &BotRow, plugin: &Arc<Plugin>) -> Resource {
+fn row(bot: &BotRow) -> BindingRow {
+    BindingRow {
+        id: binding_id(bot),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        resource_id: derived(bot, "resource").parse::<ResourceId>().expect("a UUID is an id"),
+        role_id: None,
+        permissions: Some(json!({"allowed_tools": ["*"]})),
+        scope_constraints: json!({}),
+        delegate: None,
+        allow_calls: json!([]),
+        allow_subscribe: false,
+        limits: None,
+        calls_per_minute: None,
+        enabled: true,
+        expires_at: None,
+        created_at: bot.created_at,
+        updated_at: bot.updated_at,
+    }
+}
+
+fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
     let row = ResourceRow {
-        id: derived(bot, "resource").parse::<ResourceId>().expect("a UUID is an id"),
+        id,
         workspace_id: bot.workspace_id,
         resource_type: plugin.manifest.resource_type.id.clone(),
         name: built_in::SANDBOX.to_owned(),
@@ -72,7 +85,7 @@ fn resource(bot: &BotRow, plugin: &Arc<Plugin>) -> Resource {
         config: Map::new(),
         config_text: "{}".to_owned(),
         scope,
-        tools: Vec::new(),
+        tools: OnceLock::from(Vec::new()),
         credential: None,
         is_stored: false,
         door: OnceLock::new(),

@@ -7,6 +7,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use monstrum_manifest::MatchMode;
 use serde_json::{Map, Value};
 
 use crate::denial::{Denial, Holder, Refusal};
@@ -73,13 +74,19 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, refusals: &mut Ref
         let constraints: Vec<(Holder, &Constraint)> = sets(subject)
             .filter_map(|(holder, set)| Some((holder, set.constraint(&dimension.key)?)))
             // An empty list has been refused already, and once is enough.
-            .filter(|(_, constraint)| !constraint.is_empty)
+            .filter(|(_, constraint)| !constraint.patterns.is_empty())
             .collect();
         let Some((first, _)) = constraints.first() else { continue };
         if !dimension.is_declared {
             refusals.add(Refusal::Undeclared { holder: *first, dimension })?;
         } else if let Question::Call(params) = question {
-            values(dimension, &constraints, params, refusals)?;
+            // Rules of a binding to another version of the type permit no value.
+            let is_of_type = subject.binding.matches_in(&dimension.key, dimension.mode);
+            let permits = |holder: Holder, constraint: &Constraint, value: &str| {
+                (is_of_type || matches!(holder, Holder::Delegation(_)))
+                    && constraint.patterns.matches(dimension.mode, value)
+            };
+            values(dimension, &constraints, params, permits, refusals)?;
         }
     }
     ControlFlow::Continue(())
@@ -100,7 +107,7 @@ fn roles<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<
         }
     }
     for (index, link) in subject.delegation.iter().enumerate() {
-        if link.tools.as_ref().is_some_and(|tools| !tools.matches(tool.as_str())) {
+        if link.tools.as_ref().is_some_and(|tools| !tools.matches(MatchMode::Pattern, tool.as_str())) {
             refusals.add(Refusal::Tool(Holder::Delegation(index)))?;
         }
     }
@@ -119,7 +126,7 @@ fn sets_alone<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> Control
         }
     }
     for (holder, set) in sets(subject) {
-        for constraint in set.constraints.iter().filter(|constraint| constraint.is_empty) {
+        for constraint in set.constraints.iter().filter(|constraint| constraint.patterns.is_empty()) {
             if let Some(dimension) = subject.tool.dimension(&constraint.key) {
                 refusals.add(Refusal::EmptyList { holder, dimension })?;
             }
@@ -133,6 +140,7 @@ fn values<'a>(
     dimension: &'a Dimension,
     constraints: &[(Holder, &Constraint)],
     params: &'a Map<String, Value>,
+    permits: impl Fn(Holder, &Constraint, &str) -> bool,
     refusals: &mut Refusals<'a>,
 ) -> ControlFlow<()> {
     let mut is_missing = true;
@@ -143,7 +151,7 @@ fn values<'a>(
                 Found::Unfit(value) => refusals.add(Refusal::Unfit { dimension, value })?,
                 Found::Text(value) => {
                     for (holder, constraint) in constraints {
-                        if !constraint.permits(dimension.mode, &value) {
+                        if !permits(*holder, constraint, &value) {
                             refusals.add(Refusal::Unmatched { holder: *holder, dimension, value: value.clone() })?;
                         }
                     }
@@ -159,6 +167,6 @@ fn values<'a>(
 }
 
 fn sets<'a>(subject: &Subject<'a>) -> impl Iterator<Item = (Holder, &'a ConstraintSet)> {
-    let own = subject.binding.sets.iter().map(|(source, set)| (Holder::from(*source), set));
+    let own = subject.binding.sets.iter().map(|(source, set)| (Holder::from(*source), &**set));
     own.chain(subject.delegation.iter().enumerate().map(|(index, link)| (Holder::Delegation(index), &link.set)))
 }

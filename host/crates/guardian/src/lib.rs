@@ -15,9 +15,10 @@ mod values;
 
 pub use decide::{Decision, Question, Subject, decide};
 pub use denial::{Denial, Violation};
-pub use matching::{Glob, PathPattern, PatternSet, escape_glob, match_any, match_any_path, match_glob, match_path};
+pub use matching::{
+    Glob, PathPattern, PatternList, PatternSet, escape_glob, match_any, match_any_path, match_glob, match_path,
+};
 pub use permit::{CallFacts, Permit, authorize, authorize_check, authorize_function};
 pub use policy::{
-    BindingRules, CompiledGrant, Delegation, DelegationRules, Grant, GrantSource, ScopeConstraints, SetSource,
-    ToolRules,
+    BindingRules, Delegation, DelegationRules, Grant, GrantSource, RoleRules, ScopeConstraints, SetSource, ToolRules,
 };

@@ -14,7 +14,7 @@ use regex::RegexBuilder;
 
 pub use glob::{Glob, escape_glob};
 pub use path::PathPattern;
-pub use set::PatternSet;
+pub use set::{PatternList, PatternSet};
 
 /// Memory that one regular expression may take when compiled: some thousand states, far more than a rule needs.
 const REGEX_BYTES_MAX: usize = 1 << 20;

@@ -163,7 +163,7 @@ impl std::fmt::Debug for Permit {
 }
 
 fn scope_json(subject: &Subject<'_>) -> String {
-    let own = subject.binding.sets.iter().map(|(_, set)| set);
+    let own = subject.binding.sets.iter().map(|(_, set)| &**set);
     let all = own.chain(subject.delegation.iter().map(|link| &link.set));
     let texts: Vec<&str> = all.filter(|set| !set.constraints.is_empty()).map(|set| set.json.as_str()).collect();
     format!("[{}]", texts.join(","))

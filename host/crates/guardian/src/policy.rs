@@ -1,12 +1,13 @@
-//! Rules in the form in which they are decided: compiled once, immutable, cheap to share.
+//! Rules in the form in which they are decided: immutable, shared, and compiled when a decision first needs them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_types::ToolName;
 use serde::{Deserialize, Serialize};
 
-use crate::matching::{PatternSet, match_glob};
+use crate::matching::{PatternList, match_glob};
 
 /// Scope key -> patterns, as a role, a binding or a delegation states them.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
@@ -53,11 +54,11 @@ pub enum SetSource {
     Binding,
 }
 
-/// A compiled [`Grant`].
-#[derive(Clone, Debug)]
-pub struct CompiledGrant {
-    operations: Option<PatternSet>,
-    tools: Option<PatternSet>,
+/// The lists of a [`Grant`].
+#[derive(Debug)]
+pub(crate) struct GrantRules {
+    operations: Option<PatternList>,
+    tools: Option<PatternList>,
 }
 
 /// What the manifest says of one tool.
@@ -83,37 +84,43 @@ pub(crate) struct Dimension {
     pub(crate) is_declared: bool,
 }
 
+/// What a role grants and how it constrains. Every binding to the role shares it.
+#[derive(Clone, Debug)]
+pub struct RoleRules {
+    grant: Arc<GrantRules>,
+    set: Arc<ConstraintSet>,
+}
+
 /// What a binding grants and how it is constrained.
 #[derive(Clone, Debug)]
 pub struct BindingRules {
-    pub(crate) grants: Vec<(GrantSource, CompiledGrant)>,
-    pub(crate) sets: Vec<(SetSource, ConstraintSet)>,
+    pub(crate) grants: Vec<(GrantSource, Arc<GrantRules>)>,
+    pub(crate) sets: Vec<(SetSource, Arc<ConstraintSet>)>,
+    /// The keys of the dimensions of the resource's type, and how each is matched.
+    modes: Box<[(String, MatchMode)]>,
 }
 
-/// A compiled [`Delegation`].
-#[derive(Clone, Debug)]
+/// A [`Delegation`] in the form in which it is decided.
+#[derive(Debug)]
 pub struct DelegationRules {
-    pub(crate) tools: Option<PatternSet>,
+    pub(crate) tools: Option<PatternList>,
     pub(crate) set: ConstraintSet,
 }
 
-/// A compiled set of constraints. A value must match in every set that has its key.
-#[derive(Clone, Debug)]
+/// A set of constraints. A value must match in every set that has its key.
+#[derive(Debug)]
 pub(crate) struct ConstraintSet {
     pub(crate) constraints: Vec<Constraint>,
     /// The set as JSON, for the plugin.
     pub(crate) json: String,
 }
 
-/// The patterns of one key, compiled for each match mode that may be asked for.
-#[derive(Clone, Debug)]
+/// The patterns of one key.
+#[derive(Debug)]
 pub(crate) struct Constraint {
     pub(crate) key: String,
-    pub(crate) is_empty: bool,
-    by_mode: Vec<(MatchMode, PatternSet)>,
+    pub(crate) patterns: PatternList,
 }
-
-const EVERY_MODE: [MatchMode; 3] = [MatchMode::Pattern, MatchMode::Path, MatchMode::Exact];
 
 impl ToolRules {
     /// Compiles the dimensions of the manifest for one tool. `declares` tells whether the tool's input_schema declares
@@ -169,81 +176,100 @@ impl ToolRules {
     }
 }
 
-impl CompiledGrant {
-    /// Compiles the lists.
-    #[must_use]
-    pub fn new(grant: &Grant) -> Self {
-        let compile = |list: &Option<Vec<String>>| list.as_ref().map(|list| PatternSet::new(MatchMode::Pattern, list));
-        CompiledGrant { operations: compile(&grant.allowed_operations), tools: compile(&grant.allowed_tools) }
+impl GrantRules {
+    fn new(grant: &Grant) -> Self {
+        let list = |texts: &Option<Vec<String>>| texts.as_ref().map(PatternList::new);
+        GrantRules { operations: list(&grant.allowed_operations), tools: list(&grant.allowed_tools) }
     }
 
     pub(crate) fn allows_operation(&self, operation: &str) -> bool {
-        self.operations.as_ref().is_none_or(|operations| operations.matches(operation))
+        self.operations.as_ref().is_none_or(|operations| operations.matches(MatchMode::Pattern, operation))
     }
 
     pub(crate) fn allows_tool(&self, tool: &ToolName) -> bool {
-        self.tools.as_ref().is_none_or(|tools| tools.matches(tool.as_str()))
+        self.tools.as_ref().is_none_or(|tools| tools.matches(MatchMode::Pattern, tool.as_str()))
     }
 
     pub(crate) fn has_a_list(&self) -> bool {
         self.operations.is_some() || self.tools.is_some()
     }
+
+    fn lists(&self) -> impl Iterator<Item = &PatternList> {
+        self.operations.iter().chain(&self.tools)
+    }
+}
+
+impl RoleRules {
+    /// Takes over what a role says.
+    #[must_use]
+    pub fn new(grant: &Grant, scopes: &ScopeConstraints) -> RoleRules {
+        RoleRules { grant: Arc::new(GrantRules::new(grant)), set: Arc::new(ConstraintSet::new(scopes)) }
+    }
+
+    /// How many roles and bindings share these lists.
+    #[must_use]
+    pub fn references(&self) -> usize {
+        Arc::strong_count(&self.set)
+    }
+
+    /// Whether a decision has needed any of its patterns, so that they take memory.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        let scopes = self.set.constraints.iter().map(|constraint| &constraint.patterns);
+        self.grant.lists().chain(scopes).any(PatternList::is_compiled)
+    }
 }
 
 impl BindingRules {
-    /// Compiles a binding. Every grant must permit a call and every set must be satisfied; where no grant has
-    /// a list, nothing is permitted. `dimensions` are those of the resource's type.
+    /// Takes over what a binding says. Every grant must permit a call and every set must be satisfied; where no grant
+    /// has a list, nothing is permitted. `dimensions` are those of the resource's type.
     #[must_use]
     pub fn new(
         grants: &[(GrantSource, Grant)],
         sets: &[(SetSource, ScopeConstraints)],
         dimensions: &[ScopeDimension],
     ) -> BindingRules {
-        let modes = |key: &str| -> Vec<MatchMode> {
-            EVERY_MODE
-                .into_iter()
-                .filter(|mode| dimensions.iter().any(|dimension| dimension.key == key && dimension.match_mode == *mode))
-                .collect()
-        };
+        let modes = dimensions.iter().map(|dimension| (dimension.key.clone(), dimension.match_mode));
         BindingRules {
-            grants: grants.iter().map(|(source, grant)| (*source, CompiledGrant::new(grant))).collect(),
-            sets: sets.iter().map(|(source, set)| (*source, ConstraintSet::new(set, modes))).collect(),
+            grants: grants.iter().map(|(source, grant)| (*source, Arc::new(GrantRules::new(grant)))).collect(),
+            sets: sets.iter().map(|(source, set)| (*source, Arc::new(ConstraintSet::new(set)))).collect(),
+            modes: modes.collect(),
         }
+    }
+
+    /// The same with what a role says besides, which comes first and is shared, not copied.
+    #[must_use]
+    pub fn under(mut self, role: &RoleRules) -> BindingRules {
+        self.grants.insert(0, (GrantSource::Role, Arc::clone(&role.grant)));
+        self.sets.insert(0, (SetSource::Role, Arc::clone(&role.set)));
+        self
+    }
+
+    /// Whether the type of the resource matches the dimension of this key in this mode.
+    pub(crate) fn matches_in(&self, key: &str, mode: MatchMode) -> bool {
+        self.modes.iter().any(|(known, of_type)| known == key && *of_type == mode)
     }
 }
 
 impl DelegationRules {
-    /// Compiles a link. It may be asked about tools of any type, so every match mode is made ready.
+    /// Takes over a link. It may be asked about tools of any type.
     #[must_use]
     pub fn new(link: &Delegation) -> DelegationRules {
         DelegationRules {
-            tools: link.allowed_tools.as_ref().map(|tools| PatternSet::new(MatchMode::Pattern, tools)),
-            set: ConstraintSet::new(&link.scope_constraints, |_| EVERY_MODE.to_vec()),
+            tools: link.allowed_tools.as_ref().map(PatternList::new),
+            set: ConstraintSet::new(&link.scope_constraints),
         }
     }
 }
 
 impl ConstraintSet {
-    fn new(set: &ScopeConstraints, modes: impl Fn(&str) -> Vec<MatchMode>) -> Self {
-        let constraints = set
-            .iter()
-            .map(|(key, patterns)| Constraint {
-                key: key.clone(),
-                is_empty: patterns.is_empty(),
-                by_mode: modes(key).into_iter().map(|mode| (mode, PatternSet::new(mode, patterns))).collect(),
-            })
-            .collect();
-        ConstraintSet { constraints, json: serde_json::json!(set).to_string() }
+    fn new(set: &ScopeConstraints) -> Self {
+        let constraints =
+            set.iter().map(|(key, texts)| Constraint { key: key.clone(), patterns: PatternList::new(texts) });
+        ConstraintSet { constraints: constraints.collect(), json: serde_json::json!(set).to_string() }
     }
 
     pub(crate) fn constraint(&self, key: &str) -> Option<&Constraint> {
         self.constraints.iter().find(|constraint| constraint.key == key)
-    }
-}
-
-impl Constraint {
-    /// Whether a pattern matches. A mode that was not compiled belongs to another manifest: nothing matches.
-    pub(crate) fn permits(&self, mode: MatchMode, value: &str) -> bool {
-        self.by_mode.iter().any(|(compiled, patterns)| *compiled == mode && patterns.matches(value))
     }
 }

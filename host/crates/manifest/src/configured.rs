@@ -44,12 +44,8 @@ pub fn check_config(
     name: &str,
     mut config: Map<String, Value>,
 ) -> Result<CheckedConfig, Vec<Fault>> {
-    if resource_type.tool_discovery != ToolDiscovery::Configured {
-        return check_fields(&resource_type.config_schema, config)
-            .map(|values| CheckedConfig { values, tools: Vec::new() });
-    }
-    let written = config.remove(TOOLS).filter(|tools| !tools.is_null());
-    let tools = written.as_ref().map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools));
+    let written = take_tools(resource_type, &mut config);
+    let tools = tools(resource_type, name, written.as_ref());
     match (check_fields(&resource_type.config_schema, config), tools) {
         (Ok(mut values), Ok(tools)) => {
             values.extend(written.map(|written| (TOOLS.to_owned(), written)));
@@ -57,6 +53,53 @@ pub fn check_config(
         }
         (values, tools) => Err(values.err().into_iter().chain(tools.err()).flatten().collect()),
     }
+}
+
+/// The values of a configuration, with the defaults of the type filled in. The tools are carried along unchecked, because
+/// checking compiles their schemas; [`configured_tools`] does it.
+///
+/// # Errors
+/// Every fault of the fields, with a pointer into the configuration.
+pub fn config_values(
+    resource_type: &ResourceType,
+    mut config: Map<String, Value>,
+) -> Result<Map<String, Value>, Vec<Fault>> {
+    let written = take_tools(resource_type, &mut config);
+    let mut values = check_fields(&resource_type.config_schema, config)?;
+    values.extend(written.map(|written| (TOOLS.to_owned(), written)));
+    Ok(values)
+}
+
+/// The tools of the resource `name`, from the values of its configuration.
+///
+/// # Errors
+/// Every fault of the tools, with a pointer into the configuration.
+pub fn configured_tools(
+    resource_type: &ResourceType,
+    name: &str,
+    values: &Map<String, Value>,
+) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+    if resource_type.tool_discovery != ToolDiscovery::Configured {
+        return Ok(Vec::new());
+    }
+    tools(resource_type, name, values.get(TOOLS))
+}
+
+/// Whether the resource `resource` would call one of its own tools `tool`.
+#[must_use]
+pub fn is_own_tool(resource: &str, tool: &ToolName) -> bool {
+    tool.as_str().strip_prefix(resource).is_some_and(|rest| rest.starts_with(SEPARATOR))
+}
+
+fn take_tools(resource_type: &ResourceType, config: &mut Map<String, Value>) -> Option<Value> {
+    if resource_type.tool_discovery != ToolDiscovery::Configured {
+        return None;
+    }
+    config.remove(TOOLS).filter(|tools| !tools.is_null())
+}
+
+fn tools(resource_type: &ResourceType, name: &str, written: Option<&Value>) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+    written.map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools))
 }
 
 fn check_tools(resource_type: &ResourceType, name: &str, written: &Value) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {

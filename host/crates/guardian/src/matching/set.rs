@@ -1,6 +1,7 @@
 //! A list of patterns of one match mode, compiled so that literals cost one look-up however many there are.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 
 use monstrum_manifest::MatchMode;
 
@@ -49,6 +50,52 @@ impl PatternSet {
             }
             Members::Path(paths) => paths.matches(value),
             Members::Exact(texts) => texts.contains(value),
+        }
+    }
+}
+
+/// A list of patterns that is compiled for a match mode when a decision first needs that mode, and kept from then on.
+///
+/// Compiling takes memory and time in proportion to the patterns, which a tenant writes. A list that no decision needs
+/// costs its text alone.
+#[derive(Clone, Debug)]
+pub struct PatternList {
+    texts: Box<[String]>,
+    /// For the modes pattern, path and exact.
+    compiled: [OnceLock<PatternSet>; 3],
+}
+
+impl PatternList {
+    /// Keeps the patterns, each of which may be any text. Nothing is compiled yet.
+    #[must_use]
+    pub fn new(texts: impl IntoIterator<Item: Into<String>>) -> Self {
+        PatternList { texts: texts.into_iter().map(Into::into).collect(), compiled: Default::default() }
+    }
+
+    /// Whether the list has no pattern, so that nothing matches.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.texts.is_empty()
+    }
+
+    /// Whether one of the patterns matches. Compiles the list for `mode` if this is the first question.
+    #[must_use]
+    pub fn matches(&self, mode: MatchMode, value: &str) -> bool {
+        self.place(mode).get_or_init(|| PatternSet::new(mode, &self.texts)).matches(value)
+    }
+
+    /// Whether a question has compiled the list, for any mode.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        self.compiled.iter().any(|place| place.get().is_some())
+    }
+
+    fn place(&self, mode: MatchMode) -> &OnceLock<PatternSet> {
+        let [pattern, path, exact] = &self.compiled;
+        match mode {
+            MatchMode::Pattern => pattern,
+            MatchMode::Path => path,
+            MatchMode::Exact => exact,
         }
     }
 }
@@ -153,6 +200,18 @@ mod tests {
             let all = PatternSet::new(MatchMode::Path, patterns);
             assert_eq!(all.matches(value), super::super::match_any_path(value, patterns), "{value:?}");
         }
+    }
+
+    #[test]
+    fn a_list_is_compiled_for_the_modes_that_are_asked_for() {
+        let list = PatternList::new(["/tmp/*"]);
+        let compiled = |list: &PatternList| list.compiled.each_ref().map(|place| place.get().is_some());
+        assert!(!list.is_compiled());
+        assert!(list.matches(MatchMode::Pattern, "/tmp/a/b") && list.matches(MatchMode::Pattern, "/tmp/c"));
+        assert!(list.is_compiled());
+        assert_eq!(compiled(&list), [true, false, false]);
+        assert!(!list.matches(MatchMode::Path, "/tmp/a/b") && list.matches(MatchMode::Path, "/tmp/a"));
+        assert!(list.matches(MatchMode::Exact, "/tmp/*") && !list.matches(MatchMode::Exact, "/tmp/a"));
     }
 
     #[test]

@@ -1,0 +1,223 @@
+use monstrum_egress::{Egress, EgressOptions};
+use monstrum_guardian::{Decision, Question, Subject, decide};
+use monstrum_store::{KeyKind, Store, StoreOptions, WorkspaceRow};
+use monstrum_types::{RoleId, SystemClock, UtcMillis, WorkspaceId};
+use monstrum_vault::{MasterKeys, Vault};
+use serde_json::json;
+
+use super::*;
+
+const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
+
+/// Rows, and what a snapshot is made with besides.
+struct World {
+    rows: PolicyRows,
+    serving: Vec<Arc<Plugin>>,
+    refresher: Arc<Refresher>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
+        let rows = store.snapshot().await.unwrap();
+        let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));
+        World { rows, serving: built_in::all(), refresher: Arc::new(refresher), _folder: folder }
+    }
+
+    fn snapshot(&self, before: &Snapshot) -> Snapshot {
+        super::snapshot(self.rows.clone(), &self.serving, &self.refresher, before)
+    }
+
+    /// A workspace with a role of these patterns, and so many bots that are bound to it.
+    fn tenant(&mut self, name: &str, patterns: &[String], bots: usize) -> (WorkspaceId, RoleId) {
+        let (id, role) = (WorkspaceId::new(), RoleId::new());
+        let (created_at, updated_at) = (NOW, NOW);
+        self.rows.workspaces.push(WorkspaceRow { id, name: name.to_owned(), sandbox: None, created_at, updated_at });
+        self.rows.roles.push(RoleRow {
+            id: role,
+            workspace_id: id,
+            name: "role".to_owned(),
+            allowed_operations: None,
+            allowed_tools: Some(json!(["bot_*"])),
+            scope_constraints: json!({"tools": patterns}),
+            created_at,
+            updated_at,
+        });
+        for number in 0..bots {
+            let bot = bot(id, number);
+            let resource = ResourceRow {
+                id: ResourceId::new(),
+                workspace_id: id,
+                resource_type: built_in::BOT.parse().unwrap(),
+                name: format!("bot {number}"),
+                config: json!({"bot": bot.id}),
+                network: json!({}),
+                created_at,
+                updated_at,
+            };
+            self.rows.bindings.push(binding_row(&bot, &resource, role));
+            self.rows.resources.push(resource);
+            self.rows.bots.push(bot);
+        }
+        (id, role)
+    }
+}
+
+fn bot(workspace_id: WorkspaceId, number: usize) -> BotRow {
+    BotRow {
+        id: BotId::new(),
+        workspace_id,
+        name: format!("bot {number}"),
+        description: String::new(),
+        system_prompt: String::new(),
+        model: None,
+        use_agent_sandbox: true,
+        monthly_token_budget: None,
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+fn binding_row(bot: &BotRow, resource: &ResourceRow, role: RoleId) -> BindingRow {
+    BindingRow {
+        id: BindingId::new(),
+        workspace_id: bot.workspace_id,
+        bot_id: bot.id,
+        resource_id: resource.id,
+        role_id: Some(role),
+        permissions: None,
+        scope_constraints: json!({}),
+        delegate: None,
+        allow_calls: json!([]),
+        allow_subscribe: false,
+        limits: None,
+        calls_per_minute: None,
+        enabled: true,
+        expires_at: None,
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+/// Every binding of the workspace, by its id. Those of switches are among them.
+fn bindings(snapshot: &Snapshot, workspace: WorkspaceId) -> HashMap<BindingId, Arc<Binding>> {
+    let bots = snapshot.bots.values().filter(|bot| bot.row.workspace_id == workspace);
+    bots.flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, Arc::clone(binding))).collect()
+}
+
+fn kept(before: &Snapshot, after: &Snapshot, workspace: WorkspaceId) -> usize {
+    let before = bindings(before, workspace);
+    let after = bindings(after, workspace);
+    after.iter().filter(|(id, binding)| before.get(id).is_some_and(|known| Arc::ptr_eq(known, binding))).count()
+}
+
+fn ask(snapshot: &Snapshot, binding: &Binding, tool: &str) -> Decision {
+    let (_, called) = snapshot.tool(&built_in::CALL_TOOL.parse().unwrap()).unwrap();
+    let params = json!({"tool": tool});
+    let subject = Subject { tool: &called.rules, binding: &binding.rules, delegation: &[] };
+    decide(&subject, Question::Call(params.as_object().unwrap()))
+}
+
+fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId) -> Vec<Arc<Binding>> {
+    bindings(snapshot, workspace).into_values().filter(|binding| binding.row.role_id == Some(role)).collect()
+}
+
+/// Patterns that are as large as any when they are compiled.
+fn costly() -> Vec<String> {
+    (0..200).map(|number| format!("*{}{number}*", "[xy]".repeat(680))).collect()
+}
+
+#[tokio::test]
+async fn a_role_is_compiled_once_for_all_its_bindings_and_not_by_a_change() {
+    let mut world = World::new().await;
+    let mut patterns = costly();
+    patterns.push("allowed".to_owned());
+    let (workspace, role) = world.tenant("a", &patterns, 11);
+    let snapshot = world.snapshot(&Snapshot::default());
+    let shared = Arc::clone(&snapshot.roles[&role]);
+    assert!(!shared.rules.as_ref().unwrap().is_compiled(), "a change compiles nothing");
+    let bound = of_role(&snapshot, workspace, role);
+    assert_eq!(bound.len(), 11);
+    for binding in &bound {
+        assert!(Arc::ptr_eq(binding.role.as_ref().unwrap(), &shared));
+        // The lists themselves: as many references as there are bindings, and that of the role.
+        assert_eq!(shared.rules.as_ref().unwrap().references(), 12);
+    }
+    assert_eq!(ask(&snapshot, &bound[0], "allowed"), Decision::Allow);
+    assert!(matches!(ask(&snapshot, &bound[1], "other"), Decision::Deny(_)));
+    assert!(shared.rules.as_ref().unwrap().is_compiled());
+}
+
+#[tokio::test]
+async fn a_change_keeps_everything_that_it_does_not_touch() {
+    let mut world = World::new().await;
+    let (a, role_a) = world.tenant("a", &["one".to_owned()], 3);
+    let (b, _) = world.tenant("b", &["two".to_owned()], 2);
+    let first = world.snapshot(&Snapshot::default());
+    // Each bot has a switch, too.
+    assert_eq!((bindings(&first, a).len(), bindings(&first, b).len()), (6, 4));
+
+    let other = bot(b, 7);
+    world.rows.bots.push(other);
+    let second = world.snapshot(&first);
+    assert_eq!((kept(&first, &second, a), kept(&first, &second, b), bindings(&second, b).len()), (6, 4, 5));
+
+    let role = world.rows.roles.iter_mut().find(|row| row.id == role_a).unwrap();
+    role.scope_constraints = json!({"tools": ["three"]});
+    let third = world.snapshot(&second);
+    assert_eq!((kept(&second, &third, a), kept(&second, &third, b)), (3, 5), "those of the switches are left");
+    let changed = &of_role(&third, a, role_a)[0];
+    assert_eq!(ask(&third, changed, "three"), Decision::Allow);
+    assert!(matches!(ask(&third, changed, "one"), Decision::Deny(_)));
+
+    let resource = world.rows.resources.iter_mut().find(|row| row.workspace_id == a).unwrap();
+    resource.name = "renamed".to_owned();
+    let fourth = world.snapshot(&third);
+    assert_eq!((kept(&third, &fourth, a), kept(&third, &fourth, b)), (5, 5));
+    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is the same");
+}
+
+/// What is taken away is gone with the very next snapshot, which waits for no pattern of anybody.
+#[tokio::test]
+async fn a_revocation_is_in_force_although_the_patterns_of_others_are_not_compiled() {
+    let mut world = World::new().await;
+    let (a, role_a) = world.tenant("a", &["one".to_owned()], 1);
+    let key = KeyRow {
+        id: KeyId::new(),
+        workspace_id: Some(a),
+        name: "key".to_owned(),
+        kind: KeyKind::Admin,
+        bot_id: None,
+        prefix: "mk_abcde".to_owned(),
+        hash: hex::encode([7; 32]),
+        created_at: NOW,
+        last_used_at: None,
+    };
+    world.rows.keys.push(key);
+    let first = world.snapshot(&Snapshot::default());
+    assert!(first.key(&[7; 32]).is_some() && of_role(&first, a, role_a)[0].is_active(NOW));
+
+    let (_, heavy) = world.tenant("b", &costly(), 11);
+    world.rows.keys.clear();
+    world.rows.bindings[0].enabled = false;
+    let second = world.snapshot(&first);
+    assert!(second.key(&[7; 32]).is_none() && !of_role(&second, a, role_a)[0].is_active(NOW));
+    assert!(!second.roles[&heavy].rules.as_ref().unwrap().is_compiled());
+
+    world.rows.bindings.remove(0);
+    assert!(of_role(&world.snapshot(&second), a, role_a).is_empty());
+}
+
+#[tokio::test]
+async fn an_unreadable_role_grants_nothing() {
+    let mut world = World::new().await;
+    let (workspace, role) = world.tenant("a", &["one".to_owned()], 1);
+    world.rows.roles[0].allowed_tools = Some(json!("*"));
+    let snapshot = world.snapshot(&Snapshot::default());
+    assert!(of_role(&snapshot, workspace, role).is_empty());
+    let dormant: usize = snapshot.bots.values().map(|bot| bot.dormant.len()).sum();
+    assert_eq!(dormant, 1);
+}
