@@ -48,6 +48,10 @@ impl Digits {
             let run = &text[run];
             let mut within = Vec::new();
             self.read_values(run, &mut values);
+            if values.len() - 2 * MARGIN < self.run_min() {
+                // Line breaks make up for most of it.
+                continue;
+            }
             let mut take = |digits: Range<usize>, decoded: &[u8]| {
                 if !printable || holds_printable(decoded) {
                     within.extend(search(decoded).into_iter().map(|bytes| self.digits_of(&bytes, digits.start)));

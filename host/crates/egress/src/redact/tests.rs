@@ -122,6 +122,22 @@ fn an_escape_by_accident_hides_nothing() {
     }
 }
 
+/// A run of line breaks is no run of digits, however long.
+#[test]
+fn line_breaks_without_digits_are_text() {
+    let redactor = redactor(&["s3cr3t-t0ken"]);
+    for breaks in ["\n", "\r\n", "\r"] {
+        for times in 1..60 {
+            for digits in ["", "a", "ab", "-", "0-"] {
+                let text = format!("{digits}{}", breaks.repeat(times));
+                assert_eq!(redactor.redact_text(text.clone()), text);
+                let echo = format!("{text}s3cr3t-t0ken");
+                assert_eq!(redactor.redact_text(echo), format!("{text}[redacted]"));
+            }
+        }
+    }
+}
+
 #[test]
 fn json_stays_json() {
     let redactor = redactor(&["s3cr3t\"t0ken"]);
