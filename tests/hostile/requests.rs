@@ -259,6 +259,18 @@ async fn an_encoding_that_the_host_does_not_undo_is_refused() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test]
+async fn a_transfer_encoding_other_than_chunked_is_refused() -> Result<()> {
+    let world = world().await?;
+    for (encoding, expected) in [("gzip, chunked", "protocol"), ("gzip", "protocol"), ("chunked", "200")] {
+        world.github.answer("/coded", Canned::new(200, "ab").header("Transfer-Encoding", encoding));
+        for answer in by_both_ways(&world, &json!({ "path": "/coded" })).await? {
+            assert_eq!(told(&answer)?, expected, "{encoding}: {answer}");
+        }
+    }
+    Ok(())
+}
+
 /// Requests and answers that are over a limit, or just within it.
 #[tokio::test]
 async fn what_is_too_large_is_a_failure_in_the_plugin() -> Result<()> {

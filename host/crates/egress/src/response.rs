@@ -47,6 +47,7 @@ async fn read_parts(
 ) -> Result<HttpResponse, Failure> {
     let status = response.status();
     check_headers(response.headers())?;
+    check_transfer_encoding(response.headers())?;
     let mut headers = response.headers().clone();
     let has_body = *method != Method::HEAD && status != StatusCode::NO_CONTENT && status != StatusCode::NOT_MODIFIED;
     let body = if has_body {
@@ -70,6 +71,20 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
         return Err(Failure::sent(FailureCode::TooLarge, "the headers of the response are too large"));
     }
     Ok(())
+}
+
+/// Refuses every transfer coding but `chunked`, which HTTP itself undoes: a body in another one would reach the plugin as
+/// it is, unsearched.
+fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
+    let mut values = headers.get_all(TRANSFER_ENCODING).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Ok(()),
+        (Some(value), None) if value.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            let message = "the response has a transfer encoding that the host does not decode";
+            Err(Failure::sent(FailureCode::Protocol, message))
+        }
+    }
 }
 
 /// The encodings of the body, of which the host undoes one: a body that it cannot read it cannot redact.
@@ -252,6 +267,33 @@ mod tests {
         }
         for other in [&["br"][..], &["deflate"], &["zstd"], &["gzip, gzip"], &["gzip", "gzip"], &["gzip, br"], &["x"]] {
             assert_eq!(encoded(other), Err(FailureCode::Protocol), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn chunked_is_the_only_transfer_encoding() {
+        let accepted = |values: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(TRANSFER_ENCODING, HeaderValue::from_str(value).unwrap());
+            }
+            check_transfer_encoding(&headers).map_err(|failure| failure.code)
+        };
+        for values in [&[][..], &["chunked"], &["Chunked"]] {
+            assert_eq!(accepted(values), Ok(()), "{values:?}");
+        }
+        for values in [
+            &["gzip"][..],
+            &["gzip, chunked"],
+            &["gzip", "chunked"],
+            &["chunked", "chunked"],
+            &["chunked, chunked"],
+            &["identity"],
+            &["chunked;a=b"],
+            &["x-chunked"],
+            &[""],
+        ] {
+            assert_eq!(accepted(values), Err(FailureCode::Protocol), "{values:?}");
         }
     }
 

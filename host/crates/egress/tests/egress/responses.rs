@@ -80,6 +80,26 @@ async fn other_encodings_and_broken_ones_are_refused() {
     }
 }
 
+/// What the host does not undo it cannot search.
+#[tokio::test]
+async fn a_transfer_encoding_other_than_chunked_is_refused() {
+    let packed = gzip(format!("before {TOKEN} after").as_bytes());
+    let chunked = [format!("{:x}\r\n", packed.len()).as_bytes(), &packed, b"\r\n0\r\n\r\n"].concat();
+    for (headers, body) in [
+        ("transfer-encoding: gzip, chunked", &chunked),
+        ("transfer-encoding: gzip\r\ntransfer-encoding: chunked", &chunked),
+        ("transfer-encoding: gzip", &packed),
+        ("transfer-encoding: gzip\r\ncontent-encoding: gzip", &packed),
+    ] {
+        let head = format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{headers}\r\n\r\n");
+        let failure = answered([head.as_bytes(), body].concat()).await.unwrap_err();
+        assert_eq!((failure.code, failure.sent), (FailureCode::Protocol, true), "{headers}");
+        assert_eq!(failure.message, "the response has a transfer encoding that the host does not decode", "{headers}");
+    }
+    let plain = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n".to_vec();
+    assert_eq!(answered(plain).await.unwrap().body, b"ab");
+}
+
 #[tokio::test]
 async fn bodies_end_at_10_mib_however_they_are_told() {
     let most = vec![b'x'; RESPONSE_BODY_BYTES_MAX];
