@@ -41,6 +41,22 @@ pub(crate) fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     add("a JSON string with escaped slashes", quoted[1..quoted.len() - 1].replace('/', "\\/"));
     add("JSON escapes, lower case", secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect());
     add("JSON escapes, upper case", secret.encode_utf16().map(|unit| format!("\\u{unit:04X}")).collect());
+    let points = |escape: &dyn Fn(u32) -> String| -> String {
+        secret.chars().map(|character| escape(character.into())).collect()
+    };
+    let markup = secret.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;");
+    add("HTML, as Python writes it", markup.replace('\'', "&#x27;"));
+    add("HTML, as Handlebars writes it", markup.replace('/', "&#x2F;").replace('=', "&#x3D;"));
+    add("HTML, without ends", markup.replace(';', ""));
+    add("single quotes", secret.replace('\\', "\\\\").replace('\'', "\\'"));
+    add("HTML, decimal", points(&|code| format!("&#{code};")));
+    add("HTML, decimal, without an end", points(&|code| format!("&#{code}")));
+    add("HTML, hexadecimal", points(&|code| format!("&#x{code:x};")));
+    add("HTML, hexadecimal, upper case", points(&|code| format!("&#X{code:X};")));
+    add("HTML, hexadecimal, without an end", points(&|code| format!("&#x{code:x}")));
+    add("hexadecimal escapes", bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect());
+    add("hexadecimal escapes, upper case", bytes.iter().map(|byte| format!("\\x{byte:02X}")).collect());
+    add("escapes in braces", points(&|code| format!("\\u{{{code:x}}}")));
     forms.push(("UTF-16, little end first", secret.encode_utf16().flat_map(u16::to_le_bytes).collect()));
     forms.push(("UTF-16, big end first", secret.encode_utf16().flat_map(u16::to_be_bytes).collect()));
     forms

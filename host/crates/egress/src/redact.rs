@@ -5,6 +5,7 @@
 //! and UTF-16 are patterns (`patterns`), found in one pass (`search`); what is encoded once more within base64 or hex
 //! is found by reading their digits (`runs`). What an upstream transforms in any other way is beyond this.
 
+mod escapes;
 mod patterns;
 mod runs;
 mod search;
@@ -19,7 +20,7 @@ use zeroize::Zeroizing;
 
 use runs::Digits;
 use search::Search;
-use views::View;
+use views::{Nature, Reading, View};
 
 /// What stands where a secret was. It has no character that a JSON string, a URL or a header would have to escape.
 pub const REDACTED: &str = "[redacted]";
@@ -39,11 +40,18 @@ pub struct Redactor {
     /// What else is looked for in the names of headers; made when the first one is.
     names: OnceLock<Search>,
     /// The views in which these values show.
-    views: &'static [View],
+    views: Vec<Lens>,
     /// Whether these values are printable ASCII throughout.
     printable: bool,
     /// Whether one of these values reads as a number.
     numeric: bool,
+}
+
+/// A view, and the ways to read on from within one of its escapes: by how many views may lie on top of each other there,
+/// less one.
+struct Lens {
+    view: View,
+    readings: [Vec<Reading>; VIEW_DEPTH_MAX],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -149,9 +157,11 @@ impl Redactor {
 
     fn build(&mut self) {
         let patterns: Vec<_> = self.values.iter().flat_map(|value| patterns::of(value.expose())).collect();
-        let has_marks = self.values.iter().any(|value| value.expose().contains(['%', '\\']));
-        self.views = if has_marks { View::ONE_BY_ONE } else { View::TOGETHER };
         self.printable = self.values.iter().all(|value| value.expose().bytes().all(|byte| matches!(byte, b' '..=b'~')));
+        let is_held = |mark: u8| self.values.iter().any(|value| value.expose().as_bytes().contains(&mark));
+        let views = View::of(Nature { printable: self.printable, marks: escapes::MARKS.map(is_held) });
+        let readings = |view: View| std::array::from_fn(|levels| view.readings(&views, levels + 1));
+        self.views = views.iter().map(|view| Lens { view: *view, readings: readings(*view) }).collect();
         self.numeric = self.values.iter().any(|value| value.expose().parse::<f64>().is_ok());
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
@@ -165,15 +175,15 @@ impl Redactor {
         let ignore_case = case == Case::Ignored;
         let mut found = search.find(text, ignore_case);
         if depth < VIEW_DEPTH_MAX {
-            for view in self.views {
+            let is_utf16 = views::looks_like_utf16(text);
+            for Lens { view, readings } in self.views.iter().filter(|lens| is_utf16 || !lens.view.is_of_utf16()) {
                 let mut askew = Vec::new();
-                let readings = view.readings(VIEW_DEPTH_MAX - depth);
                 let within = |place| {
-                    for reading in readings {
+                    for reading in &readings[VIEW_DEPTH_MAX - depth - 1] {
                         search.find_at(text, place, *reading, ignore_case, &mut askew);
                     }
                 };
-                if let Some(decoded) = view.decode(text, within) {
+                if let Some(decoded) = view.decode(text, search.backslashes_max(), within) {
                     let inner = self.find_in_views(search, &decoded, case, depth + 1);
                     found.extend(view.trace_back(text, &inner));
                     found.append(&mut askew);

@@ -7,6 +7,8 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 use percent_encoding::utf8_percent_encode;
 use zeroize::Zeroizing;
 
+use super::SECRET_BYTES_MIN;
+use super::escapes::Escapes;
 use super::views::Reading;
 use crate::url::RESERVED;
 
@@ -65,19 +67,42 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns.push(Pattern { bytes: Zeroizing::new(hex::encode(bytes).into_bytes()), any_case: true });
     patterns.extend(base64_of(bytes));
     if !secret.is_ascii() {
-        // ASCII in UTF-16 is found by a view, together with its encodings. Escapes of JSON leave other characters as
-        // they are, so that no view shows them in UTF-16.
-        let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
-        let json = &quoted[1..quoted.len() - 1];
-        let mut texts = vec![Zeroizing::new(secret.to_owned()), Zeroizing::new(json.to_owned())];
-        texts.push(Zeroizing::new(json.replace('/', "\\/")));
-        texts.dedup();
-        for text in texts {
-            patterns.push(Pattern::exact(utf16(&text, u16::to_le_bytes)));
-            patterns.push(Pattern::exact(utf16(&text, u16::to_be_bytes)));
-        }
+        patterns.extend(of_other_characters(secret));
     }
     patterns
+}
+
+/// What no view shows of a secret with characters that are not ASCII.
+fn of_other_characters(secret: &str) -> Vec<Pattern> {
+    // Text in UTF-16 with so few escapes that it does not look like it. Escapes of strings leave other characters as they
+    // are.
+    let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
+    let json = &quoted[1..quoted.len() - 1];
+    let in_single_quotes = secret.replace('\\', "\\\\").replace('\'', "\\'");
+    let mut texts = vec![secret.to_owned(), json.to_owned(), json.replace('/', "\\/"), in_single_quotes];
+    texts.dedup();
+    let texts: Vec<_> = texts.into_iter().map(Zeroizing::new).collect();
+    let wide = texts.iter().flat_map(|text| [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)]);
+    let wide: Vec<_> = wide.map(Zeroizing::new).collect();
+    // `\xNN` may be a byte or a character. Where it is read as what it was not, these are the bytes that are read.
+    let mut read: Vec<Vec<u8>> = wide.iter().map(|bytes| read_escaped(bytes)).collect();
+    if let Ok(latin_1) = secret.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>() {
+        read.push(read_escaped(&latin_1));
+    }
+    read.retain(|bytes| bytes.len() >= SECRET_BYTES_MIN && bytes != secret.as_bytes());
+    let wide = wide.into_iter().map(|bytes| bytes.to_vec());
+    wide.chain(read).map(Pattern::exact).collect()
+}
+
+/// How `bytes` read where each was written as `\xNN`.
+fn read_escaped(bytes: &[u8]) -> Vec<u8> {
+    let text = Zeroizing::new(bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>());
+    let (mut read, mut at) = (Vec::new(), 0);
+    while let Some(unit) = Escapes::of(b"\\", false).and_then(|escapes| escapes.unit(&text.as_bytes()[at..])) {
+        read.extend_from_slice(unit.decoded());
+        at += unit.length;
+    }
+    read
 }
 
 /// What base64 makes of the other encodings of a secret. Digits that have lost their case, as in the name of a header,
@@ -89,23 +114,56 @@ pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let units = |escape: &dyn Fn(u16) -> String| secret.encode_utf16().map(escape).collect::<String>();
     let percent = |escape: &dyn Fn(&u8) -> String| bytes.iter().map(escape).collect::<String>();
     let reserved = utf8_percent_encode(secret, RESERVED).to_string();
-    let texts = [
+    let mut texts = vec![
         percent_lower(&reserved),
         reserved,
         percent(&|byte| format!("%{byte:02X}")),
         percent(&|byte| format!("%{byte:02x}")),
+        percent(&|byte| format!("\\x{byte:02x}")),
+        percent(&|byte| format!("\\x{byte:02X}")),
         json.to_owned(),
         json.replace('/', "\\/"),
+        secret.replace('\\', "\\\\").replace('\'', "\\'"),
         json.encode_utf16().map(ascii_or_escape).collect(),
         units(&|unit| format!("\\u{unit:04x}")),
         units(&|unit| format!("\\u{unit:04X}")),
         hex::encode(bytes),
         hex::encode_upper(bytes),
     ];
+    texts.extend(in_html(secret));
     let encoded = texts.into_iter().map(String::into_bytes);
     let base64 = base64_of(bytes).into_iter().map(|pattern| pattern.bytes.to_vec());
     let wide = [utf16(secret, u16::to_le_bytes), utf16(secret, u16::to_be_bytes)];
     encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
+}
+
+/// As HTML writes it: with the characters that it must escape, with all that are neither letters nor digits, or with all.
+fn in_html(secret: &str) -> Vec<String> {
+    let all = |_: char| true;
+    let reserved = |character: char| !character.is_alphanumeric();
+    let must = |character: char| matches!(character, '&' | '<' | '>' | '"' | '\'');
+    let each = |is_escaped: &dyn Fn(char) -> bool, escape: &dyn Fn(char) -> String| {
+        let write = |character| if is_escaped(character) { escape(character) } else { character.to_string() };
+        secret.chars().map(write).collect::<String>()
+    };
+    let decimal = |character: char| format!("&#{}", u32::from(character));
+    let hexadecimal = |character: char| format!("&#x{:x}", u32::from(character));
+    let upper = |character: char| format!("&#x{:X}", u32::from(character));
+    let braced = |character: char| format!("\\u{{{:x}}}", u32::from(character));
+    let named = |character: char| match character {
+        '&' => "&amp".to_owned(),
+        '<' => "&lt".to_owned(),
+        '>' => "&gt".to_owned(),
+        '"' => "&quot".to_owned(),
+        _ => hexadecimal(character),
+    };
+    let mut texts = vec![each(&all, &braced), each(&all, &decimal), each(&all, &hexadecimal), each(&all, &upper)];
+    let escapes: [&dyn Fn(char) -> String; 4] = [&decimal, &hexadecimal, &upper, &named];
+    for escape in escapes {
+        let ended = |character: char| format!("{};", escape(character));
+        texts.extend([each(&all, &ended), each(&reserved, &ended), each(&must, &ended)]);
+    }
+    texts
 }
 
 /// The secret alone with and without padding, and inside other data: at each of the three alignments the characters

@@ -20,6 +20,9 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let units = |write: &dyn Fn(usize, u16) -> String| -> Vec<u8> {
         secret.encode_utf16().enumerate().map(|(at, unit)| write(at, unit)).collect::<String>().into_bytes()
     };
+    let points = |write: &dyn Fn(u32) -> String| -> Vec<u8> {
+        secret.chars().map(|character| write(character.into())).collect::<String>().into_bytes()
+    };
     let hex = hex::encode(bytes);
     let mixed_hex = hex.char_indices().map(|(at, digit)| if at % 3 == 0 { digit.to_ascii_uppercase() } else { digit });
     vec![
@@ -45,13 +48,50 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
         ("JSON with escaped slashes", serde_json::to_string(secret).unwrap().replace('/', "\\/").into_bytes()),
         ("\\u of all, lower", units(&|_, unit| format!("\\u{unit:04x}"))),
         ("\\u of all, upper", units(&|_, unit| format!("\\u{unit:04X}"))),
+        ("\\x of all", each(&|_, byte| format!("\\x{byte:02x}"))),
+        (
+            "\\x of all, mixed",
+            each(&|at, byte| if at % 2 == 0 { format!("\\x{byte:02x}") } else { format!("\\x{byte:02X}") }),
+        ),
+        ("single quotes", secret.replace('\\', "\\\\").replace('\'', "\\'").into_bytes()),
+        ("\\u{} of all", points(&|code| format!("\\u{{{code:x}}}"))),
+        ("\\u{} of all, padded", points(&|code| format!("\\u{{{code:06X}}}"))),
+        ("\\U of all", points(&|code| format!("\\U{code:08X}"))),
+        ("HTML", html(secret).into_bytes()),
+        ("HTML twice", html(&html(secret)).into_bytes()),
+        ("HTML of all, decimal", points(&|code| format!("&#{code};"))),
+        ("HTML of all, decimal, without ;", points(&|code| format!("&#{code}"))),
+        ("HTML of all, hexadecimal", points(&|code| format!("&#x{code:x};"))),
+        ("HTML of all, hexadecimal, without ;", points(&|code| format!("&#X{code:X}"))),
         ("UTF-16 LE", secret.encode_utf16().flat_map(u16::to_le_bytes).collect()),
         ("UTF-16 BE", secret.encode_utf16().flat_map(u16::to_be_bytes).collect()),
     ]
 }
 
-const SECRETS: &[&str] =
-    &["s3cr3t/t0k+n?=&", "ghp_abcDEF0123456789abcdef", "12345678", "pä\"ss\\wörd 😀!", "a b%41c d\\u0041"];
+/// As the standard libraries of Python and Go write it.
+fn html(text: &str) -> String {
+    let escape = |character: char| match character {
+        '&' => "&amp;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        '"' => "&#34;".to_owned(),
+        '\'' => "&#x27;".to_owned(),
+        '+' => "&#43;".to_owned(),
+        other => other.to_string(),
+    };
+    text.chars().map(escape).collect()
+}
+
+const SECRETS: &[&str] = &[
+    "s3cr3t/t0k+n?=&",
+    "ghp_abcDEF0123456789abcdef",
+    "12345678",
+    "pä\"ss\\wörd 😀!",
+    "a b%41c d\\u0041",
+    "s3cr3t-T0ken/+abc==\"&<x>'q",
+    "x&lt;y&amp#65;z&",
+    "äöüÿÃ¤",
+];
 
 #[test]
 fn every_encoding_is_found_and_replaced() {
@@ -113,8 +153,31 @@ fn an_escape_by_accident_hides_nothing() {
         let escaped: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         let percent = percent_encoding::utf8_percent_encode(secret, crate::url::RESERVED).to_string();
         let base64 = STANDARD.encode(secret).replace('/', "\\/");
-        for before in ["\\", "\\\\", "\\\\\\", "%", "%4", "\\u", "\\u00", "\\u004"] {
-            for encoded in [&escaped, &percent, &base64] {
+        let html: String = secret.bytes().map(|byte| format!("&#{byte};")).collect();
+        let hexadecimal: String = secret.bytes().map(|byte| format!("\\x{byte:02x}")).collect();
+        for before in [
+            "\\",
+            "\\\\",
+            "\\\\\\",
+            "%",
+            "%4",
+            "\\u",
+            "\\u00",
+            "\\u004",
+            "\\x",
+            "\\x4",
+            "\\u{",
+            "\\u{4",
+            "&",
+            "&am",
+            "&amp",
+            "&#",
+            "&#3",
+            "&#x",
+            "&#x4",
+            "&DiacriticalGrav",
+        ] {
+            for encoded in [&escaped, &percent, &base64, &html, &hexadecimal] {
                 let redacted = redactor(&[secret]).redact_text(format!("C:{before}{encoded}"));
                 assert!(redacted.starts_with("C:") && redacted.ends_with(REDACTED), "{before}{encoded}: {redacted}");
             }
@@ -135,6 +198,18 @@ fn line_breaks_without_digits_are_text() {
                 assert_eq!(redactor.redact_text(echo), format!("{text}[redacted]"));
             }
         }
+    }
+}
+
+/// Where numbers may be read in two ways, no secret of ASCII is hidden by the digits behind it.
+#[test]
+fn digits_behind_a_reference_without_an_end_hide_nothing() {
+    for (text, expected) in [
+        ("&#115&#51&#99&#114&#51&#116&#45&#116&#48&#107&#101&#1101", "[redacted]1"),
+        ("s3cr3t&#x2dt0ken!", "[redacted]!"),
+        ("&#x733cr3t-t0ke&#x6eabc", "[redacted]abc"),
+    ] {
+        assert_eq!(redactor(&["s3cr3t-t0ken"]).redact_text(text.to_owned()), expected, "{text}");
     }
 }
 

@@ -67,6 +67,8 @@ fn secrets() -> impl Strategy<Value = String> {
         "[ab]{8,12}",
         "[!-~äß€😀屋]{8,20}",
         "[%\\\\uA-F0-9]{8,20}",
+        "[&#;xalmpt0-9]{8,20}",
+        "[&<>\"'/=+a-z]{8,20}",
     ]
 }
 
@@ -78,6 +80,7 @@ fn neighbours() -> impl Strategy<Value = String> {
         "[A-Za-z0-9+/]{0,9}",
         "[0-9a-f]{0,9}",
         "(%|%2|%25|\\\\|\\\\\\\\|\\\\u|\\\\u00|\\\\u00e)",
+        "(\\\\x|\\\\x4|\\\\u\\{|\\\\u\\{4|&|&a|&am|&amp|&#|&#3|&#x|&#x4)",
         "[é日😀 ]{0,4}",
     ]
 }
@@ -85,11 +88,15 @@ fn neighbours() -> impl Strategy<Value = String> {
 pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
-        |(secret, inner, outer, mut before, after)| {
+        |(secret, inner, outer, mut before, mut after)| {
             // Where a neighbour runs into the first escape, only what is a pattern or a further escape is found behind
             // it: an upstream that goes to such lengths could as well write the secret backwards.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
+            }
+            // Digits and letters behind a reference without an end belong to it.
+            if inner.contains("without") || outer.contains("without") {
+                after.insert(0, '-');
             }
             Echo { secret, inner: inner.to_owned(), outer: outer.to_owned(), before, after }
         },
@@ -105,7 +112,9 @@ fn the_corpus_of_chains() {
 
 #[test]
 fn every_pair_of_encodings_is_seen_through() {
-    for secret in ["ghp_S3cr3t/T0ken+value=", "12345678", "pä\"ss\\wörd/😀!", "a b%41c d\\u0041"] {
+    for secret in
+        ["ghp_S3cr3t/T0ken+value=", "12345678", "pä\"ss\\wörd/😀!", "a b%41c d\\u0041", "a&lt;b&#x41c&amp'", "äöüß"]
+    {
         for (inner, _) in ENCODINGS {
             for (outer, _) in ENCODINGS {
                 let name = |name: &str| name.to_owned();

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_S
 /// One way of writing bytes; None where they cannot be written that way.
 pub(crate) type Encode = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// Every encoding of the contract by name. JSON and UTF-16 are for text only.
+/// Every encoding of the contract by name. JSON, HTML and UTF-16 are for text only.
 pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("raw", |bytes| Some(bytes.to_vec())),
     ("percent of reserved", |bytes| Some(percent(bytes, is_reserved, true))),
@@ -30,6 +30,31 @@ pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("JSON in ASCII", |bytes| Some(units(text(bytes)?, |unit| !(0x20..0x7f).contains(&unit), false))),
     ("\\u of all", |bytes| Some(units(text(bytes)?, |_| true, false))),
     ("\\u of all, upper", |bytes| Some(units(text(bytes)?, |_| true, true))),
+    ("\\x of reserved", |bytes| Some(hexadecimal(bytes, is_reserved, false))),
+    ("\\x of all", |bytes| Some(hexadecimal(bytes, |_| true, false))),
+    ("\\x of all, upper", |bytes| Some(hexadecimal(bytes, |_| true, true))),
+    ("\\x of Latin-1", |bytes| Some(latin_1(text(bytes)?).into_bytes())),
+    ("a string in single quotes", |bytes| Some(text(bytes)?.replace('\\', "\\\\").replace('\'', "\\'").into_bytes())),
+    ("\\u{} of reserved", |bytes| Some(characters(text(bytes)?, is_special, |code| format!("\\u{{{code:x}}}")))),
+    ("\\u{} of all", |bytes| Some(characters(text(bytes)?, |_| true, |code| format!("\\u{{{code:x}}}")))),
+    ("\\U of all", |bytes| Some(characters(text(bytes)?, |_| true, |code| format!("\\U{code:08x}")))),
+    ("HTML", |bytes| Some(characters(text(bytes)?, is_markup, named))),
+    ("HTML in decimal", |bytes| Some(characters(text(bytes)?, is_markup, |code| format!("&#{code};")))),
+    ("HTML in decimal, padded", |bytes| Some(characters(text(bytes)?, is_markup, |code| format!("&#{code:03};")))),
+    ("HTML of reserved", |bytes| Some(characters(text(bytes)?, is_special, |code| format!("&#{code};")))),
+    ("HTML of reserved, hexadecimal", |bytes| {
+        Some(characters(text(bytes)?, is_special, |code| format!("&#x{code:X};")))
+    }),
+    ("HTML of all, decimal", |bytes| Some(characters(text(bytes)?, |_| true, |code| format!("&#{code};")))),
+    ("HTML of all, hexadecimal", |bytes| Some(characters(text(bytes)?, |_| true, |code| format!("&#x{code:x};")))),
+    ("HTML of all, upper", |bytes| Some(characters(text(bytes)?, |_| true, |code| format!("&#X{code:X};")))),
+    ("HTML by name", |bytes| Some(characters(text(bytes)?, is_named, name))),
+    ("HTML without ;", |bytes| Some(without_ends(text(bytes)?, is_markup, named))),
+    ("HTML of reserved without ;", |bytes| Some(without_ends(text(bytes)?, is_special, |code| format!("&#{code};")))),
+    ("HTML of all without ;, decimal", |bytes| Some(without_ends(text(bytes)?, |_| true, |code| format!("&#{code};")))),
+    ("HTML of all without ;, hexadecimal", |bytes| {
+        Some(without_ends(text(bytes)?, |_| true, |code| format!("&#x{code:x};")))
+    }),
     ("UTF-16 LE", |bytes| Some(text(bytes)?.encode_utf16().flat_map(u16::to_le_bytes).collect())),
     ("UTF-16 BE", |bytes| Some(text(bytes)?.encode_utf16().flat_map(u16::to_be_bytes).collect())),
 ];
@@ -59,6 +84,115 @@ fn percent(bytes: &[u8], escaped: impl Fn(u8) -> bool, upper: bool) -> Vec<u8> {
         (true, false) => format!("%{byte:02x}"),
     };
     bytes.iter().map(write).collect::<String>().into_bytes()
+}
+
+fn hexadecimal(bytes: &[u8], escaped: impl Fn(u8) -> bool, upper: bool) -> Vec<u8> {
+    let write = |byte: &u8| match (escaped(*byte), upper) {
+        (false, _) => vec![*byte],
+        (true, true) => format!("\\x{byte:02X}").into_bytes(),
+        (true, false) => format!("\\x{byte:02x}").into_bytes(),
+    };
+    bytes.iter().flat_map(write).collect()
+}
+
+/// As JavaScript and Python write text that is to be in ASCII.
+fn latin_1(text: &str) -> String {
+    let write = |unit: u16| match u8::try_from(unit) {
+        Ok(byte @ (b'\\' | b'\'')) => format!("\\{}", char::from(byte)),
+        Ok(byte @ 0x20..0x7f) => char::from(byte).to_string(),
+        Ok(byte) => format!("\\x{byte:02x}"),
+        Err(_) => format!("\\u{unit:04x}"),
+    };
+    text.encode_utf16().map(write).collect()
+}
+
+fn is_special(character: char) -> bool {
+    !character.is_ascii_alphanumeric() && !"-._~".contains(character)
+}
+
+/// What HTML must escape.
+fn is_markup(character: char) -> bool {
+    "&<>\"'".contains(character)
+}
+
+/// As the standard library of Python has it.
+fn named(code: u32) -> String {
+    match char::from_u32(code) {
+        Some('&') => "&amp;".to_owned(),
+        Some('<') => "&lt;".to_owned(),
+        Some('>') => "&gt;".to_owned(),
+        Some('"') => "&quot;".to_owned(),
+        _ => format!("&#x{code:x};"),
+    }
+}
+
+const NAMED: &[(char, &str)] = &[
+    ('!', "excl"),
+    ('"', "quot"),
+    ('#', "num"),
+    ('$', "dollar"),
+    ('%', "percnt"),
+    ('&', "amp"),
+    ('\'', "apos"),
+    ('(', "lpar"),
+    (')', "rpar"),
+    ('*', "ast"),
+    ('+', "plus"),
+    (',', "comma"),
+    ('.', "period"),
+    ('/', "sol"),
+    (':', "colon"),
+    (';', "semi"),
+    ('<', "lt"),
+    ('=', "equals"),
+    ('>', "gt"),
+    ('?', "quest"),
+    ('@', "commat"),
+    ('[', "lbrack"),
+    ('\\', "bsol"),
+    (']', "rsqb"),
+    ('^', "Hat"),
+    ('_', "lowbar"),
+    ('`', "grave"),
+    ('{', "lcub"),
+    ('|', "vert"),
+    ('}', "rcub"),
+    ('ß', "szlig"),
+    ('ä', "auml"),
+    ('é', "eacute"),
+    ('ö', "ouml"),
+    ('€', "euro"),
+];
+
+fn is_named(character: char) -> bool {
+    NAMED.iter().any(|(known, _)| *known == character)
+}
+
+fn name(code: u32) -> String {
+    let (_, name) = NAMED.iter().find(|(known, _)| u32::from(*known) == code).unwrap();
+    format!("&{name};")
+}
+
+fn characters(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
+    let write = |character| if escaped(character) { write(character.into()) } else { character.to_string() };
+    text.chars().map(write).collect::<String>().into_bytes()
+}
+
+/// References as `write` writes them, less the `;` where what follows does not read on.
+fn without_ends(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
+    let mut written = String::new();
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        if !escaped(character) {
+            written.push(character);
+            continue;
+        }
+        let reference = write(character.into());
+        let next = characters.peek().filter(|next| !escaped(**next));
+        let is_read_on = next.is_some_and(|next| *next == ';' || next.is_ascii_alphanumeric());
+        written.push_str(if is_read_on { &reference } else { reference.trim_end_matches(';') });
+    }
+    written.into_bytes()
 }
 
 fn lines(text: &str, length: usize, end: &str) -> Vec<u8> {

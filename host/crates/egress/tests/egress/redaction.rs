@@ -27,6 +27,13 @@ fn echoes() -> Vec<Vec<u8>> {
         text(TOKEN.replace('/', "\\/")),
         text(each(|byte| format!("\\u{byte:04x}"))),
         text(each(|byte| format!("\\u{byte:04X}"))),
+        text(TOKEN.replace('+', "&#43;").replace('/', "&#x2F;").replace('=', "&#x3D;")),
+        text(each(|byte| format!("&#{byte};"))),
+        text(each(|byte| format!("&#{byte}"))),
+        text(each(|byte| format!("&#x{byte:x};"))),
+        text(TOKEN.replace('+', "&plus;").replace('/', "&sol;").replace('=', "&equals;").replace('_', "&lowbar;")),
+        text(each(|byte| format!("\\x{byte:02x}"))),
+        text(each(|byte| format!("\\u{{{byte:x}}}"))),
         TOKEN.encode_utf16().flat_map(u16::to_le_bytes).collect(),
         TOKEN.encode_utf16().flat_map(u16::to_be_bytes).collect(),
     ]

@@ -1,0 +1,445 @@
+//! Escapes: a few characters of a text that stand for another one.
+//!
+//! Each kind begins with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%` in URLs and
+//! `&` in HTML. SECURITY.md lists the escapes that are undone here.
+
+use std::sync::LazyLock;
+
+/// The bytes with which escapes begin.
+pub(super) const MARKS: [u8; 3] = [b'\\', b'%', b'&'];
+
+/// The longest escape: the longest name of a character in HTML, between `&` and `;`.
+pub(super) const ESCAPE_BYTES_MAX: usize = NAME_BYTES_MAX + 2;
+
+/// The longest name: `DiacriticalGrave`.
+const NAME_BYTES_MAX: usize = 16;
+
+/// Digits of a number between `&#` and `;` or in `\u{…}`. Unicode needs seven at most; WordPress and others pad with zeros.
+const NUMBER_DIGITS_MAX: usize = 8;
+
+/// The kinds of escapes that are undone together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Escapes {
+    /// Where fewer than three kinds are undone, the last mark is repeated.
+    marks: [u8; 3],
+    /// Whether a number in HTML without `;` ends before it leaves ASCII: `&#x2Fabc` is then `/abc`. A reader of HTML takes
+    /// all digits, but where all secrets are ASCII, what it reads is in none of them.
+    pub(super) short_numbers: bool,
+}
+
+/// One place of a text, and the bytes that it stands for.
+pub(super) struct Unit {
+    decoded: [u8; 4],
+    decoded_length: usize,
+    /// Bytes that it takes in the text.
+    pub(super) length: usize,
+}
+
+/// Whether an escape starts with `byte`.
+pub(super) fn is_mark(byte: &u8) -> bool {
+    matches!(byte, b'\\' | b'%' | b'&')
+}
+
+impl Escapes {
+    /// Those that begin with one of `marks`; None without any mark.
+    pub(super) fn of(marks: &[u8], short_numbers: bool) -> Option<Self> {
+        let last = *marks.last()?;
+        let mark = |at: usize| marks.get(at).copied().unwrap_or(last);
+        Some(Escapes { marks: [mark(0), mark(1), mark(2)], short_numbers })
+    }
+
+    /// Whether every kind of escape is undone.
+    pub(super) fn are_all(self) -> bool {
+        MARKS.iter().all(|mark| self.marks.contains(mark))
+    }
+
+    /// The distance to the first mark. Where none is near, whole chunks are looked at, which a processor does in a few
+    /// steps.
+    pub(super) fn position(self, text: &[u8]) -> Option<usize> {
+        let [one, two, three] = self.marks;
+        if two == three { position(text, [one, two]) } else { position(text, self.marks) }
+    }
+
+    /// The escape with which `text` starts.
+    pub(super) fn escape(self, text: &[u8]) -> Option<Unit> {
+        let mark = text.first().filter(|byte| self.marks.contains(byte))?;
+        match mark {
+            b'%' => percent(text),
+            b'&' => reference(text, self.short_numbers),
+            _ => backslash(text),
+        }
+    }
+
+    /// What `text` starts with: an escape, or a byte that stands for itself. None at the end.
+    pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
+        self.escape(text).or_else(|| text.first().map(|byte| Unit::byte(*byte, 1)))
+    }
+}
+
+impl Unit {
+    fn byte(byte: u8, length: usize) -> Self {
+        Unit { decoded: [byte, 0, 0, 0], decoded_length: 1, length }
+    }
+
+    pub(super) fn character(character: char, length: usize) -> Self {
+        let mut decoded = [0; 4];
+        let decoded_length = character.encode_utf8(&mut decoded).len();
+        Unit { decoded, decoded_length, length }
+    }
+
+    /// The same, written with so many bytes.
+    pub(super) fn of_length(self, length: usize) -> Self {
+        Unit { length, ..self }
+    }
+
+    pub(super) fn decoded(&self) -> &[u8] {
+        &self.decoded[..self.decoded_length]
+    }
+}
+
+/// Whether an escape that starts with `text` may be longer than `text`. Where this is false, no further byte makes an
+/// escape of it.
+pub(super) fn may_go_on(text: &[u8]) -> bool {
+    match text {
+        [] | [_] => true,
+        [b'%', digit] => hex(*digit).is_some(),
+        [b'\\', b'x', rest @ ..] => rest.len() < 4 * 4 - 2,
+        [b'\\', b'u' | b'U', rest @ ..] => rest.len() < NUMBER_DIGITS_MAX + 2,
+        [b'&', rest @ ..] => {
+            rest.len() < NAME_BYTES_MAX + 1
+                && rest.last().is_some_and(|byte| *byte == b'#' || byte.is_ascii_alphanumeric())
+        }
+        _ => false,
+    }
+}
+
+/// The first place of one of `wanted`.
+pub(super) fn position<const N: usize>(text: &[u8], wanted: [u8; N]) -> Option<usize> {
+    const NEAR: usize = 4;
+    const CHUNK: usize = 64;
+    let (near, far) = text.split_at(text.len().min(NEAR));
+    if let Some(distance) = near.iter().position(|byte| wanted.contains(byte)) {
+        return Some(distance);
+    }
+    // Without an early end, so that it is done in a few wide steps.
+    let is_wanted = |byte: &u8| wanted.iter().fold(false, |found, wanted| found | (byte == wanted));
+    let holds = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | is_wanted(byte));
+    let first = far.chunks(CHUNK).position(holds)? * CHUNK;
+    far[first..].iter().position(is_wanted).map(|distance| NEAR + first + distance)
+}
+
+/// `%XX`.
+fn percent(text: &[u8]) -> Option<Unit> {
+    let [b'%', high, low, ..] = text else { return None };
+    Some(Unit::byte(hex(*high)? << 4 | hex(*low)?, 3))
+}
+
+/// What strings of JSON, JavaScript, Python and Rust have in common.
+fn backslash(text: &[u8]) -> Option<Unit> {
+    let [b'\\', kind, rest @ ..] = text else { return None };
+    let byte = match kind {
+        b'"' | b'\\' | b'/' | b'\'' => *kind,
+        b'b' => 8,
+        b't' => b'\t',
+        b'n' => b'\n',
+        b'f' => 12,
+        b'r' => b'\r',
+        b'x' => return escaped_byte(text),
+        b'u' if rest.first() == Some(&b'{') => return braced(&rest[1..]),
+        b'u' => return code_units(rest),
+        b'U' => {
+            let (character, digits) = number(rest.get(..NUMBER_DIGITS_MAX)?, 16)?;
+            return (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits));
+        }
+        _ => return None,
+    };
+    Some(Unit::byte(byte, 2))
+}
+
+/// `\xNN`: a byte of a character in UTF-8 where the next ones complete it, as in bytes of Python, and a character of
+/// Latin-1 where they do not, as in strings.
+fn escaped_byte(text: &[u8]) -> Option<Unit> {
+    let (mut bytes, mut length) = ([0; 4], 0);
+    for (escape, byte) in text.chunks_exact(4).zip(&mut bytes) {
+        let [b'\\', b'x', high, low] = escape else { break };
+        let (Some(high), Some(low)) = (hex(*high), hex(*low)) else { break };
+        *byte = high << 4 | low;
+        length += 1;
+    }
+    let first = bytes[..length].first()?;
+    let wanted = usize::try_from(first.leading_ones()).unwrap_or_default().max(1);
+    let character = bytes[..length].get(..wanted).and_then(|bytes| std::str::from_utf8(bytes).ok()?.chars().next());
+    Some(match character {
+        Some(character) => Unit::character(character, 4 * wanted),
+        None => Unit::character(char::from(*first), 4),
+    })
+}
+
+/// The character whose `\u{` has been read.
+fn braced(text: &[u8]) -> Option<Unit> {
+    let (character, digits) = number(text, 16)?;
+    (text.get(digits) == Some(&b'}')).then(|| Unit::character(character, 3 + digits + 1))
+}
+
+/// The character whose `\u` has been read; two escapes where it is a surrogate pair.
+fn code_units(digits: &[u8]) -> Option<Unit> {
+    let first = code_unit(digits)?;
+    if let Some(character) = char::from_u32(u32::from(first)) {
+        return Some(Unit::character(character, 6));
+    }
+    let [b'\\', b'u', digits @ ..] = digits.get(4..)? else { return None };
+    let pair = [first, code_unit(digits)?];
+    Some(Unit::character(char::decode_utf16(pair).next()?.ok()?, 12))
+}
+
+fn code_unit(digits: &[u8]) -> Option<u16> {
+    let digits = digits.get(..4)?;
+    digits.iter().try_fold(0, |value, digit| Some(value << 4 | u16::from(hex(*digit)?)))
+}
+
+/// A character reference of HTML, with or without the `;` at its end.
+fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
+    let (base, before) = match text {
+        [b'&', b'#', b'x' | b'X', ..] => (16, 3),
+        [b'&', b'#', ..] => (10, 2),
+        [b'&', name @ ..] => {
+            let (name, character) = named(name)?;
+            let ends = text.get(1 + name.len()) == Some(&b';');
+            return Some(Unit::character(*character, 1 + name.len() + usize::from(ends)));
+        }
+        _ => return None,
+    };
+    let digits = &text[before..];
+    let greedy = number(digits, base);
+    if let Some((character, length)) = greedy
+        && (character.is_ascii() || !short_numbers || digits.get(length) == Some(&b';'))
+    {
+        return Some(Unit::character(character, before + length + usize::from(digits.get(length) == Some(&b';'))));
+    }
+    let (character, length) = short_numbers.then(|| ascii_number(digits, base)).flatten()?;
+    Some(Unit::character(character, before + length))
+}
+
+/// The character of the number with which `text` starts, and how many digits it has.
+fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(base);
+    let (mut value, mut length) = (0, 0);
+    for digit in text.iter().take(NUMBER_DIGITS_MAX).map_while(digit) {
+        // Eight hexadecimal digits are 32 bits.
+        value = value * base + digit;
+        length += 1;
+    }
+    let character = char::from_u32(value)?;
+    (length > 0).then_some((character, length))
+}
+
+/// The same, of as many digits as stay within ASCII.
+fn ascii_number(text: &[u8], base: u32) -> Option<(char, usize)> {
+    let longest = (1..=NUMBER_DIGITS_MAX.min(text.len())).rev();
+    longest.filter_map(|length| number(&text[..length], base)).find(|(character, _)| character.is_ascii())
+}
+
+/// The longest name with which `text` starts.
+fn named(text: &[u8]) -> Option<&'static (&'static [u8], char)> {
+    let [first, second, ..] = text else { return None };
+    let names = NAMES.get(usize::from(*first))?;
+    names.iter().find(|(name, _)| name[1] == *second && text.starts_with(name))
+}
+
+/// By first letter: the names of characters, the longest first. None has fewer than two letters.
+static NAMES: LazyLock<Vec<Vec<(&[u8], char)>>> = LazyLock::new(|| {
+    let mut names = vec![Vec::new(); 128];
+    let latin_1 = LATIN_1_NAMES.split_whitespace().zip('\u{a0}'..);
+    let ascii = ASCII_NAMES.iter().flat_map(|(names, character)| names.split(' ').map(|name| (name, *character)));
+    for (name, character) in latin_1.chain(ascii) {
+        names[usize::from(name.as_bytes()[0])].push((name.as_bytes(), character));
+    }
+    for names in &mut names {
+        names.sort_by_key(|(name, _): &(&[u8], char)| std::cmp::Reverse(name.len()));
+    }
+    names
+});
+
+/// The names that HTML has for characters of ASCII.
+const ASCII_NAMES: &[(&str, char)] = &[
+    ("Tab", '\t'),
+    ("NewLine", '\n'),
+    ("excl", '!'),
+    ("quot QUOT", '"'),
+    ("num", '#'),
+    ("dollar", '$'),
+    ("percnt", '%'),
+    ("amp AMP", '&'),
+    ("apos", '\''),
+    ("lpar", '('),
+    ("rpar", ')'),
+    ("ast midast", '*'),
+    ("plus", '+'),
+    ("comma", ','),
+    ("period", '.'),
+    ("sol", '/'),
+    ("colon", ':'),
+    ("semi", ';'),
+    ("lt LT", '<'),
+    ("equals", '='),
+    ("gt GT", '>'),
+    ("quest", '?'),
+    ("commat", '@'),
+    ("lsqb lbrack", '['),
+    ("bsol", '\\'),
+    ("rsqb rbrack", ']'),
+    ("Hat", '^'),
+    ("lowbar UnderBar", '_'),
+    ("grave DiacriticalGrave", '`'),
+    ("lcub lbrace", '{'),
+    ("verbar vert VerticalLine", '|'),
+    ("rcub rbrace", '}'),
+    ("euro", '€'),
+];
+
+/// The names of the characters U+00A0 to U+00FF, in this order.
+const LATIN_1_NAMES: &str = "
+    nbsp iexcl cent pound curren yen brvbar sect uml copy ordf laquo not shy reg macr
+    deg plusmn sup2 sup3 acute micro para middot cedil sup1 ordm raquo frac14 frac12 frac34 iquest
+    Agrave Aacute Acirc Atilde Auml Aring AElig Ccedil Egrave Eacute Ecirc Euml Igrave Iacute Icirc Iuml
+    ETH Ntilde Ograve Oacute Ocirc Otilde Ouml times Oslash Ugrave Uacute Ucirc Uuml Yacute THORN szlig
+    agrave aacute acirc atilde auml aring aelig ccedil egrave eacute ecirc euml igrave iacute icirc iuml
+    eth ntilde ograve oacute ocirc otilde ouml divide oslash ugrave uacute ucirc uuml yacute thorn yuml";
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, short_numbers: bool) -> Option<(String, usize)> {
+        let escapes = Escapes::of(&MARKS, short_numbers).unwrap();
+        let unit = escapes.escape(text.as_bytes())?;
+        Some((String::from_utf8_lossy(unit.decoded()).into_owned(), unit.length))
+    }
+
+    fn whole(text: &str) -> Option<String> {
+        read(text, false).filter(|(_, length)| *length == text.len()).map(|(decoded, _)| decoded)
+    }
+
+    #[test]
+    fn every_escape_is_undone() {
+        for (escape, character) in [
+            ("%2f", "/"),
+            ("\\\"", "\""),
+            ("\\'", "'"),
+            ("\\/", "/"),
+            ("\\n", "\n"),
+            ("\\x2F", "/"),
+            ("\\xe4", "ä"),
+            ("\\xc3\\xa4", "ä"),
+            ("\\xf0\\x9f\\x98\\x80", "😀"),
+            ("\\u002f", "/"),
+            ("\\ud83d\\ude00", "😀"),
+            ("\\u{2f}", "/"),
+            ("\\u{1F600}", "😀"),
+            ("\\u{0000002f}", "/"),
+            ("\\U0001f600", "😀"),
+            ("&lt;", "<"),
+            ("&lt", "<"),
+            ("&apos", "'"),
+            ("&DiacriticalGrave;", "`"),
+            ("&auml;", "ä"),
+            ("&AElig", "Æ"),
+            ("&yuml;", "ÿ"),
+            ("&nbsp;", "\u{a0}"),
+            ("&#47;", "/"),
+            ("&#47", "/"),
+            ("&#00000047;", "/"),
+            ("&#x2f;", "/"),
+            ("&#X2F", "/"),
+            ("&#128512;", "😀"),
+        ] {
+            assert_eq!(whole(escape).as_deref(), Some(character), "{escape}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_escape_stays() {
+        for text in [
+            "%",
+            "%2",
+            "%2g",
+            "%u002f",
+            "\\",
+            "\\a",
+            "\\x2",
+            "\\xg0",
+            "\\u002",
+            "\\ud83d",
+            "\\ud83d\\u0041",
+            "\\u{}",
+            "\\u{2f",
+            "\\u{110000}",
+            "\\U0001f60",
+            "\\U00110000",
+            "&",
+            "&;",
+            "&l",
+            "&#",
+            "&#;",
+            "&#x;",
+            "&#xg",
+            "&#x110000;",
+            "&nosuch;",
+        ] {
+            assert_eq!(read(text, false), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_longest_name_counts() {
+        assert_eq!(read("&ampx;", false), Some(("&".to_owned(), 4)));
+        assert_eq!(read("&notin;", false), Some(("¬".to_owned(), 4)));
+        assert_eq!(read("&sup1;", false), Some(("¹".to_owned(), 6)));
+        assert_eq!(read("&plusmn;", false), Some(("±".to_owned(), 8)));
+    }
+
+    #[test]
+    fn a_number_without_an_end_may_stay_within_ascii() {
+        for (text, greedy, short) in [
+            ("&#x2fabc", Some(("\u{2fabc}", 8)), ("/", 5)),
+            ("&#x2fabcdef", None, ("/", 5)),
+            ("&#x0000002fabc", Some(("/", 11)), ("/", 11)),
+            ("&#x2fabc;", Some(("\u{2fabc}", 9)), ("\u{2fabc}", 9)),
+            ("&#471", Some(("\u{1d7}", 5)), ("/", 4)),
+            ("&#1151", Some(("\u{47f}", 6)), ("s", 5)),
+        ] {
+            let owned = |read: (&str, usize)| (read.0.to_owned(), read.1);
+            assert_eq!(read(text, false), greedy.map(owned), "{text}");
+            assert_eq!(read(text, true), Some(owned(short)), "{text}");
+        }
+    }
+
+    /// A view on top of another reads only as far as this says.
+    #[test]
+    fn an_escape_goes_on_at_each_of_its_bytes() {
+        for escape in [
+            "%2f",
+            "\\n",
+            "\\x2f",
+            "\\xf0\\x9f\\x98\\x80",
+            "\\u002f",
+            "\\ud83d\\ude00",
+            "\\u{10ffff}",
+            "\\U0001f600",
+            "&#x0000002f;",
+            "&lt;",
+        ] {
+            let bytes = escape.as_bytes();
+            assert!((0..bytes.len()).all(|end| may_go_on(&bytes[..end])), "{escape}");
+            assert!(bytes.len() <= ESCAPE_BYTES_MAX);
+        }
+        for (names, _) in ASCII_NAMES {
+            assert!(names.split(' ').all(|name| name.len() <= NAME_BYTES_MAX));
+        }
+        assert_eq!(LATIN_1_NAMES.split_whitespace().count(), 96);
+    }
+}
