@@ -10,12 +10,11 @@ use crate::auditor::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::config::Settings;
 use crate::credentials::Refresher;
-use crate::lanes::FileLanes;
 use crate::oauth::Oauth;
 use crate::packages::Packages;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::{FileTurns, Sandboxes};
 use crate::telemetry::meters;
 
 /// One running host.
@@ -31,7 +30,7 @@ pub struct App {
     pub refresher: Arc<Refresher>,
     pub policy: Arc<Policy>,
     pub sandboxes: Arc<Sandboxes>,
-    pub file_lanes: FileLanes,
+    pub file_turns: FileTurns,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// The start-up scan has finished, whatever failed.

@@ -25,12 +25,13 @@ use crate::credentials::Refresher;
 use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
-use crate::lanes::{FileLanes, Lanes};
+use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::sandboxes::FileTurns;
 use crate::telemetry::meters;
 
 pub use data::{
@@ -159,7 +160,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         refresher,
         policy,
         sandboxes,
-        file_lanes: FileLanes::default(),
+        file_turns: FileTurns::default(),
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),

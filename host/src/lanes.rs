@@ -13,7 +13,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use monstrum_types::{BindingId, BotId, KeyId, PluginName, WorkspaceId};
+use monstrum_types::{BindingId, BotId, PluginName};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -109,35 +109,6 @@ impl Lanes {
     /// Calls that wait for room in any lane.
     pub fn waiting(&self) -> usize {
         self.all.lock().calls_waiting + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
-    }
-}
-
-/// How many files of sandboxes are in memory at once, a few times the largest one each: on this host, of one workspace,
-/// of one key.
-pub struct FileLanes {
-    all: Arc<Lane>,
-    workspaces: Keyed<WorkspaceId>,
-    keys: Keyed<KeyId>,
-}
-
-impl Default for FileLanes {
-    fn default() -> Self {
-        FileLanes { all: Lane::new(Self::IN_ALL), workspaces: Keyed::default(), keys: Keyed::default() }
-    }
-}
-
-impl FileLanes {
-    const IN_ALL: u32 = 8;
-    const OF_A_WORKSPACE: u32 = 4;
-    const OF_A_KEY: u32 = 2;
-
-    /// Waits until there is room, at most [`WAIT_MAX`].
-    pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bot: Option<BotId>) -> Option<Place> {
-        let until = Instant::now() + WAIT_MAX;
-        let of_key = self.keys.lane(&key, Self::OF_A_KEY).enter(bot, until).await?;
-        let of_workspace = self.workspaces.lane(&workspace, Self::OF_A_WORKSPACE).enter(bot, until).await?;
-        let of_all = Arc::clone(&self.all).enter(bot, until).await?;
-        Some(Place { _tickets: vec![of_key, of_workspace, of_all] })
     }
 }
 
@@ -320,28 +291,6 @@ mod tests {
         assert_eq!(lanes.running(), 4);
         drop((roots, children));
         assert_eq!(lanes.running(), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn files_of_one_key_or_workspace_leave_room_for_others() {
-        let lanes = FileLanes::default();
-        let (workspace, other) = (WorkspaceId::new(), WorkspaceId::new());
-        let enter = async |workspace, key| lanes.enter(workspace, key, None).await;
-        let keys: [KeyId; 3] = std::array::from_fn(|_| KeyId::new());
-        let mut held = vec![enter(workspace, keys[0]).await, enter(workspace, keys[0]).await];
-        assert!(enter(workspace, keys[0]).await.is_none(), "two of a key");
-        held.extend([enter(workspace, keys[1]).await, enter(workspace, keys[1]).await]);
-        assert!(enter(workspace, keys[2]).await.is_none(), "four of a workspace");
-        for _ in 0..2 {
-            let key = KeyId::new();
-            held.extend([enter(other, key).await, enter(other, key).await]);
-        }
-        assert!(
-            held.iter().all(Option::is_some) && enter(WorkspaceId::new(), KeyId::new()).await.is_none(),
-            "eight in all"
-        );
-        held.clear();
-        assert!(enter(workspace, keys[2]).await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@
 mod activity;
 mod conversation;
 mod deletion;
+mod file_turns;
 mod open;
 mod reaper;
 mod reconcile;
@@ -27,6 +28,7 @@ use crate::config::SandboxSettings;
 use activity::Activities;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
+pub use file_turns::{FREE_BYTES, FileTurns, Turn};
 pub use open::Open;
 pub use settings::{SandboxLimits, WorkspaceSandbox};
 

@@ -208,6 +208,32 @@ async fn a_request_that_waits_ends_when_its_key_is_gone() -> Result<()> {
     Ok(())
 }
 
+/// The answers are larger than what sockets take in for a client that does not read.
+#[tokio::test]
+async fn slow_clients_do_not_keep_others_from_small_files() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("save made.txt").await?;
+    doors.machines.put("/workspace/large", "x".repeat(15 << 20));
+    let body = json!({ "action": "read", "appId": "a", "chatId": "c", "path": "large" }).to_string();
+    let path = "/api/core/ai/sandbox/file";
+    let mut slow = Vec::new();
+    for _ in 0..2 {
+        let mut socket = sent(&doors, "HTTP/1.1", doors.api.key(), path, body.len(), &body).await?;
+        let mut head = [0; 12];
+        socket.read_exact(&mut head).await?;
+        assert_eq!(&head, b"HTTP/1.1 200");
+        slow.push(socket);
+    }
+    let (status, answer) = doors.file(&doors.api, &json!({ "action": "read", "path": "made.txt" })).await?;
+    assert_eq!((status, text(&answer["content"])), (200, "saved"), "{answer}");
+    let (status, _) = doors.file(&doors.api, &json!({ "action": "read", "path": "large" })).await?;
+    assert_eq!(status, 429, "the memory that a key may use is limited");
+    drop(slow);
+    let (status, _) = doors.file(&doors.api, &json!({ "action": "read", "path": "large" })).await?;
+    assert_eq!(status, 200);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_folder_is_not_sent_where_a_part_could_pass_for_the_whole() -> Result<()> {
     let doors = Doors::open().await?;

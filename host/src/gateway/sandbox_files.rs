@@ -7,6 +7,7 @@ mod download;
 mod standing;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Json;
@@ -31,17 +32,13 @@ use crate::gateway::extract::{Caller, Faults, Input, parse_body, whole_body_of};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandboxes::{problem_in, problem_of_path};
-use crate::lanes;
 use crate::policy::Snapshot;
-use crate::sandboxes::{Fault, Open, PART_BYTES_MAX};
+use crate::sandboxes::{FREE_BYTES, Fault, Open, PART_BYTES_MAX, Turn};
 
 /// The largest body: the largest file, with room for what JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
 
-/// From here on a body takes its turn before it is read.
-const LARGE_BYTES: usize = 1 << 20;
-/// How long a body may take to come, and then what is done with it: nobody holds a place for ever.
-const BODY_MAX: Duration = Duration::from_secs(120);
+/// How long what is asked for may take once the body is there.
 const ACTION_MAX: Duration = Duration::from_secs(60);
 
 /// What to do with which path of whose sandbox. Unknown fields are ignored.
@@ -134,11 +131,8 @@ pub async fn file(
     let answer = match action {
         Action::List => within(place.list(&row, &path).boxed()).await?,
         Action::Read => {
-            let turn = match turn {
-                Some(turn) => turn,
-                None => guarded(&app, &caller, place.turn()).await?,
-            };
-            let answer = within(place.read(&row, &path).boxed()).await?;
+            let reading = guarded(&app, &caller, in_time(place.read(&row, &path, turn).boxed()));
+            let (answer, turn) = reading.await?;
             return Ok(delivery::held(&answer, turn, &app, &caller));
         }
         Action::Write => {
@@ -152,15 +146,18 @@ pub async fn file(
 }
 
 /// The body, and its turn where it is a large one.
-async fn body(place: &Place<'_>, request: Request) -> Result<(Bytes, Option<lanes::Place>), Problem> {
+async fn body(place: &Place<'_>, request: Request) -> Result<(Bytes, Option<Turn>), Problem> {
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let turn = match length {
-        Some(0..=LARGE_BYTES) => None,
-        _ => Some(place.turn().await?),
+        Some(0..=FREE_BYTES) => None,
+        length => Some(place.turn(length.unwrap_or(BODY_BYTES_MAX)).await?),
     };
-    let read = timeout(BODY_MAX, whole_body_of(request.into_body(), BODY_BYTES_MAX)).await;
-    let late = |_| Problem::timeout(format!("the body did not come within {} s", BODY_MAX.as_secs()));
-    Ok((read.map_err(late)??, turn))
+    let (body, is_late) = delivery::paced(request.into_body());
+    let whole = whole_body_of(body, BODY_BYTES_MAX).await;
+    if is_late.load(Ordering::Relaxed) {
+        return Err(Problem::timeout("the body came too slowly; send at least 128 KiB a second"));
+    }
+    Ok((whole?, turn))
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
@@ -224,10 +221,10 @@ impl Place<'_> {
         }
     }
 
-    /// Waits until this caller may have a file in memory.
-    async fn turn(&self) -> Result<lanes::Place, Problem> {
-        let Caller { workspace, key, bot, .. } = *self.caller;
-        let turn = self.app.file_lanes.enter(workspace, key, bot).await;
+    /// Waits until this caller may have this much in memory.
+    async fn turn(&self, bytes: usize) -> Result<Turn, Problem> {
+        let Caller { workspace, key, .. } = *self.caller;
+        let turn = self.app.file_turns.enter(workspace, key, bytes).await;
         turn.ok_or_else(|| Problem::full("too many files are read and written at present"))
     }
 
@@ -236,8 +233,18 @@ impl Place<'_> {
         Ok(FileAnswer::List { action: Action::List, files: files.into_iter().map(File::from).collect() })
     }
 
-    async fn read(&self, row: &SandboxRow, path: &str) -> Result<FileAnswer, Problem> {
+    /// The file, and the turn that it takes while it is in memory. A small one takes none.
+    async fn read(
+        &self,
+        row: &SandboxRow,
+        path: &str,
+        turn: Option<Turn>,
+    ) -> Result<(FileAnswer, Option<Turn>), Problem> {
         let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
+        let turn = match (turn, usize::try_from(entry.size).unwrap_or(usize::MAX)) {
+            (None, bytes @ FREE_BYTES..=FILE_BYTES_MAX) => Some(self.turn(bytes).await?),
+            (turn, _) => turn,
+        };
         let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
         let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
             let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
@@ -249,7 +256,7 @@ impl Place<'_> {
                 "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
             return Err(Problem::over_limit(words));
         }
-        Ok(FileAnswer::Read { action: Action::Read, content })
+        Ok((FileAnswer::Read { action: Action::Read, content }, turn))
     }
 
     async fn write(&self, row: &SandboxRow, path: &str, content: Bytes) -> Result<FileAnswer, Problem> {

@@ -1,7 +1,9 @@
 //! What a sandbox gives to a client that has to keep reading it, and may no longer have it once its key is gone.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,24 +14,27 @@ use http::{HeaderValue, header};
 use monstrum_sandbox::{ByteStream, SandboxError};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::standing::{TakenBack, taken_back};
+use super::standing::taken_back;
 use crate::app::App;
 use crate::gateway::extract::Caller;
-use crate::lanes::Place;
+use crate::sandboxes::Turn;
 
 /// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
 /// would keep it awake for ever.
 const PIECE_MAX: Duration = Duration::from_secs(60);
 
-/// How long a whole answer may take that is in the host's memory.
-const HELD_MAX: Duration = Duration::from_secs(120);
+/// The least speed of a request whose body or answer the host holds in memory: the largest file in about two minutes.
+/// A client that falls behind has held up others for no more than [`PACE_GRACE`].
+const PACE_BYTES_PER_S_MIN: f64 = 131_072.0;
+/// How far a client may fall behind: a lost packet or a busy client costs a second or two.
+const PACE_GRACE: Duration = Duration::from_secs(10);
 /// The pieces in which it goes.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// An answer that takes up memory until its client has read it, and so long keeps its turn.
-pub(super) fn held(answer: &impl Serialize, turn: Place, app: &Arc<App>, caller: &Caller) -> Response {
+pub(super) fn held(answer: &impl Serialize, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
     let mut left = Bytes::from(serde_json::to_vec(answer).expect("an answer has nothing that JSON has not"));
     let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
     let pieces = std::iter::from_fn(move || {
@@ -39,15 +44,57 @@ pub(super) fn held(answer: &impl Serialize, turn: Place, app: &Arc<App>, caller:
         // A copy: a piece that is not sent yet would keep the whole.
         (!piece.is_empty()).then(|| Ok(Bytes::copy_from_slice(&piece)))
     });
-    let content = until(stream::iter(pieces).boxed(), async move {
-        let taken_back = timeout(HELD_MAX, taken_back(&app, &caller)).await;
-        taken_back.map_or("its client reads too slowly", TakenBack::reason)
-    });
+    let taken_back = async move { taken_back(&app, &caller).await.reason() };
+    let content = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: Instant::now() }, taken_back);
     let mut response = Response::new(Body::from_stream(content));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     response
+}
+
+/// A body that takes up memory, as long as it comes at the least speed. The second value becomes true where it does not.
+pub(super) fn paced(body: Body) -> (Body, Arc<AtomicBool>) {
+    let is_late = Arc::new(AtomicBool::new(false));
+    let state = Some((body.into_data_stream(), Pace::AtLeast { since: Instant::now() }, 0, Arc::clone(&is_late)));
+    let pieces = stream::unfold(state, async |state| {
+        let (mut pieces, pace, came, is_late) = state?;
+        match timeout_at(pace.until(came), pieces.next()).await {
+            Ok(None) => None,
+            Ok(Some(Ok(piece))) => {
+                let came = came + piece.len() as u64;
+                Some((Ok(piece), Some((pieces, pace, came, is_late))))
+            }
+            Ok(Some(Err(error))) => Some((Err(error), None)),
+            Err(_) => {
+                is_late.store(true, Ordering::Relaxed);
+                Some((Err(axum::Error::new(io::Error::from(io::ErrorKind::TimedOut))), None))
+            }
+        }
+    });
+    (Body::from_stream(pieces), is_late)
+}
+
+/// How fast a client has to be.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// Each piece within [`PIECE_MAX`].
+    PerPiece,
+    /// [`PACE_BYTES_PER_S_MIN`] on average since then.
+    AtLeast { since: Instant },
+}
+
+impl Pace {
+    /// Until when the piece after so many bytes has to be on its way.
+    fn until(self, bytes: u64) -> Instant {
+        match self {
+            Pace::PerPiece => Instant::now() + PIECE_MAX,
+            #[expect(clippy::cast_precision_loss, reason = "a file is far smaller than 2^52 bytes")]
+            Pace::AtLeast { since } => {
+                since + PACE_GRACE + Duration::from_secs_f64(bytes as f64 / PACE_BYTES_PER_S_MIN)
+            }
+        }
+    }
 }
 
 /// On the way from the sandbox to the client.
@@ -60,10 +107,14 @@ enum Piece {
 /// The content, as long as it is read and `caller` may have it. Otherwise it ends with an error.
 pub(super) fn delivered(content: ByteStream, app: &Arc<App>, caller: &Caller) -> ByteStream {
     let (app, caller) = (Arc::clone(app), caller.clone());
-    until(content, async move { taken_back(&app, &caller).await.reason() })
+    until(content, Pace::PerPiece, async move { taken_back(&app, &caller).await.reason() })
 }
 
-fn until(mut content: ByteStream, taken_back: impl Future<Output = &'static str> + Send + 'static) -> ByteStream {
+fn until(
+    mut content: ByteStream,
+    pace: Pace,
+    taken_back: impl Future<Output = &'static str> + Send + 'static,
+) -> ByteStream {
     let (hand, handed) = mpsc::channel(1);
     tokio::spawn(async move {
         let reason = tokio::select! {
@@ -71,7 +122,7 @@ fn until(mut content: ByteStream, taken_back: impl Future<Output = &'static str>
             reason = taken_back => Some(reason),
             // Then nobody needs to be told anything.
             () = hand.closed() => None,
-            reason = hand_over(&mut content, &hand) => reason,
+            reason = hand_over(&mut content, pace, &hand) => reason,
         };
         if let Some(reason) = reason {
             tracing::warn!(reason, "a download from a sandbox was ended");
@@ -90,14 +141,21 @@ fn until(mut content: ByteStream, taken_back: impl Future<Output = &'static str>
 }
 
 /// Everything, in order; or why not.
-async fn hand_over(content: &mut ByteStream, hand: &mpsc::Sender<Piece>) -> Option<&'static str> {
+async fn hand_over(content: &mut ByteStream, pace: Pace, hand: &mpsc::Sender<Piece>) -> Option<&'static str> {
+    let mut sent_bytes = 0;
     loop {
         let (piece, is_last) = match content.next().await {
             Some(piece) => (Piece::Content(piece), false),
             None => (Piece::End, true),
         };
-        match timeout(PIECE_MAX, hand.send(piece)).await {
-            Err(_) => return Some("its client does not read"),
+        let length = match &piece {
+            Piece::Content(Ok(piece)) => piece.len() as u64,
+            Piece::Content(Err(_)) | Piece::End => 0,
+        };
+        let until = pace.until(sent_bytes);
+        sent_bytes += length;
+        match timeout_at(until, hand.send(piece)).await {
+            Err(_) => return Some("its client reads too slowly"),
             Ok(sent) if sent.is_err() || is_last => return None,
             Ok(_) => {}
         }
@@ -127,20 +185,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_read_comes_whole() {
-        assert_eq!(count(until(content(0), pending())).await, (0, true));
-        assert_eq!(count(until(content(100), pending())).await, (100, true));
+        assert_eq!(count(until(content(0), Pace::PerPiece, pending())).await, (0, true));
+        assert_eq!(count(until(content(100), Pace::PerPiece, pending())).await, (100, true));
         let broken = content(2).chain(stream::iter([Err(SandboxError::Conflict("broken".to_owned()))])).boxed();
-        assert_eq!(count(until(broken, pending())).await, (2, false));
+        assert_eq!(count(until(broken, Pace::PerPiece, pending())).await, (2, false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_reads_ends_and_is_never_whole() {
-        let mut delivered = until(content(100), pending());
+        let mut delivered = until(content(100), Pace::PerPiece, pending());
         assert!(delivered.next().await.is_some_and(|piece| piece.is_ok()));
         tokio::time::sleep(PIECE_MAX * 2).await;
         let (read, whole) = count(delivered).await;
         assert!(read < 5 && !whole, "{read} {whole}");
-        let slow = until(content(3), pending());
+        let slow = until(content(3), Pace::PerPiece, pending());
         let slow = slow.then(|piece| async {
             tokio::time::sleep(PIECE_MAX / 2).await;
             piece
@@ -152,10 +210,51 @@ mod tests {
     async fn what_is_taken_back_ends_in_the_middle() {
         let (take, taken) = tokio::sync::oneshot::channel();
         let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"x"))).boxed();
-        let mut delivered = until(endless, async move { taken.await.expect("it is taken back") });
+        let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("it is taken back") });
         assert!(delivered.next().await.is_some_and(|piece| piece.is_ok()));
         take.send("its key is gone").expect("it goes on until then");
         let (_, whole) = count(delivered).await;
         assert!(!whole);
+    }
+
+    /// 15 MB, taken 4 KiB every five seconds.
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_reads_slowly_holds_memory_for_seconds_and_not_for_minutes() {
+        let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
+        let began = Instant::now();
+        let held = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: began }, pending());
+        let slow = held.then(|piece| async {
+            tokio::time::sleep(Duration::from_secs(80)).await;
+            piece
+        });
+        let (_, is_whole) = count(slow.boxed()).await;
+        assert!(!is_whole, "it was served to the end");
+        let pieces = (0..230).map(|_| Ok(Bytes::from_static(&[b'x'; PIECE_BYTES])));
+        let began = Instant::now();
+        let held = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: began }, pending());
+        let steady = held.then(|piece| async {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            piece
+        });
+        assert_eq!(count(steady.boxed()).await, (230, true), "160 KiB/s is fast enough");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_stops_coming_ends() {
+        let read = async |pieces: usize, each: Duration| {
+            let pieces = stream::iter(0..pieces).then(move |_| async move {
+                tokio::time::sleep(each).await;
+                Ok::<_, std::io::Error>(Bytes::from_static(&[b'x'; PIECE_BYTES]))
+            });
+            let began = Instant::now();
+            let (body, is_late) = paced(Body::from_stream(pieces));
+            let body = axum::body::to_bytes(body, usize::MAX).await;
+            assert_eq!(body.is_err(), is_late.load(Ordering::Relaxed));
+            (body.is_ok(), began.elapsed().as_secs())
+        };
+        assert_eq!(read(100, Duration::from_millis(400)).await, (true, 40));
+        assert_eq!(read(100, Duration::from_secs(3600)).await, (false, 10));
+        let (is_whole, after) = read(100, Duration::from_secs(4)).await;
+        assert!(!is_whole && after < 16, "{after} s");
     }
 }

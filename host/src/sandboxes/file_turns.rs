@@ -1,0 +1,216 @@
+//! Turns of file requests: how many bytes of files and bodies the host holds in memory at once, over all, for a
+//! workspace and for an API key.
+//!
+//! A turn costs as many bytes as its request may hold. While half of all bytes are held, only a workspace that holds
+//! none gets a turn, so that a few busy workspaces never shut out the others. Small requests need no turn.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use monstrum_sandbox::FILE_BYTES_MAX;
+use monstrum_types::{KeyId, WorkspaceId};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// A request that holds at most this much needs no turn: connections, which are limited, bound what these hold together.
+pub const FREE_BYTES: usize = 1 << 20;
+/// How long a request waits for its turn, as a call waits for room.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+/// Held at once on this host: eight of the largest files.
+const ALL_BYTES_MAX: usize = 8 * FILE_BYTES_MAX;
+/// Up to here a workspace that holds something may take more; the rest is for workspaces that hold nothing.
+const SHARED_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
+/// Of one workspace: half of everything.
+const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
+/// Of one API key: the largest body, which is twice the largest file.
+const KEY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
+/// Requests that wait. More would not get their turn within [`WAIT_MAX`] anyway.
+const WAITING_MAX: usize = 1024;
+
+/// The turns of this host.
+#[derive(Clone, Default)]
+pub struct FileTurns(Arc<Mutex<Turns>>);
+
+#[derive(Default)]
+struct Turns {
+    all: usize,
+    workspaces: HashMap<WorkspaceId, usize>,
+    keys: HashMap<KeyId, usize>,
+    /// In the order of arrival.
+    waiting: VecDeque<(Claim, oneshot::Sender<Turn>)>,
+}
+
+#[derive(Clone, Copy)]
+struct Claim {
+    workspace: WorkspaceId,
+    key: KeyId,
+    bytes: usize,
+}
+
+/// A turn. Dropping it lets the next request go on.
+pub struct Turn {
+    turns: FileTurns,
+    claim: Claim,
+    is_returned: bool,
+}
+
+impl FileTurns {
+    /// Waits until this many bytes may be held, at most [`WAIT_MAX`].
+    pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bytes: usize) -> Option<Turn> {
+        let claim = Claim { workspace, key, bytes: bytes.min(KEY_BYTES_MAX) };
+        let turn = {
+            let mut turns = self.lock();
+            if turns.has_room(claim) {
+                turns.take(claim);
+                return Some(self.turn(claim));
+            }
+            turns.waiting.retain(|(_, waiting)| !waiting.is_closed());
+            if turns.waiting.len() >= WAITING_MAX {
+                return None;
+            }
+            let (sender, turn) = oneshot::channel();
+            turns.waiting.push_back((claim, sender));
+            turn
+        };
+        // A turn that comes too late is dropped with its channel, which returns it.
+        timeout(WAIT_MAX, turn).await.ok()?.ok()
+    }
+
+    fn turn(&self, claim: Claim) -> Turn {
+        Turn { turns: self.clone(), claim, is_returned: false }
+    }
+
+    fn leave(&self, claim: Claim) {
+        let mut turns = self.lock();
+        turns.give_back(claim);
+        let mut next = 0;
+        while let Some((claim, _)) = turns.waiting.get(next) {
+            let claim = *claim;
+            if !turns.has_room(claim) {
+                next += 1;
+                continue;
+            }
+            let Some((_, waiting)) = turns.waiting.remove(next) else { return };
+            turns.take(claim);
+            if let Err(mut unwanted) = waiting.send(self.turn(claim)) {
+                // The request is gone. Dropping its turn here would lock the turns twice.
+                unwanted.is_returned = true;
+                turns.give_back(claim);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Turns> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turns {
+    fn has_room(&self, claim: Claim) -> bool {
+        let of_workspace = self.workspaces.get(&claim.workspace).copied().unwrap_or(0);
+        let of_key = self.keys.get(&claim.key).copied().unwrap_or(0);
+        let all_max = if of_workspace == 0 { ALL_BYTES_MAX } else { SHARED_BYTES_MAX };
+        self.all + claim.bytes <= all_max
+            && of_workspace + claim.bytes <= WORKSPACE_BYTES_MAX
+            && of_key + claim.bytes <= KEY_BYTES_MAX
+    }
+
+    fn take(&mut self, claim: Claim) {
+        self.all += claim.bytes;
+        *self.workspaces.entry(claim.workspace).or_default() += claim.bytes;
+        *self.keys.entry(claim.key).or_default() += claim.bytes;
+    }
+
+    fn give_back(&mut self, claim: Claim) {
+        self.all -= claim.bytes;
+        subtract(&mut self.workspaces, claim.workspace, claim.bytes);
+        subtract(&mut self.keys, claim.key, claim.bytes);
+    }
+}
+
+/// Keys that hold nothing are not kept.
+fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: K, bytes: usize) {
+    if let Some(left) = held.get_mut(&key) {
+        *left -= bytes;
+        if *left == 0 {
+            held.remove(&key);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if !self.is_returned {
+            self.turns.leave(self.claim);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: usize = 15_000_000;
+
+    #[tokio::test(start_paused = true)]
+    async fn two_workspaces_do_not_keep_a_third_from_its_files() {
+        let turns = FileTurns::default();
+        let mut held = Vec::new();
+        for workspace in [WorkspaceId::new(), WorkspaceId::new()] {
+            for key in [KeyId::new(), KeyId::new()] {
+                for _ in 0..2 {
+                    held.push(turns.enter(workspace, key, LARGE).await);
+                }
+            }
+        }
+        assert_eq!(held.iter().flatten().count(), 5, "one workspace has its half, the other its first turn");
+        let others = [WorkspaceId::new(), WorkspaceId::new(), WorkspaceId::new()];
+        for workspace in others {
+            let turn = turns.enter(workspace, KeyId::new(), LARGE).await;
+            assert!(turn.is_some(), "a workspace that holds nothing has to wait");
+            held.push(turn);
+        }
+        assert!(turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(), "eight of the largest in all");
+        held.clear();
+        let left = turns.lock();
+        assert_eq!((left.all, left.workspaces.len(), left.keys.len()), (0, 0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_and_a_workspace_have_limits() {
+        let turns = FileTurns::default();
+        let (workspace, keys) = (WorkspaceId::new(), [KeyId::new(), KeyId::new(), KeyId::new()]);
+        let enter = |key| turns.enter(workspace, key, FILE_BYTES_MAX);
+        let mut held = vec![enter(keys[0]).await, enter(keys[0]).await];
+        assert!(enter(keys[0]).await.is_none(), "two of the largest files of a key");
+        held.extend([enter(keys[1]).await, enter(keys[1]).await]);
+        assert!(held.iter().all(Option::is_some));
+        assert!(enter(keys[2]).await.is_none(), "four of a workspace");
+        // A body of unknown length may be larger than anything else.
+        held.clear();
+        assert!(turns.enter(workspace, keys[0], usize::MAX).await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_never_lost() {
+        let turns = FileTurns::default();
+        let (workspace, key) = (WorkspaceId::new(), KeyId::new());
+        let first = turns.enter(workspace, key, KEY_BYTES_MAX).await;
+        let wait = || {
+            let turns = turns.clone();
+            tokio::spawn(async move { turns.enter(workspace, key, KEY_BYTES_MAX).await })
+        };
+        let (gone, next, last) = (wait(), wait(), wait());
+        tokio::task::yield_now().await;
+        gone.abort();
+        assert!(gone.await.is_err());
+        drop(first);
+        let next = next.await.expect("it ends");
+        assert!(next.is_some(), "the turn of a request that is gone goes to the next one");
+        drop(next);
+        assert!(last.await.expect("it ends").is_some());
+        assert_eq!(turns.lock().all, 0);
+    }
+}
