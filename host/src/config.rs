@@ -22,7 +22,7 @@ pub use public_url::PublicUrl;
 pub use registry::RegistryPlace;
 pub use sandboxes::{
     SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxKind, SandboxSettings, SandboxTemplate,
+    SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals,
 };
 
 /// The flags of `monstrum serve`.
@@ -122,6 +122,14 @@ pub struct ServeFlags {
     /// Most sandboxes that run at once on this host [default: 64]
     #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
     pub sandbox_max: Option<u32>,
+
+    /// Most memory of all sandboxes of this host together [default: its memory less an eighth, at least 1 GiB]
+    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
+    pub sandbox_total_memory_mib: Option<u32>,
+
+    /// Most processes of all sandboxes of this host together [default: half of kernel.pid_max]
+    #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::total_processes)]
+    pub sandbox_total_processes: Option<u32>,
 
     /// What new sandboxes are made of: host (the programs of this machine) or built (`monstrum sandbox template build`)
     /// [default: host]

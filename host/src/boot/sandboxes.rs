@@ -40,7 +40,7 @@ pub(super) async fn open(
 /// A machine that cannot have sandboxes still has a server.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind};
+    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 
     use crate::config::SandboxTemplate;
     let mut options = EmbeddedOptions::new(folder);
@@ -48,6 +48,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
         SandboxTemplate::Host => TemplateKind::Host,
         SandboxTemplate::Built => TemplateKind::Built,
     };
+    options.totals = TotalSettings { memory_mib: settings.totals.memory_mib, processes: settings.totals.processes };
     if let Some(range) = settings.network {
         options.network.range = range;
     }

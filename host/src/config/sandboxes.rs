@@ -24,6 +24,10 @@ pub const SANDBOX_TMP_MIB: RangeInclusive<u32> = 1..=1_048_576;
 pub const SANDBOX_PROCESSES: RangeInclusive<u32> = 16..=65_536;
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
+/// At least one sandbox of the least memory beside its init; no machine has more than the most.
+const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
+/// At least one sandbox of the fewest processes; the kernel has no more than the most.
+const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
 
 /// Who provides sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -71,6 +75,13 @@ impl FromStr for SandboxTemplate {
     }
 }
 
+/// What all sandboxes of a host may use together. What is absent follows from what the host has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SandboxTotals {
+    pub memory_mib: Option<u32>,
+    pub processes: Option<u32>,
+}
+
 /// Every setting of sandboxes, resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxSettings {
@@ -83,6 +94,8 @@ pub struct SandboxSettings {
     pub limits: Limits,
     /// How many run at once on this host.
     pub running_max: u32,
+    /// What all of them may use together on this host.
+    pub totals: SandboxTotals,
     pub template: SandboxTemplate,
     /// Where those with a network have their addresses from, if not from where the provider would take them.
     pub network: Option<Ipv4Net>,
@@ -99,6 +112,7 @@ impl Default for SandboxSettings {
             sweep: Duration::from_secs(300),
             limits: Limits::default(),
             running_max: 64,
+            totals: SandboxTotals::default(),
             template: SandboxTemplate::default(),
             network: None,
             resolvers: None,
@@ -125,6 +139,10 @@ impl SandboxSettings {
                 processes_per_exec: default.limits.processes_per_exec.min(processes),
             },
             running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
+            totals: SandboxTotals {
+                memory_mib: flags.sandbox_total_memory_mib.or(file.sandbox_total_memory_mib),
+                processes: flags.sandbox_total_processes.or(file.sandbox_total_processes),
+            },
             template: flags.sandbox_template.or(file.sandbox_template).unwrap_or(default.template),
             network: flags.sandbox_network.or(file.sandbox_network),
             resolvers: flags.sandbox_resolvers.clone().or_else(|| file.sandbox_resolvers.clone()),
@@ -140,6 +158,8 @@ impl SandboxSettings {
             ("sandbox_disk_mib", file.sandbox_disk_mib, SANDBOX_DISK_MIB),
             ("sandbox_processes", file.sandbox_processes, SANDBOX_PROCESSES),
             ("sandbox_max", file.sandbox_max, RUNNING_MAX),
+            ("sandbox_total_memory_mib", file.sandbox_total_memory_mib, TOTAL_MEMORY_MIB),
+            ("sandbox_total_processes", file.sandbox_total_processes, TOTAL_PROCESSES),
         ];
         let is_outside = |value: Option<u32>, range: &RangeInclusive<u32>| value.is_some_and(|it| !range.contains(&it));
         let number = numbers.into_iter().find(|(_, value, range)| is_outside(*value, range));
@@ -173,6 +193,14 @@ pub(super) fn processes(text: &str) -> Result<u32, String> {
 
 pub(super) fn running_max(text: &str) -> Result<u32, String> {
     number(text, &RUNNING_MAX)
+}
+
+pub(super) fn total_memory_mib(text: &str) -> Result<u32, String> {
+    number(text, &TOTAL_MEMORY_MIB)
+}
+
+pub(super) fn total_processes(text: &str) -> Result<u32, String> {
+    number(text, &TOTAL_PROCESSES)
 }
 
 pub(super) fn cpus(text: &str) -> Result<f64, String> {
@@ -216,7 +244,7 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(resolve("", ServeFlags::default()).unwrap(), SandboxSettings::default());
-        let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
+        let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_total_memory_mib = 4096\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
                     sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]";
         let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
         let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
@@ -227,6 +255,7 @@ mod tests {
             sweep,
             limits,
             running_max: 2,
+            totals: SandboxTotals { memory_mib: Some(4096), processes: None },
             template: SandboxTemplate::Built,
             network: Some("10.9.0.0/16".parse().unwrap()),
             resolvers: Some(vec!["8.8.8.8".parse().unwrap()]),

@@ -26,6 +26,7 @@ mod provider;
 mod running;
 mod sys;
 pub mod template;
+mod totals;
 mod wire;
 mod worker;
 
@@ -48,12 +49,14 @@ use crate::embedded::images::Images;
 use crate::embedded::network::FullNetwork;
 use crate::embedded::running::{Running, Sockets};
 use crate::embedded::template::Template;
+use crate::embedded::totals::{HostCounts, Totals};
 use crate::embedded::wire::{Launch, Usr};
 use crate::error::SandboxError;
 use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
 
 pub use images::TemplateKind;
 pub use launcher::run_if_launcher;
+pub use totals::TotalSettings;
 
 /// How rows name this provider.
 const NAME: &str = "embedded";
@@ -77,6 +80,8 @@ pub struct EmbeddedOptions {
     pub network: network::Settings,
     /// What a new sandbox is made of. One that is there stays what it is.
     pub template: TemplateKind,
+    /// What all sandboxes may use together.
+    pub totals: TotalSettings,
 }
 
 impl EmbeddedOptions {
@@ -87,6 +92,7 @@ impl EmbeddedOptions {
             program: None,
             network: network::Settings::default(),
             template: TemplateKind::default(),
+            totals: TotalSettings::default(),
         }
     }
 }
@@ -166,7 +172,7 @@ impl Embedded {
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
-        let Prepared { built, cgroups, images, full, tag } = prepared.expect("preparing does not panic")?;
+        let Prepared { built, cgroups, images, full, tag, degraded } = prepared.expect("preparing does not panic")?;
         let described = match options.template {
             TemplateKind::Host => None,
             TemplateKind::Built => built.clone(),
@@ -177,7 +183,7 @@ impl Embedded {
             programs: described.programs,
             networks: if full.is_ok() { vec![Network::None, Network::Full] } else { vec![Network::None] },
             can_install_system_packages: described.can_install_system_packages,
-            degraded: degraded(&cgroups),
+            degraded,
         };
         let inner = Inner {
             hidden: Hidden::new(options.folder.join(HIDDEN_FILE)),
@@ -421,6 +427,7 @@ struct Prepared {
     images: Images,
     full: Result<Arc<FullNetwork>, SandboxError>,
     tag: String,
+    degraded: Vec<Degraded>,
 }
 
 fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
@@ -445,7 +452,9 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
         return Err(not_ready("mkfs.ext4 is not installed (Debian package e2fsprogs)".to_owned()));
     }
     let tag = tag(&options.folder).map_err(failed)?;
-    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?;
+    let host = HostCounts::read();
+    let totals = Totals::of(&host, options.totals);
+    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?.within(totals);
     cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
     let images = Images::open(&options.folder).map_err(failed)?;
     let built = template::built_template(&options.folder.join(TEMPLATES))?;
@@ -456,7 +465,8 @@ fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
         network.clear()?;
         Ok(Arc::new(network))
     });
-    Ok(Prepared { built, cgroups, images, full, tag })
+    let degraded = degraded(&cgroups, totals::raise_open_files(&host, &totals));
+    Ok(Prepared { built, cgroups, images, full, tag, degraded })
 }
 
 /// Each command takes a few files of the server's, and each sandbox some more.
@@ -484,14 +494,23 @@ fn tag(folder: &Path) -> io::Result<String> {
     Ok(tag)
 }
 
-fn degraded(cgroups: &Cgroups) -> Vec<Degraded> {
+fn degraded(cgroups: &Cgroups, has_open_files: bool) -> Vec<Degraded> {
     let mut degraded = Vec::new();
+    let mut add = |limit: &str, reason: &str, remedy: &str| {
+        degraded.push(Degraded { limit: limit.to_owned(), reason: reason.to_owned(), remedy: remedy.to_owned() });
+    };
     if !cgroups.has_cpu() {
-        degraded.push(Degraded {
-            limit: "cpu".to_owned(),
-            reason: "the control groups of this machine cannot limit the use of processors".to_owned(),
-            remedy: "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel".to_owned(),
-        });
+        add(
+            "cpu",
+            "the control groups of this machine cannot limit the use of processors",
+            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
+        );
+    }
+    if !cgroups.limits_sockets(&doctor::kernel_arguments()) {
+        add("sockets", doctor::NO_SOCKET_LIMIT, doctor::SOCKET_LIMIT_REMEDY);
+    }
+    if !has_open_files {
+        add("open_files", doctor::NO_OPEN_FILE_LIMIT, doctor::OPEN_FILE_LIMIT_REMEDY);
     }
     degraded
 }

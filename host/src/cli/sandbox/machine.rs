@@ -58,8 +58,8 @@ pub(in crate::cli) struct Build {
 
 impl Doctor {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let (folder, json) = (folder(options)?, options.json);
-        blocking(move || linux::examine(&folder, json)).await
+        let (settings, json) = (options.settings(FolderFlags::default())?, options.json);
+        blocking(move || linux::examine(&settings, json)).await
     }
 }
 
@@ -86,12 +86,13 @@ mod linux {
 
     use super::Build;
     use crate::cli::failure::Failure;
+    use crate::config::Settings;
 
     fn elsewhere() -> Failure {
         Failure::new("sandboxes run on Linux", "run the server on a Linux machine")
     }
 
-    pub(super) fn examine(_: &Path, _: bool) -> Result<ExitCode, Failure> {
+    pub(super) fn examine(_: &Settings, _: bool) -> Result<ExitCode, Failure> {
         Err(elsewhere())
     }
 
@@ -105,16 +106,22 @@ mod linux {
     use std::path::Path;
     use std::process::ExitCode;
 
+    use monstrum_sandbox::embedded::TotalSettings;
     use monstrum_sandbox::embedded::doctor::{self, Status};
     use monstrum_sandbox::embedded::template::{BuildOptions, build_template};
     use serde_json::json;
 
     use super::Build;
+    use crate::boot::SANDBOX_FOLDER;
     use crate::cli::failure::Failure;
     use crate::cli::output;
+    use crate::config::{SandboxSettings, Settings};
 
-    pub(super) fn examine(folder: &Path, json: bool) -> Result<ExitCode, Failure> {
-        let report = doctor::examine(folder);
+    pub(super) fn examine(settings: &Settings, json: bool) -> Result<ExitCode, Failure> {
+        let SandboxSettings { running_max, limits, totals, .. } = settings.sandboxes;
+        let totals = TotalSettings { memory_mib: totals.memory_mib, processes: totals.processes };
+        let report =
+            doctor::examine(&settings.data_dir.join(SANDBOX_FOLDER), &doctor::Plan { running_max, limits, totals });
         if json {
             output::json(&json!(report))?;
         } else {

@@ -279,6 +279,64 @@ print('tried')"
     assert_eq!(sandbox.python(&program).await, "tried");
 }
 
+/// Requests for which the kernel looks for code to load before it asks for a permission.
+pub async fn requests_that_load_code_are_denied(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let program = "
+import ctypes, errno, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+buffer = ctypes.create_string_buffer(256)
+def told(name, result, expected):
+    code = 0 if result >= 0 else ctypes.get_errno()
+    if code not in expected:
+        print(name, errno.errorcode.get(code, 'went through'))
+# Types of IP: SEQPACKET, DCCP, PACKET, and those that nobody has.
+for family in (socket.AF_INET, socket.AF_INET6):
+    for kind in (0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15):
+        told('type %d' % kind, libc.socket(family, kind | socket.SOCK_CLOEXEC, 0), (errno.ESOCKTNOSUPPORT,))
+    told('raw', libc.socket(family, socket.SOCK_RAW, 1), (errno.ESOCKTNOSUPPORT, errno.EPERM))
+stream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89a0, 0x89a1, 0x89a2, 0x89a3):
+    told('ioctl %x' % request, libc.ioctl(stream.fileno(), request, buffer), (errno.EPERM, errno.ENOSYS))
+terminal, _ = os.openpty()
+for discipline in (0, 3, 27):
+    number = ctypes.c_int(discipline)
+    told('discipline', libc.ioctl(terminal, 0x5423, ctypes.byref(number)), (errno.EPERM, errno.ENOSYS))
+# Signatures, protocols above TCP and authentication, whose names the kernel makes names of modules of.
+for option in (14, 31, 32, 38):
+    told('tcp %d' % option, libc.setsockopt(stream.fileno(), 6, option, buffer, 216), (errno.EPERM,))
+socket.create_server(('127.0.0.1', 0)); socket.socket(socket.AF_INET, socket.SOCK_DGRAM); os.ttyname(terminal)
+print('tried')";
+    assert_eq!(sandbox.python(program).await, "tried");
+}
+
+/// The kernel has one limit for the compiled filters of the whole host, and counts them as nobody's memory.
+pub async fn filters_cannot_be_attached(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let program = "
+import ctypes, errno, platform, socket, struct
+libc = ctypes.CDLL(None, use_errno=True)
+rule = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
+class Program(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('filter', ctypes.c_void_p)]
+filter = Program(1, ctypes.addressof(rule))
+def told(name, result, expected):
+    code = 0 if result >= 0 else ctypes.get_errno()
+    if code not in expected:
+        print(name, errno.errorcode.get(code, 'went through'))
+for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
+    probe = socket.socket(socket.AF_INET, kind)
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    for option in (26, 50, 51, 52):
+        told('option %d' % option, libc.setsockopt(probe.fileno(), 1, option, ctypes.byref(filter), 16), (errno.EPERM,))
+number = 317 if platform.machine() == 'x86_64' else 277
+told('seccomp', libc.syscall(number, 1, 0, ctypes.byref(filter)), (errno.EINVAL,))
+told('prctl', libc.prctl(22, 2, ctypes.byref(filter), 0, 0), (errno.EINVAL,))
+told('a name', libc.prctl(15, b'name', 0, 0, 0), (0,))
+print('tried')";
+    assert_eq!(sandbox.python(program).await, "tried");
+}
+
 pub async fn devices_cannot_be_made(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for folder in ["/workspace", "/tmp", "/dev", "/root"] {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Subject, eventually, python};
-use crate::{EXEC_TIMEOUT_MAX, ExecRequest, SandboxError, Termination};
+use crate::{EXEC_TIMEOUT_MAX, ExecRequest, Limits, SandboxError, Termination};
 
 /// What ended must be gone after this time, also on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
@@ -109,6 +109,61 @@ pub async fn dropped_exec_leaves_nothing(subject: &Subject) {
     .await;
 }
 
+/// Its other threads go on, which is a process that looks ended.
+const HEADLESS: &str = "
+import ctypes, platform, sys, threading, time
+def beat():
+    count = 0
+    while True:
+        count += 1
+        with open('/workspace/beat-' + sys.argv[1], 'w') as file:
+            file.write(str(count))
+        time.sleep(0.05)
+threading.Thread(target=beat).start()
+ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)
+";
+
+pub async fn process_whose_first_thread_has_ended_is_ended(subject: &Subject) {
+    let limits = Limits { processes_per_exec: 24, ..Subject::small() };
+    let (sandbox, limit) = (subject.sandbox_under(limits).await, Duration::from_secs(4));
+    sandbox.write("headless.py", HEADLESS).await.expect("it is written");
+    let beats = async |name: &str| sandbox.read(&format!("beat-{name}")).await.unwrap_or_default();
+    let goes_on = async |name: &str| {
+        let before = beats(name).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        before != beats(name).await
+    };
+    let begin = |name: &str| {
+        format!("setsid python3 headless.py {name} & until [ -s beat-{name} ]; do sleep 0.05; done 2>/dev/null")
+    };
+
+    // The machine may be busy in one round, but not in all of them.
+    let mut soonest = Duration::MAX;
+    for round in ["late0", "late1", "late2"] {
+        let started = Instant::now();
+        let output = sandbox.ask(ExecRequest::new(format!("{}; sleep 100", begin(round))).within(limit)).await;
+        soonest = soonest.min(started.elapsed());
+        assert_eq!(output.termination, Termination::TimedOut);
+        assert!(!beats(round).await.is_empty() && !goes_on(round).await, "it outlived its time-out");
+    }
+    assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
+
+    // The shell itself would try each of them again for seconds.
+    let more = "import subprocess\nfor _ in range(40):\n    try: subprocess.Popen(['sleep', '300'])\n    except OSError: break";
+    let hoard = format!("{}; {}", begin("many"), python(more));
+    sandbox.ask(ExecRequest::new(hoard).within(Duration::from_secs(60))).await;
+    assert!(!beats("many").await.is_empty() && !goes_on("many").await, "it outlived the limit of processes");
+
+    let exec = sandbox.provider.exec(&sandbox.name, ExecRequest::new(format!("{}; sleep 100", begin("gone"))), None);
+    let begun = eventually("it has begun", Duration::from_secs(30), async || !beats("gone").await.is_empty());
+    tokio::select! {
+        output = exec => panic!("it ended by itself: {output:?}"),
+        () = begun => {}
+    }
+    eventually("it ends with its caller", GONE_WITHIN, async || !goes_on("gone").await).await;
+    assert_eq!(sandbox.text("echo still here").await, "still here");
+}
+
 pub async fn commands_run_side_by_side(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let meet = "mkfifo /workspace/meet 2>/dev/null; ";
@@ -196,7 +251,23 @@ pub async fn only_three_descriptors_are_open(subject: &Subject) {
 
 pub async fn environment_is_clean(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    let known = ["PATH", "HOME", "LANG", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "SHLVL", "TERM", "TMPDIR", "_"];
+    let known = [
+        "PATH",
+        "HOME",
+        "LANG",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "TERM",
+        "TMPDIR",
+        "_",
+        "OMP_NUM_THREADS",
+        "PIP_RETRIES",
+        "NPM_CONFIG_FETCH_RETRIES",
+    ];
     let environment = sandbox.text("env").await;
     for line in environment.lines() {
         let (name, value) = line.split_once('=').expect("a name and a value");
@@ -210,6 +281,65 @@ pub async fn environment_is_clean(subject: &Subject) {
     }
     assert_eq!(sandbox.text("echo $HOME $LANG").await, "/root C.UTF-8");
     assert_eq!(sandbox.text("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c MONSTRUM; true").await, "0");
+}
+
+/// A limit that a command sets for the first process would be one of every later command.
+pub async fn limits_of_other_processes_cannot_be_set(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    for limit in ["--nofile=3:3", "--as=1000", "--nproc=1"] {
+        assert_ne!(sandbox.run(format!("prlimit --pid 1 {limit}")).await.exit_code, 0, "{limit}");
+        assert_eq!(sandbox.text("echo still here").await, "still here", "{limit}");
+    }
+    assert_eq!(sandbox.text("ulimit -n 100; ulimit -n; bash -c 'ulimit -n'").await, "100\n100", "one's own can be");
+}
+
+/// Whoever asks for a command is not to blame for what the sandbox has made of its shell, and its files are there.
+pub async fn sandbox_without_a_shell_still_has_files(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox.write("kept", "text").await.expect("it is written");
+    sandbox.text("rm /usr/bin/bash").await;
+    let error = sandbox.refusal(ExecRequest::new("true")).await;
+    assert!(matches!(error, SandboxError::Unsupported(_)), "{error:?}");
+    assert!(error.to_string().contains("its files can still be read"), "{error}");
+    assert_eq!(sandbox.read("kept").await.as_deref(), Ok("text"));
+}
+
+pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
+    let limits = Limits { cpu_millis: 1000, memory_mib: 640, ..Subject::small() };
+    let sandbox = subject.sandbox_under(limits).await;
+    assert_eq!(sandbox.text("nproc").await, "1");
+    assert_eq!(sandbox.text("free -m | awk '/^Mem:/ { print $2 }'").await, "640");
+    assert_eq!(sandbox.text("grep -c ^processor /proc/cpuinfo").await, "1");
+    assert_eq!(sandbox.python("import os; print(os.cpu_count())").await, "1");
+    if subject.provider.capabilities().is_ok_and(|has| has.programs.iter().any(|program| program == "node")) {
+        let heap = "node -p 'Math.round(v8.getHeapStatistics().heap_size_limit / 2 ** 20)'";
+        let heap: u64 = sandbox.text(heap).await.parse().expect("a number");
+        assert!(heap < 640, "node takes {heap} MiB of 640");
+    }
+    sandbox.provider.stop(&sandbox.name).await.expect("it stops");
+    sandbox.ensure(Limits { cpu_millis: 1500, ..limits }).await;
+    assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
+}
+
+pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    for (program, command) in [
+        ("pip", "pip install no-such-package-of-ours"),
+        ("apt-get", "apt-get update"),
+        ("npm", "npm install no-such-package-of-ours"),
+    ] {
+        if sandbox.run(format!("command -v {program}")).await.exit_code != 0 {
+            continue;
+        }
+        let (mut soonest, mut last) = (Duration::MAX, String::new());
+        // The start of a program takes a second or two on a busy machine; what it waits for takes longer each time.
+        for _ in 0..3 {
+            let output = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(60))).await;
+            soonest = soonest.min(output.duration);
+            last = output.stdout.text + &output.stderr.text;
+        }
+        assert!(soonest < Duration::from_secs(5), "{program} took {soonest:?}: {last}");
+    }
 }
 
 pub async fn signals_are_as_a_shell_expects_them(subject: &Subject) {

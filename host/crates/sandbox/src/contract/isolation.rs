@@ -250,3 +250,39 @@ pub async fn devices_are_the_harmless_ones(subject: &Subject) {
         sandbox.ask(ExecRequest::new("find / -xdev \\( -type b -o -type c \\) -not -path '/dev/*' | wc -l")).await;
     assert_eq!(output.stdout.text.trim_end(), "0", "a device elsewhere");
 }
+
+/// A lock, a watch and the times of a file are seen by everybody who has it open.
+pub async fn devices_are_shared_with_nobody(subject: &Subject) {
+    let (first, second) = (subject.sandbox().await, subject.sandbox().await);
+    let files =
+        "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /proc/kcore /proc/keys /proc/timer_list";
+    let lock = format!("for f in {files}; do exec {{fd}}<$f && flock -n $fd; done 2>/dev/null; touch held; sleep 60");
+    first.start(&lock).await;
+    eventually("the locks are held", Duration::from_secs(10), async || first.read("held").await.is_ok()).await;
+    let taken = first.text("flock -n /dev/full true && echo free || echo held").await;
+    assert_eq!(taken, "held", "a lock holds in its own sandbox");
+    let look = format!("for f in {files}; do [ -r $f ] && ! flock -n $f true 2>/dev/null && echo $f; done; true");
+    assert_eq!(second.text(look).await.replace("/dev/tty", "").trim(), "", "a lock of another sandbox is seen");
+    if subject.host.is_some() {
+        let before = modified("/dev/null");
+        first.text("touch -d 2001-02-03 /dev/null").await;
+        assert_eq!(modified("/dev/null"), before, "a file of the host was altered");
+    }
+}
+
+fn modified(path: &str) -> std::time::SystemTime {
+    std::fs::metadata(path).and_then(|found| found.modified()).expect("the host has it")
+}
+
+pub async fn state_of_the_host_is_invisible(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    for path in ["/proc/pressure/memory", "/proc/pressure/cpu", "/proc/sys/fs/file-nr"] {
+        let output = sandbox.run(format!("cat {path} 2>/dev/null | wc -c")).await;
+        assert_eq!(output.stdout.text.trim(), "0", "{path} tells of the host");
+    }
+    assert_eq!(sandbox.text("cat /proc/loadavg").await, "0.00 0.00 0.00 1/1 1");
+    let Some(_) = &subject.host else { return };
+    let memory = std::fs::read_to_string("/proc/meminfo").expect("the host has it");
+    let total = memory.lines().next().expect("a line").to_owned();
+    assert!(!sandbox.text("cat /proc/meminfo").await.contains(&total), "the host's memory is told");
+}

@@ -22,6 +22,93 @@ pub async fn killed_is_not_out_of_memory(subject: &Subject) {
     assert_eq!(sandbox.run("kill -9 $$").await.termination, Termination::Signalled, "an earlier one was counted");
 }
 
+pub async fn memory_that_no_process_maps_ends_the_command_only(subject: &Subject) {
+    let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
+    sandbox.start("sleep 4343").await;
+    let program = "import os; fd = os.memfd_create('x'); piece = b'x' * 65536\nwhile True: os.write(fd, piece)";
+    for _ in 0..3 {
+        let output = sandbox.run(format!("exec python3 -S -I -c \"{program}\"")).await;
+        assert_eq!((output.exit_code, output.termination), (137, Termination::OutOfMemory), "{output:?}");
+        assert_eq!(sandbox.processes("sleep 4343").await, 1, "a job in the background was ended");
+    }
+}
+
+/// Sends to sockets of its own that read nothing, and tells by how many MiB the buffers of sockets have grown.
+const FILL_SOCKETS: &str = "
+import socket, sys
+def pages(kind):
+    for line in open('/proc/net/sockstat'):
+        words = line.split()
+        if words[0] == kind + ':':
+            return int(words[words.index('mem') + 1])
+def tcp():
+    client = socket.create_connection(listener.getsockname(), timeout=2)
+    server, _ = listener.accept()
+    client.setblocking(False)
+    held.extend([client, server])
+    while client.send(piece) > 0: pass
+def udp():
+    receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    receiver.bind(('127.0.0.1', 0))
+    held.append(receiver)
+    receiver.setblocking(False)
+    for _ in range(400): receiver.sendto(piece[:1024], receiver.getsockname())
+held, piece = [], b'x' * 65536
+listener = socket.create_server(('127.0.0.1', 0))
+for kind, fill, most in (('TCP', tcp, 150), ('UDP', udp, 1500)):
+    before = pages(kind)
+    for _ in range(most):
+        try:
+            fill()
+        except OSError:
+            pass
+        if pages(kind) - before > 200 * 256:
+            break
+    print((pages(kind) - before) // 256)
+    held.clear()
+";
+
+/// The kernel counts them for the whole machine, so that a sandbox which is free to fill them stops those of all others.
+pub async fn buffers_of_sockets_are_limited(subject: &Subject) {
+    if subject.is_degraded("sockets") {
+        return;
+    }
+    let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
+    let grown = sandbox.python(FILL_SOCKETS).await;
+    for (kind, mib) in ["TCP", "UDP"].into_iter().zip(grown.lines()) {
+        let mib: i64 = mib.parse().expect("a number");
+        assert!(mib < 96, "the buffers of {kind} have grown by {mib} MiB, where the sandbox has 128 MiB of memory");
+    }
+    assert_eq!(grown.lines().count(), 2, "{grown}");
+}
+
+pub async fn open_files_are_limited(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let program = "
+import resource
+held = []
+try:
+    while len(held) < 100000: held.append(open('/dev/null'))
+except OSError as error:
+    print(error.strerror)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+try:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (65536, 65536))
+    print('raised')
+except (OSError, ValueError):
+    print('final')";
+    assert_eq!(sandbox.python(program).await, "Too many open files\n(4096, 4096)\nfinal");
+    if subject.host.is_some() && !subject.is_degraded("open_files") {
+        let read = |path: &str| std::fs::read_to_string(path).expect("the host has it");
+        let most: u64 = read("/proc/sys/fs/file-max").trim().parse().expect("a number");
+        let memory = read("/proc/meminfo");
+        let memory = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("it is named");
+        let kib: u64 = memory.trim().trim_end_matches(" kB").parse().expect("a number");
+        // Each open file costs its sandbox 192 bytes or more; the host keeps an eighth of its memory at the least.
+        assert!(most >= kib * 1024 / 8 * 7 / 256, "files are used up before memory");
+    }
+}
+
 pub async fn temporary_folder_is_sized(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { tmp_mib: 16, ..Subject::small() }).await;
     let full = sandbox.run("head -c 64M /dev/zero >/tmp/big").await;
@@ -155,6 +242,32 @@ open('/workspace/again', 'w').close()";
     let request = ExecRequest::new(python(program)).within(Duration::from_secs(120));
     let output = sandbox.ask(request).await;
     assert_eq!(output.stdout.text.trim_end(), "No space left on device", "{output:?}");
+}
+
+pub async fn sandbox_without_free_inodes_is_resumed(subject: &Subject) {
+    let limits = Limits { disk_mib: 64, ..Subject::small() };
+    let sandbox = subject.sandbox_under(limits).await;
+    let fill = "
+import os
+os.makedirs('/workspace/many', exist_ok=True)
+made = 0
+try:
+    while True:
+        open('/workspace/many/%d' % made, 'x').close()
+        made += 1
+except FileExistsError:
+    pass
+except OSError as error:
+    print(error.strerror)";
+    for _ in 0..2 {
+        let full = sandbox.ask(ExecRequest::new(python(fill)).within(Duration::from_secs(120))).await;
+        assert_eq!(full.stdout.text.trim_end(), "No space left on device", "{full:?}");
+        sandbox.provider.stop(&sandbox.name).await.expect("it stops");
+        sandbox.ensure(limits).await;
+        assert_eq!(sandbox.text("echo still here").await, "still here");
+        sandbox.provider.remove(&sandbox.name, "many").await.expect("files can be removed");
+        sandbox.text("echo room >again && rm again").await;
+    }
 }
 
 pub async fn limits_hold_anew_after_a_resume(subject: &Subject) {

@@ -1,17 +1,22 @@
 //! Control groups, version 1 and 2: what a sandbox may use, and who belongs to one command.
 //!
 //! A sandbox has `init` for its init and what works on its files, and `box` for commands, each in a group of its own, so
-//! that a command can be ended with everything that it has started, whatever session that is in.
+//! that a command can be ended with everything that it has started, whatever session that is in. The limits are those of
+//! `box`; `init` has small ones of its own, so that no command can have the init ended for want of memory. The group that
+//! holds all sandboxes has limits as well.
+
+mod kill;
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::embedded::totals::Totals;
 use crate::provider::Limits;
+
+pub use kill::remove_tree;
 
 /// Where control groups are on every Linux.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -19,10 +24,12 @@ pub const ROOT: &str = "/sys/fs/cgroup";
 const CPU_PERIOD_US: u64 = 100_000;
 /// Processes at once that work on files of one sandbox, and its init.
 const INIT_PROCESSES: u32 = 64;
-/// How long the processes of a group may take to be gone when they are killed.
-const GONE_MAX: Duration = Duration::from_secs(10);
-/// How often their end is looked for.
-const GONE_POLL: Duration = Duration::from_millis(1);
+/// Memory of the same: a few MiB for each of the workers that may run at once, and what they read of files.
+const INIT_MEMORY_BYTES: u64 = 128 << 20;
+/// Of the memory of a sandbox, what buffers of its sockets may take beside it where the kernel counts them apart.
+const SOCKET_MEMORY_PART: u64 = 8;
+/// Where the kernel counts buffers of sockets apart, the limit of a group.
+const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
 /// The control groups of this machine, below which ours are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -30,6 +37,8 @@ pub struct Cgroups {
     hierarchy: Hierarchy,
     /// The name of the group that holds all of ours.
     folder: String,
+    /// The limits of that group.
+    totals: Option<Totals>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -50,7 +59,7 @@ impl Cgroups {
                 return Err(format!("the control group controller `{missing}` is not available in {}", root.display()));
             }
             let hierarchy = Hierarchy::V2 { root: root.to_owned(), has_cpu: has("cpu") };
-            return Ok(Cgroups { hierarchy, folder });
+            return Ok(Cgroups { hierarchy, folder, totals: None });
         }
         let tree = |name: &str, file: &str| Some(root.join(name)).filter(|tree| tree.join(file).exists());
         let missing = |name: &str| {
@@ -65,7 +74,23 @@ impl Cgroups {
             pids: tree("pids", "cgroup.procs").ok_or_else(|| missing("pids"))?,
             cpu: tree("cpu", "cpu.cfs_quota_us"),
         };
-        Ok(Cgroups { hierarchy, folder })
+        Ok(Cgroups { hierarchy, folder, totals: None })
+    }
+
+    /// Under limits of all sandboxes together.
+    pub fn within(self, totals: Totals) -> Cgroups {
+        Cgroups { totals: Some(totals), ..self }
+    }
+
+    /// Whether buffers of sockets can be limited. `kernel_arguments` is what the kernel was started with.
+    pub fn limits_sockets(&self, kernel_arguments: &str) -> bool {
+        match &self.hierarchy {
+            Hierarchy::V1 { memory, .. } => memory.join(SOCKET_MEMORY).exists(),
+            Hierarchy::V2 { .. } => !kernel_arguments
+                .split_whitespace()
+                .filter_map(|argument| argument.strip_prefix("cgroup.memory="))
+                .any(|options| options.split(',').any(|option| option == "nosocket")),
+        }
     }
 
     /// 1 or 2.
@@ -102,11 +127,15 @@ impl Cgroups {
     pub fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
         let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
-        let mut groups_of_init = vec![tree.join("init")];
-        groups_of_init.extend(groups[1..].iter().cloned());
+        let (parts, whole) = match &self.hierarchy {
+            Hierarchy::V1 { .. } => groups.split_at(2),
+            Hierarchy::V2 { .. } => groups.split_at(1),
+        };
+        let mut groups_of_init: Vec<PathBuf> = parts.iter().map(|group| group.join("init")).collect();
+        groups_of_init.extend(whole.iter().cloned());
         SandboxGroup {
             version: self.version(),
-            memory: groups.get(1).unwrap_or(&tree).clone(),
+            memory: parts.last().unwrap_or(&tree).join("box"),
             tree,
             groups_of_init,
             groups,
@@ -122,22 +151,23 @@ impl Cgroups {
             self.switch_on(folder.parent().expect("it lies in our folder"))?;
             fs::create_dir_all(folder)?;
         }
-        for (part, processes) in [("init", INIT_PROCESSES), ("box", limits.processes)] {
+        self.limit_all()?;
+        let box_bytes = u64::from(limits.memory_mib) << 20;
+        let memory = group.memory.parent().expect("it is a part of the sandbox's group").to_owned();
+        for (part, processes, bytes) in
+            [("init", INIT_PROCESSES, INIT_MEMORY_BYTES), ("box", limits.processes, box_bytes)]
+        {
             if self.version() == 2 {
-                fs::write(group.tree.join("cgroup.subtree_control"), "+pids")?;
+                fs::write(group.tree.join("cgroup.subtree_control"), "+memory +pids")?;
             }
-            fs::create_dir(group.tree.join(part))?;
+            fs::create_dir_all(group.tree.join(part))?;
+            fs::create_dir_all(memory.join(part))?;
             fs::write(group.tree.join(part).join("pids.max"), processes.to_string())?;
+            self.limit_memory(&memory.join(part), bytes, bytes / SOCKET_MEMORY_PART)?;
         }
-        let bytes = (u64::from(limits.memory_mib) << 20).to_string();
         let quota_us = u64::from(limits.cpu_millis) * CPU_PERIOD_US / 1000;
         match &self.hierarchy {
             Hierarchy::V1 { .. } => {
-                fs::write(group.memory.join("memory.limit_in_bytes"), &bytes)?;
-                let with_swap = group.memory.join("memory.memsw.limit_in_bytes");
-                if with_swap.exists() {
-                    fs::write(with_swap, &bytes)?;
-                }
                 if let Some(cpu) = group.groups.get(2) {
                     fs::write(cpu.join("cpu.cfs_period_us"), CPU_PERIOD_US.to_string())?;
                     fs::write(cpu.join("cpu.cfs_quota_us"), quota_us.to_string())?;
@@ -145,17 +175,47 @@ impl Cgroups {
             }
             Hierarchy::V2 { has_cpu, .. } => {
                 fs::write(group.tree.join("box/cgroup.subtree_control"), "+pids")?;
-                fs::write(group.tree.join("memory.max"), &bytes)?;
-                let swap = group.tree.join("memory.swap.max");
-                if swap.exists() {
-                    fs::write(swap, "0")?;
-                }
                 if *has_cpu {
                     fs::write(group.tree.join("cpu.max"), format!("{quota_us} {CPU_PERIOD_US}"))?;
                 }
             }
         }
         Ok(group)
+    }
+
+    /// Limits the memory of a group, swap included, and the buffers of its sockets where the kernel counts them apart.
+    fn limit_memory(&self, group: &Path, bytes: u64, socket_bytes: u64) -> io::Result<()> {
+        match &self.hierarchy {
+            Hierarchy::V1 { .. } => {
+                fs::write(group.join("memory.limit_in_bytes"), bytes.to_string())?;
+                let with_swap = group.join("memory.memsw.limit_in_bytes");
+                if with_swap.exists() {
+                    fs::write(with_swap, bytes.to_string())?;
+                }
+                let sockets = group.join(SOCKET_MEMORY);
+                if sockets.exists() {
+                    fs::write(sockets, socket_bytes.to_string())?;
+                }
+            }
+            Hierarchy::V2 { .. } => {
+                fs::write(group.join("memory.max"), bytes.to_string())?;
+                let swap = group.join("memory.swap.max");
+                if swap.exists() {
+                    fs::write(swap, "0")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits the group that holds all of ours. It is made with the first sandbox and removed with the last, so that each
+    /// start sees to it.
+    fn limit_all(&self) -> io::Result<()> {
+        let Some(totals) = self.totals else { return Ok(()) };
+        let folders = self.folders();
+        fs::write(folders[0].join("pids.max"), totals.processes.to_string())?;
+        let memory = folders.get(1).filter(|_| self.version() == 1).unwrap_or(&folders[0]);
+        self.limit_memory(memory, totals.memory_bytes, totals.socket_bytes)
     }
 
     /// Version 2: the controllers of a level are switched on in the level above.
@@ -184,6 +244,7 @@ pub struct SandboxGroup {
     version: u8,
     /// The tree in which each command has its group.
     tree: PathBuf,
+    /// What limits the memory of commands.
     memory: PathBuf,
     /// Where the init goes.
     pub groups_of_init: Vec<PathBuf>,
@@ -203,7 +264,8 @@ impl SandboxGroup {
     pub fn exec(&self, id: u64) -> io::Result<ExecGroup> {
         let path = self.tree.join("box").join(format!("e{id}"));
         fs::create_dir(&path)?;
-        let group = ExecGroup { path };
+        let memory = (self.version == 1).then(|| self.memory.clone());
+        let group = ExecGroup { path, memory };
         fs::write(group.path.join("pids.max"), self.processes_per_exec.to_string())?;
         Ok(group)
     }
@@ -213,12 +275,15 @@ impl SandboxGroup {
 #[derive(Debug)]
 pub struct ExecGroup {
     path: PathBuf,
+    /// The group of all commands in the tree of memory, where that is a tree of its own.
+    memory: Option<PathBuf>,
 }
 
 impl ExecGroup {
-    /// Through which a process joins by writing a zero.
-    pub fn door(&self) -> io::Result<File> {
-        File::options().write(true).open(self.path.join("cgroup.procs"))
+    /// Through which a process joins by writing a zero to each.
+    pub fn doors(&self) -> io::Result<Vec<File>> {
+        let groups = [Some(&self.path), self.memory.as_ref()].into_iter().flatten();
+        groups.map(|group| File::options().write(true).open(group.join("cgroup.procs"))).collect()
     }
 
     /// Whether it wanted more processes than it may have.
@@ -228,7 +293,7 @@ impl ExecGroup {
 
     /// Ends all of its processes.
     pub fn kill(&self) -> io::Result<()> {
-        kill_all(&self.path)
+        kill::kill_all(&self.path)
     }
 
     /// Removes it, if nothing lives in it any more.
@@ -253,172 +318,10 @@ pub fn join(group: &Path, pid: i32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), pid.to_string())
 }
 
-/// Ends all processes of one group, and waits until they are gone.
-fn kill_all(group: &Path) -> io::Result<()> {
-    let until = Instant::now() + GONE_MAX;
-    let at_once = group.join("cgroup.kill");
-    // From here on nothing in it starts another process, so that killing one by one comes to an end.
-    let has_limit = group.join("pids.max").exists();
-    if has_limit {
-        if_there(fs::write(group.join("pids.max"), "0"))?;
-    }
-    loop {
-        let Some(members) = members(group)? else { return Ok(()) };
-        if members.is_empty() {
-            return Ok(());
-        }
-        if at_once.exists() {
-            fs::write(&at_once, "1")?;
-        } else {
-            for pid in members {
-                kill_member(group, pid)?;
-            }
-        }
-        if Instant::now() >= until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "processes do not end"));
-        }
-        std::thread::sleep(GONE_POLL);
-    }
-}
-
-/// `None` where the group is gone.
-fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
-    match fs::read_to_string(group.join("cgroup.procs")) {
-        Ok(text) => Ok(Some(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())),
-        Err(error) if is_gone(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Ends a process, if it is the member that was found: its pid may be another's by now.
-fn kill_member(group: &Path, pid: Pid) -> io::Result<()> {
-    let Ok(handle) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return Ok(()) };
-    let Ok(groups) = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero())) else { return Ok(()) };
-    let is_member = groups.lines().any(|line| {
-        let path = line.splitn(3, ':').nth(2).unwrap_or_default().trim_start_matches('/');
-        !path.is_empty() && group.ends_with(path)
-    });
-    if is_member {
-        let _ended_by_itself = rustix::process::pidfd_send_signal(handle, Signal::KILL);
-    }
-    Ok(())
-}
-
-/// Removes a group with all groups below it, and ends what lives in them.
-pub fn remove_tree(group: &Path) -> io::Result<()> {
-    let entries = match fs::read_dir(group) {
-        Err(error) if is_gone(&error) => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_tree(&entry.path())?;
-        }
-    }
-    kill_all(group)?;
-    let until = Instant::now() + GONE_MAX;
-    loop {
-        match fs::remove_dir(group) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < until => {
-                std::thread::sleep(GONE_POLL);
-            }
-            Err(error) if is_gone(&error) => return Ok(()),
-            removed => return removed,
-        }
-    }
-}
-
 /// Removes a group in which there is nothing; what another one is using stays.
 pub fn remove_if_empty(group: &Path) {
     let _in_use_or_gone = fs::remove_dir(group);
 }
 
-fn if_there(done: io::Result<()>) -> io::Result<()> {
-    match done {
-        Err(error) if is_gone(&error) => Ok(()),
-        done => done,
-    }
-}
-
-/// A group that is removed while it is read says so in either way.
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What a kernel with version 2 shows at its root.
-    fn unified(controllers: &str) -> tempfile::TempDir {
-        let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
-        root
-    }
-
-    fn written(root: &Path, file: &str) -> String {
-        fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-    }
-
-    #[test]
-    fn version_2_has_one_tree_with_controllers_switched_on_level_by_level() {
-        let root = unified("cpuset cpu io memory hugetlb pids rdma misc\n");
-        let root = root.path();
-        let cgroups = Cgroups::find(root, "0a1b2c3d").unwrap();
-        assert_eq!((cgroups.version(), cgroups.has_cpu()), (2, true));
-        let limits =
-            Limits { cpu_millis: 1500, memory_mib: 512, processes: 100, processes_per_exec: 10, ..Limits::default() };
-        let group = cgroups.create("ms-1-2", &limits).unwrap();
-        let ours = "monstrum-0a1b2c3d";
-        for (file, text) in [
-            ("cgroup.subtree_control", "+memory +pids +cpu"),
-            (&format!("{ours}/cgroup.subtree_control"), "+memory +pids +cpu"),
-            (&format!("{ours}/ms-1-2/cgroup.subtree_control"), "+pids"),
-            (&format!("{ours}/ms-1-2/box/cgroup.subtree_control"), "+pids"),
-            (&format!("{ours}/ms-1-2/memory.max"), "536870912"),
-            (&format!("{ours}/ms-1-2/cpu.max"), "150000 100000"),
-            (&format!("{ours}/ms-1-2/box/pids.max"), "100"),
-            (&format!("{ours}/ms-1-2/init/pids.max"), "64"),
-        ] {
-            assert_eq!(written(root, file), text, "{file}");
-        }
-        assert_eq!(group.groups_of_init, [root.join(ours).join("ms-1-2/init")]);
-        group.exec(7).unwrap();
-        assert_eq!(written(root, &format!("{ours}/ms-1-2/box/e7/pids.max")), "10");
-        fs::write(root.join(ours).join("ms-1-2/memory.events"), "low 0\noom 2\noom_kill 3\n").unwrap();
-        assert_eq!(group.out_of_memory().unwrap(), 3);
-    }
-
-    #[test]
-    fn version_2_ends_a_group_by_one_word() {
-        let root = unified("memory pids");
-        let cgroups = Cgroups::find(root.path(), "t").unwrap();
-        assert!(!cgroups.has_cpu());
-        let group = cgroups.create("ms-1", &Limits::default()).unwrap().exec(1).unwrap();
-        fs::write(group.path.join("cgroup.kill"), "").unwrap();
-        fs::write(group.path.join("cgroup.procs"), "").unwrap();
-        group.kill().unwrap();
-        assert_eq!(written(&group.path, "cgroup.kill"), "", "an empty group needs no killing");
-        fs::write(group.path.join("pids.events"), "max 4\n").unwrap();
-        assert!(group.hit_its_limit().unwrap());
-    }
-
-    #[test]
-    fn a_machine_without_the_controllers_is_refused_by_name() {
-        let root = unified("cpu pids");
-        assert!(Cgroups::find(root.path(), "t").unwrap_err().contains("`memory` is not available"));
-        let empty = tempfile::tempdir().unwrap();
-        assert!(Cgroups::find(empty.path(), "t").unwrap_err().contains("`memory`"));
-    }
-
-    #[test]
-    fn a_process_of_another_group_is_never_ended() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        kill_member(Path::new("/sys/fs/cgroup/pids/monstrum-test/ms-1/box/e1"), pid).unwrap();
-        assert!(child.try_wait().unwrap().is_none());
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
+mod tests;

@@ -12,13 +12,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::embedded::sys;
-use crate::embedded::wire::{self, Ended, FromInit, Received, ToInit};
+use crate::embedded::wire::{self, Ended, FromInit, Received, Refusal, ToInit};
 
 /// How a request ended. The sender is dropped where nobody will ever know.
 #[derive(Debug)]
 pub enum Answer {
     Ended(Ended),
-    Refused(String),
+    Refused(Refusal),
 }
 
 /// A connection to one init.

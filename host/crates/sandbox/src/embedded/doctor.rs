@@ -4,11 +4,15 @@
 //! reads, and changes nothing.
 
 mod machine;
+mod totals;
 
 use std::path::Path;
 
 pub use machine::Machine;
+pub(super) use machine::kernel_arguments;
 use serde::Serialize;
+pub use totals::Plan;
+pub(super) use totals::{NO_OPEN_FILE_LIMIT, NO_SOCKET_LIMIT, OPEN_FILE_LIMIT_REMEDY, SOCKET_LIMIT_REMEDY};
 
 /// The oldest kernel that can mount a layer with other owners below an overlay.
 const KERNEL_MIN: (u32, u32) = (5, 19);
@@ -73,15 +77,15 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
-/// Looks at this machine for a provider whose folder is, or will be, `folder`.
+/// Looks at this machine for a provider whose folder is, or will be, `folder`, and that is to run what `plan` says.
 #[must_use]
-pub fn examine(folder: &Path) -> Report {
-    report(&Machine::this(folder))
+pub fn examine(folder: &Path, plan: &Plan) -> Report {
+    report(&Machine::this(folder), plan)
 }
 
 /// What is to be said of a machine.
-fn report(machine: &Machine) -> Report {
-    let checks = vec![
+fn report(machine: &Machine, plan: &Plan) -> Report {
+    let mut checks = vec![
         root(machine),
         capabilities(machine),
         kernel(machine),
@@ -101,6 +105,7 @@ fn report(machine: &Machine) -> Report {
         disk(machine),
         template(machine),
     ];
+    checks.extend(totals::checks(machine, plan));
     Report { ready: checks.iter().all(|check| check.status != Status::Missing), checks }
 }
 

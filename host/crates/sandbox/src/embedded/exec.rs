@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::embedded::cgroups::ExecGroup;
 use crate::embedded::control::Answer;
 use crate::embedded::running::Running;
-use crate::embedded::wire::{Ended, ToInit};
+use crate::embedded::wire::{Ended, Refusal, ToInit};
 use crate::error::SandboxError;
 use crate::exec::{
     Chunk, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream, Termination,
@@ -45,15 +45,16 @@ pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed
     let id = running.control.next_id();
     let failed = |error: io::Error| SandboxError::Unavailable(format!("the command could not be started: {error}"));
     let group = running.group.exec(id).map_err(failed)?;
-    let door = group.door().map_err(failed)?;
+    let doors = group.doors().map_err(failed)?;
     let mut command = Command { running: Arc::clone(running), group: Some(group) };
     let killed_before = running.group.out_of_memory().map_err(failed)?;
     let (stdout, write_stdout) = pipe(running).map_err(failed)?;
     let (stderr, write_stderr) = pipe(running).map_err(failed)?;
-    let beside = [write_stdout.as_fd(), write_stderr.as_fd(), door.as_fd()];
+    let beside: Vec<_> =
+        [write_stdout.as_fd(), write_stderr.as_fd()].into_iter().chain(doors.iter().map(AsFd::as_fd)).collect();
     let asked = running.control.ask(id, ToInit::Exec { id }, &text, &beside).await;
     let answer = asked.map_err(|error| failed(error.into()))?;
-    drop((write_stdout, write_stderr, door));
+    drop((write_stdout, write_stderr, doors));
     let until = began + request.timeout;
     let mut following = Following {
         stdout: Captured::new(stdout, Stream::Stdout, request.output_bytes_max),
@@ -76,9 +77,20 @@ pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed
     })
 }
 
+fn refused(why: Refusal) -> SandboxError {
+    match why {
+        Refusal::Request(why) => SandboxError::Invalid(format!("the command could not be started: {why}")),
+        Refusal::Room(why) => SandboxError::Exhausted(format!("the command could not be started: {why}")),
+        Refusal::Shell(why) => SandboxError::Unsupported(format!(
+            "no command runs in this sandbox any more, and its files can still be read: {why}"
+        )),
+    }
+}
+
 fn judge(ended: Option<Ended>, is_timed_out: bool, memory_ran_out: bool) -> (i32, Termination) {
     match ended {
         _ if is_timed_out => (CODE_TIMED_OUT, Termination::TimedOut),
+        None if memory_ran_out => (CODE_KILLED, Termination::OutOfMemory),
         None => (CODE_UNKNOWN, Termination::Lost),
         Some(Ended::Signalled(9) | Ended::Exited(CODE_KILLED)) if memory_ran_out => {
             (CODE_KILLED, Termination::OutOfMemory)
@@ -138,9 +150,10 @@ impl Command {
     /// Ends everything that it has started.
     async fn kill(&mut self) {
         let Some(group) = self.group.take() else { return };
+        let running = Arc::clone(&self.running);
         self.group = Some(
             in_background(move || {
-                kill(&group);
+                kill(&group, &running);
                 group
             })
             .await,
@@ -151,8 +164,9 @@ impl Command {
     async fn ended(mut self) {
         let Some(group) = self.group.take() else { return };
         if group.hit_its_limit().unwrap_or(true) {
+            let running = Arc::clone(&self.running);
             in_background(move || {
-                kill(&group);
+                kill(&group, &running);
                 removed(&group);
             })
             .await;
@@ -165,8 +179,9 @@ impl Command {
 impl Drop for Command {
     fn drop(&mut self) {
         let Some(group) = self.group.take() else { return };
+        let running = Arc::clone(&self.running);
         let end = move || {
-            kill(&group);
+            kill(&group, &running);
             removed(&group);
         };
         match tokio::runtime::Handle::try_current() {
@@ -176,9 +191,11 @@ impl Drop for Command {
     }
 }
 
-fn kill(group: &ExecGroup) {
+/// Ends everything in a group. Where that does not succeed the sandbox is stopped, which ends every process in it.
+fn kill(group: &ExecGroup, running: &Running) {
     if let Err(error) = group.kill() {
-        tracing::error!(%error, "a command of a sandbox could not be ended");
+        tracing::error!(%error, "a command of a sandbox could not be ended; the sandbox is stopped");
+        running.give_up();
     }
 }
 
@@ -215,7 +232,7 @@ impl Following {
             tokio::select! {
                 answered = &mut answer => return match answered {
                     Ok(Answer::Ended(ended)) => Ok((Some(ended), is_timed_out)),
-                    Ok(Answer::Refused(why)) => Err(SandboxError::Invalid(format!("the command could not be started: {why}"))),
+                    Ok(Answer::Refused(why)) => Err(refused(why)),
                     Err(_) => Ok((None, is_timed_out)),
                 },
                 () = sleep_until(until) => {
@@ -325,6 +342,7 @@ mod tests {
             (Some(Ended::Signalled(9)), true, true, (124, TimedOut)),
             (None, true, false, (124, TimedOut)),
             (None, false, false, (-1, Lost)),
+            (None, false, true, (137, OutOfMemory)),
         ] {
             assert_eq!(judge(ended, is_timed_out, memory_ran_out), judged, "{ended:?}");
         }

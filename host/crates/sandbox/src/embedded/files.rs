@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::embedded::control::Answer;
 use crate::embedded::running::Running;
-use crate::embedded::wire::ToInit;
+use crate::embedded::wire::{Refusal, ToInit};
 use crate::embedded::worker::{Fault, Found, Operation, PART_BYTES_MAX, Part};
 use crate::error::SandboxError;
 use crate::files::{ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, WORKSPACE};
@@ -230,7 +230,9 @@ impl Worker {
     fn cut_off(&mut self) -> SandboxError {
         self.is_at_end = true;
         match self.answered.try_recv() {
-            Ok(Answer::Refused(why)) => SandboxError::Exhausted(why),
+            Ok(Answer::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
+                SandboxError::Exhausted(why)
+            }
             _ => SandboxError::Unavailable("the sandbox ended before the work was done".to_owned()),
         }
     }

@@ -11,6 +11,7 @@ use seccompiler::{
     SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
+mod refusals;
 mod syscalls;
 
 /// What the root of a sandbox may do with its own files and processes. Over nothing else has it any power: its other
@@ -47,6 +48,10 @@ pub fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
+/// Open files of one process: enough for servers and compilers, and few enough that what the kernel gives to each socket at
+/// the least stays below the memory of the sandbox.
+const OPEN_FILES_MAX: u64 = 4096;
+
 /// Limits of each process, lower than what the host's own has.
 pub fn limit_resources() -> io::Result<()> {
     // A core dump of one byte is none, also where the host hands dumps to a program of its own: that does not look at zero.
@@ -54,7 +59,7 @@ pub fn limit_resources() -> io::Result<()> {
         (Resource::Core, 1),
         (Resource::Sigpending, 4096),
         (Resource::Msgqueue, 819_200),
-        (Resource::Nofile, 65_536),
+        (Resource::Nofile, OPEN_FILES_MAX),
         (Resource::Memlock, 8 << 20),
     ] {
         let now = rustix::process::getrlimit(resource);
@@ -67,36 +72,12 @@ pub fn limit_resources() -> io::Result<()> {
 /// From here on only known system calls, and none by which one leaves.
 pub fn filter_system_calls() -> io::Result<()> {
     // Of two errors the kernel tells that of the filter which came last.
-    for program in [filter(), unknown_sockets()] {
+    for program in [filter(), refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()]
+    {
         let program = program.map_err(io::Error::other)?;
         seccompiler::apply_filter(&program).map_err(io::Error::other)?;
     }
     Ok(())
-}
-
-/// What the other filter refuses of sockets, told as by a kernel without such sockets: programs that could do with one, such
-/// as those that would have an account recorded in the audit of the system, then go on.
-fn unknown_sockets() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
-    let is = |family| SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family));
-    let is_not = |index, values: &[i32]| {
-        let conditions =
-            values.iter().map(|value| SeccompCondition::new(index, Length::Dword, Compare::Ne, unsigned(*value)));
-        conditions.collect::<Result<Vec<_>, _>>()
-    };
-    let of_family = |family, protocols: &[i32]| {
-        let mut conditions = vec![is(family)?];
-        conditions.extend(is_not(2, protocols)?);
-        SeccompRule::new(conditions)
-    };
-    let rules = vec![
-        SeccompRule::new(is_not(0, &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK])?)?,
-        of_family(libc::AF_INET, &PROTOCOLS)?,
-        of_family(libc::AF_INET6, &PROTOCOLS)?,
-        of_family(libc::AF_NETLINK, &[libc::NETLINK_ROUTE])?,
-    ];
-    let told = SeccompAction::Errno(libc::EAFNOSUPPORT.unsigned_abs());
-    let rules = BTreeMap::from([(libc::SYS_socket, rules)]);
-    SeccompFilter::new(rules, SeccompAction::Allow, told, ARCHITECTURE)?.try_into()
 }
 
 fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
@@ -200,6 +181,8 @@ mod tests {
         }
         assert!(always.contains(&libc::SYS_openat2) && always.contains(&libc::SYS_execve));
         filter().unwrap();
-        unknown_sockets().unwrap();
+        for program in [refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()] {
+            program.unwrap();
+        }
     }
 }

@@ -15,7 +15,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus};
 use rustix::thread::UnshareFlags;
 
 use crate::embedded::launcher::{during, join_user_namespace, reap};
-use crate::embedded::wire::{self, Ended, FromInit, Launch, Received, ToInit};
+use crate::embedded::wire::{self, Ended, FromInit, Launch, Received, Refusal, ToInit};
 use crate::embedded::{hardening, mounts, sys, worker};
 use crate::files::WORKSPACE;
 
@@ -32,6 +32,8 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("TERM", "dumb"),
     ("USER", "root"),
 ];
+/// Where there is no network: package managers say so at once, and do not try again and again.
+const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), ("PIP_RETRIES", "0")];
 /// What a sandbox calls itself.
 const HOST_NAME: &[u8] = b"sandbox";
 
@@ -66,8 +68,17 @@ pub fn run(prepared: &Prepared<'_>) -> i32 {
         return 1;
     }
     let socket = prepared.socket;
-    let outcome = Init { socket, children, running: HashMap::new() }.serve();
+    let environment = environment(prepared.launch);
+    let outcome = Init { socket, children, environment, running: HashMap::new() }.serve();
     i32::from(outcome.is_err())
+}
+
+fn environment(launch: &Launch) -> Vec<String> {
+    let without_network = WITHOUT_NETWORK.iter().filter(|_| launch.resolv_conf.is_none());
+    // `nproc` and every program that counts threads by it.
+    let threads = format!("OMP_NUM_THREADS={}", mounts::view::processors(&launch.limits));
+    let fixed = ENVIRONMENT.iter().chain(without_network).map(|(name, value)| format!("{name}={value}"));
+    fixed.chain([threads]).collect()
 }
 
 fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
@@ -116,6 +127,8 @@ fn become_root_of_sandbox() -> io::Result<()> {
 struct Init<'a> {
     socket: BorrowedFd<'a>,
     children: OwnedFd,
+    /// Of every command.
+    environment: Vec<String>,
     /// What each child is for.
     running: HashMap<Pid, u64>,
 }
@@ -149,7 +162,7 @@ impl Init<'_> {
         };
         let forked = sys::fork(|| match received.message {
             ToInit::Exec { id } => {
-                let why = command(&received.rest, &received.descriptors);
+                let why = command(&received.rest, &received.descriptors, &self.environment);
                 // The host takes this for the end; the end that follows is of nothing that it knows.
                 let _gone = wire::send(self.socket, &FromInit::Refused { id, why }, &[], &[]);
                 1
@@ -161,7 +174,10 @@ impl Init<'_> {
                 self.running.insert(pid, id);
                 Ok(())
             }
-            Err(error) => self.tell(&FromInit::Refused { id, why: format!("no process could be started: {error}") }),
+            Err(error) => {
+                let why = Refusal::Room(format!("no process could be started: {error}"));
+                self.tell(&FromInit::Refused { id, why })
+            }
         }
     }
 
@@ -175,40 +191,54 @@ fn how(status: WaitStatus) -> Option<Ended> {
 }
 
 /// Becomes the command. Only returns where that failed, with the reason.
-fn command(rest: &[u8], descriptors: &[OwnedFd]) -> String {
-    match try_command(rest, descriptors) {
-        Err(error) => error.to_string(),
+fn command(rest: &[u8], descriptors: &[OwnedFd], environment: &[String]) -> Refusal {
+    match try_command(rest, descriptors, environment) {
+        Err(why) => why,
         Ok(never) => match never {},
     }
 }
 
-fn try_command(rest: &[u8], descriptors: &[OwnedFd]) -> io::Result<std::convert::Infallible> {
-    let mut texts = rest.split_inclusive(|byte| *byte == 0).map(text);
+fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Result<std::convert::Infallible, Refusal> {
+    let broken = |error: io::Error| Refusal::Shell(error.to_string());
+    let asked = |error: io::Error| Refusal::Request(error.to_string());
+    let invalid = || asked(io::ErrorKind::InvalidInput.into());
+    let mut texts = rest.split_inclusive(|byte| *byte == 0).map(|part| text(part).map_err(asked));
     let (Some(command), Some(folder)) = (texts.next().transpose()?, texts.next().transpose()?) else {
-        return Err(io::ErrorKind::InvalidInput.into());
+        return Err(invalid());
     };
-    let [output, error, groups @ ..] = descriptors else { return Err(io::ErrorKind::InvalidInput.into()) };
+    let [output, error, groups @ ..] = descriptors else { return Err(invalid()) };
     for group in groups {
-        rustix::io::write(group, b"0").map_err(|error| during("joining the control group")(error.into()))?;
+        rustix::io::write(group, b"0")
+            .map_err(|error| Refusal::Room(during("joining the control group")(error.into()).to_string()))?;
     }
-    rustix::process::setsid()?;
-    rustix::process::chdir(WORKSPACE)?;
-    rustix::process::chdir(&*folder).map_err(|error| during("entering the folder")(error.into()))?;
+    rustix::process::setsid().map_err(|error| broken(error.into()))?;
+    rustix::process::chdir(WORKSPACE).map_err(|error| broken(during("entering the workspace")(error.into())))?;
+    rustix::process::chdir(&*folder).map_err(|error| asked(during("entering the folder")(error.into())))?;
     let mut environment = Vec::new();
-    for (name, value) in ENVIRONMENT {
-        environment.push(CString::new(format!("{name}={value}"))?);
+    for variable in common {
+        environment.push(CString::new(variable.as_str()).map_err(|error| broken(error.into()))?);
     }
     for variable in texts {
         environment.push(variable?);
     }
+    place_streams(output, error).map_err(broken)?;
+    sys::reset_signals();
+    let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
+    let failed = sys::exec(c"/bin/bash", &arguments, &environment);
+    // The command and its variables are limited, but by more than the kernel may allow.
+    if failed.raw_os_error() == Some(libc::E2BIG) {
+        return Err(asked(failed));
+    }
+    Err(broken(during("starting the shell")(failed)))
+}
+
+/// No input, the pipes of the host for output, and nothing else.
+fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(output)?;
     rustix::stdio::dup2_stderr(error)?;
-    sys::close_at_exec_from(3)?;
-    sys::reset_signals();
-    let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
-    Err(during("starting the shell")(sys::exec(c"/bin/bash", &arguments, &environment)))
+    sys::close_at_exec_from(3)
 }
 
 /// Text that ends with its zero byte.

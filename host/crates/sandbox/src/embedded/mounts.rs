@@ -1,8 +1,11 @@
 //! The file system of a sandbox, put together in a mount namespace that nobody else sees.
 //!
 //! Everything below the new root is attached by descriptors that follow no link: what a sandbox has made of its own
-//! folders in an earlier life leads nowhere else. Nothing of the host but its /usr, read-only and
-//! without what is private there, and six device files.
+//! folders in an earlier life leads nowhere else. Nothing of the host is in it but its /usr, read-only and without what is
+//! private there. Device files are the sandbox's own: locks, watches and times of a file are seen by all who share it.
+
+mod spare;
+pub mod view;
 
 use std::fs::DirBuilder;
 use std::io;
@@ -10,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, makedev, mknodat, openat, openat2};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -23,8 +26,11 @@ use crate::embedded::launcher::during;
 use crate::embedded::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::embedded::wire::Launch;
 
-/// Of the host's devices, those that hold nothing and reach nothing.
-const DEVICES: [&str; 6] = ["full", "null", "random", "tty", "urandom", "zero"];
+/// Devices that hold nothing and reach nothing, by their numbers.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("full", 1, 7), ("null", 1, 3), ("random", 1, 8), ("tty", 5, 0), ("urandom", 1, 9), ("zero", 1, 5)];
+/// Where they are made before they are attached.
+const OWN_DEVICES: &str = "d";
 /// Links of /dev that programs expect.
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
@@ -34,7 +40,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/1", "stdout"),
 ];
 /// Files of /proc that tell about the host or reach into its kernel.
-const MASKED_FILES: [&str; 23] = [
+const MASKED_FILES: [&str; 24] = [
     "cmdline",
     "config.gz",
     "diskstats",
@@ -54,17 +60,19 @@ const MASKED_FILES: [&str; 23] = [
     "partitions",
     "sched_debug",
     "slabinfo",
+    "sys/fs/file-nr",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",
     "zoneinfo",
 ];
 /// Folders of /proc of the same kind.
-const MASKED_FOLDERS: [&str; 9] = ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "scsi", "tty"];
+const MASKED_FOLDERS: [&str; 10] =
+    ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "tty"];
 /// Most inodes of /tmp: a tree of a million empty files is memory, too.
 const TMP_INODES: u32 = 131_072;
-/// Terminals: the kernel has some thousands for all.
-const TERMINALS_MAX: &str = "64";
+/// Terminals: the kernel has 4,096 for all and keeps 1,024 of them for the host's own, so that 64 sandboxes have theirs.
+pub const TERMINALS_MAX: u32 = 32;
 /// Shared memory, as much as a container has everywhere.
 const SHM_MIB: u32 = 64;
 
@@ -87,6 +95,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
         c"discard,noinit_itable",
     )
     .map_err(on("the image"))?;
+    spare::release().map_err(during("preparing the image"))?;
     for folder in ["system", "system/upper", "system/work", "usr", "usr/upper", "usr/work", "workspace"] {
         folder_of_image(folder).map_err(during("preparing the image"))?;
     }
@@ -108,11 +117,13 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
     attach_below(&workspace, root.as_fd(), "workspace")?;
+    spare::hold().map_err(during("keeping inodes of the image back"))?;
     if let Some(content) = &launch.resolv_conf {
         resolvers(launch, content, root.as_fd()).map_err(during("/etc/resolv.conf"))?;
     }
     let tmp = tmpfs(launch.id_base, launch.limits.tmp_mib, TMP_INODES, "1777", MountAttrFlags::empty())?;
     attach_below(&tmp, root.as_fd(), "tmp")?;
+    make_devices(launch).map_err(during("making devices"))?;
     devices(launch, root.as_fd()).map_err(during("/dev"))?;
     processes(launch, root.as_fd()).map_err(during("/proc"))?;
     enter().map_err(during("entering the new root"))
@@ -200,14 +211,27 @@ fn tmpfs(owner: u32, mib: u32, inodes: u32, mode: &str, attributes: MountAttrFla
     made("tmpfs", &options, attributes | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
+/// Makes the devices in a file system of their own, before the right to do so is given up.
+fn make_devices(launch: &Launch) -> io::Result<()> {
+    DirBuilder::new().mode(0o755).create(OWN_DEVICES)?;
+    mount("devices", OWN_DEVICES, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, c"mode=755,size=64k")?;
+    for (name, major, minor) in DEVICES {
+        let device = Path::new(OWN_DEVICES).join(name);
+        mknodat(CWD, &device, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(major, minor))?;
+        std::fs::set_permissions(&device, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+        std::os::unix::fs::chown(&device, Some(launch.id_base), Some(launch.id_base))?;
+    }
+    Ok(())
+}
+
 fn devices(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     let none = MountAttrFlags::empty();
     attach_below(&tmpfs(launch.id_base, 1, 512, "755", MountAttrFlags::MOUNT_ATTR_NOEXEC)?, root, "dev")?;
     let dev = below(root, "dev")?;
-    for device in DEVICES {
+    for (device, ..) in DEVICES {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         openat(&dev, device, flags, Mode::from_raw_mode(0o666))?;
-        let mount = tree(CWD, &Path::new("/dev").join(device), MOUNT_NOSUID | MOUNT_NOEXEC, None)?;
+        let mount = tree(CWD, &Path::new(OWN_DEVICES).join(device), MOUNT_NOSUID | MOUNT_NOEXEC, None)?;
         attach_below(&mount, dev.as_fd(), device)?;
     }
     for (target, link) in DEVICE_LINKS {
@@ -218,8 +242,12 @@ fn devices(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     }
     // 5 is the group tty of Debian.
     let group = (launch.id_base + 5).to_string();
-    let options =
-        [("ptmxmode", "666".to_owned()), ("mode", "620".to_owned()), ("gid", group), ("max", TERMINALS_MAX.to_owned())];
+    let options = [
+        ("ptmxmode", "666".to_owned()),
+        ("mode", "620".to_owned()),
+        ("gid", group),
+        ("max", TERMINALS_MAX.to_string()),
+    ];
     attach_below(&made("devpts", &options, MountAttrFlags::MOUNT_ATTR_NOEXEC)?, dev.as_fd(), "pts")?;
     attach_below(&tmpfs(launch.id_base, SHM_MIB, 4096, "1777", none)?, dev.as_fd(), "shm")
 }
@@ -228,16 +256,18 @@ fn processes(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     attach_below(&made("proc", &[], attributes)?, root, "proc")?;
     let proc = below(root, "proc")?;
+    let knobs = tree(proc.as_fd(), Path::new("sys"), MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC, None)?;
+    attach_below(&knobs, proc.as_fd(), "sys")?;
     for file in MASKED_FILES {
-        let mount = tree(CWD, Path::new("/dev/null"), MOUNT_NOSUID | MOUNT_NOEXEC | MOUNT_RDONLY, None)?;
+        let null = Path::new(OWN_DEVICES).join("null");
+        let mount = tree(CWD, &null, MOUNT_NOSUID | MOUNT_NOEXEC | MOUNT_RDONLY, None)?;
         if_there(attach_below(&mount, proc.as_fd(), file))?;
     }
     for folder in MASKED_FOLDERS {
         let empty = tmpfs(launch.id_base, 1, 2, "555", MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         if_there(attach_below(&empty, proc.as_fd(), folder))?;
     }
-    let knobs = tree(proc.as_fd(), Path::new("sys"), MOUNT_RDONLY | MOUNT_NOSUID | MOUNT_NODEV | MOUNT_NOEXEC, None)?;
-    attach_below(&knobs, proc.as_fd(), "sys")
+    view::attach(launch, root, proc.as_fd())
 }
 
 /// Over the file that says that there is no network. It is a mount, so that it stays with neither the sandbox nor its

@@ -141,14 +141,25 @@ impl Running {
         }
     }
 
+    /// Has everything in it ended, without waiting for it.
+    pub fn give_up(&self) {
+        if let Err(error) = self.tell_keeper() {
+            tracing::error!(%error, "the keeper of a sandbox cannot be told to end it");
+        }
+    }
+
+    fn tell_keeper(&self) -> Result<(), rustix::io::Errno> {
+        match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
+            // It ended by itself.
+            Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            told => told,
+        }
+    }
+
     /// Ends everything in it. Returns when its image is whole and nothing of it is left.
     pub async fn end(&self) -> Result<(), SandboxError> {
         let failed = |why: String| SandboxError::Unavailable(format!("the sandbox did not stop: {why}"));
-        match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
-            // It ended by itself.
-            Ok(()) | Err(rustix::io::Errno::NOTCONN) => {}
-            Err(error) => return Err(failed(error.to_string())),
-        }
+        self.tell_keeper().map_err(|error| failed(error.to_string()))?;
         let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
         self.readers().drain(..).for_each(|reader| reader.abort());
         match told {

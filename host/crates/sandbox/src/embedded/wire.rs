@@ -83,8 +83,19 @@ pub enum FromInit {
     /// It could not even begin.
     Refused {
         id: u64,
-        why: String,
+        why: Refusal,
     },
+}
+
+/// Why something did not begin.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Refusal {
+    /// What was asked for cannot be, such as a folder that is not there.
+    Request(String),
+    /// The sandbox has no room for another process.
+    Room(String),
+    /// The sandbox has no shell that works any more.
+    Shell(String),
 }
 
 /// How a process ended.

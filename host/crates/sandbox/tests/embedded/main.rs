@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monstrum_sandbox::contract::{self, LocalHost, Subject};
-use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind};
+use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 use monstrum_sandbox::{ExecRequest, Limits, SandboxError, SandboxName, SandboxProvider, Spec};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
@@ -145,5 +145,118 @@ async fn of_what_commands_leave_behind_so_much_is_read() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(ended().await, "1 2 3 4 5 6 ", "the oldest are given up, and no others");
+    provider.delete(&name).await.expect("it goes");
+}
+
+/// How many processes of this machine have these words as their arguments.
+fn running(words: &str) -> usize {
+    let words = words.replace(' ', "\0") + "\0";
+    let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
+    let arguments = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    arguments.filter(|arguments| *arguments == words.as_bytes()).count()
+}
+
+#[tokio::test]
+async fn all_sandboxes_together_have_limits() {
+    let _turn = contract::beside_others().await;
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let mut options = options(folder.path());
+    options.totals = TotalSettings { memory_mib: Some(320), processes: Some(96) };
+    let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
+    let names: [SandboxName; 2] = ["ms-1-1", "ms-1-2"].map(|name| name.parse().expect("a name"));
+    let spec = Spec { limits: Limits { memory_mib: 256, ..Subject::small() }, ..Spec::default() };
+    let run = async |name: &SandboxName, command: &str| {
+        let request = ExecRequest::new(command).within(Duration::from_secs(30));
+        provider.exec(name, request, None).await.expect("it is run")
+    };
+    for name in &names {
+        provider.ensure_running(name, spec).await.expect("it starts");
+        // The shell itself would try each of them again for seconds.
+        run(
+            name,
+            "python3 -c 'import subprocess\nfor _ in range(80):\n  try: subprocess.Popen([\"sleep\", \"86419\"])\n  except OSError: break'",
+        )
+        .await;
+    }
+    let processes = running("sleep 86419");
+    assert!((40..=96).contains(&processes), "{processes} processes of two sandboxes");
+    for name in &names {
+        provider.stop(name).await.expect("it stops");
+        provider.ensure_running(name, spec).await.expect("it starts");
+    }
+    let hoard =
+        "python3 -c 'import time; held = bytearray(190 << 20); open(\"/workspace/full\", \"w\"); time.sleep(20)'";
+    let (first, second) = tokio::join!(run(&names[0], hoard), run(&names[1], hoard));
+    let ended = [first, second].iter().filter(|output| output.exit_code == 137).count();
+    assert!(ended >= 1, "two sandboxes had 380 MiB of 320");
+    for name in &names {
+        provider.delete(name).await.expect("it goes");
+    }
+}
+
+/// A process that the kernel holds where no signal reaches it, for as long as this lives.
+struct Frozen(std::path::PathBuf);
+
+impl Frozen {
+    /// `None` where this machine has no freezer of version 1.
+    fn new() -> Option<Frozen> {
+        let group = Path::new("/sys/fs/cgroup/freezer").join(format!("frozen-{}", contract::random_hex(4)));
+        if !Path::new("/sys/fs/cgroup/freezer/cgroup.procs").exists() {
+            return None;
+        }
+        std::fs::create_dir(&group).expect("root can make a group");
+        Some(Frozen(group))
+    }
+
+    fn freeze(&self, words: &str) {
+        let words = words.replace(' ', "\0") + "\0";
+        for entry in std::fs::read_dir("/proc").expect("/proc can be listed").flatten() {
+            if std::fs::read(entry.path().join("cmdline")).is_ok_and(|arguments| arguments == words.as_bytes()) {
+                let pid = entry.file_name().into_string().expect("a number");
+                std::fs::write(self.0.join("cgroup.procs"), pid).expect("it joins");
+            }
+        }
+        std::fs::write(self.0.join("freezer.state"), "FROZEN").expect("it freezes");
+    }
+
+    fn thaw(&self) {
+        std::fs::write(self.0.join("freezer.state"), "THAWED").expect("it thaws");
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.thaw();
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_a_command_does_not_end_its_sandbox_is_stopped() {
+    let _turn = contract::beside_others().await;
+    let Some(frozen) = Frozen::new() else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let provider = Embedded::start(options(folder.path())).await.expect("this machine can run sandboxes");
+    let name: SandboxName = "ms-1-2".parse().expect("a name");
+    let spec = Spec { limits: Subject::small(), ..Spec::default() };
+    provider.ensure_running(&name, spec).await.expect("it starts");
+    let request = ExecRequest::new("setsid sleep 86418 & sleep 60").within(Duration::from_secs(3));
+    let exec = provider.exec(&name, request, None);
+    let freeze = async {
+        contract::eventually("it runs", Duration::from_secs(3), async || running("sleep 86418") == 1).await;
+        frozen.freeze("sleep 86418");
+    };
+    let (output, ()) = tokio::join!(exec, freeze);
+    assert_eq!(output.expect("it is told").termination, monstrum_sandbox::Termination::TimedOut);
+    let again = provider.exec(&name, ExecRequest::new("true"), None).await;
+    assert!(matches!(again, Err(SandboxError::Conflict(_))), "the sandbox was not stopped: {again:?}");
+    frozen.thaw();
+    contract::eventually("nothing of it is left", Duration::from_secs(10), async || running("sleep 86418") == 0).await;
+    assert_eq!(provider.ensure_running(&name, spec).await, Ok(monstrum_sandbox::Ensured::Resumed));
     provider.delete(&name).await.expect("it goes");
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, access, statvfs};
 
 use crate::embedded::cgroups::{self, Cgroups};
+use crate::embedded::totals::HostCounts;
 use crate::embedded::{hidden, images, programs, template};
 
 /// The facts.
@@ -39,6 +40,9 @@ pub struct Machine {
     /// By a firewall that is not ours.
     pub(super) forward_is_dropped: bool,
     pub(super) free_bytes: Option<u64>,
+    pub(super) counts: HostCounts,
+    /// Whether this process may raise `fs.file-max`.
+    pub(super) raises_open_files: bool,
     pub(super) has_built_template: bool,
 }
 
@@ -49,6 +53,7 @@ pub(super) struct ControlGroups {
     pub are_writable: bool,
     pub has_cpu: bool,
     pub limits_swap: bool,
+    pub limits_sockets: bool,
 }
 
 impl Machine {
@@ -82,6 +87,8 @@ impl Machine {
             forwards: number("/proc/sys/net/ipv4/ip_forward") == Some(1),
             forward_is_dropped: forward_is_dropped(),
             free_bytes: statvfs(&folder).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize)),
+            counts: HostCounts::read(),
+            raises_open_files: access("/proc/sys/fs/file-max", Access::WRITE_OK).is_ok(),
             has_built_template: matches!(built, Ok(Some(_))),
         }
     }
@@ -91,6 +98,11 @@ impl Machine {
 fn existing(folder: &Path) -> PathBuf {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+/// What the kernel was started with.
+pub(in crate::embedded) fn kernel_arguments() -> String {
+    text("/proc/cmdline")
 }
 
 /// A file that may not be there, which then says nothing.
@@ -157,6 +169,7 @@ fn control_groups(root: &Path) -> Result<ControlGroups, String> {
         version: found.version(),
         are_writable: access(&memory, Access::WRITE_OK).is_ok(),
         has_cpu: found.has_cpu(),
+        limits_sockets: found.limits_sockets(&kernel_arguments()),
         limits_swap: found.version() == 2 || memory.join("memory.memsw.limit_in_bytes").exists(),
     })
 }

@@ -1,5 +1,6 @@
 use super::machine::{ControlGroups, drops_forwarded, file_system_of};
 use super::*;
+use crate::embedded::totals::{HostCounts, TotalSettings};
 
 /// A machine on which nothing is to be mended.
 fn sound() -> Machine {
@@ -12,7 +13,13 @@ fn sound() -> Machine {
         has_ext4: true,
         has_loop_devices: true,
         has_mkfs: true,
-        control_groups: Ok(ControlGroups { version: 2, are_writable: true, has_cpu: true, limits_swap: true }),
+        control_groups: Ok(ControlGroups {
+            version: 2,
+            are_writable: true,
+            has_cpu: true,
+            limits_swap: true,
+            limits_sockets: true,
+        }),
         has_swap: true,
         has_seccomp: true,
         usr_file_system: "ext4".to_owned(),
@@ -26,6 +33,14 @@ fn sound() -> Machine {
         forwards: true,
         forward_is_dropped: false,
         free_bytes: Some(100 << 30),
+        counts: HostCounts {
+            memory_bytes: 64 << 30,
+            processes: 4_194_304,
+            socket_bytes: 8 << 30,
+            open_files: u64::MAX,
+            terminals: 3072,
+        },
+        raises_open_files: false,
         has_built_template: false,
     }
 }
@@ -34,7 +49,7 @@ fn sound() -> Machine {
 fn faults(change: impl FnOnce(&mut Machine)) -> (bool, Vec<(&'static str, Status)>) {
     let mut machine = sound();
     change(&mut machine);
-    let Report { ready, checks } = report(&machine);
+    let Report { ready, checks } = report(&machine, &Plan::default());
     let faults = checks.into_iter().filter(|check| check.status != Status::Ok);
     let told = faults.inspect(|check| assert!(!check.detail.is_empty() && !check.remedy.is_empty(), "{check:?}"));
     (ready, told.map(|check| (check.name, check.status)).collect())
@@ -63,8 +78,13 @@ fn what_sandboxes_cannot_do_without_is_missing() {
     assert_eq!(one(|machine| machine.has_mkfs = false), ["mkfs"]);
     assert_eq!(one(|machine| machine.control_groups = Err("there are none".to_owned())), ["control_groups"]);
     let read_only = |machine: &mut Machine| {
-        machine.control_groups =
-            Ok(ControlGroups { version: 1, are_writable: false, has_cpu: true, limits_swap: true });
+        machine.control_groups = Ok(ControlGroups {
+            version: 1,
+            are_writable: false,
+            has_cpu: true,
+            limits_swap: true,
+            limits_sockets: true,
+        });
     };
     assert_eq!(one(read_only), ["control_groups"]);
     assert_eq!(one(|machine| machine.has_seccomp = false), ["seccomp"]);
@@ -84,20 +104,45 @@ fn what_sandboxes_run_without_is_degraded() {
         found.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
     let old_groups = |machine: &mut Machine| {
-        machine.control_groups =
-            Ok(ControlGroups { version: 1, are_writable: true, has_cpu: false, limits_swap: false });
+        machine.control_groups = Ok(ControlGroups {
+            version: 1,
+            are_writable: true,
+            has_cpu: false,
+            limits_swap: false,
+            limits_sockets: false,
+        });
     };
-    assert_eq!(one(old_groups), ["cpu_limit", "swap_limit"]);
+    assert_eq!(one(old_groups), ["cpu_limit", "swap_limit", "socket_limit"]);
     assert_eq!(one(|machine| machine.programs.retain(|name| name != "bun")), ["programs"]);
     assert_eq!(one(|machine| machine.network_programs_missing = vec!["`nft`".to_owned()]), ["network"]);
     assert_eq!(one(|machine| machine.has_veth = false), ["network"]);
     assert_eq!(one(|machine| machine.forward_is_dropped = true), ["firewall"]);
     assert_eq!(one(|machine| machine.free_bytes = Some(5 << 30)), ["disk"]);
+    assert_eq!(one(|machine| machine.counts.open_files = 2_466_186), ["open_files"]);
+    assert_eq!(one(|machine| machine.counts.terminals = 1000), ["terminals"]);
     let in_container = |machine: &mut Machine| {
         machine.usr_file_system = "overlay".to_owned();
         machine.has_built_template = true;
     };
     assert_eq!(one(in_container), ["layers"]);
+}
+
+#[test]
+fn totals_that_leave_the_host_nothing_are_degraded() {
+    let told = |totals: TotalSettings| {
+        let report = report(&sound(), &Plan { totals, ..Plan::default() });
+        let found = report.checks.into_iter().filter(|check| check.status == Status::Degraded);
+        found.map(|check| (check.name, check.remedy)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(TotalSettings::default()), []);
+    let found = told(TotalSettings { memory_mib: Some(65_536), processes: Some(4_000_000) });
+    assert_eq!(found.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["processes", "memory"]);
+    let report = report(&sound(), &Plan { running_max: 96, ..Plan::default() });
+    let memory = report.checks.iter().find(|check| check.name == "memory").unwrap();
+    assert!(
+        memory.status == Status::Ok && memory.detail.contains("96 with 1024 MiB each would be 98304"),
+        "{memory:?}"
+    );
 }
 
 #[test]
@@ -126,8 +171,8 @@ fn a_firewall_that_drops_is_seen() {
 #[test]
 fn this_machine_is_looked_at() {
     let folder = tempfile::tempdir().unwrap();
-    let report = examine(&folder.path().join("not/yet/there"));
-    assert_eq!(report.checks.len(), 18);
+    let report = examine(&folder.path().join("not/yet/there"), &Plan::default());
+    assert_eq!(report.checks.len(), 23);
     assert_eq!(report.ready, report.checks.iter().all(|check| check.status != Status::Missing));
     assert!(!folder.path().join("not").exists(), "it changes nothing");
 }

@@ -189,12 +189,13 @@ ethers: files
 rpc: files
 ";
 
-/// No question, no recommendation that nobody asked for, no terminal; and no other account, which the limits of a
-/// sandbox replace.
+/// No question, no recommendation that nobody asked for, no terminal; no second try, which takes seconds where there is no
+/// network; and no other account, which the limits of a sandbox replace.
 const APT: &str = "APT::Get::Assume-Yes \"true\";
 APT::Install-Recommends \"false\";
 APT::Sandbox::User \"root\";
 Acquire::Languages \"none\";
+Acquire::Retries \"0\";
 DPkg::Use-Pty \"0\";
 ";
 

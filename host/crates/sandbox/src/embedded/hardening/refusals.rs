@@ -1,0 +1,97 @@
+//! What is refused of system calls that are otherwise allowed, each with the error that programs expect.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen as Length, SeccompCmpOp as Compare, SeccompCondition,
+    SeccompFilter, SeccompRule,
+};
+
+use super::{ARCHITECTURE, PROTOCOLS, unsigned};
+
+/// Requests of `ioctl` by which the kernel loads code before it asks for a permission: line disciplines of terminals,
+/// bridges and VLANs. From asm-generic/ioctls.h and linux/sockios.h.
+const REQUESTS: [u64; 9] = [0x5423, 0x8940, 0x8941, 0x8982, 0x8983, 0x89a0, 0x89a1, 0x89a2, 0x89a3];
+/// Options of sockets that attach a filter. Its compiled form counts towards one limit of the whole host, and not as memory
+/// of the sandbox. From asm-generic/socket.h.
+const FILTER_OPTIONS: [u64; 4] = [26, 50, 51, 52];
+/// Options of TCP that have the kernel load code by a name: signatures, protocols above TCP, authentication. From
+/// linux/tcp.h.
+const TCP_OPTIONS: [u64; 4] = [14, 31, 32, 38];
+/// Of the type of a socket, what is not a flag.
+const TYPE_MASK: u64 = 0xf;
+/// `seccomp` and `prctl`, asked for a filter.
+const SET_MODE_FILTER: u64 = 1;
+
+/// Sockets of families and protocols that are not allowed, told as by a kernel without such sockets: programs that could do
+/// with one, such as those that would have an account recorded in the audit of the system, then go on.
+pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
+    let is = |family| SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family));
+    let is_not = |index, values: &[i32]| {
+        let conditions =
+            values.iter().map(|value| SeccompCondition::new(index, Length::Dword, Compare::Ne, unsigned(*value)));
+        conditions.collect::<Result<Vec<_>, _>>()
+    };
+    let of_family = |family, protocols: &[i32]| {
+        let mut conditions = vec![is(family)?];
+        conditions.extend(is_not(2, protocols)?);
+        SeccompRule::new(conditions)
+    };
+    let rules = vec![
+        SeccompRule::new(is_not(0, &[libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK])?)?,
+        of_family(libc::AF_INET, &PROTOCOLS)?,
+        of_family(libc::AF_INET6, &PROTOCOLS)?,
+        of_family(libc::AF_NETLINK, &[libc::NETLINK_ROUTE])?,
+    ];
+    refusing(libc::EAFNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
+}
+
+/// Sockets of IP that are neither streams nor datagrams: for those the kernel looks for code by their type.
+pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
+    let (stream, datagram) = (unsigned(libc::SOCK_STREAM), unsigned(libc::SOCK_DGRAM));
+    let mut rules = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        for kind in (0..=TYPE_MASK).filter(|kind| *kind != stream && *kind != datagram) {
+            rules.push(SeccompRule::new(vec![
+                SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family))?,
+                SeccompCondition::new(1, Length::Dword, Compare::MaskedEq(TYPE_MASK), kind)?,
+            ])?);
+        }
+    }
+    refusing(libc::ESOCKTNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
+}
+
+/// What needs a permission that no sandbox has, and other processes' limits: a limit of the init would be one of every
+/// later command.
+pub(super) fn requests() -> Result<BpfProgram, BackendError> {
+    let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
+    let ioctls = REQUESTS.iter().map(|request| SeccompRule::new(vec![is(1, *request)?]));
+    let option = |level, option| SeccompRule::new(vec![is(1, unsigned(level))?, is(2, option)?]);
+    let options = FILTER_OPTIONS.iter().map(|number| option(libc::SOL_SOCKET, *number));
+    let options = options.chain(TCP_OPTIONS.iter().map(|number| option(libc::IPPROTO_TCP, *number)));
+    let other_process = SeccompCondition::new(0, Length::Dword, Compare::Ne, 0)?;
+    let rules = BTreeMap::from([
+        (libc::SYS_ioctl, ioctls.collect::<Result<Vec<_>, _>>()?),
+        (libc::SYS_setsockopt, options.collect::<Result<Vec<_>, _>>()?),
+        (libc::SYS_prlimit64, vec![SeccompRule::new(vec![other_process])?]),
+    ]);
+    refusing(libc::EPERM, rules)
+}
+
+/// Further filters of system calls, which count like those of sockets; told as by a kernel that has none. It is the last
+/// one, since none can follow it.
+pub(super) fn filters() -> Result<BpfProgram, BackendError> {
+    let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
+    let set_seccomp = unsigned(libc::PR_SET_SECCOMP);
+    let filter_mode = u64::from(libc::SECCOMP_MODE_FILTER);
+    let rules = BTreeMap::from([
+        (libc::SYS_seccomp, vec![SeccompRule::new(vec![is(0, SET_MODE_FILTER)?])?]),
+        (libc::SYS_prctl, vec![SeccompRule::new(vec![is(0, set_seccomp)?, is(1, filter_mode)?])?]),
+    ]);
+    refusing(libc::EINVAL, rules)
+}
+
+fn refusing(error: i32, rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, BackendError> {
+    let told = SeccompAction::Errno(error.unsigned_abs());
+    SeccompFilter::new(rules, SeccompAction::Allow, told, ARCHITECTURE)?.try_into()
+}
