@@ -40,7 +40,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/1", "stdout"),
 ];
 /// Files of /proc that tell about the host or reach into its kernel.
-const MASKED_FILES: [&str; 24] = [
+const MASKED_FILES: [&str; 23] = [
     "cmdline",
     "config.gz",
     "diskstats",
@@ -60,7 +60,6 @@ const MASKED_FILES: [&str; 24] = [
     "partitions",
     "sched_debug",
     "slabinfo",
-    "sys/fs/file-nr",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",

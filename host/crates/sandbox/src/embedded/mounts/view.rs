@@ -32,15 +32,16 @@ pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>
     super::attach(&folder, CWD, FOLDER)?;
     let count = processors(&launch.limits);
     let attributes = MOUNT_RDONLY | MOUNT_NODEV | MOUNT_NOSUID | MOUNT_NOEXEC;
-    for (name, content) in [
-        ("cpuinfo", cpuinfo(&std::fs::read_to_string("/proc/cpuinfo")?, count)),
-        ("loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
-        ("meminfo", meminfo(launch.limits.memory_mib)),
+    for (name, at, content) in [
+        ("cpuinfo", "cpuinfo", cpuinfo(&std::fs::read_to_string("/proc/cpuinfo")?, count)),
+        ("file-nr", "sys/fs/file-nr", "0\t0\t0\n".to_owned()),
+        ("loadavg", "loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
+        ("meminfo", "meminfo", meminfo(launch.limits.memory_mib)),
     ] {
         let file = Path::new(FOLDER).join(name);
         std::fs::write(&file, content)?;
         own(launch, &file)?;
-        if_there(attach_below(&tree(CWD, &file, attributes, None)?, proc, name))?;
+        if_there(attach_below(&tree(CWD, &file, attributes, None)?, proc, at))?;
     }
     let sys = Path::new(FOLDER).join("sys");
     let processors = sys.join(PROCESSORS);
