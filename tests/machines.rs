@@ -6,6 +6,7 @@
 mod killed;
 mod life;
 mod remains;
+mod restore;
 
 use anyhow::{Context, Result, ensure};
 use reqwest::StatusCode;

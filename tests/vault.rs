@@ -1,6 +1,6 @@
 //! Keys at rest: what seals the secrets of a server, how it is replaced, and what a copy of the folder is worth.
 
-mod backup;
+pub(crate) mod backup;
 mod moved;
 mod places;
 mod rotation;

@@ -1,6 +1,9 @@
 //! Looks at an installation as it is and says what is weak or broken, each with its remedy. It reads and changes nothing,
 //! and needs no lock: a server may be running.
 
+#[cfg(target_os = "linux")]
+mod sandboxes;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -201,6 +204,8 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     }
     check_plugins(found, &plugins, &settings.plugins_dir);
     check_keys(found, settings, data).await?;
+    #[cfg(target_os = "linux")]
+    sandboxes::check(found, data).await?;
     // Nothing is sent: what is opened is only looked at.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));

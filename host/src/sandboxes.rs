@@ -30,6 +30,7 @@ use activity::Activities;
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
 pub use open::Open;
+pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::{SandboxLimits, WorkspaceSandbox};
 
 /// How long one operation on a sandbox counts as under way. Longer than any may take, so that whoever is not heard of
@@ -50,6 +51,9 @@ pub enum Fault {
     /// The name of the sandbox is taken by what it must not be shared with.
     #[error("{0}")]
     Conflict(&'static str),
+    /// It ran once, and the provider no longer has its files: they are not replaced by empty ones.
+    #[error("the files of the sandbox are missing on the server")]
+    Lost,
     #[error(transparent)]
     Provider(SandboxError),
     #[error("the database cannot be used")]
@@ -216,6 +220,11 @@ impl Sandboxes {
 /// The provider's name for the sandbox of a row.
 fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
+}
+
+/// Whether the provider has made the sandbox of a row at some time: only then is what is missing lost.
+fn has_run(row: &SandboxRow) -> bool {
+    row.limit.is_some()
 }
 
 /// What a provider did within `max`; one that takes longer cannot be used at present.

@@ -8,11 +8,13 @@ use monstrum_sandbox::SandboxError;
 use monstrum_store::SandboxStatus;
 use support::Asked;
 
-use super::{Hosts, NODE, NOW, on_both, words};
+use super::{Hosts, NODE, NOW, conversation, on_both, words};
 
 on_both! {
     rows_are_set_right,
-    what_has_no_row_is_deleted,
+    rows_whose_files_are_missing_are_lost,
+    what_has_no_row_is_set_aside_for_a_week,
+    what_was_set_aside_comes_back_with_its_row,
     rows_of_other_hosts_are_left_alone,
     what_runs_is_adopted,
     a_provider_that_cannot_be_asked_changes_nothing,
@@ -70,7 +72,35 @@ async fn rows_are_set_right(hosts: Hosts) -> Result<()> {
     Ok(())
 }
 
-async fn what_has_no_row_is_deleted(hosts: Hosts) -> Result<()> {
+async fn rows_whose_files_are_missing_are_lost(hosts: Hosts) -> Result<()> {
+    use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
+    let host = hosts.host();
+    for status in [Creating, Running, Stopping, Stopped, Error, Deleting, Lost] {
+        let ran = |row: &mut monstrum_store::SandboxRow| {
+            row.status = status;
+            row.limit = Some(serde_json::json!({"memoryMiB": 512}));
+            row.next_attempt_at = Some(NOW);
+        };
+        hosts.insert(status.as_str(), ran).await?;
+    }
+    host.reconcile().await?;
+    let lost = "lost (the files of the sandbox are missing on the server)";
+    let mut expected: Vec<String> =
+        ["creating", "error", "running", "stopped", "stopping"].iter().map(|chat| format!("{chat} {lost}")).collect();
+    expected.extend(["deleting deleting".to_owned(), "lost lost".to_owned()]);
+    expected.sort();
+    assert_eq!(hosts.rows().await?, expected.join("\n"));
+    hosts.host_without("off").reconcile().await?;
+    assert_eq!(hosts.rows().await?, expected.join("\n"), "a host without a provider does not forget it");
+    hosts.double.plant(&hosts.name("lost"));
+    hosts.double.crash(&hosts.name("lost"));
+    host.reconcile().await?;
+    assert!(hosts.rows().await?.contains("lost stopped"), "its files are back");
+    assert_eq!(hosts.double.created(), 1);
+    Ok(())
+}
+
+async fn what_has_no_row_is_set_aside_for_a_week(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     hosts.exec(&host, "known", "true").await?;
     hosts.double.plant(&hosts.name("unknown"));
@@ -79,11 +109,50 @@ async fn what_has_no_row_is_deleted(hosts: Hosts) -> Result<()> {
     hosts.double.plant(&"ms-abc".parse()?);
     hosts.double.fail_for(&hosts.name("stopped"), SandboxError::Exhausted("it is busy".to_owned()));
     host.reconcile().await?;
-    assert_eq!(hosts.double.states().len(), 2, "one that cannot be deleted does not hold up the others");
+    assert_eq!(hosts.double.states().len(), 2, "one that cannot be moved does not hold up the others");
     hosts.double.mend();
+    hosts.after(Duration::from_secs(1));
     host.reconcile().await?;
     assert_eq!(hosts.double.states().into_keys().collect::<Vec<_>>(), [hosts.name("known").to_string()]);
     assert_eq!(hosts.rows().await?, "known running");
+    assert_eq!((hosts.double.asked(Asked::Delete), hosts.double.aside().len()), (0, 3), "nothing is deleted");
+    hosts.after(Duration::from_secs(7 * 24 * 3600));
+    host.reconcile().await?;
+    assert_eq!(hosts.double.aside(), [hosts.name("stopped").to_string()], "it came a second later");
+    hosts.after(Duration::from_secs(1));
+    host.sweep().await?;
+    assert!(hosts.double.aside().is_empty());
+    Ok(())
+}
+
+/// An older database beside newer sandboxes, and then the database that belongs to them.
+async fn what_was_set_aside_comes_back_with_its_row(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
+    open.write("/workspace/a", "b".into()).await?;
+    drop(open);
+    let row = hosts.row("chat").await?;
+    hosts.double.crash(&hosts.name("chat"));
+    let operation = "restore";
+    host.delete(hosts.workspace, None, row.id).await?;
+    let marked = hosts.row("chat").await?;
+    assert!(hosts.store.claim_sandbox(&marked, SandboxStatus::Deleting, operation, NOW).await?);
+    assert!(hosts.store.remove_sandbox(row.id, operation).await?, "the older database does not have it");
+    hosts.after(Duration::from_secs(60));
+    host.reconcile().await?;
+    assert_eq!(hosts.at_provider("chat"), "absent");
+    hosts.after(Duration::from_secs(1));
+    hosts.exec(&host, "chat", "true").await?;
+    let later = hosts.row("chat").await?;
+    hosts.double.lose(&hosts.name("chat"));
+    assert!(hosts.exec(&host, "chat", "true").await.is_err(), "what was aside before it came to be is not its own");
+    host.delete(hosts.workspace, None, later.id).await?;
+    host.delete_due().await?;
+    hosts.store.insert_sandbox(&row).await?;
+    host.reconcile().await?;
+    let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
+    assert_eq!(open.stat("/workspace/a").await?.size, 1, "the row and its files are together again");
+    assert!(hosts.double.aside().is_empty());
     Ok(())
 }
 

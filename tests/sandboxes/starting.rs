@@ -22,7 +22,9 @@ on_both! {
     a_provider_that_fails_leaves_an_error_that_the_next_call_mends,
     what_has_crashed_runs_again,
     of_twenty_calls_after_a_crash_all_are_served,
-    what_is_lost_is_made_anew,
+    a_sandbox_whose_files_are_missing_is_lost_and_not_made_anew,
+    a_lost_sandbox_has_its_files_again_when_they_are_back,
+    a_sandbox_that_never_ran_is_made_however_often_it_failed,
     as_many_run_as_may,
     the_one_without_use_for_longest_makes_room,
     one_that_needs_room_is_made_room_for_once,
@@ -217,15 +219,48 @@ async fn of_twenty_calls_after_a_crash_all_are_served(hosts: Hosts) -> Result<()
     Ok(())
 }
 
-async fn what_is_lost_is_made_anew(hosts: Hosts) -> Result<()> {
+async fn a_sandbox_whose_files_are_missing_is_lost_and_not_made_anew(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     let open = host.of_conversation(hosts.workspace, hosts.bot, &conversation("chat")).await?;
     open.write("/workspace/a", "b".into()).await?;
     hosts.double.lose(&hosts.name("chat"));
+    let lost = "the files of the sandbox are missing on the server";
+    for _ in 0..2 {
+        assert_eq!(words(hosts.exec(&host, "chat", "echo hello").await), lost);
+        assert_eq!(words(open.stat("/workspace/a").await), lost);
+        assert_eq!(hosts.rows().await?, format!("chat lost ({lost})"));
+    }
+    assert_eq!(hosts.double.created(), 1, "an empty one would pass for the one that is lost");
+    let row = hosts.row("chat").await?;
+    host.delete(hosts.workspace, None, row.id).await?;
+    host.delete_due().await?;
     assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
     assert_eq!(hosts.double.created(), 2);
-    assert_eq!(words(open.stat("/workspace/a").await), "there is no such file", "nothing is made for that");
-    assert_eq!(hosts.double.created(), 2);
+    Ok(())
+}
+
+async fn a_lost_sandbox_has_its_files_again_when_they_are_back(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.exec(&host, "chat", "true").await?;
+    hosts.double.lose(&hosts.name("chat"));
+    assert!(hosts.exec(&host, "chat", "true").await.is_err());
+    hosts.after(Duration::from_secs(3600));
+    host.sweep().await?;
+    assert!(hosts.rows().await?.starts_with("chat lost"), "no sweep makes it look like a stopped one");
+    hosts.double.plant(&hosts.name("chat"));
+    hosts.double.crash(&hosts.name("chat"));
+    hosts.exec(&host, "chat", "true").await?;
+    assert_eq!(hosts.rows().await?, "chat running");
+    Ok(())
+}
+
+async fn a_sandbox_that_never_ran_is_made_however_often_it_failed(hosts: Hosts) -> Result<()> {
+    let host = hosts.host();
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::Unavailable("not now".to_owned()));
+    assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
+    hosts.double.mend();
+    hosts.exec(&host, "chat", "true").await?;
+    assert_eq!(hosts.rows().await?, "chat running");
     Ok(())
 }
 

@@ -14,10 +14,12 @@ use monstrum_sandbox::{
     Inspection, LIST_ENTRIES_MAX, Limits, Network, Output, SandboxError, SandboxName, SandboxProvider, Spec, State,
     Stream, Termination, WORKSPACE,
 };
+use monstrum_types::UtcMillis;
 
 /// The provider. Its switches are the test's to turn.
 pub struct Machines {
     machines: Mutex<BTreeMap<SandboxName, Machine>>,
+    aside: Mutex<BTreeMap<SandboxName, Machine>>,
     capabilities: Capabilities,
     /// It cannot be used.
     pub is_down: AtomicBool,
@@ -54,6 +56,7 @@ impl Default for Machines {
     fn default() -> Self {
         Machines {
             machines: Mutex::default(),
+            aside: Mutex::default(),
             capabilities: Capabilities {
                 system: "Debian GNU/Linux 12 (bookworm)".to_owned(),
                 programs: ["bash", "python3", "node", "git", "curl"].map(str::to_owned).to_vec(),
@@ -287,6 +290,30 @@ impl SandboxProvider for Machines {
             Ok(())
         }
         .boxed()
+    }
+
+    fn set_aside<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
+        async move {
+            self.up()?;
+            if let Some(machine) = self.lock().remove(name) {
+                self.aside.lock().unwrap_or_else(PoisonError::into_inner).insert(name.clone(), machine);
+            }
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn take_back<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+        async move {
+            self.up()?;
+            let kept = self.aside.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+            Ok(kept.is_some_and(|machine| self.lock().insert(name.clone(), machine).is_none()))
+        }
+        .boxed()
+    }
+
+    fn delete_aside(&self, _: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
+        async { Ok(0) }.boxed()
     }
 
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use monstrum_sandbox::{Capabilities, Ensured, SandboxError, SandboxName, Spec};
+use monstrum_types::UtcMillis;
 use tokio::sync::watch;
 
 /// What a provider is asked for.
@@ -16,6 +17,7 @@ pub enum Asked {
     EnsureRunning,
     Stop,
     Delete,
+    SetAside,
     List,
     Exec,
 }
@@ -32,6 +34,7 @@ pub struct SandboxDouble {
 #[derive(Default)]
 struct Inside {
     sandboxes: HashMap<SandboxName, Machine>,
+    aside: Vec<(SandboxName, UtcMillis, Machine)>,
     /// Of how many sandboxes there ever were.
     created: usize,
     asked: HashMap<Asked, usize>,
@@ -80,6 +83,11 @@ impl SandboxDouble {
     pub fn states(&self) -> BTreeMap<String, &'static str> {
         let word = |machine: &Machine| if machine.is_running { "running" } else { "stopped" };
         self.inside().sandboxes.iter().map(|(name, machine)| (name.to_string(), word(machine))).collect()
+    }
+
+    /// The names of what is kept aside.
+    pub fn aside(&self) -> Vec<String> {
+        self.inside().aside.iter().map(|(name, _, _)| name.to_string()).collect()
     }
 
     /// What a sandbox was last started with.

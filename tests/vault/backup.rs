@@ -14,14 +14,14 @@ use crate::world::World;
 const GUIDE: &str = include_str!("../../docs/backup.md");
 
 /// The commands of the guide below this heading: the lines that are indented by four.
-fn commands(heading: &str) -> Result<String> {
+pub(crate) fn commands(heading: &str) -> Result<String> {
     let section = GUIDE.split("\n## ").find(|section| section.starts_with(heading));
     let section = section.with_context(|| format!("the guide has no section `{heading}`"))?;
     Ok(section.lines().filter_map(|line| line.strip_prefix("    ")).collect::<Vec<_>>().join("\n"))
 }
 
 /// Runs commands in the home of a server, where its data folder is `data` and plugins lie beside it.
-async fn shell(home: &Path, commands: &str) -> Result<()> {
+pub(crate) async fn shell(home: &Path, commands: &str) -> Result<()> {
     let script = format!("set -eu\numask 077\n{commands}");
     let output = Command::new("bash").args(["--norc", "-c", &script]).current_dir(home).output().await?;
     ensure!(output.status.success(), "{commands}\n{}", String::from_utf8_lossy(&output.stderr));

@@ -25,7 +25,7 @@ use crate::executor::PermittedCall;
 use crate::language::Language;
 use crate::plugins::Plugin;
 use crate::plugins::built_in::{
-    COMMAND_BYTES_MAX, LIST_FILES, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
+    COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
 use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
 use crate::tools::invalid_params;
@@ -211,6 +211,10 @@ impl Machine<'_> {
                 tracing::error!(%error, "the sandbox's row cannot be read");
                 return Box::new(unavailable(&self.call.language, self.plugin, is_command));
             }
+            Fault::Lost => {
+                let outcome = CallOutcome::error(Code::Unavailable, lost_text(&self.call.language, self.plugin));
+                if is_command { outcome.with_data(no_answer()) } else { outcome }
+            }
             Fault::OtherUser | Fault::Conflict(_) => {
                 // One answer for all: whose it is, is not the caller's to know.
                 let message =
@@ -262,6 +266,11 @@ fn no_answer() -> JsonText {
 /// The words of requirement S10 in the caller's language.
 pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
+}
+
+/// Why nothing was done for a conversation whose files are missing, in the caller's language.
+pub fn lost_text(language: &Language, plugin: &Plugin) -> String {
+    plugin.locales.text(language.best(&plugin.locales), LOST_KEY, LOST_TEXT).to_owned()
 }
 
 fn answer(output: &ExecOutput, stdout: &str, stderr: &str, truncated: bool) -> Value {

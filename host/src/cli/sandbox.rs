@@ -76,7 +76,7 @@ pub(super) enum Sandbox {
 #[derive(Args)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(super) struct List {
-    /// creating, running, stopping, stopped, deleting or error
+    /// creating, running, stopping, stopped, deleting, error or lost
     #[arg(long)]
     status: Option<String>,
     /// Of one app

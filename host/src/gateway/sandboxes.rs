@@ -20,14 +20,14 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::call::platform::Asks;
-use crate::call::sandboxed::unavailable_text;
+use crate::call::sandboxed::{lost_text, unavailable_text};
 use crate::call::{Attached, IncomingCall};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{self, CallResult, Chat};
-use crate::plugins::built_in::{COMMAND_BYTES_MAX, SHELL, UNAVAILABLE_TEXT};
+use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
 use crate::sandboxes::Fault;
 
 /// The machine of a conversation.
@@ -42,7 +42,8 @@ pub struct Sandbox {
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// `creating`, `running`, `stopping`, `stopped`, `deleting` or `error`.
+    /// `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`: its files are missing on the server, and
+    /// it is not made anew until it is deleted.
     pub status: String,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,
@@ -132,7 +133,7 @@ pub async fn list(
     let status = match status.as_deref() {
         None => None,
         Some(word) => Some(SandboxStatus::of_word(word).ok_or_else(|| {
-            Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting or error")
+            Problem::invalid_at("status", "expected creating, running, stopping, stopped, deleting, error or lost")
         })?),
     };
     let page = PageQuery::of(limit, cursor).page()?;
@@ -238,6 +239,7 @@ pub fn problem(fault: Fault) -> Problem {
         Fault::NotFound => Problem::not_found("sandbox"),
         Fault::OtherUser => Problem::conflict("the sandbox of this conversation belongs to another user"),
         Fault::Conflict(words) => Problem::conflict(words),
+        Fault::Lost => Problem::conflict(LOST_TEXT),
         Fault::Store(error) => error.into(),
         Fault::Provider(SandboxError::Exhausted(words)) => Problem::full(words),
         Fault::Provider(error) => of_path(error),
@@ -246,17 +248,19 @@ pub fn problem(fault: Fault) -> Problem {
 
 /// The same in the caller's language, for what an end user reads.
 pub fn problem_in(app: &App, language: &Language, fault: Fault) -> Problem {
-    let words = |fault: &Fault| match fault {
-        Fault::Unavailable(_) => {
-            let name = SHELL.parse().ok()?;
-            let snapshot = app.policy.load();
-            snapshot.tool(&name).map(|(plugin, _)| unavailable_text(language, plugin))
-        }
+    let snapshot = app.policy.load();
+    let plugin = SHELL.parse().ok().and_then(|name| snapshot.tool(&name)).map(|(plugin, _)| plugin);
+    let is_lost = matches!(fault, Fault::Lost);
+    let words = match (plugin, &fault) {
+        (Some(plugin), Fault::Unavailable(_)) => Some(unavailable_text(language, plugin)),
+        (Some(plugin), Fault::Lost) => Some(lost_text(language, plugin)),
         _ => None,
     };
-    let words = words(&fault);
-    let problem = problem(fault);
-    words.map_or(problem, Problem::unavailable)
+    match (problem(fault), words) {
+        (_, Some(words)) if is_lost => Problem::conflict(words),
+        (_, Some(words)) => Problem::unavailable(words),
+        (problem, None) => problem,
+    }
 }
 
 /// What a path was refused for.

@@ -12,8 +12,8 @@ use monstrum_manifest::{Locales, Manifest, MatchMode};
 use serde_json::{Value, json};
 
 pub use sandbox::{
-    COMMAND_BYTES_MAX, LIST_FILES, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT,
-    WRITE_FILE,
+    COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SANDBOX, SANDBOX_TOOLS, SHELL, UNAVAILABLE_KEY,
+    UNAVAILABLE_TEXT, WRITE_FILE,
 };
 
 use crate::plugins::{Plugin, Tool};

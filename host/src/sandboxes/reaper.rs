@@ -140,6 +140,7 @@ impl Sandboxes {
             }
             self.stop_all(idle).await;
         }
+        self.delete_aside(provider.as_ref()).await;
         self.stop_switched_off().await?;
         self.cut_off().await
     }

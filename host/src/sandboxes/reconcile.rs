@@ -9,7 +9,7 @@ use monstrum_sandbox::{Inspection, SandboxName, SandboxProvider, State};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+use super::{Fault, LEASE_MS, Sandboxes, has_run, name, operation, within};
 
 /// The longest that a provider may take to list what it has.
 const LIST_MAX: Duration = Duration::from_secs(30);
@@ -17,9 +17,12 @@ const LIST_MAX: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(10);
 /// How many rows are read at once.
 const ROWS: u32 = 500;
-/// How many unknown sandboxes are deleted at once, and how long one may take.
+/// How many sandboxes without a row are set aside at once, and how long one may take.
 const AT_ONCE: usize = 8;
-const DELETE_MAX: Duration = Duration::from_secs(60);
+const SET_ASIDE_MAX: Duration = Duration::from_secs(60);
+/// How long the files of a sandbox without a row are kept: the database may be an older copy than the files, and a week
+/// is enough to notice that and to restore the right one.
+pub const ASIDE_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Sandboxes {
     /// Compares until it has succeeded once, or is told to stop.
@@ -36,7 +39,7 @@ impl Sandboxes {
         }
     }
 
-    /// Compares what the provider has with the rows: what has no row is deleted, and what a row says is set right.
+    /// Compares what the provider has with the rows: what has no row is set aside, and what a row says is set right.
     /// Rows of other hosts are left alone, for the provider knows nothing of theirs.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
         let _comparing = self.comparing.write().await;
@@ -51,16 +54,20 @@ impl Sandboxes {
         let mut found: HashMap<SandboxName, Inspection> =
             listed.into_iter().map(|inspection| (inspection.name.clone(), inspection)).collect();
         for row in rows {
-            let state = found.remove(&name(&row)).map(|inspection| inspection.state);
+            let state = match found.remove(&name(&row)) {
+                Some(inspection) => Some(inspection.state),
+                None => self.take_back(provider.as_ref(), &row).await?,
+            };
             self.set_right(&row, state).await?;
         }
         let unknown = found.into_keys();
-        let delete = |name: SandboxName| async move {
-            if let Err(error) = self.delete_unknown(provider.as_ref(), &name).await {
-                tracing::warn!(sandbox.name = %name, %error, "a sandbox without a row is not deleted");
+        let set_aside = |name: SandboxName| async move {
+            if let Err(error) = self.set_aside_unknown(provider.as_ref(), &name).await {
+                tracing::warn!(sandbox.name = %name, %error, "a sandbox without a row is not set aside");
             }
         };
-        futures::stream::iter(unknown).for_each_concurrent(AT_ONCE, delete).await;
+        futures::stream::iter(unknown).for_each_concurrent(AT_ONCE, set_aside).await;
+        self.delete_aside(provider.as_ref()).await;
         self.deletion.notify_one();
         Ok(())
     }
@@ -69,7 +76,10 @@ impl Sandboxes {
     async fn nothing_runs(&self) -> Result<(), Fault> {
         self.store.release_sandboxes_of_node(&self.node).await?;
         for row in self.rows_of_all().await? {
-            self.set_right(&row, None).await?;
+            // Whether there are files of it, no provider can say.
+            if row.status != SandboxStatus::Lost {
+                self.set_right(&row, Some(State::Stopped)).await?;
+            }
         }
         Ok(())
     }
@@ -100,6 +110,8 @@ impl Sandboxes {
             (_, SandboxStatus::Deleting) => return Ok(()),
             (Some(State::Running), SandboxStatus::Running) => return Ok(()),
             (Some(State::Running), _) => SandboxStatus::Running,
+            (None, SandboxStatus::Lost) => return Ok(()),
+            (None, _) if has_run(row) => SandboxStatus::Lost,
             (Some(State::Stopped) | None, SandboxStatus::Stopped) => return Ok(()),
             (Some(State::Stopped) | None, _) => SandboxStatus::Stopped,
             // Whoever needs it waits for it.
@@ -111,21 +123,48 @@ impl Sandboxes {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if self.store.claim_sandbox(row, row.status, &operation, until).await? {
-            let settled = SandboxSettled { status, last_active_at: None, error: None, limit: None, network: None };
+            let error = (status == SandboxStatus::Lost).then(|| Fault::Lost.to_string());
+            if error.is_some() {
+                tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
+            }
+            let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
             self.store.settle_sandbox(row.id, &operation, row.status, &settled).await?;
             tracing::info!(sandbox.id = %row.id, was = row.status.as_str(), is = status.as_str(), "a sandbox was found");
         }
         Ok(())
     }
 
-    /// Deletes what has no row, in whatever state it is.
-    async fn delete_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), Fault> {
+    /// Brings back what was set aside while another copy of the database was in use; the state of the sandbox then.
+    async fn take_back(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
+        if !has_run(row) || row.status == SandboxStatus::Deleting {
+            return Ok(None);
+        }
+        let taken = within(SET_ASIDE_MAX, "taken back", provider.take_back(&name(row), row.created_at)).await?;
+        if taken {
+            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox were kept aside; it has them again");
+        }
+        Ok(taken.then_some(State::Stopped))
+    }
+
+    /// Sets aside what has no row, in whatever state it is. It is not deleted: the database may be an older one that was
+    /// restored.
+    async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), Fault> {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
         }
-        within(DELETE_MAX, "deleted", provider.delete(name)).await?;
-        tracing::warn!(sandbox.name = %name, "a sandbox without a row is deleted");
+        within(SET_ASIDE_MAX, "set aside", provider.set_aside(name, self.clock.now())).await?;
+        tracing::warn!(sandbox.name = %name, "a sandbox without a row is set aside; it is deleted in 7 days");
         Ok(())
+    }
+
+    /// Deletes what was set aside long enough ago. What cannot be deleted is left to the next time.
+    pub(super) async fn delete_aside(&self, provider: &dyn SandboxProvider) {
+        let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
+        match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "sandboxes that were kept aside for 7 days are deleted"),
+            Err(error) => tracing::warn!(%error, "sandboxes that were kept aside for 7 days are not deleted yet"),
+        }
     }
 
     /// Whether any host has a row of it.

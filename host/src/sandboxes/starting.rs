@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::activity::Activity;
 use super::open::taken_away;
 use super::settings::{told, word};
-use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, name, operation, within};
+use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
 /// The longest that a provider may take to have a sandbox run: far beyond what any needs.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -301,10 +301,16 @@ impl Sandboxes {
         operation: &str,
         spec: Spec,
     ) -> Result<Step, Fault> {
-        let name = name(row);
-        let started = within(START_MAX, "started", provider.ensure_running(&name, spec)).await;
+        let started = within(START_MAX, "started", ensure(provider, row, spec)).await;
         let settled = match &started {
-            Ok(_) => SandboxSettled {
+            Ok(None) => SandboxSettled {
+                status: SandboxStatus::Lost,
+                last_active_at: None,
+                error: Some(Fault::Lost.to_string()),
+                limit: None,
+                network: None,
+            },
+            Ok(Some(_)) => SandboxSettled {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
                 error: None,
@@ -319,7 +325,7 @@ impl Sandboxes {
                 network: None,
             },
         };
-        if matches!(started, Ok(Ensured::Created | Ensured::Resumed)) {
+        if matches!(started, Ok(Some(Ensured::Created | Ensured::Resumed))) {
             self.quiet().insert(row.id);
         }
         if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
@@ -328,7 +334,13 @@ impl Sandboxes {
             self.deletion.notify_one();
         }
         match started {
-            Ok(ensured) => {
+            Ok(None) => {
+                if row.status != SandboxStatus::Lost {
+                    tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
+                }
+                Err(Fault::Lost)
+            }
+            Ok(Some(ensured)) => {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
                 Ok(Step::Again)
             }
@@ -340,6 +352,16 @@ impl Sandboxes {
             }
         }
     }
+}
+
+/// Has the sandbox of a row run; `None` where it ran before and its files are gone. A new one in its place would pass for
+/// the one that the caller knows.
+async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
+    let name = name(row);
+    if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.take_back(&name, row.created_at).await? {
+        return Ok(None);
+    }
+    provider.ensure_running(&name, spec).await.map(Some)
 }
 
 /// The name of a sandbox is ambiguous, and it is nobody's but its conversation's and its bot's.

@@ -9,6 +9,7 @@ use monstrum_sandbox::{
     ArchiveLimits, ByteStream, Capabilities, Chunk, Ensured, EntryKind, ExecOutput, ExecRequest, Feed, FileEntry,
     Inspection, Output, SandboxError, SandboxName, SandboxProvider, Spec, State, Stream, Termination,
 };
+use monstrum_types::UtcMillis;
 
 use super::{Asked, Inside, Machine, Running, SandboxDouble, absent};
 
@@ -49,6 +50,37 @@ impl SandboxProvider for SandboxDouble {
             self.inside().sandboxes.remove(name);
             self.tick();
             Ok(())
+        })
+    }
+
+    fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
+        Box::pin(async move {
+            self.asked_for(Asked::SetAside, Some(name)).await?;
+            let mut inside = self.inside();
+            if let Some(machine) = inside.sandboxes.remove(name) {
+                inside.aside.push((name.clone(), now, machine));
+            }
+            Ok(())
+        })
+    }
+
+    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+        Box::pin(async move {
+            let mut inside = self.inside();
+            let found = inside.aside.iter().rposition(|(kept, at, _)| kept == name && *at >= since);
+            let Some(found) = found else { return Ok(false) };
+            let (name, _, machine) = inside.aside.remove(found);
+            inside.sandboxes.insert(name, Machine { is_running: false, ..machine });
+            Ok(true)
+        })
+    }
+
+    fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
+        Box::pin(async move {
+            let mut inside = self.inside();
+            let had = inside.aside.len();
+            inside.aside.retain(|(_, at, _)| *at >= before);
+            Ok(had - inside.aside.len())
         })
     }
 

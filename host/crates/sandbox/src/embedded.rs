@@ -39,6 +39,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use monstrum_types::UtcMillis;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 
@@ -54,7 +55,7 @@ use crate::embedded::wire::{Launch, Usr};
 use crate::error::SandboxError;
 use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
 
-pub use images::TemplateKind;
+pub use images::{KeptAside, KeptImages, TemplateKind, kept_images};
 pub use launcher::run_if_launcher;
 pub use totals::TotalSettings;
 
@@ -390,6 +391,29 @@ impl Inner {
         Ok(())
     }
 
+    async fn set_aside(&self, name: &SandboxName, now: UtcMillis) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+            let (images, own) = (self.images.clone(), name.to_string());
+            on_disk("the image of the sandbox", move || images.set_aside(&own, now)).await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
+    async fn take_back(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError> {
+        let slot = self.slot(name);
+        let taken = {
+            let _one_at_a_time = slot.changing.lock().await;
+            let (images, own) = (self.images.clone(), name.to_string());
+            on_disk("the image of the sandbox", move || images.take_back(&own, since)).await?
+        };
+        self.forget(name, slot);
+        Ok(taken)
+    }
+
     async fn remove(&self, name: &SandboxName) -> Result<(), SandboxError> {
         let (images, own) = (self.images.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
@@ -530,4 +554,13 @@ fn check(limits: &Limits) -> Result<(), SandboxError> {
         }
     }
     Ok(())
+}
+
+/// Does what waits for the disk; an error says of what.
+async fn on_disk<T: Send + 'static>(
+    what: &'static str,
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, SandboxError> {
+    let done = tokio::task::spawn_blocking(work).await.expect("work on files does not panic");
+    done.map_err(|error| SandboxError::Unavailable(format!("{what}: {error}")))
 }

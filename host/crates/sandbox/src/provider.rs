@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use monstrum_types::UtcMillis;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
@@ -169,6 +170,17 @@ pub trait SandboxProvider: Send + Sync {
 
     /// Ends everything that runs in it and removes its files. Of a sandbox that is not there, nothing.
     fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>>;
+
+    /// Ends everything that runs in it and keeps its files aside as of `now`: [`Self::inspect`] and [`Self::list`] no
+    /// longer know the sandbox. Of a sandbox that is not there, nothing.
+    fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
+
+    /// Makes the files that were last set aside under this name, at `since` or later, the sandbox's own again; whether
+    /// there were any. It never replaces a sandbox that is there.
+    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
+
+    /// Deletes the files that were set aside before `before`; how many sandboxes had them.
+    fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
 
     /// `None` where there is no such sandbox.
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;

@@ -25,10 +25,13 @@ pub enum SandboxStatus {
     Deleting,
     /// The provider has not made it run; what it has of it is not known.
     Error,
+    /// It ran once, and the provider no longer has its files. It is not made anew: a caller would take the empty sandbox
+    /// for the one that it knows.
+    Lost,
 }
 
 impl SandboxStatus {
-    /// The word for it, in the database and in every answer.
+    /// The word for it in every answer.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -38,6 +41,15 @@ impl SandboxStatus {
             SandboxStatus::Stopped => "stopped",
             SandboxStatus::Deleting => "deleting",
             SandboxStatus::Error => "error",
+            SandboxStatus::Lost => "lost",
+        }
+    }
+
+    /// The word for it in the column `status`; `lost` is a column of its own.
+    fn stored(self) -> &'static str {
+        match self {
+            SandboxStatus::Lost => SandboxStatus::Error.as_str(),
+            status => status.as_str(),
         }
     }
 
@@ -51,6 +63,7 @@ impl SandboxStatus {
             "stopped" => SandboxStatus::Stopped,
             "deleting" => SandboxStatus::Deleting,
             "error" => SandboxStatus::Error,
+            "lost" => SandboxStatus::Lost,
             _ => return None,
         })
     }
@@ -126,7 +139,7 @@ pub struct SandboxSettled {
 macro_rules! columns {
     () => {
         "id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node, status, operation, \
-         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at"
+         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at, lost"
     };
 }
 pub(crate) use columns;
@@ -134,7 +147,7 @@ pub(crate) use columns;
 const INSERT: &str = concat!(
     "insert into sandbox_instances (",
     columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)"
+    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"
 );
 const BY_ID: &str = concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and id = $2");
 const BY_NAME: &str = concat!(
@@ -147,7 +160,7 @@ const BY_CONVERSATION: &str =
 const PAGE: &str = concat!(
     "select ",
     columns!(),
-    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or status = $3) \
+    " from sandbox_instances where workspace_id = $1 and ($2 is null or bot_id = $2) and ($3 is null or $3 = case when status = 'error' and lost then 'lost' else status end) \
      and ($4 is null or app_id = $4) and ($5 is null or chat_id = $5) and id > $6 order by id limit $7"
 );
 
@@ -163,7 +176,10 @@ impl FromRow for SandboxRow {
             user_id: row.text_opt("user_id")?,
             chat_id: row.text_opt("chat_id")?,
             node: row.text_opt("node")?,
-            status: SandboxStatus::from_word(&row.text("status")?)?,
+            status: match SandboxStatus::from_word(&row.text("status")?)? {
+                SandboxStatus::Error if row.flag("lost")? => SandboxStatus::Lost,
+                status => status,
+            },
             operation: row.text_opt("operation")?,
             operation_until: row.time_opt("operation_until")?,
             last_active_at: row.time("last_active_at")?,
@@ -267,7 +283,7 @@ impl Store {
         let sql = "update sandbox_instances set status = $5, operation = $6, operation_until = $7 \
                    where id = $1 and status = $2 and operation is not distinct from $3 and last_active_at = $4";
         let args =
-            args![row.id, row.status.as_str(), &row.operation, row.last_active_at, status.as_str(), operation, until,];
+            args![row.id, row.status.stored(), &row.operation, row.last_active_at, status.stored(), operation, until];
         Ok(self.db.run(sql, args).await? > 0)
     }
 
@@ -281,6 +297,7 @@ impl Store {
         settled: &SandboxSettled,
     ) -> Result<bool, StoreError> {
         let sql = "update sandbox_instances set status = $4, operation = null, operation_until = null, error = $6, \
+                   lost = $9, \
                    last_active_at = case when $5 is null then last_active_at else $5 end, \
                    \"limit\" = case when $7 is null then \"limit\" else $7 end, \
                    network = case when $8 is null then network else $8 end \
@@ -288,12 +305,13 @@ impl Store {
         let args = args![
             id,
             operation,
-            from.as_str(),
-            settled.status.as_str(),
+            from.stored(),
+            settled.status.stored(),
             settled.last_active_at,
             &settled.error,
             &settled.limit,
             &settled.network,
+            settled.status == SandboxStatus::Lost,
         ];
         Ok(self.db.run(sql, args).await? > 0)
     }
@@ -336,7 +354,7 @@ async fn insert(session: &mut Session, row: &SandboxRow) -> Result<(), StoreErro
         &row.user_id,
         &row.chat_id,
         &row.node,
-        row.status.as_str(),
+        row.status.stored(),
         &row.operation,
         row.operation_until,
         row.last_active_at,
@@ -346,6 +364,7 @@ async fn insert(session: &mut Session, row: &SandboxRow) -> Result<(), StoreErro
         &row.error,
         row.attempts,
         row.next_attempt_at,
+        row.status == SandboxStatus::Lost,
     ];
     session.run(INSERT, args).await?;
     Ok(())

@@ -28,6 +28,11 @@ pub const COMMAND_BYTES_MAX: usize = 32 << 10;
 pub const UNAVAILABLE_TEXT: &str = "The sandbox service is temporarily unavailable, please try again later";
 pub const UNAVAILABLE_KEY: &str = "unavailable";
 
+/// What a caller reads where the files of the sandbox are missing, and its key in the translations.
+pub const LOST_TEXT: &str = "The files of this conversation's sandbox are missing on the server, so nothing was done. An \
+    operator can restore them from a backup, or delete the sandbox: the next command then starts with an empty one.";
+pub const LOST_KEY: &str = "lost";
+
 const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this conversation, starting in /workspace. \
     Files under /workspace stay between commands; environment variables and the current folder do not. There is no \
     terminal and no standard input. Returns stdout, stderr and exitCode: a command that fails is an answer, and one \
@@ -36,6 +41,10 @@ const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this 
 
 const CHINESE: &[(&str, &str)] = &[
     (UNAVAILABLE_KEY, "沙盒服务暂时不可用,请稍后重试"),
+    (
+        LOST_KEY,
+        "服务器上找不到本次会话沙盒的文件，因此未执行任何操作。管理员可以从备份中恢复这些文件，或删除该沙盒：之后的下一条命令将使用一个空的沙盒。",
+    ),
     ("description", "每个会话一台独立的 Linux 沙盒"),
     (
         "tools.sandbox_shell.description",

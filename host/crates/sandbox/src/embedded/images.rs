@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use monstrum_types::UtcMillis;
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
 
@@ -13,6 +14,9 @@ use rustix::io::Errno;
 const BYTES_PER_INODE: &str = "8192";
 /// Of the journal, the smallest that there is.
 const JOURNAL_MIB: &str = "size=4";
+/// Where the images of sandboxes are, and where those that belong to none.
+const BOXES: &str = "boxes";
+const ASIDE: &str = "aside";
 /// Where the program that makes file systems may be.
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 
@@ -43,6 +47,8 @@ pub struct Images {
     /// A folder for each base.
     boxes: PathBuf,
     blanks: PathBuf,
+    /// A folder for each base, with what belongs to no sandbox, as `{name}.{since_ms}`.
+    aside: PathBuf,
     /// Held while a blank is made.
     making: Arc<Mutex<()>>,
 }
@@ -50,9 +56,14 @@ pub struct Images {
 impl Images {
     /// Images below `folder`. What an earlier life has left half done is removed.
     pub fn open(folder: &Path) -> io::Result<Images> {
-        let images = Images { boxes: folder.join("boxes"), blanks: folder.join("blank"), making: Arc::default() };
-        let boxes = TemplateKind::ALL.map(|base| images.boxes.join(base.folder()));
-        for folder in boxes.iter().chain([&images.blanks]) {
+        let images = Images {
+            boxes: folder.join(BOXES),
+            blanks: folder.join("blank"),
+            aside: folder.join(ASIDE),
+            making: Arc::default(),
+        };
+        let of_bases = |folder: &Path| TemplateKind::ALL.map(|base| folder.join(base.folder()));
+        for folder in of_bases(&images.boxes).iter().chain(&of_bases(&images.aside)).chain([&images.blanks]) {
             fs::create_dir_all(folder)?;
             for entry in fs::read_dir(folder)? {
                 let path = entry?.path();
@@ -75,14 +86,40 @@ impl Images {
 
     /// The names of all that there are.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
+        names_in(&self.boxes)
+    }
+
+    /// Moves an image to those that are kept aside; one that is not there is no fault.
+    pub fn set_aside(&self, name: &str, now: UtcMillis) -> io::Result<()> {
         for base in TemplateKind::ALL {
-            for entry in fs::read_dir(self.boxes.join(base.folder()))? {
-                let name = entry?.file_name().into_string().ok();
-                names.extend(name.filter(|name| name.starts_with("ms-") && !name.contains('.')));
+            let aside = self.aside.join(base.folder()).join(format!("{name}.{}", now.0));
+            match renameat_with(CWD, self.place(name, base), CWD, &aside, RenameFlags::NOREPLACE) {
+                Err(Errno::NOENT) => {}
+                renamed => renamed?,
             }
         }
-        Ok(names)
+        Ok(())
+    }
+
+    /// Moves the image that was last set aside under this name, at `since` or later, back to where it was; whether there
+    /// was one.
+    pub fn take_back(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
+        let mut kept = kept_aside(&self.aside)?;
+        kept.retain(|kept| kept.name == name && kept.since >= since);
+        let Some(newest) = kept.into_iter().max_by_key(|kept| kept.since) else { return Ok(false) };
+        if self.find(name).is_some() {
+            return Ok(false);
+        }
+        renameat_with(CWD, &newest.path, CWD, self.place(name, newest.base), RenameFlags::NOREPLACE)?;
+        Ok(true)
+    }
+
+    /// Removes the images that were set aside before `before`; how many.
+    pub fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
+        let mut kept = kept_aside(&self.aside)?;
+        kept.retain(|kept| kept.since < before);
+        kept.iter().try_for_each(|kept| remove(&kept.path))?;
+        Ok(kept.len())
     }
 
     /// Makes an image, whole or not at all.
@@ -144,6 +181,64 @@ impl Images {
     }
 }
 
+/// What the folder of a server's sandboxes holds.
+#[derive(Debug, Clone, Default)]
+pub struct KeptImages {
+    /// The names of the sandboxes that have an image.
+    pub names: Vec<String>,
+    /// The images that belong to no sandbox.
+    pub aside: Vec<KeptAside>,
+}
+
+/// An image that is kept aside.
+#[derive(Debug, Clone)]
+pub struct KeptAside {
+    /// The name of the sandbox that it was.
+    pub name: String,
+    pub since: UtcMillis,
+    pub path: PathBuf,
+    base: TemplateKind,
+}
+
+/// Looks at the folder of a server's sandboxes, which need not be there. Nothing is changed; a server may be running.
+pub fn kept_images(folder: &Path) -> io::Result<KeptImages> {
+    Ok(KeptImages { names: names_in(&folder.join(BOXES))?, aside: kept_aside(&folder.join(ASIDE))? })
+}
+
+fn names_in(boxes: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for (name, _, _) in files_of_bases(boxes)? {
+        if name.starts_with("ms-") && !name.contains('.') {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn kept_aside(folder: &Path) -> io::Result<Vec<KeptAside>> {
+    let kept = |(file, path, base): (String, PathBuf, TemplateKind)| {
+        let (name, since) = file.rsplit_once('.')?;
+        Some(KeptAside { name: name.to_owned(), since: UtcMillis(since.parse().ok()?), path, base })
+    };
+    Ok(files_of_bases(folder)?.into_iter().filter_map(kept).collect())
+}
+
+/// The files below a folder that has one for each base: name, path and base.
+fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKind)>> {
+    let mut files = Vec::new();
+    for base in TemplateKind::ALL {
+        let entries = match fs::read_dir(folder.join(base.folder())) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            files.extend(entry.file_name().into_string().ok().map(|name| (name, entry.path(), base)));
+        }
+    }
+    Ok(files)
+}
+
 /// The program that makes file systems.
 pub fn mkfs() -> Option<&'static Path> {
     MKFS.iter().map(Path::new).find(|path| path.exists())
@@ -182,6 +277,34 @@ fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_set_aside_is_kept_until_it_is_old_or_taken_back() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let images = Images::open(folder.path()).expect("it is opened");
+        let (name, at) = ("ms-aa-1", |ms| UtcMillis(ms));
+        let write = |text: &str| fs::write(images.place(name, TemplateKind::Built), text).expect("it is written");
+        write("older");
+        images.set_aside(name, at(1000)).expect("it is moved");
+        write("newer");
+        images.set_aside(name, at(2000)).expect("it is moved");
+        images.set_aside(name, at(3000)).expect("an image that is not there is no fault");
+        let kept = kept_images(folder.path()).expect("it is read");
+        let mut since: Vec<i64> = kept.aside.iter().map(|kept| kept.since.0).collect();
+        since.sort_unstable();
+        assert_eq!((kept.names.len(), since), (0, vec![1000, 2000]));
+        let images = Images::open(folder.path()).expect("a start keeps them");
+        assert!(!images.take_back(name, at(2001)).expect("it is looked for"), "a later sandbox has no claim to them");
+        assert!(!images.take_back("ms-aa-2", at(0)).expect("it is looked for"), "it is another's");
+        assert!(images.take_back(name, at(2000)).expect("it is moved back"));
+        let (image, base) = images.find(name).expect("it is there");
+        assert_eq!((fs::read_to_string(image).expect("it is read"), base), ("newer".to_owned(), TemplateKind::Built));
+        assert!(!images.take_back(name, at(0)).expect("it is looked for"), "never over one that is there");
+        assert_eq!(images.delete_aside(at(1000)).expect("they are looked at"), 0);
+        assert_eq!(images.delete_aside(at(1001)).expect("it is removed"), 1);
+        assert!(kept_images(folder.path()).expect("it is read").aside.is_empty());
+        assert!(images.find(name).is_some());
+    }
 
     #[test]
     fn many_may_be_the_first_of_their_size() {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use monstrum_types::UtcMillis;
 
-use crate::embedded::{Embedded, NAME, exec, files};
+use crate::embedded::{Embedded, NAME, exec, files, on_disk};
 use crate::error::SandboxError;
 use crate::exec::{ExecOutput, ExecRequest, Feed};
 use crate::files::{ArchiveLimits, ByteStream, FileEntry};
@@ -45,6 +46,24 @@ impl SandboxProvider for Embedded {
     fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
         let name = name.clone();
         self.to_the_end(move |inner| async move { inner.delete(&name).await }).boxed()
+    }
+
+    fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
+        let name = name.clone();
+        self.to_the_end(move |inner| async move { inner.set_aside(&name, now).await }).boxed()
+    }
+
+    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+        let name = name.clone();
+        self.to_the_end(move |inner| async move { inner.take_back(&name, since).await }).boxed()
+    }
+
+    fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
+        self.to_the_end(move |inner| async move {
+            let images = inner.images.clone();
+            on_disk("the images that are kept aside", move || images.delete_aside(before)).await
+        })
+        .boxed()
     }
 
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>> {

@@ -11,7 +11,7 @@ const IDLE: &str = concat!(
     "select ",
     columns!(),
     " from sandbox_instances where (node is null or node = $1) and last_active_at <= $2 \
-     and (status in ('running', 'error') or (status in ('creating', 'stopping') \
+     and (status = 'running' or (status = 'error' and not lost) or (status in ('creating', 'stopping') \
      and (operation is null or operation_until <= $3))) and id > $4 order by id limit $5"
 );
 const OF_NODE: &str = concat!(

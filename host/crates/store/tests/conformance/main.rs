@@ -104,6 +104,7 @@ cases! {
         a_deleted_bot_leaves_its_sandboxes_to_be_deleted,
         no_sandbox_is_left_without_its_bot,
         sandboxes_are_looked_through_by_their_host,
+        lost_sandboxes_are_told_from_those_in_error,
     }
     sealed {
         sealed_records_are_walked_in_parts,

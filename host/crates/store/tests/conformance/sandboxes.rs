@@ -282,11 +282,36 @@ pub(crate) async fn no_sandbox_is_left_without_its_bot(store: &Store) {
     }
 }
 
-pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
-    use SandboxStatus::{Creating, Deleting, Error, Running, Stopped, Stopping};
+pub(crate) async fn lost_sandboxes_are_told_from_those_in_error(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
-    for status in [Creating, Running, Stopping, Stopped, Deleting, Error] {
+    let row = inserted(store, sandbox(&bot, "a")).await;
+    let other = inserted(store, SandboxRow { status: SandboxStatus::Error, ..sandbox(&bot, "b") }).await;
+    assert!(store.claim_sandbox(&row, SandboxStatus::Creating, "mine", LATER).await.unwrap());
+    let lost = settled(SandboxStatus::Lost);
+    assert!(store.settle_sandbox(row.id, "mine", SandboxStatus::Creating, &lost).await.unwrap());
+    let held = reread(store, &row).await;
+    assert_eq!(held.status, SandboxStatus::Lost);
+    let by = async |status| {
+        let filter = SandboxFilter { status: Some(status), ..SandboxFilter::default() };
+        let listed = store.sandboxes_by(workspace, &filter, &Page::first(10)).await.unwrap();
+        listed.items.into_iter().map(|row| row.id).collect::<Vec<_>>()
+    };
+    assert_eq!(by(SandboxStatus::Lost).await, [row.id]);
+    assert_eq!(by(SandboxStatus::Error).await, [other.id]);
+    assert!(store.claim_sandbox(&held, SandboxStatus::Creating, "next", LATER).await.unwrap());
+    assert_eq!(reread(store, &row).await.status, SandboxStatus::Creating);
+    let running = settled(SandboxStatus::Running);
+    assert!(store.settle_sandbox(row.id, "next", SandboxStatus::Creating, &running).await.unwrap());
+    assert_eq!(reread(store, &row).await.status, SandboxStatus::Running);
+    assert!(by(SandboxStatus::Lost).await.is_empty());
+}
+
+pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
+    use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
+    let workspace = default_workspace(store).await;
+    let bot = bot(store, workspace, "b").await;
+    for status in [Creating, Running, Stopping, Stopped, Deleting, Error, Lost] {
         let row = SandboxRow { status, network: Some("full".to_owned()), ..sandbox(&bot, status.as_str()) };
         inserted(store, row).await;
     }
@@ -309,7 +334,7 @@ pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
     let rest = store.idle_sandboxes("node-1", NOW, NOW, Some(first[2].id), 3).await.unwrap();
     assert_eq!(chats(rest), ["error"]);
     let all = store.sandboxes_of_node("node-1", None, 10).await.unwrap();
-    assert_eq!(chats(all), ["creating", "running", "stopping", "stopped", "deleting", "error", "busy"]);
+    assert_eq!(chats(all), ["creating", "running", "stopping", "stopped", "deleting", "error", "lost", "busy"]);
     let open = store.sandboxes_with_network("node-1", "full", None, 10).await.unwrap();
     assert_eq!(chats(open), ["running"]);
     let switched_off = async || chats(store.sandboxes_switched_off("node-1", None, 10).await.unwrap());

@@ -1,0 +1,86 @@
+//! Sandboxes and their files: a restore may have brought back one without the other.
+
+use monstrum_sandbox::SandboxName;
+use monstrum_sandbox::embedded::{KeptImages, kept_images};
+use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
+
+use super::Findings;
+use crate::boot::{Inspected, NODE_FILE, SANDBOX_FOLDER};
+use crate::sandboxes::ASIDE_KEPT_MS;
+
+/// How many rows are read at once.
+const ROWS: u32 = 500;
+/// How many of a kind are named; enough to look one up, and the report stays short.
+const NAMED_MAX: usize = 5;
+/// What rows call the provider whose files are in the data folder.
+const PROVIDER: &str = "embedded";
+
+/// Names sandboxes whose files are missing, and files that belong to no sandbox.
+pub(super) async fn check(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
+    let folder = data.path.join(SANDBOX_FOLDER);
+    // Files first: a sandbox that is deleted meanwhile loses its files before its row.
+    let kept = match kept_images(&folder) {
+        Ok(kept) => kept,
+        Err(error) => {
+            let remedy = "run this as the user who runs the server";
+            found.broken(folder.display().to_string(), format!("it cannot be read: {error}"), remedy);
+            return Ok(());
+        }
+    };
+    // A folder without the file has never had a server.
+    let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
+    let mut lost = Vec::new();
+    let mut from = None;
+    loop {
+        let rows = data.store.sandboxes_of_node(node.trim(), from, ROWS).await?;
+        let Some(last) = rows.last() else { break };
+        from = Some(last.id);
+        lost.extend(rows.iter().filter(|row| is_lost(row, &kept)).map(|row| row.id.to_string()));
+    }
+    if !lost.is_empty() {
+        let what = format!(
+            "the files of {} are missing in {}; they are not made anew: {}",
+            count(lost.len()),
+            folder.display(),
+            some(&lost)
+        );
+        let remedy = "put the folder back from the backup that has this database and start the server, or delete each: \
+                      DELETE /api/sandboxes/{id}";
+        found.broken("sandboxes", what, remedy);
+    }
+    if let Some(oldest) = kept.aside.iter().map(|kept| kept.since).min() {
+        let paths: Vec<String> = kept.aside.iter().map(|kept| kept.path.display().to_string()).collect();
+        let what = format!(
+            "the files of {} without a row are kept aside; the first are deleted on {}: {}",
+            count(paths.len()),
+            String::from(oldest.plus_ms(ASIDE_KEPT_MS)),
+            some(&paths)
+        );
+        let remedy = "if the database is an older copy than the sandboxes, restore the database that belongs to them: the \
+                      next start gives them their files; otherwise wait";
+        found.weak("sandboxes", what, remedy);
+    }
+    Ok(())
+}
+
+/// Whether a sandbox ran once and has no files, nor any that the next start would give back to it.
+fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
+    if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
+        return false;
+    }
+    let name = SandboxName::new(row.workspace_id, &row.sandbox_id);
+    let is_kept = kept.names.iter().any(|kept| kept == name.as_str())
+        || kept.aside.iter().any(|kept| kept.name == name.as_str() && kept.since >= row.created_at);
+    !is_kept
+}
+
+fn count(sandboxes: usize) -> String {
+    format!("{sandboxes} sandbox{}", if sandboxes == 1 { "" } else { "es" })
+}
+
+/// The first few.
+fn some(all: &[String]) -> String {
+    let more = all.len().saturating_sub(NAMED_MAX);
+    let first = all[..all.len() - more].join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
