@@ -20,6 +20,7 @@ mod packages;
 mod platform;
 mod plugins;
 mod problem;
+mod queries;
 mod registry;
 mod resource_types;
 mod resources;
@@ -139,9 +140,11 @@ fn api() -> OpenApiRouter<Arc<App>> {
 
 /// The whole server.
 pub fn router(app: Arc<App>) -> axum::Router {
-    let (api, _) = others().merge(idempotency::layer(creating(), &app)).split_for_parts();
+    let (api, description) = others().merge(idempotency::layer(creating(), &app)).split_for_parts();
+    let queries = queries::Queries::of(&description);
     api.merge(docs::files())
         .fallback(|| async { Problem::not_found("route") })
+        .layer(from_fn_with_state(queries, queries::refuse_unknown))
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             Problem::internal(&"a handler panicked").into_response()
         }))

@@ -196,6 +196,44 @@ fn trust(name: &str) -> Result<Value> {
     Ok(json!({ "public_key": key.to_string(), "name_glob": name }))
 }
 
+/// What a route does with a query parameter that it does not have: every route of the description, with a key and
+/// without.
+#[tokio::test]
+async fn every_route_refuses_unknown_query_parameters() -> Result<()> {
+    const LENIENT: [&str; 4] =
+        ["/oauth/begin/{ticket}", "/api/oauth/callback", "/api/core/ai/sandbox/file", "/api/core/ai/sandbox/download"];
+    let fresh = Fresh::start().await?;
+    let (_, document) = fresh.world.api.get("/api/openapi.json").await?;
+    let (mut refused, mut lenient) = (0, 0);
+    for (template, item) in document["paths"].as_object().context("a description has paths")? {
+        for method in item.as_object().context("a path has methods")?.keys() {
+            let Request { path, body, .. } = fresh.request(&method.to_uppercase(), template).await?;
+            let mark = if path.contains('?') { '&' } else { '?' };
+            let mut request =
+                fresh.world.api.request(method.to_uppercase().parse()?, &format!("{path}{mark}statuss=error"));
+            if let Some(body) = body {
+                request = request.json(&body);
+            }
+            let (status, _, answer) = send(request).await?;
+            if LENIENT.contains(&template.as_str()) {
+                lenient += 1;
+                assert_ne!(answer["errors"][0]["path"], "statuss", "{method} {template}: {answer}");
+            } else {
+                refused += 1;
+                assert_eq!(status, 422, "{method} {template}: {answer}");
+                assert_eq!(answer["errors"][0]["path"], "statuss", "{method} {template}: {answer}");
+            }
+        }
+    }
+    assert!(refused > 70 && lenient == 4, "{refused} {lenient}");
+    let (_, audit) = fresh.world.api.get("/api/audit?statuss=error&limit=1").await?;
+    let known = "unknown query parameter; this route has bot_id, cursor, limit, since, status, tool, until";
+    assert_eq!(audit["errors"], json!([{ "path": "statuss", "message": known }]));
+    let (status, head, _) = send(fresh.world.api.request(Method::HEAD, "/api/roles?x=1")).await?;
+    assert_eq!((status, head.get("x-request-id").is_some()), (422, true));
+    Ok(())
+}
+
 #[tokio::test]
 async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()> {
     let fresh = Fresh::start().await?;
@@ -210,6 +248,7 @@ async fn every_route_answers_every_kind_of_key_as_the_policy_says() -> Result<()
     let heading = format!("{:57} none unkn root admn oper bot  foreign", "");
     assert_snapshot!([&[heading], table.as_slice()].concat().join("\n"), @"
                                                               none unkn root admn oper bot  foreign
+    GET    /                                                  200  200  200  200  200  200  200
     DELETE /api/apps/{app_id}                                 401  401  202  202  202  202  202
     GET    /api/audit                                         401  401  200  200  200  403  200
     GET    /api/audit/changes                                 401  401  200  200  403  403  200

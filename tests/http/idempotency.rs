@@ -76,7 +76,7 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     let inside = api.request(Method::POST, "/api/bots").header("Idempotency-Key", "k");
     let inside = inside.header("Monstrum-Workspace", "foreign").json(&json!({ "name": "d" }));
     add("the same key in another workspace", send(inside).await?);
-    add("a query is not another route", create(api, "/api/bots?x=1", "k", &body).await?);
+    add("a parameter that the route does not have", create(api, "/api/bots?x=1", "k", &body).await?);
     add("refused", create(api, "/api/bots", "k2", &body).await?);
     add("refused", create(api, "/api/bots", "k2", &body).await?);
     add("bad input", create(api, "/api/bots", "k3", &json!({})).await?);
@@ -93,7 +93,7 @@ async fn a_key_belongs_to_one_caller_and_one_route() -> Result<()> {
     another key: 201 "b"
     another workspace: 201 "c"
     the same key in another workspace: 201 "d"
-    a query is not another route, again: 201 "a"
+    a parameter that the route does not have: 422 [{"path":"x","message":"unknown query parameter; this route has none"}]
     refused: 409 "the name is taken in this workspace"
     refused, again: 409 "the name is taken in this workspace"
     bad input: 422 [{"path":"/name","message":"required field is missing"}]

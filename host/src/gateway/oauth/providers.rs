@@ -7,11 +7,11 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use monstrum_egress::SECRET_BYTES_MIN;
-use monstrum_store::OauthProviderRow;
+use monstrum_store::{OauthProviderRow, Page};
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
@@ -104,16 +104,39 @@ impl From<OauthProviderRow> for OauthProvider {
     }
 }
 
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct OauthProviderQuery {
+    /// Only the provider of this resource type.
+    resource_type: Option<String>,
+    /// 1 to 1000; more is taken as 1000.
+    #[param(value_type = Option<u32>, minimum = 1, default = 50)]
+    limit: Option<String>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
 /// Lists OAuth providers
-#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(PageQuery),
+#[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery),
     responses((status = 200, body = OauthProviderList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Params(query): Params<PageQuery>,
+    Params(query): Params<OauthProviderQuery>,
 ) -> Result<Json<OauthProviderList>, Problem> {
     caller.operator()?;
-    let page = app.store.oauth_providers(caller.workspace, &query.page()?).await?;
+    let OauthProviderQuery { resource_type, limit, cursor } = query;
+    let page: Page<OauthProviderId> = PageQuery::of(limit, cursor).page()?;
+    if let Some(resource_type) = resource_type {
+        // A workspace has one provider for a type at most; a text that is no type names none.
+        let found = match resource_type.parse() {
+            Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
+            Err(_) => None,
+        };
+        let items = found.into_iter().filter(|row| page.cursor.is_none_or(|after| row.id > after));
+        return Ok(Json(OauthProviderList { items: items.map(OauthProvider::from).collect(), next_cursor: None }));
+    }
+    let page = app.store.oauth_providers(caller.workspace, &page).await?;
     let items = page.items.into_iter().map(OauthProvider::from).collect();
     Ok(Json(OauthProviderList { items, next_cursor: page.next_cursor.map(|id| id.to_string()) }))
 }
