@@ -25,7 +25,11 @@ pub fn read_document<T: DeserializeOwned + Serialize>(
     bytes_max: usize,
 ) -> Result<T, ManifestError> {
     let document = Document { kind: "file", bytes_max, keys: Keys::All };
-    document.read(text).map_err(|fault| fault.into_error(file))
+    let value = document.value(text).map_err(|fault| fault.into_error(file))?;
+    match typed(&value) {
+        Ok((read, None)) => Ok(read),
+        Ok((_, Some(misshapen))) | Err(misshapen) => Err(misshapen.located(text).into_error(file)),
+    }
 }
 
 /// A fault at a field of a document that has been read, such as `http[0].answer.status`.
@@ -78,8 +82,8 @@ pub(crate) struct Document {
 }
 
 impl Document {
-    /// From text to shapes.
-    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, Fault> {
+    /// From text to a mapping of any shape.
+    pub(crate) fn value(&self, text: &str) -> Result<Value, Fault> {
         let Document { kind, bytes_max, keys } = *self;
         if text.len() > bytes_max {
             return Err(Fault::of_file(format!("a {kind} has at most {bytes_max} bytes, this one has {}", text.len())));
@@ -95,15 +99,36 @@ impl Document {
             message: fault.message,
         })?;
         match value {
-            Value::Null => return Err(Fault::of_file(format!("the {kind} is empty"))),
-            Value::Array(_) => return Err(Fault::of_file("expected a mapping, found a list".to_owned())),
-            _ => {}
+            Value::Null => Err(Fault::of_file(format!("the {kind} is empty"))),
+            Value::Array(_) => Err(Fault::of_file("expected a mapping, found a list".to_owned())),
+            value => Ok(value),
         }
-        typed(text, &value)
     }
 }
 
-fn typed<T: DeserializeOwned + Serialize>(text: &str, value: &Value) -> Result<T, Fault> {
+/// A part that is of another shape than the document's kind has there.
+pub(crate) struct Misshapen {
+    pub(crate) field: FieldPath,
+    pub(crate) message: String,
+    /// The key itself is what is wrong, and not its value.
+    pub(crate) is_unknown: bool,
+}
+
+impl Misshapen {
+    fn new(field: FieldPath, message: String) -> Misshapen {
+        Misshapen { field, message, is_unknown: false }
+    }
+
+    /// Finds the place in the text, which takes a walk through it.
+    pub(crate) fn located(self, text: &str) -> Fault {
+        // A field that is missing stands nowhere; the nearest part around it does.
+        let position = yaml::locate(text, &self.field, self.is_unknown);
+        Fault { position, field: self.field, message: self.message }
+    }
+}
+
+/// Reads a value as a shape, and says where it is written in another way than the shape is.
+pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T, Option<Misshapen>), Misshapen> {
     let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
         let mut field = FieldPath::default();
         for segment in error.path() {
@@ -114,18 +139,13 @@ fn typed<T: DeserializeOwned + Serialize>(text: &str, value: &Value) -> Result<T
                 ErrorSegment::Enum { .. } | ErrorSegment::Unknown => {}
             }
         }
-        shape_fault(text, field, &error.inner().to_string())
+        shape_fault(field, &error.inner().to_string())
     })?;
     // Serde also takes a list for a mapping and a mapping for a word; here a thing is written in one way only.
-    let canonical = serde_json::to_value(&read).map_err(|error| Fault::of_file(error.to_string()))?;
-    if let Some((field, expected)) = other_shape(&FieldPath::default(), value, &canonical) {
-        return Err(Fault {
-            position: yaml::locate(text, &field, false),
-            field,
-            message: format!("expected {expected}"),
-        });
-    }
-    Ok(read)
+    let canonical =
+        serde_json::to_value(&read).map_err(|error| Misshapen::new(FieldPath::default(), error.to_string()))?;
+    let other = other_shape(&FieldPath::default(), value, &canonical);
+    Ok((read, other.map(|(field, expected)| Misshapen::new(field, format!("expected {expected}")))))
 }
 
 /// The first place where `written` is of another kind than `canonical`, and the kind that is expected there.
@@ -146,17 +166,15 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
 }
 
 /// Puts serde's words into those of somebody who writes YAML.
-fn shape_fault(text: &str, field: FieldPath, message: &str) -> Fault {
+fn shape_fault(field: FieldPath, message: &str) -> Misshapen {
     if let Some(accepted) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, ")) {
-        let position = yaml::locate(text, &field, true);
-        return Fault { position, field, message: format!("unknown field, {}", accepted.1) };
+        return Misshapen { field, message: format!("unknown field, {}", accepted.1), is_unknown: true };
     }
-    let position = yaml::locate(text, &field, false);
     if let Some(name) = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`')) {
-        return Fault { position, field: field.key(name), message: "required field is missing".to_owned() };
+        return Misshapen::new(field.key(name), "required field is missing".to_owned());
     }
     if let Some(value) = message.strip_prefix("unknown variant `").and_then(|rest| rest.split_once("`, ")) {
-        return Fault { position, field, message: format!("{}, found `{}`", value.1, cut(value.0, 64)) };
+        return Misshapen::new(field, format!("{}, found `{}`", value.1, cut(value.0, 64)));
     }
     let mismatch = ["invalid type: ", "invalid value: "].iter().find_map(|start| message.strip_prefix(start));
     let message = match mismatch.and_then(|rest| rest.rsplit_once(", expected ")) {
@@ -166,7 +184,7 @@ fn shape_fault(text: &str, field: FieldPath, message: &str) -> Fault {
         }
         None => message.to_owned(),
     };
-    Fault { position, field, message }
+    Misshapen::new(field, message)
 }
 
 fn in_yaml_words(expected: &str) -> &str {

@@ -18,6 +18,7 @@ mod model;
 mod nesting;
 mod origin;
 mod parse;
+mod repair;
 mod schema;
 mod validate;
 mod warnings;

@@ -1,8 +1,9 @@
 //! The parser: text in, a checked manifest or all its faults out.
 
 use crate::document::{Document, Fault};
-use crate::error::{FieldPath, ManifestErrors};
+use crate::error::{FieldPath, ManifestErrors, Segment};
 use crate::model::Manifest;
+use crate::repair::{self, Shaped};
 use crate::validate::validate;
 use crate::yaml::{self, Keys};
 
@@ -16,25 +17,52 @@ const MANIFEST: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTE
 /// Reads and checks a manifest. `file` is only how the errors name it.
 ///
 /// # Errors
-/// The first fault of shape, or else every fault of content.
+/// The fault that keeps the text from being YAML, or else every fault of shape and of content.
 pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     let errors = |faults: Vec<Fault>| ManifestErrors(faults.into_iter().map(|fault| fault.into_error(file)).collect());
-    let manifest = MANIFEST.read(text).map_err(|fault| errors(vec![fault]))?;
-    let mut faults = validate(&manifest);
-    if faults.is_empty() {
+    let value = MANIFEST.value(text).map_err(|fault| errors(vec![fault]))?;
+    let Shaped { read, mut faults, replaced } = repair::read::<Manifest>(text, value, FAULTS_MAX);
+    faults.iter_mut().for_each(hint);
+    let content = read.as_ref().map(validate).unwrap_or_default();
+    if faults.is_empty()
+        && content.is_empty()
+        && let Some(manifest) = read
+    {
         return Ok(manifest);
     }
-    let more = faults.len().saturating_sub(FAULTS_MAX);
-    faults.truncate(FAULTS_MAX);
-    let mut located: Vec<Fault> = faults
-        .into_iter()
-        .map(|(field, message)| Fault { position: yaml::locate(text, &field, false), field, message })
-        .collect();
+    let is_real = |field: &FieldPath| !replaced.iter().any(|part| may_follow(field, part));
+    let mut content: Vec<_> = content.into_iter().filter(|(field, _)| is_real(field)).collect();
+    let more = (faults.len() + content.len()).saturating_sub(FAULTS_MAX);
+    content.truncate(FAULTS_MAX.saturating_sub(faults.len()));
+    let located = |(field, message)| Fault { position: yaml::locate(text, &field, false), field, message };
+    faults.extend(content.into_iter().map(located));
     if more > 0 {
         let message = format!("and {more} more faults");
-        located.push(Fault { position: None, field: FieldPath::default(), message });
+        faults.push(Fault { position: None, field: FieldPath::default(), message });
     }
-    Err(errors(located))
+    Err(errors(faults))
+}
+
+/// Whether a fault of content may only be there because something else was read in place of `replaced`: it is in the same
+/// part of its section, or in one that refers to other parts.
+fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
+    const REFERRING: [&str; 3] = ["auth_methods", "credential_check", "calls"];
+    let of_section = |path: &FieldPath| path.0.first().cloned();
+    let refers = matches!(field.0.get(1), Some(Segment::Key(part)) if REFERRING.contains(&part.as_str()));
+    of_section(field) == of_section(replaced) && (refers || field.0.get(1) == replaced.0.get(1))
+}
+
+/// Explains fields of manifests for Python executors, which look much like ours.
+fn hint(fault: &mut Fault) {
+    const PYTHON: [&str; 3] = ["module", "class_name", "class"];
+    let [Segment::Key(section), Segment::Key(field)] = fault.field.0.as_slice() else { return };
+    let is_unknown = fault.message.starts_with("unknown field, ");
+    if is_unknown && section == "executor" && PYTHON.contains(&field.as_str()) {
+        let rest = fault.message.trim_start_matches("unknown field, ");
+        fault.message = format!(
+            "unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); {rest}"
+        );
+    }
 }
 
 #[cfg(test)]

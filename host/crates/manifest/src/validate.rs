@@ -113,6 +113,9 @@ fn executor(faults: &mut Faults, executor: &Executor, at: &FieldPath) {
         if !seen.insert(*capability) {
             faults.add(capabilities.index(index), "the capability is there twice");
         }
+        if *capability == Capability::Events {
+            faults.add(capabilities.index(index), "`events` is not available in this version: no plugin can use it");
+        }
     }
     faults.cap(at.key("egress"), &executor.egress, ENTRIES_MAX);
     let calls = at.key("calls");

@@ -9,16 +9,8 @@ use crate::schema::InputSchema;
 pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let resource_type = &manifest.resource_type;
     let mut found = Vec::new();
-    match resource_type.tool_discovery {
-        ToolDiscovery::Static if resource_type.tools.is_empty() => {
-            found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
-        }
-        ToolDiscovery::Dynamic if !resource_type.tools.is_empty() => {
-            found.push(
-                "the type declares tools, but its tool_discovery is dynamic: resources bring their own".to_owned(),
-            );
-        }
-        _ => {}
+    if resource_type.tool_discovery == ToolDiscovery::Static && resource_type.tools.is_empty() {
+        found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
     }
     // A schema that does not compile declares nothing; the parser has refused such manifests already.
     let schemas: Vec<Option<InputSchema>> =
@@ -73,10 +65,6 @@ mod tests {
         assert_eq!(
             says("static", "param_paths: [x], operation_filter: b.read"),
             "scope dimension `xs`: its operation_filter matches no tool's operation"
-        );
-        assert_eq!(
-            says("dynamic", "param_paths: [x], operation_filter: a.read"),
-            "the type declares tools, but its tool_discovery is dynamic: resources bring their own"
         );
         let bare = crate::parse("m", "name: a\nversion: 1.0.0\nresource_type: { id: a, name: A }").unwrap();
         assert_eq!(

@@ -154,7 +154,7 @@ fn faults_of_shape_name_line_and_field() {
     "capabilities: [http]" -> "follow_redirects: 300"
         monstrum.yaml:27:21: executor.follow_redirects: expected a whole number from 0 to 255, found integer `300`
     "capabilities: [http]" -> "module: executor"
-        monstrum.yaml:27:3: executor.module: unknown field, expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+        monstrum.yaml:27:3: executor.module: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
     "capabilities: [http]" -> "limits: [1, 2, 3]"
         monstrum.yaml:27:11: executor.limits: expected a mapping
     "    - key: items\n      param_paths: [item]" -> "    - [items, [item]]"
@@ -164,6 +164,61 @@ fn faults_of_shape_name_line_and_field() {
     "input_schema: {}" -> "input_schema: {}\n      cost: { credits: many }"
         monstrum.yaml:23:24: resource_type.tools[1].cost.credits: expected a number, found string "many"
     "###);
+}
+
+/// Faults of shape and of content, in every section, in one go: nothing is told that follows from a part that was only
+/// replaced.
+#[test]
+fn all_faults_of_shape_and_content_are_told_at_once() {
+    let text = SMALL
+        .replacen("name: sample", "name: Sample!\ncolour: red", 1)
+        .replacen("version: 1.2.3", "version: one", 1)
+        .replacen("      operation: item.write\n", "", 1)
+        .replacen("  icon: star", "  icon: [star]", 1)
+        .replacen("    - key: items\n      param_paths: [item]", "    - [items, [item]]\n    - 5", 1)
+        .replacen("capabilities: [http]", "capabilities: [http, http]\n  limits: { fuel: 0, memory: 1 }", 1);
+    insta::assert_snapshot!(says(&text), @r#"
+    monstrum.yaml:1:7: name: `Sample!` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter
+    monstrum.yaml:2:1: colour: unknown field, expected one of `name`, `version`, `description`, `author`, `license`, `tags`, `homepage`, `repository`, `locales_dir`, `resource_type`, `executor`
+    monstrum.yaml:3:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
+    monstrum.yaml:7:9: resource_type.icon: expected a string, found a list
+    monstrum.yaml:20:7: resource_type.tools[1].operation: required field is missing
+    monstrum.yaml:25:7: resource_type.scope_dimensions[1]: expected a mapping, found integer `5`
+    monstrum.yaml:28:22: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
+    monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
+    monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
+    monstrum.yaml:28:19: executor.limits.fuel: must be more than 0
+    "#);
+}
+
+#[test]
+fn a_manifest_for_a_python_executor_is_told_what_an_executor_is_here() {
+    let said = with("capabilities: [http]", "module: plugins.sample.executor\n  class_name: SampleExecutor");
+    insta::assert_snapshot!(said, @r#"
+    monstrum.yaml:27:3: executor.module: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+    monstrum.yaml:28:3: executor.class_name: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
+    "#);
+}
+
+#[test]
+fn what_no_plugin_can_use_yet_is_refused() {
+    assert_eq!(
+        with("  icon: star", "  tool_discovery: dynamic"),
+        "monstrum.yaml:6:19: resource_type.tool_discovery: `dynamic` is not available in this version: no resource can register tools yet"
+    );
+    assert_eq!(
+        with("capabilities: [http]", "capabilities: [http, events]"),
+        "monstrum.yaml:27:24: executor.capabilities[1]: `events` is not available in this version: no plugin can use it"
+    );
+}
+
+/// A manifest in which everything is wrong ends the search after a bounded number of readings.
+#[test]
+fn the_search_for_faults_of_shape_is_bounded() {
+    let fields: String = (0..2000).map(|index| format!("wrong{index}: 1\n")).collect();
+    let said = says(&format!("{SMALL}\n{fields}"));
+    assert_eq!(said.lines().count(), 50, "{said}");
+    assert!(said.lines().all(|line| line.contains("unknown field")), "{said}");
 }
 
 #[test]
@@ -398,10 +453,10 @@ fn every_rule_refuses_what_breaks_it() {
     "- method: token\n      oauth_config: {}"
         monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` has no OAuth
     "- method: api_key"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: basic"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
-    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` names no field: by default this method injects it; expected one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: token\n    - method: token"
         monstrum.yaml:13:15: resource_type.auth_methods[1].method: `token` is there twice
     "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"

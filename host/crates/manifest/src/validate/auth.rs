@@ -131,10 +131,10 @@ fn template(faults: &mut Faults, method: &AuthMethod, credential: &[Field], text
             continue;
         }
         let origin = if method.inject.is_some() { "" } else { "by default this method injects it; " };
-        let word = if method.method == AuthKind::None {
-            "the method `none` has no credential"
-        } else {
-            "expected one of the credential's fields"
+        let word = match method.method {
+            AuthKind::None => "the method `none` has no credential",
+            _ if method.inject.is_none() => "expected `inject` rules, or one of the credential's fields",
+            _ => "expected one of the credential's fields",
         };
         let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
         let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };

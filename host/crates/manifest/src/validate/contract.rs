@@ -28,6 +28,10 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
     }
     tools(faults, &resource_type.tools, &at.key("tools"));
     let own_tools = resource_type.config_schema.iter().position(|field| field.field == configured::TOOLS);
+    if resource_type.tool_discovery == ToolDiscovery::Dynamic {
+        let message = "`dynamic` is not available in this version: no resource can register tools yet";
+        faults.add(at.key("tool_discovery"), message);
+    }
     if let Some(index) = own_tools.filter(|_| resource_type.tool_discovery == ToolDiscovery::Configured) {
         let message = "with tool_discovery `configured`, `tools` in the configuration are the resource's own tools";
         faults.add(at.key("config_schema").index(index).key("field"), message);
