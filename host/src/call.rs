@@ -191,11 +191,18 @@ impl Calls {
             return Ok(Judged { job, permit, identity, judged_by });
         }
         let mut laps = Laps::start();
-        let session = Session::open(&self.policy, self.clock.now(), call)?;
+        let noted = |refusal| self.noted(call, entry, refusal);
+        let session = Session::open(&self.policy, self.clock.now(), call).map_err(noted)?;
         if let Some(lineage) = &call.under {
-            lineage.check(&session, call)?;
+            lineage.check(&session, call).map_err(noted)?;
         }
-        let resolved = tools::resolve(&session, call)?;
+        let resolved = tools::resolve(&session, call).map_err(|refused| match refused.tool {
+            Some((plugin, tool)) => {
+                entry.resolved(&plugin, refused.resource.as_deref(), &tool.manifest.operation);
+                refused.refusal
+            }
+            None => noted(refused.refusal),
+        })?;
         let operation = &resolved.tool().manifest.operation;
         entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
         laps.end(Stage::Resolve);
@@ -209,6 +216,17 @@ impl Calls {
         }
         laps.end(Stage::Guardian);
         Ok(Judged { job: Job::of(resolved), permit, identity, judged_by: session.snapshot })
+    }
+
+    /// Adds to the entry what the name of a tool alone says, where a call is refused before it is resolved: a tool that
+    /// exists is found in the audit by its operation and plugin, whoever was refused.
+    fn noted(&self, call: &IncomingCall, entry: &Entry, refusal: Refusal) -> Refusal {
+        if let Ok(name) = call.tool.parse()
+            && let Some((plugin, tool)) = self.policy.load().tool(&name)
+        {
+            entry.resolved(plugin, None, &tool.manifest.operation);
+        }
+        refusal
     }
 
     /// Ends the pipeline: calls in flight have `grace` to finish, then they are recorded as interrupted.

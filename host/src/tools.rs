@@ -142,12 +142,25 @@ pub fn list(session: &Session) -> Vec<ResolvedCall> {
     visible
 }
 
+/// Why a call was not resolved, and what is known of it nevertheless, for the audit.
+pub struct Refused {
+    pub refusal: Refusal,
+    pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
+    /// Where it is clear which one is meant.
+    pub resource: Option<Arc<Resource>>,
+}
+
 /// Finds the binding through which the bot has the tool. A tool that does not exist and one that no role of the bot
 /// permits get the same answer.
-pub fn resolve(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Refusal> {
+pub fn resolve(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Refused> {
+    let tool = |resolved: &ResolvedCall| (Arc::clone(&resolved.plugin), Arc::clone(&resolved.tool));
     find(session, call).map_err(|unresolved| match unresolved {
-        Unresolved::Denied(denial) => refuse(*denial),
-        Unresolved::Input(outcome) => outcome,
+        Unresolved::Denied(denial, found) => Refused {
+            refusal: refuse(*denial),
+            tool: found.as_deref().map(tool),
+            resource: found.map(|resolved| Arc::clone(&resolved.binding.resource)),
+        },
+        Unresolved::Input(refusal, found) => Refused { refusal, tool: found.as_deref().map(tool), resource: None },
     })
 }
 
@@ -166,13 +179,15 @@ fn unknown(tool: &str) -> Denial {
 
 /// Why no single binding was found.
 enum Unresolved {
-    Denied(Box<Denial>),
-    /// The call does not say which resource it means, or names none through which the bot has the tool.
-    Input(Refusal),
+    /// With the tool and the binding that does not permit it, where there are such.
+    Denied(Box<Denial>, Option<Box<ResolvedCall>>),
+    /// The call does not say which resource it means, or names none through which the bot has the tool, which it has
+    /// through several.
+    Input(Refusal, Option<Box<ResolvedCall>>),
 }
 
 fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolved> {
-    let unknown = || Unresolved::Denied(Box::new(unknown(&call.tool)));
+    let unknown = || Unresolved::Denied(Box::new(unknown(&call.tool)), None);
     let name: ToolName = call.tool.parse().map_err(|_| unknown())?;
     let declared = session.snapshot.tool(&name);
     let mut denied = None;
@@ -195,18 +210,20 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
         };
         match resolved.decide(Question::List) {
             // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
-            Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some(denial),
+            Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some((denial, resolved)),
             Decision::Deny(_) | Decision::Allow => candidates.push(resolved),
         }
     }
     if candidates.is_empty() {
-        return Err(denied.map_or_else(unknown, |denial| Unresolved::Denied(Box::new(denial))));
+        return Err(denied.map_or_else(unknown, |(denial, resolved)| {
+            Unresolved::Denied(Box::new(denial), Some(Box::new(resolved)))
+        }));
     }
-    choose(call, candidates).map_err(Unresolved::Input)
+    choose(call, &mut candidates).map_err(|refusal| Unresolved::Input(refusal, candidates.pop().map(Box::new)))
 }
 
 /// The one of `candidates` that the call means: the only one, or the one whose resource it names.
-fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
+fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<ResolvedCall, Refusal> {
     let names = |candidates: &[ResolvedCall]| -> String {
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
         quoted.collect::<Vec<_>>().join(", ")
@@ -217,7 +234,7 @@ fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<Reso
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
             wanted
                 .map(|index| candidates.swap_remove(index))
-                .ok_or_else(|| misnamed(format!("expected one of {}", names(&candidates))))
+                .ok_or_else(|| misnamed(format!("expected one of {}", names(candidates))))
         }
         Some(_) => Err(misnamed("expected a string".to_owned())),
         None => match (candidates.pop(), candidates.len()) {
@@ -228,7 +245,7 @@ fn choose(call: &IncomingCall, mut candidates: Vec<ResolvedCall>) -> Result<Reso
                     "`{}` is available through {} resources; name one of {}, or its id as resource_id",
                     call.tool,
                     candidates.len(),
-                    names(&candidates)
+                    names(candidates)
                 )))
             }
         },
@@ -267,8 +284,8 @@ pub struct Verdict {
 pub fn check(session: &Session, call: &IncomingCall) -> Verdict {
     let resolved = match find(session, call) {
         Ok(resolved) => resolved,
-        Err(Unresolved::Denied(denial)) => return Verdict::denied(*denial),
-        Err(Unresolved::Input(outcome)) => return Verdict::unfit(*outcome),
+        Err(Unresolved::Denied(denial, _)) => return Verdict::denied(*denial),
+        Err(Unresolved::Input(outcome, _)) => return Verdict::unfit(*outcome),
     };
     let verdict = match resolved.checked_params(call) {
         Err(outcome) => Verdict::unfit(*outcome),

@@ -255,7 +255,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     lap(0);
     let session = Session::open(&app.policy, app.clock.now(), &call).map_err(refused)?;
     lap(1);
-    let resolved = tools::resolve(&session, &call).map_err(refused)?;
+    let resolved = tools::resolve(&session, &call).map_err(|refusal| refused(refusal.refusal))?;
     let operation = &resolved.tool().manifest.operation;
     entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
     lap(2);

@@ -56,7 +56,7 @@ async fn a_role_refuses_before_anything_is_sent() -> Result<()> {
     assert_snapshot!(told(&world, "github_get_repo", &json!({ "repo": "acme/site" })).await?, @r#"
     {"request_id":"[id 1]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'github_get_repo' is not available to this bot","duration_ms":"[ms]"}
     []
-    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":null,"tool":"github_get_repo","operation":null,"plugin":null,"plugin_digest":null,"status":"permission_denied","code":"denied","message":"Permission denied: tool 'github_get_repo' is not available to this bot","rule":"role.allowed_operations","params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
+    {"request_id":"[id 1]","bot_id":"[id 2]","task_id":"[id 1]","resource_id":"[id 3]","tool":"github_get_repo","operation":"repo.read","plugin":"github","plugin_digest":"[digest]","status":"permission_denied","code":"denied","message":"Permission denied: tool 'github_get_repo' is not available to this bot","rule":"role.allowed_operations","params":{"repo":"acme/site"},"duration_ms":"[ms]","started_at":"[time]","finished_at":"[time]","parent_request_id":null,"delegation":null,"events":["finished"]}
     "#);
     Ok(())
 }
@@ -454,5 +454,29 @@ async fn the_schema_of_a_tool_of_two_resources_asks_for_one_of_them() -> Result<
       ]
     ]
     "#);
+    Ok(())
+}
+
+/// Denials by role, by binding and by a link are found in the audit by operation and plugin, and by resource where it is
+/// clear which one was meant.
+#[tokio::test]
+async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()> {
+    let world = World::with(&["github", "test-echo"]).await?;
+    let bound = world.grant("github", &["repo.read"], &json!({})).await?;
+    let recorded = async |tool: &str| {
+        let answer = world.call(tool, &json!({ "owner": "acme", "repo": "site" })).await?;
+        assert_eq!(answer["status"], "permission_denied", "{answer}");
+        let audit = world.audit_of(&answer).await?;
+        anyhow::Ok((audit["operation"].clone(), audit["plugin"].clone(), audit["resource_id"].clone()))
+    };
+    // The role does not permit its operation.
+    let denied = (json!("issue.write"), json!("github"), json!(bound.resource));
+    assert_eq!(recorded("github_create_issue").await?, denied);
+    // The bot has no binding of the type.
+    assert_eq!(recorded("test_echo_run").await?, (json!("echo.read"), json!("test-echo"), Value::Null));
+    // There is no such tool.
+    assert_eq!(recorded("no_such_tool").await?, (Value::Null, Value::Null, Value::Null));
+    let (_, found) = world.api.get("/api/audit?status=permission_denied&tool=github_create_issue").await?;
+    assert_eq!(found["items"][0]["operation"], "issue.write");
     Ok(())
 }
