@@ -28,6 +28,7 @@ mod roles;
 mod rules;
 mod sandbox_files;
 mod sandboxes;
+mod scope_warnings;
 #[cfg(test)]
 mod tests;
 mod tools;

@@ -239,6 +239,12 @@ impl Snapshot {
         self.default_workspace.expect("the store makes the default workspace when it is opened")
     }
 
+    /// The bindings of this workspace that have a role.
+    pub fn bindings_of_role(&self, workspace: WorkspaceId, role: RoleId) -> impl Iterator<Item = &Arc<Binding>> {
+        let bots = self.bots.values().filter(move |bot| bot.row.workspace_id == workspace);
+        bots.flat_map(|bot| &bot.bindings).filter(move |binding| binding.row.role_id == Some(role))
+    }
+
     /// A bot of this workspace.
     pub fn bot(&self, workspace: WorkspaceId, id: BotId) -> Option<&Arc<Bot>> {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)

@@ -32,10 +32,10 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     answers.add("show", api.get(&role).await?);
     answers.add("change", api.patch(&role, &json!({ "name": "T" })).await?);
     assert_snapshot!(answers, @r#"
-    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
+    create: 201 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no resource type that serves has the scope dimension `repos`: a binding with this role denies every tool"]}
     create with a name only: 201 {"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     show: 200 {"id":"[id 1]","name":"triage","allowed_operations":["issue.*"],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
-    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]"}
+    replace a list: 200 {"id":"[id 1]","name":"triage","allowed_operations":[],"allowed_tools":["github_*"],"scope_constraints":{"repos":["acme/*"]},"created_at":"[time]","updated_at":"[time]","warnings":["no resource type that serves has the scope dimension `repos`: a binding with this role denies every tool"]}
     clear: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     name nothing: 200 {"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}
     list: 200 {"items":[{"id":"[id 1]","name":"T","allowed_operations":[],"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"},{"id":"[id 2]","name":"bare","allowed_operations":null,"allowed_tools":null,"scope_constraints":{},"created_at":"[time]","updated_at":"[time]"}],"next_cursor":null}
@@ -44,6 +44,41 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     show: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 4]"}
     change: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such role","request_id":"[id 5]"}
     "#);
+    Ok(())
+}
+
+/// A binding whose type lacks a scope of its role denies every tool: whoever saves one of the two is told.
+#[tokio::test]
+async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> {
+    let world = World::with(&["github", "test-echo"]).await?;
+    let api = &world.api;
+    let of = |(_, answer): &(u16, Value)| answer["warnings"].clone();
+    let create = async |name: &str, scopes: Value| {
+        let body = json!({ "name": name, "allowed_tools": ["*"], "scope_constraints": scopes });
+        api.post("/api/roles", &body).await
+    };
+    let fitting = create("fitting", json!({ "paths": ["src/*"] })).await?;
+    assert_eq!((fitting.0, of(&fitting)), (201, Value::Null), "{}", fitting.1);
+    let unknown = create("unknown", json!({ "nobody-has-it": ["x"] })).await?;
+    assert_eq!(unknown.0, 201);
+    assert_snapshot!(of(&unknown), @r#"["no resource type that serves has the scope dimension `nobody-has-it`: a binding with this role denies every tool"]"#);
+    let role = crate::world::text(&fitting.1["id"]);
+    let bind = async |resource_type: &str, role: &str| {
+        let resource = api.resource(resource_type, resource_type, &world.github.url()).await?;
+        let body = json!({ "resource_id": resource, "role_id": role });
+        api.post(&format!("/api/bots/{}/resources", world.bot), &body).await
+    };
+    let bound = bind("test-echo", role).await?;
+    assert_eq!((bound.0, of(&bound)), (201, Value::Null), "{}", bound.1);
+    let bound = bind("github", role).await?;
+    assert_eq!(bound.0, 201, "it is saved nevertheless: {}", bound.1);
+    assert_snapshot!(of(&bound), @r#"["role `fitting` constrains `paths`, which is no scope dimension of type `github` (it has: repos): this binding denies every tool"]"#);
+    let path = format!("/api/bots/{}/resources/{}", world.bot, crate::world::text(&bound.1["id"]));
+    assert_eq!(of(&api.patch(&path, &json!({ "calls_per_minute": 5 })).await?), of(&bound), "so is a change");
+    let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": { "paths": ["x"] } })).await?;
+    assert_snapshot!(of(&changed), @r#"["the role is bound to resources of type `github`, which has no scope dimension `paths`: these bindings deny every tool"]"#);
+    let changed = api.patch(&format!("/api/roles/{role}"), &json!({ "scope_constraints": {} })).await?;
+    assert_eq!(of(&changed), Value::Null);
     Ok(())
 }
 
@@ -79,20 +114,20 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     }
     assert_snapshot!(answers, @r#"
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
-    POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     POST {"name":" "}: 422 [{"path":"/name","message":"must not be empty"}]
     POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not hold control characters"}]
-    POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 20"}]
-    POST {"name":"x","allowed_operations":"issue.*"}: 422 [{"path":"/allowed_operations","message":"invalid type: string \"issue.*\", expected a sequence at line 1 column 42"}]
-    POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string at line 1 column 34"}]
-    POST {"name":"x","scope_constraints":{"a/b":["x",null]}}: 422 [{"path":"/scope_constraints/a~1b/1","message":"invalid type: null, expected a string at line 1 column 48"}]
-    POST {"name":"x","scope_constraints":[]}: 422 [{"path":"/scope_constraints","message":"invalid type: sequence, expected a map at line 1 column 32"}]
+    POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
+    POST {"name":"x","allowed_operations":"issue.*"}: 422 [{"path":"/allowed_operations","message":"invalid type: string \"issue.*\", expected a sequence"}]
+    POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string"}]
+    POST {"name":"x","scope_constraints":{"a/b":["x",null]}}: 422 [{"path":"/scope_constraints/a~1b/1","message":"invalid type: null, expected a string"}]
+    POST {"name":"x","scope_constraints":[]}: 422 [{"path":"/scope_constraints","message":"invalid type: sequence, expected a map"}]
     POST {"name":"taken"}: 409 "the name is taken in this workspace"
-    PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string at line 1 column 12"}]
+    PATCH {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     PATCH {"name":""}: 422 [{"path":"/name","message":"must not be empty"}]
     PATCH {"name":"taken"}: 409 "the name is taken in this workspace"
-    PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints` at line 1 column 5"}]
-    PATCH {"scope_constraints":{"repos":null}}: 422 [{"path":"/scope_constraints/repos","message":"invalid type: null, expected a sequence at line 1 column 34"}]
+    PATCH {"id":"x"}: 422 [{"path":"/id","message":"unknown field `id`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
+    PATCH {"scope_constraints":{"repos":null}}: 422 [{"path":"/scope_constraints/repos","message":"invalid type: null, expected a sequence"}]
     "#);
     Ok(())
 }

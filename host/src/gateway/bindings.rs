@@ -44,6 +44,10 @@ pub struct Binding {
     pub expires_at: Option<UtcMillis>,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+    /// What to know of what was just saved, a sentence each: it was saved nevertheless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub warnings: Vec<String>,
 }
 
 /// A page of bindings.
@@ -71,6 +75,7 @@ impl From<BindingRow> for Binding {
             expires_at: row.expires_at,
             created_at: row.created_at,
             updated_at: row.updated_at,
+            warnings: Vec::new(),
         }
     }
 }
@@ -88,13 +93,13 @@ pub async fn create(
     caller.admin()?;
     bot_exists(&app, &caller, bot).await?;
     let row = new.into_row(caller.workspace, bot, app.clock.now());
-    input::check(&app, &row, true).await?;
+    let warnings = input::check(&app, &row, true).await?;
     let made = async {
         app.store.insert_binding(&row).await?;
         Ok(app.changed().await?)
     };
     change("binding.create", &row).to(&Binding::from(row.clone())).made(&app, &caller, made).await?;
-    Ok((StatusCode::CREATED, Json(row.into())))
+    Ok((StatusCode::CREATED, Json(Binding { warnings, ..Binding::from(row) })))
 }
 
 /// Lists the bindings of a bot
@@ -127,7 +132,7 @@ pub async fn update(
     let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
     let scopes_are_new = input.names_scopes();
     let row = input.apply(before.clone(), changed_at(&app, before.updated_at));
-    input::check(&app, &row, scopes_are_new).await?;
+    let warnings = input::check(&app, &row, scopes_are_new).await?;
     let made = async {
         if !app.store.update_binding(&row, before.updated_at).await? {
             return Err(Problem::changed_meanwhile());
@@ -139,7 +144,7 @@ pub async fn update(
         .to(&Binding::from(row.clone()))
         .made(&app, &caller, made)
         .await?;
-    Ok(Json(row.into()))
+    Ok(Json(Binding { warnings, ..Binding::from(row) }))
 }
 
 /// Deletes a binding

@@ -16,7 +16,7 @@ use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::gateway::rules;
+use crate::gateway::{rules, scope_warnings};
 
 /// What a binding with this role allows. A list that is absent does not restrict; if both are, nothing is allowed.
 #[derive(Serialize, ToSchema)]
@@ -34,6 +34,10 @@ pub struct Role {
     pub scope_constraints: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
+    /// What to know of what was just saved, a sentence each: it was saved nevertheless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub warnings: Vec<String>,
 }
 
 /// A page of roles.
@@ -81,6 +85,7 @@ impl From<RoleRow> for Role {
             scope_constraints: row.scope_constraints,
             created_at: row.created_at,
             updated_at: row.updated_at,
+            warnings: Vec::new(),
         }
     }
 }
@@ -114,7 +119,7 @@ pub async fn create(
         Ok(app.changed().await?)
     };
     Change::new("role.create", &row.id).to(&Role::from(row.clone())).made(&app, &caller, made).await?;
-    Ok((StatusCode::CREATED, Json(row.into())))
+    Ok((StatusCode::CREATED, Json(with_warnings(&app, row))))
 }
 
 /// Lists roles
@@ -183,7 +188,12 @@ pub async fn update(
     };
     let change = Change::new("role.update", &id).from(&Role::from(before.clone())).to(&Role::from(row.clone()));
     change.made(&app, &caller, made).await?;
-    Ok(Json(row.into()))
+    Ok(Json(with_warnings(&app, row)))
+}
+
+fn with_warnings(app: &App, row: RoleRow) -> Role {
+    let warnings = scope_warnings::of_role(&app.policy.load(), row.workspace_id, row.id, &row.scope_constraints);
+    Role { warnings, ..Role::from(row) }
 }
 
 /// Deletes a role that no binding uses

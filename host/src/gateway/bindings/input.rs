@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::gateway::extract::{Faults, given, named};
 use crate::gateway::problem::Problem;
-use crate::gateway::rules;
+use crate::gateway::{rules, scope_warnings};
 
 type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
@@ -186,25 +186,36 @@ impl BindingChange {
 
 /// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false where the
 /// scopes are those that were stored: a binding can be changed and disabled although its plugin no longer knows them.
-pub async fn check(app: &App, row: &BindingRow, scopes_are_new: bool) -> Result<(), Problem> {
+/// Answers what whoever saves it should know.
+pub async fn check(app: &App, row: &BindingRow, scopes_are_new: bool) -> Result<Vec<String>, Problem> {
     let mut faults = Faults::default();
+    let mut warnings = Vec::new();
     check_alone(&mut faults, row);
-    if let Some(role) = row.role_id
-        && app.store.role(row.workspace_id, role).await?.is_none()
-    {
-        faults.add("/role_id", "no such role in this workspace");
-    }
+    let role = match row.role_id {
+        None => None,
+        Some(id) => {
+            let role = app.store.role(row.workspace_id, id).await?;
+            if role.is_none() {
+                faults.add("/role_id", "no such role in this workspace");
+            }
+            role
+        }
+    };
     match app.store.resource(row.workspace_id, row.resource_id).await? {
         None => faults.add("/resource_id", "no such resource in this workspace"),
-        Some(_) if !scopes_are_new => {}
         Some(resource) => {
             let snapshot = app.policy.load();
             let serving = snapshot.resource_type(&resource.resource_type);
-            let dimensions = serving.map(|plugin| plugin.manifest.resource_type.scope_dimensions.as_slice());
-            check_scopes(&mut faults, row, dimensions);
+            if scopes_are_new {
+                let dimensions = serving.map(|plugin| plugin.manifest.resource_type.scope_dimensions.as_slice());
+                check_scopes(&mut faults, row, dimensions);
+            }
+            if let (Some(plugin), Some(role)) = (serving, &role) {
+                warnings = scope_warnings::of_binding(plugin, &role.name, &role.scope_constraints);
+            }
         }
     }
-    faults.check()
+    faults.check().map(|()| warnings)
 }
 
 fn check_alone(faults: &mut Faults, row: &BindingRow) {

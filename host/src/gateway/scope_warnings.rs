@@ -1,0 +1,60 @@
+//! Scopes of a role that a resource type does not have. They are no fault of the input, since one role may serve several
+//! types, but a binding of such a type denies every tool, and whoever saves the role or the binding should know.
+
+use monstrum_types::{RoleId, WorkspaceId};
+use serde_json::Value;
+
+use crate::plugins::Plugin;
+use crate::policy::Snapshot;
+
+/// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
+pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for key in keys(constraints) {
+        if !snapshot.resource_types().into_iter().any(|plugin| has(plugin, key)) {
+            warnings.push(format!(
+                "no resource type that serves has the scope dimension `{key}`: a binding with this role denies every tool"
+            ));
+            continue;
+        }
+        let mut types: Vec<&str> = snapshot
+            .bindings_of_role(workspace, role)
+            .map(|binding| &binding.resource.plugin)
+            .filter(|plugin| !has(plugin, key))
+            .map(|plugin| plugin.manifest.resource_type.id.as_str())
+            .collect();
+        types.sort_unstable();
+        types.dedup();
+        warnings.extend(types.into_iter().map(|of| {
+            format!(
+                "the role is bound to resources of type `{of}`, which has no scope dimension `{key}`: these bindings deny \
+                 every tool"
+            )
+        }));
+    }
+    warnings
+}
+
+/// What to know of a binding of this plugin's type whose role has these scopes.
+pub fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<String> {
+    let resource_type = &plugin.manifest.resource_type;
+    let known: Vec<&str> = resource_type.scope_dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
+    let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+    let unknown = keys(constraints).filter(|key| !has(plugin, key));
+    let warning = |key: &str| {
+        format!(
+            "role `{role}` constrains `{key}`, which is no scope dimension of type `{}` (it has: {known}): this binding \
+             denies every tool",
+            resource_type.id
+        )
+    };
+    unknown.map(warning).collect()
+}
+
+fn keys(constraints: &Value) -> impl Iterator<Item = &str> {
+    constraints.as_object().into_iter().flatten().map(|(key, _)| key.as_str())
+}
+
+fn has(plugin: &Plugin, key: &str) -> bool {
+    plugin.manifest.resource_type.scope_dimensions.iter().any(|dimension| dimension.key == key)
+}
