@@ -1,6 +1,7 @@
 //! Start and end of a server: the only place that names concrete implementations.
 
 mod data;
+mod recovery;
 mod sandboxes;
 
 use std::net::SocketAddr;
@@ -37,6 +38,7 @@ use crate::telemetry::meters;
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, connections_of_servers, lost_key_versions,
 };
+pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
 /// How often the server looks whether the policy in force is that of the database (architecture).

@@ -1,6 +1,6 @@
 //! The command line: one file a subcommand.
 //!
-//! `serve` runs the server; `vault rotate` works on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
+//! `serve` runs the server; `vault rotate` and `key recover` work on the folder of one that does not run; `plugin new`, `validate`, `test`, `dev`, `schema` and `pack`,
 //! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
 //! goes to standard output, what it has to say about itself to standard error.
 

@@ -22,7 +22,7 @@ async fn every_command_helps() -> Result<()> {
       registry     Make a registry of packages
       audit        Read and verify the audit
       sandbox      Look at the machines of conversations, and use them
-      key          Make, list, rotate and delete API keys
+      key          Make, list, rotate, delete and recover API keys
       vault        Look after the master key
       platform     Call functions of plugins, beyond the tools of bots
       why          Tell whether a bot may call a tool, and what decides
@@ -86,6 +86,7 @@ async fn every_command_helps() -> Result<()> {
         &["key", "create"],
         &["key", "list"],
         &["key", "rotate"],
+        &["key", "recover"],
         &["key", "delete"],
         &["vault", "rotate"],
         &["sandbox", "doctor"],

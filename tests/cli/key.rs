@@ -95,7 +95,7 @@ async fn what_cannot_be_a_key_is_explained() -> Result<()> {
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
-      /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens at line 1 column 43
+      /bot_id: `triage` is not a valid bot id: expected a UUID in lower case with hyphens
       request [id 1]
     hint: mend what the message names; `--help` shows what is expected
     [exit 1]
@@ -204,5 +204,40 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     assert_eq!(rotated["kind"], "root");
     assert!(String::from_utf8(output.stderr)?.contains("admin.key is not rewritten"), "a script is told as well");
     assert_eq!(parsed(&server, &["key", "delete", &root]).await?, (Some(0), json!({ "id": root, "deleted": true })));
+    Ok(())
+}
+
+/// Whoever has lost the last root key has a way back, by the data folder and the master key, and it is recorded.
+#[tokio::test]
+async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let refused = told(&server, &["key", "recover"]).await?;
+    assert!(refused.contains("stop the server first") && refused.ends_with("[exit 1]"), "{refused}");
+    server.stop().await?;
+    std::fs::remove_file(server.key_file())?;
+    let master = server.data_dir().join("master.key");
+    let kept = std::fs::read(&master)?;
+    std::fs::remove_file(&master)?;
+    let refused = told(&server, &["key", "recover"]).await?;
+    assert!(refused.contains("master.key is missing") && refused.ends_with("[exit 1]"), "{refused}");
+    std::fs::write(&master, kept)?;
+    std::fs::set_permissions(&master, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    let output = run(&server, &["key", "recover"]).await?;
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let key = String::from_utf8(output.stdout)?;
+    server.launch().await?;
+    let api = support::Api::new(server.url().expect("it runs"), key.trim())?;
+    let (status, keys) = api.get("/api/keys").await?;
+    assert_eq!(status, 200, "{keys}");
+    let kinds: Vec<&str> =
+        keys["items"].as_array().into_iter().flatten().filter_map(|key| key["kind"].as_str()).collect();
+    assert_eq!(kinds, ["root", "root"], "the lost one stays until it is deleted");
+    let (_, changes) = api.get("/api/audit/changes").await?;
+    let made = &changes["items"][0];
+    assert_eq!((&made["change"], &made["status"]), (&json!("key.recover"), &json!("success")), "{changes}");
+    assert_eq!((&made["after"]["kind"], &made["key_kind"]), (&json!("root"), &Value::Null), "{made}");
+    assert!(!changes.to_string().contains(key.trim()), "the key itself is nowhere");
+    let (_, verified) = api.get("/api/audit/verify").await?;
+    assert_eq!(verified["valid"], true, "{verified}");
     Ok(())
 }

@@ -1,14 +1,16 @@
 //! `monstrum key`: keys for programs that call the API. A key goes to standard output alone, so that a script can take it.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Subcommand, ValueEnum};
+use monstrum_types::SystemClock;
 use serde_json::{Value, json};
 
 use super::client::Client;
 use super::failure::Failure;
-use super::{Options, output};
-use crate::boot::ADMIN_KEY_FILE;
+use super::{FolderFlags, Options, folder, output};
+use crate::boot::{ADMIN_KEY_FILE, RecoveryError, recover_root_key};
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -38,7 +40,17 @@ Examples:
 
 The last root key stays.";
 
-/// Make, list, rotate and delete API keys
+const RECOVER_EXAMPLES: &str = "\
+Examples:
+  monstrum key recover                              of ./data, whose server is stopped
+  monstrum key recover --data-dir /srv/monstrum
+  KEY=$(monstrum key recover)                       only the key goes to standard output
+
+For an installation whose last root key is lost. It needs the data folder, the database and the master key, as the server
+does, and is recorded in the audit as `key.recover`. The other keys stay: list them with the new one, and delete what is
+lost.";
+
+/// Make, list, rotate, delete and recover API keys
 #[derive(Subcommand)]
 pub(super) enum Key {
     /// Make a key and print it, once
@@ -63,6 +75,12 @@ pub(super) enum Key {
     /// Delete a key
     #[command(after_help = DELETE_EXAMPLES)]
     Delete { id: String },
+    /// Make a new root key when the last one is lost; the server must be stopped
+    #[command(after_help = RECOVER_EXAMPLES)]
+    Recover {
+        #[command(flatten)]
+        folder: FolderFlags,
+    },
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -90,18 +108,19 @@ impl Kind {
 
 impl Key {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let client = Client::new(options)?;
         match self {
+            Key::Recover { folder } => recover(options, folder).await?,
             Key::Create { name, kind, bot_id } => {
+                let client = Client::new(options)?;
                 let mut body = json!({ "name": name, "kind": kind.as_str() });
                 if let Some(bot) = bot_id {
                     body["bot_id"] = json!(bot);
                 }
                 show(&client.post(&["api", "keys"], Some(&body)).await?, "it is shown only now:", options.json)?;
             }
-            Key::List => list(&client.items(&["api", "keys"], &[]).await?, options.json)?,
+            Key::List => list(&Client::new(options)?.items(&["api", "keys"], &[]).await?, options.json)?,
             Key::Rotate { id } => {
-                let rotated = client.post(&["api", "keys", &id, "rotate"], None).await?;
+                let rotated = Client::new(options)?.post(&["api", "keys", &id, "rotate"], None).await?;
                 let what = "the old text works no longer, and the new one is shown only now:";
                 show(&rotated, what, options.json)?;
                 if rotated["kind"] == "root" {
@@ -111,7 +130,7 @@ impl Key {
                 }
             }
             Key::Delete { id } => {
-                client.delete(&["api", "keys", &id]).await?;
+                Client::new(options)?.delete(&["api", "keys", &id]).await?;
                 if options.json {
                     output::json(&json!({ "id": id, "deleted": true }))?;
                 } else {
@@ -121,6 +140,26 @@ impl Key {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Works on the folder itself: there is no key that a server would take.
+async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
+    let settings = options.settings(flags)?;
+    let running = "stop the server first; while it runs, a root key that you have makes another: `monstrum key create`";
+    let data = folder::open(&settings, running).await?;
+    let recovered = recover_root_key(&data, Arc::new(SystemClock)).await;
+    data.store.close().await;
+    let recovered = recovered.map_err(|error| {
+        let hint = match &error {
+            RecoveryError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
+            _ => "is there room on the disk? `monstrum doctor` says what is wrong with the folder",
+        };
+        Failure::from_error(&error, hint)
+    })?;
+    let key = json!({
+        "id": recovered.id, "name": recovered.name, "kind": "root", "key": recovered.text.expose(),
+    });
+    show(&key, "it is shown only now; give it as MONSTRUM_KEY, or put it into DATA/admin.key:", options.json)
 }
 
 /// A key that the server shows once. Only its text goes to standard output.

@@ -14,20 +14,21 @@ use super::show_loaded;
 
 const EXAMPLES: &str = "\
 Examples:
+  monstrum plugin update                  every installed plugin that the registry has
   monstrum plugin update github
-  monstrum plugin update --all
 
 Takes the newest version in the server's registry that is no pre-release. A version that asks for more than the one before
-it waits for `monstrum plugin approve`. With --all, what cannot be updated is told and the others go on; it ends with 1 then.";
+it waits for `monstrum plugin approve`. Without a name, a plugin that cannot be updated is reported, the others go on, and
+the command ends with 1.";
 
 /// Update plugins from the registry
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Update {
-    #[arg(required_unless_present = "all")]
+    /// The plugin [default: every plugin that the registry has]
     name: Option<String>,
-    /// Every plugin that the registry has
-    #[arg(long, conflicts_with = "name")]
+    /// What no name means as well
+    #[arg(long, conflicts_with = "name", hide = true)]
     all: bool,
 }
 
@@ -58,7 +59,7 @@ impl Update {
             }
             match named(&client, &name, Some(&newest.to_string()), false).await {
                 Ok(entry) => updated.push(entry),
-                Err(failure) if self.all => outcome = failure.report(options.json),
+                Err(failure) if self.name.is_none() => outcome = failure.report(options.json),
                 Err(failure) => return Err(failure),
             }
         }
