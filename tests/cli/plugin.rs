@@ -13,9 +13,9 @@ use crate::stable::stable;
 async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     let server = Server::start(&["github", "test-wrong-world"]).await?;
     assert_snapshot!(told(&server, &["plugin", "list"]).await?, @r#"
-     NAME              VERSION  STATUS  TOOLS  ERROR
-     github            1.0.0    loaded  8
-     test-wrong-world           failed  0      the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+     NAME              VERSION  STATUS  TOOLS  AUTHOR    ERROR
+     github            1.0.0    loaded  8      Monstrum
+     test-wrong-world           failed  0                the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
     [exit 0]
     "#);
     assert_snapshot!(told(&server, &["plugin", "info", "github"]).await?, @r#"
@@ -23,6 +23,13 @@ async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     version        1.0.0
     digest         [digest]
     status         loaded
+    description    GitHub integration plugin — issues, comments, labels, and repository info
+    author         Monstrum
+    license        MIT
+    tags           scm
+                   github
+                   issues
+    repository     https://github.com/MonstrumAI/monstrum
     imports        monstrum:plugin/types@0.1.0
                    monstrum:plugin/http@0.1.0
                    monstrum:plugin/log@0.1.0

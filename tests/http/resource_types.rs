@@ -167,7 +167,17 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
       "plugin": {
         "name": "github",
         "version": "1.0.0",
-        "digest": "[digest]"
+        "digest": "[digest]",
+        "description": "GitHub integration plugin — issues, comments, labels, and repository info",
+        "author": "Monstrum",
+        "license": "MIT",
+        "tags": [
+          "scm",
+          "github",
+          "issues"
+        ],
+        "homepage": null,
+        "repository": "https://github.com/MonstrumAI/monstrum"
       }
     }
     "#);

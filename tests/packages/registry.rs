@@ -110,15 +110,15 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     let (_server, api) = serving(server, &packages, &format!("http://{address}/mst")).await?;
     assert_eq!(goes_by_name(&api).await?, by_folder);
     assert_snapshot!(by_folder, @r#"
-    all: 200 {"items":[{"name":"test-echo","description":"A guest that shows what it was given and sends what it is told to","version":"1.1.0","versions":["2.0.0-rc.1","1.1.0","1.0.0"]},{"name":"test-result","description":"A guest that returns what a host must not hand on","version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
-    search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    all: 200 {"items":[{"name":"test-echo","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.1.0","versions":["2.0.0-rc.1","1.1.0","1.0.0"]},{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
+    search: 200 {"items":[{"name":"test-result","description":"A guest that returns what a host must not hand on","author":"Monstrum","license":"MIT","tags":["test"],"version":"1.0.0","versions":["1.0.0"]}],"next_cursor":null}
     older first: 201 "1.0.0"
     newest: 200 "1.1.0"
     older again: 409 "plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade"
     pre-release by name: 200 "2.0.0-rc.1"
     absent version: 422 "/name: the registry has no version 3.0.0 of plugin `test-echo`"
     absent: 422 "/name: the registry has no plugin `nothing`"
-    no name: 422 "/name: `../etc` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter at line 1 column 17"
+    no name: 422 "/name: `../etc` is not a valid plugin name: expected 1 to 64 lower-case letters, digits and hyphens, starting with a letter"
     "#);
     Ok(())
 }
@@ -248,11 +248,14 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     for name in ["test-echo", "test-result@1.0.0"] {
         assert_eq!(parsed(&server, &["plugin", "install", name]).await?.0, Some(0), "{name}");
     }
-    lines.push(told(&server, &["plugin", "update", "--all"]).await?);
+    lines.push(told(&server, &["plugin", "update"]).await?);
+    let (_, found) = api.get("/api/registry?q=echo").await?;
+    assert_eq!(found["items"][0]["tags"], json!(["test"]), "{found}");
+    assert_eq!(found["items"][0]["author"], "Monstrum", "{found}");
     packages.add(&Source::of("test-echo", "1.2.0")?)?;
     packages.add(&Source::of("test-result", "1.3.0-rc.1")?)?;
     packages.index(&server).await?;
-    let (code, answer) = parsed(&server, &["plugin", "update", "--all"]).await?;
+    let (code, answer) = parsed(&server, &["plugin", "update"]).await?;
     assert_eq!((code, &answer["updated"][0]["version"]), (Some(0), &json!("1.2.0")));
     assert_eq!(answer["updated"].as_array().map(Vec::len), Some(1), "{answer}");
     let version = async |name: &str| anyhow::Ok(api.get(&format!("/api/plugins/{name}")).await?.1["version"].clone());
@@ -264,8 +267,8 @@ async fn plugins_are_searched_installed_and_updated_by_name() -> Result<()> {
     lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
     lines.push(told(&server, &["plugin", "uninstall", "test-result"]).await?);
     assert_snapshot!(lines.join("\n"), @r#"
-     NAME       VERSION  DESCRIPTION
-     test-echo  1.0.0    A guest that shows what it was given and sends what it is told to
+     NAME       VERSION  DESCRIPTION                                                        TAGS
+     test-echo  1.0.0    A guest that shows what it was given and sends what it is told to  test
     [exit 0]
     [stderr]
     nothing was updated; `monstrum plugin search` lists what the registry has

@@ -252,6 +252,8 @@ fn hint(status: StatusCode, path: &str) -> &'static str {
         403 => "use a key of another kind: `monstrum key create --help` tells what each may do",
         404 if path.contains("/api/keys/") => "`monstrum key list` shows the keys; --workspace may matter too",
         404 if path.contains("/api/bots/") => "a bot goes by its id or its name; --workspace may matter too",
+        404 if path.contains("/api/platform/") => "`monstrum plugin info NAME` lists the functions of a plugin",
+        404 if path.contains("/api/registry") => "start the server with `--registry DIR`, or with the URL of one",
         404 => "is the name or id right? `list` shows what there is; --workspace may matter too",
         409 => "the message names what is in the way",
         413 | 422 => "mend what the message names; `--help` shows what is expected",

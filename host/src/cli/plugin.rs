@@ -172,7 +172,7 @@ async fn list(options: &Options) -> Result<ExitCode, Failure> {
             "no plugins; `monstrum plugin install` installs one, and a folder dropped into the server's plugins folder is live within seconds",
         );
     } else {
-        output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "ERROR"], items.iter().map(row).collect())?;
+        output::table(&["NAME", "VERSION", "STATUS", "TOOLS", "AUTHOR", "ERROR"], items.iter().map(row).collect())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -186,7 +186,8 @@ fn row(entry: &Value) -> Vec<String> {
     if let Some(version) = entry["pending"]["version"].as_str() {
         error = format!("version {version} waits for approval: see `monstrum plugin info`");
     }
-    vec![output::cell(&entry["name"]), output::cell(&entry["version"]), output::cell(&entry["status"]), tools, error]
+    let cell = |field: &str| output::cell(&entry[field]);
+    vec![cell("name"), cell("version"), cell("status"), tools, cell("author"), error]
 }
 
 /// Shows what became of a plugin that was to be loaded.

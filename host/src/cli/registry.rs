@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use monstrum_package::{
-    Index, IndexEntry, PACKAGE_BYTES_MAX, PackageSignature, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX, digest,
-    package_file,
+    Index, IndexEntry, METADATA_BYTES_MAX, PACKAGE_BYTES_MAX, PackageSignature, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX,
+    SUFFIX, TAGS_MAX, digest, package_file,
 };
 use serde_json::json;
 
@@ -93,6 +93,9 @@ fn entry(dir: &Path, file: &str) -> Result<IndexEntry, Failure> {
     }
     Ok(IndexEntry {
         description: manifest.description.chars().take(DESCRIPTION_CHARS_MAX).collect(),
+        author: within(&manifest.author),
+        license: within(&manifest.license),
+        tags: manifest.tags.iter().take(TAGS_MAX).map(|tag| within(tag)).collect(),
         name: manifest.name,
         version: manifest.version,
         file: called,
@@ -100,6 +103,11 @@ fn entry(dir: &Path, file: &str) -> Result<IndexEntry, Failure> {
         sha256: digest(&package),
         signature: signature_file,
     })
+}
+
+/// As much of a text as an entry may have.
+fn within(text: &str) -> String {
+    text[..text.floor_char_boundary(METADATA_BYTES_MAX)].to_owned()
 }
 
 /// Whoever reads the index meanwhile gets the old one or the new one.

@@ -48,7 +48,14 @@ pub async fn call(
     let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| Problem::not_found("resource type"))?;
     let functions = plugin.component.as_ref().map(|component| component.functions()).unwrap_or_default();
     if !functions.contains(&function) {
-        return Err(Problem::not_found("function"));
+        let message = match functions {
+            [] => format!("the plugin of type `{resource_type}` has no functions"),
+            names => format!(
+                "the plugin of type `{resource_type}` has no function `{function}`; it has: {}",
+                names.join(", ")
+            ),
+        };
+        return Err(Problem::absent(message));
     }
     if let Some(id) = input.resource_id {
         let resource = snapshot.resource(caller.workspace, id);

@@ -23,6 +23,13 @@ pub struct Plugin {
     /// SHA-256 of the component.
     pub digest: Option<Digest>,
     pub status: PluginStatus,
+    /// What its author says of it, as all up to `repository`: null where no version serves.
+    pub description: Option<String>,
+    pub author: Option<String>,
+    pub license: Option<String>,
+    pub tags: Vec<String>,
+    pub homepage: Option<String>,
+    pub repository: Option<String>,
     /// Why the version in the folder does not serve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -33,6 +40,8 @@ pub struct Plugin {
     pub capabilities: Vec<Capability>,
     pub resource_type: Option<ResourceTypeId>,
     pub tools: Vec<ToolName>,
+    /// What it exports for infrastructure code, beyond tools: `POST /api/platform/{type}/{function}` calls one.
+    pub functions: Vec<String>,
     /// What its author should know.
     pub warnings: Vec<String>,
     /// The version that waits for approval.
@@ -87,25 +96,40 @@ impl From<Entry> for Plugin {
                 version: None,
                 digest: None,
                 status,
+                description: None,
+                author: None,
+                license: None,
+                tags: Vec::new(),
+                homepage: None,
+                repository: None,
                 error,
                 imports: Vec::new(),
                 capabilities: Vec::new(),
                 resource_type: None,
                 tools: Vec::new(),
+                functions: Vec::new(),
                 warnings: Vec::new(),
                 pending,
             };
         };
+        let manifest = &plugin.manifest;
         Plugin {
             name,
-            version: Some(plugin.manifest.version.to_string()),
+            version: Some(manifest.version.to_string()),
             digest: plugin.digest().cloned(),
             status,
+            description: Some(manifest.description.clone()),
+            author: Some(manifest.author.clone()),
+            license: Some(manifest.license.clone()),
+            tags: manifest.tags.clone(),
+            homepage: manifest.homepage.clone(),
+            repository: manifest.repository.clone(),
             error,
             imports: plugin.component.as_ref().map(|component| component.imports().to_vec()).unwrap_or_default(),
             capabilities: plugin.manifest.executor.capabilities.clone(),
             resource_type: Some(plugin.manifest.resource_type.id.clone()),
             tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
+            functions: plugin.component.as_ref().map(|one| one.functions().to_vec()).unwrap_or_default(),
             warnings: plugin.warnings.clone(),
             pending,
         }

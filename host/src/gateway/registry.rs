@@ -18,6 +18,9 @@ use crate::gateway::problem::{Problem, ProblemBody};
 pub struct Available {
     pub name: String,
     pub description: String,
+    pub author: String,
+    pub license: String,
+    pub tags: Vec<String>,
     /// What an install without a version takes; null where there are only pre-releases.
     pub version: Option<String>,
     /// All versions, newest first.
@@ -35,7 +38,7 @@ pub struct AvailableList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Search {
-    /// A part of the name or the description; absent, everything is listed.
+    /// A part of the name, the description or a tag; absent, everything is listed.
     q: Option<String>,
 }
 
@@ -44,6 +47,9 @@ impl From<Listing> for Available {
         Available {
             name: listing.name.to_string(),
             description: listing.description,
+            author: listing.author,
+            license: listing.license,
+            tags: listing.tags,
             version: listing.newest.map(|version| version.to_string()),
             versions: listing.versions.iter().map(ToString::to_string).collect(),
         }

@@ -51,6 +51,13 @@ pub struct Origin {
     pub version: String,
     /// SHA-256 of the component; null for what the platform serves itself.
     pub digest: Option<Digest>,
+    /// What the plugin's author says of it, in the caller's language where there is a translation.
+    pub description: String,
+    pub author: String,
+    pub license: String,
+    pub tags: Vec<String>,
+    pub homepage: Option<String>,
+    pub repository: Option<String>,
 }
 
 /// A tool of a type.
@@ -199,6 +206,12 @@ fn contract(plugin: &Plugin, language: &Language) -> ResourceType {
             name: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
             digest: plugin.digest().cloned(),
+            description: text("description", &plugin.manifest.description),
+            author: plugin.manifest.author.clone(),
+            license: plugin.manifest.license.clone(),
+            tags: plugin.manifest.tags.clone(),
+            homepage: plugin.manifest.homepage.clone(),
+            repository: plugin.manifest.repository.clone(),
         },
     }
 }

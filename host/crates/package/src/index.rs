@@ -8,7 +8,9 @@ use semver::Version;
 use serde::{Deserialize, Serialize};
 
 use crate::file_name::{package_file, signature_file};
-use crate::limits::{DESCRIPTION_BYTES_MAX, INDEX_BYTES_MAX, INDEX_ENTRIES_MAX, PACKAGE_BYTES_MAX};
+use crate::limits::{
+    DESCRIPTION_BYTES_MAX, INDEX_BYTES_MAX, INDEX_ENTRIES_MAX, METADATA_BYTES_MAX, PACKAGE_BYTES_MAX, TAGS_MAX,
+};
 
 const FORMAT: &str = "monstrum-registry-1";
 
@@ -30,6 +32,15 @@ pub struct IndexEntry {
     pub version: Version,
     /// From its manifest.
     pub description: String,
+    /// From its manifest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub author: String,
+    /// From its manifest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub license: String,
+    /// From its manifest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
     /// The package, beside the index: `NAME-VERSION.mst`, nothing else.
     pub file: String,
     /// The package's size in bytes.
@@ -47,6 +58,12 @@ pub struct Listing {
     pub name: PluginName,
     /// Of its newest version.
     pub description: String,
+    /// Of its newest version.
+    pub author: String,
+    /// Of its newest version.
+    pub license: String,
+    /// Of its newest version.
+    pub tags: Vec<String>,
     /// What an install without a version takes; `None` where there are only pre-releases.
     pub newest: Option<Version>,
     /// All versions, newest first.
@@ -172,7 +189,7 @@ impl Index {
         })
     }
 
-    /// The plugins whose name or description holds `text`, whatever the case of its letters.
+    /// The plugins whose name, description or one of whose tags holds `text`, whatever the case of its letters.
     #[must_use]
     pub fn search(&self, text: &str) -> Vec<Listing> {
         let text = text.to_lowercase();
@@ -183,10 +200,15 @@ impl Index {
         let listings = by_name.into_iter().filter_map(|(name, entries)| {
             let newest = entries.iter().rfind(|entry| entry.version.pre.is_empty());
             let described = newest.or(entries.last())?;
-            let is_found = name.as_str().contains(&text) || described.description.to_lowercase().contains(&text);
+            let is_found = name.as_str().contains(&text)
+                || described.description.to_lowercase().contains(&text)
+                || described.tags.iter().any(|tag| tag.to_lowercase().contains(&text));
             is_found.then(|| Listing {
                 name: name.clone(),
                 description: described.description.clone(),
+                author: described.author.clone(),
+                license: described.license.clone(),
+                tags: described.tags.clone(),
                 newest: newest.map(|entry| entry.version.clone()),
                 versions: entries.iter().rev().map(|entry| entry.version.clone()).collect(),
             })
@@ -209,6 +231,10 @@ fn fault(entry: &IndexEntry) -> Option<&'static str> {
     if entry.description.len() > DESCRIPTION_BYTES_MAX {
         return Some("the description is too long");
     }
+    let metadata = [&entry.author, &entry.license].into_iter().chain(&entry.tags);
+    if entry.tags.len() > TAGS_MAX || metadata.into_iter().any(|text| text.len() > METADATA_BYTES_MAX) {
+        return Some("author, license or tags are too long");
+    }
     None
 }
 
@@ -222,6 +248,9 @@ mod tests {
             file: package_file(&name, &version),
             signature: signature_file(&name, &version),
             description: format!("Speaks to {name}"),
+            author: String::new(),
+            license: String::new(),
+            tags: vec!["Issues".to_owned(), format!("of-{name}")],
             size: 1,
             sha256: crate::digest(b""),
             name,
@@ -231,6 +260,32 @@ mod tests {
 
     fn index(entries: &[(&str, &str)]) -> Index {
         Index::new(entries.iter().map(|(name, version)| entry(name, version)).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_search_finds_names_descriptions_and_tags() {
+        let index = index(&[("a", "1.0.0"), ("b", "1.0.0")]);
+        let found = |text: &str| -> Vec<String> {
+            index.search(text).into_iter().map(|listing| listing.name.to_string()).collect()
+        };
+        assert_eq!(found("ISSUES"), ["a", "b"]);
+        assert_eq!(found("of-b"), ["b"]);
+        assert_eq!(found("speaks to a"), ["a"]);
+        assert!(found("nothing").is_empty());
+    }
+
+    #[test]
+    fn an_index_without_the_metadata_is_read_and_too_much_of_it_is_refused() {
+        let mut bare = serde_json::to_value(index(&[("a", "1.0.0")])).unwrap();
+        for field in ["author", "license", "tags"] {
+            bare["packages"][0].as_object_mut().unwrap().remove(field);
+        }
+        assert!(Index::parse(bare.to_string().as_bytes()).unwrap().packages()[0].tags.is_empty());
+        let long = IndexEntry { author: "a".repeat(METADATA_BYTES_MAX + 1), ..entry("a", "1.0.0") };
+        let many = IndexEntry { tags: vec![String::new(); TAGS_MAX + 1], ..entry("a", "1.0.0") };
+        for entry in [long, many] {
+            assert!(Index::new(vec![entry]).unwrap_err().to_string().contains("too long"));
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ pub use archive::{Archive, ArchiveError, Fault, NameFault};
 pub use file_name::{SIGNATURE_SUFFIX, SUFFIX, claimed_by_name, package_file, signature_file};
 pub use index::{Index, IndexEntry, IndexError, Listing, ResolveError};
 pub use limits::{
-    ENTRIES_MAX, FILE_BYTES_MAX, FILES_MAX, INDEX_BYTES_MAX, INDEX_ENTRIES_MAX, MANIFEST_BYTES_MAX, PACKAGE_BYTES_MAX,
-    SIGNATURE_BYTES_MAX, UNPACKED_BYTES_MAX,
+    ENTRIES_MAX, FILE_BYTES_MAX, FILES_MAX, INDEX_BYTES_MAX, INDEX_ENTRIES_MAX, MANIFEST_BYTES_MAX, METADATA_BYTES_MAX,
+    PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, TAGS_MAX, UNPACKED_BYTES_MAX,
 };
 pub use pack::{PackError, pack};
 pub use signature::{PackageSignature, PublicKey, SignatureError, SigningKey, digest};

@@ -35,3 +35,9 @@ pub const INDEX_ENTRIES_MAX: usize = 10_000;
 
 /// The description of one package in an index.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
+
+/// Author, license and one tag of an index's entry, in bytes: as much as a list shows in a line.
+pub const METADATA_BYTES_MAX: usize = 256;
+
+/// Tags of an index's entry: as many as a manifest may have.
+pub const TAGS_MAX: usize = 64;

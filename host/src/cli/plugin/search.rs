@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::client::Client;
 use super::super::failure::Failure;
@@ -14,13 +14,13 @@ Examples:
   monstrum plugin search
   monstrum plugin search issues --json
 
-Searches names and descriptions in the registry that the server was started with (`monstrum serve --registry`).";
+Searches names, descriptions and tags in the registry that the server was started with (`monstrum serve --registry`).";
 
 /// Search the server's registry
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct Search {
-    /// A part of a name or description
+    /// A part of a name, description or tag
     text: Option<String>,
 }
 
@@ -33,10 +33,14 @@ impl Search {
         } else if items.is_empty() {
             output::note("the registry has nothing like that");
         } else {
-            let rows = items.iter().map(|item| {
-                ["name", "version", "description"].iter().map(|field| output::cell(&item[field])).collect()
-            });
-            output::table(&["NAME", "VERSION", "DESCRIPTION"], rows.collect())?;
+            let row = |item: &Value| {
+                let mut row: Vec<String> =
+                    ["name", "version", "description"].iter().map(|field| output::cell(&item[*field])).collect();
+                let tags = item["tags"].as_array().into_iter().flatten();
+                row.push(tags.map(output::cell).collect::<Vec<_>>().join(", "));
+                row
+            };
+            output::table(&["NAME", "VERSION", "DESCRIPTION", "TAGS"], items.iter().map(row).collect())?;
         }
         Ok(ExitCode::SUCCESS)
     }
