@@ -33,6 +33,7 @@ mod scope_warnings;
 mod tests;
 mod tools;
 mod trust;
+mod welcome;
 mod workspaces;
 
 use std::sync::Arc;
@@ -74,6 +75,7 @@ fn creating() -> OpenApiRouter<Arc<App>> {
 /// All other routes.
 fn others() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::with_openapi(docs::Api::openapi())
+        .routes(routes!(welcome::welcome))
         .routes(routes!(health::live))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))

@@ -10,8 +10,8 @@ use crate::http::send;
 
 const COMMITTED: &str = include_str!("../../host/openapi.json");
 
-/// Probes, and the two pages that a browser sees, which brings no key.
-const OPEN: [&str; 4] = ["/healthz", "/readyz", "/oauth/begin/{ticket}", "/api/oauth/callback"];
+/// Probes, the first page, and the two pages of OAuth that a browser sees: a browser brings no key.
+const OPEN: [&str; 5] = ["/", "/healthz", "/readyz", "/oauth/begin/{ticket}", "/api/oauth/callback"];
 
 #[tokio::test]
 async fn the_description_is_the_committed_one_and_describes_every_route_whole() -> Result<()> {
@@ -29,9 +29,9 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
             assert!(operation["summary"].is_string() && operation["tags"][0].is_string(), "{route} is not explained");
             let responses = operation["responses"].as_object().context("an operation has responses")?;
             assert!(responses.keys().any(|status| status.starts_with(['2', '3'])), "{route} never succeeds");
-            let is_open = operation["security"] == serde_json::json!([{}]);
+            let is_open = operation["security"] == serde_json::json!([]);
             assert_eq!(is_open, OPEN.contains(&path.as_str()), "{route}: who may ask");
-            assert!(path.ends_with('z') || responses.contains_key("4XX"), "{route} never refuses");
+            assert!(path.ends_with('z') || path == "/" || responses.contains_key("4XX"), "{route} never refuses");
             let named = path.split('/').filter(|part| part.starts_with('{')).map(|part| part.trim_matches(['{', '}']));
             let parameters = operation["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
             for name in named {
@@ -46,6 +46,31 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), count, "ids of operations are unique: clients are generated from them");
+    Ok(())
+}
+
+/// Whoever opens the address that the server prints learns what it is, and no more.
+#[tokio::test]
+async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Result<()> {
+    let closed = Server::start(&[]).await?;
+    let mut open = Server::prepare(&[])?.argument("--public-docs");
+    open.launch().await?;
+    let mut told = Vec::new();
+    for server in [&closed, &open] {
+        let api = Api::new(server.url().context("it runs")?, "")?;
+        let (status, headers, body) = send(api.request(Method::GET, "/")).await?;
+        assert_eq!((status, &headers["content-type"]), (200, &"application/json".parse()?));
+        told.push(body.to_string());
+        let browser = api.request(Method::GET, "/").header("Accept", "text/html,application/xhtml+xml,*/*;q=0.8");
+        let (status, headers, page) = send(browser).await?;
+        assert_eq!((status, &headers["content-type"]), (200, &"text/html; charset=utf-8".parse()?));
+        assert!(headers["content-security-policy"].to_str()?.starts_with("default-src 'none'"));
+        told.push(page.as_str().context("a page")?.to_owned());
+    }
+    assert!(told[1].contains("--public-docs") && !told[1].contains("href"), "{}", told[1]);
+    assert!(told[3].contains("href='/docs'"), "{}", told[3]);
+    assert!(told.iter().all(|text| !text.contains(env!("CARGO_PKG_VERSION"))), "versions are for those with a key");
+    assert_snapshot!(told[0], @r#"{"name":"monstrum","about":"Governed tool calls for bots: every route but the health checks and this one needs an API key","docs":"/docs","openapi":"/api/openapi.json","docs_need_key":true}"#);
     Ok(())
 }
 

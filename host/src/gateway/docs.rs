@@ -7,7 +7,9 @@ use axum::body::Bytes;
 use axum::extract::Path;
 use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderValue, header};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
@@ -70,6 +72,7 @@ impl Modify for Bearer {
 pub fn description() -> String {
     let (_, mut openapi) = crate::gateway::api().split_for_parts();
     name_operations(&mut openapi);
+    describe_doors(&mut openapi);
     openapi.to_pretty_json().expect("a description is plain JSON")
 }
 
@@ -82,6 +85,53 @@ fn name_operations(openapi: &mut utoipa::openapi::OpenApi) {
             operation.operation_id = tag.zip(operation.operation_id.take()).map(|(tag, name)| format!("{tag}_{name}"));
         }
     }
+}
+
+/// Routes that answer in the caller's language: those whose handlers take `Language`.
+const TRANSLATED: [&str; 11] = [
+    "/api/bots/{id}/prompt",
+    "/api/bots/{id}/tools",
+    "/api/bots/{id}/tools/{tool}/call",
+    "/api/bots/{id}/tools/{tool}/check",
+    "/api/core/ai/sandbox/download",
+    "/api/core/ai/sandbox/file",
+    "/api/platform/{type}/{function}",
+    "/api/resource-types",
+    "/api/resource-types/{id}",
+    "/api/resources/{id}/credential/test",
+    "/api/sandboxes/{id}/exec",
+];
+
+/// Says of each route what its handler does not: that an open one takes no key, and which headers the others read.
+fn describe_doors(openapi: &mut utoipa::openapi::OpenApi) {
+    let workspace = "A root key acts in the workspace of this name or id instead of `default`.";
+    let language = "Translated texts are in the first of these languages that there is, as RFC 9110 weighs them.";
+    for (path, item) in &mut openapi.paths.paths {
+        let operations = [&mut item.get, &mut item.post, &mut item.put, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            if operation.security.is_some() {
+                // Without any requirement, where utoipa writes one that asks for nothing.
+                operation.security = Some(Vec::new());
+                continue;
+            }
+            let parameters = operation.parameters.get_or_insert_default();
+            parameters.push(optional_header("Monstrum-Workspace", workspace).into());
+            if TRANSLATED.contains(&path.as_str()) {
+                parameters.push(optional_header("Accept-Language", language).into());
+            }
+        }
+    }
+}
+
+fn optional_header(name: &str, description: &str) -> Parameter {
+    let text = ObjectBuilder::new().schema_type(Type::String);
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(ParameterIn::Header)
+        .required(Required::False)
+        .description(Some(description))
+        .schema(Some(RefOr::T(Schema::Object(text.build()))))
+        .build()
 }
 
 fn served() -> Bytes {
@@ -166,6 +216,7 @@ mod tests {
 
     /// The routes of http-api.md that this release serves.
     const ROUTES: &str = "
+        GET /
         GET /healthz
         GET /readyz
         GET /metrics
@@ -247,6 +298,23 @@ mod tests {
         GET /api/audit/verify
         GET /api/audit/export
     ";
+
+    #[test]
+    fn headers_and_open_routes_are_described() {
+        let document = document();
+        let mut translated = Vec::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let is_open = operation["security"] == serde_json::json!([]);
+                let parameters = operation["parameters"].to_string();
+                assert_eq!(parameters.contains("Monstrum-Workspace"), !is_open, "{method} {path}");
+                if parameters.contains("Accept-Language") {
+                    translated.push(path.clone());
+                }
+            }
+        }
+        assert_eq!(translated, TRANSLATED);
+    }
 
     #[test]
     fn routes_that_create_take_an_idempotency_key() {

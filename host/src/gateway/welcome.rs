@@ -1,0 +1,74 @@
+//! `GET /`: what answers here and where to read on, for a person with a browser and for a program. It tells no more than
+//! that, since it is open.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{Html, IntoResponse, Response};
+use http::{HeaderMap, HeaderValue, header};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::app::App;
+
+/// Nothing in the page runs, loads or can be framed.
+const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// What answers here.
+#[derive(Serialize, ToSchema)]
+pub struct Welcome {
+    pub name: &'static str,
+    pub about: &'static str,
+    /// The page of the API.
+    pub docs: &'static str,
+    /// Its OpenAPI description.
+    pub openapi: &'static str,
+    /// Whether these two need a key, as everything else does.
+    pub docs_need_key: bool,
+}
+
+/// Says what answers here and where its documentation is
+#[utoipa::path(get, path = "/", tag = "description", security(()),
+    responses((status = 200, body = Welcome, description = "a page for a browser, else JSON")))]
+pub async fn welcome(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+    let welcome = Welcome {
+        name: "monstrum",
+        about: "Governed tool calls for bots: every route but the health checks and this one needs an API key",
+        docs: "/docs",
+        openapi: "/api/openapi.json",
+        docs_need_key: !app.settings.public_docs,
+    };
+    let mut response =
+        if is_browser(&headers) { Html(page(&welcome)).into_response() } else { Json(welcome).into_response() };
+    let policy = HeaderValue::from_static(POLICY);
+    response.headers_mut().insert(header::CONTENT_SECURITY_POLICY, policy);
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("accept"));
+    response
+}
+
+/// Browsers ask for HTML by name; programs ask for JSON or for anything.
+fn is_browser(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+    lines
+        .flat_map(|line| line.split(','))
+        .any(|range| range.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("text/html")))
+}
+
+fn page(welcome: &Welcome) -> String {
+    let Welcome { docs, openapi, .. } = welcome;
+    let read_on = if welcome.docs_need_key {
+        format!(
+            "<p>The documentation of the API is at {docs} and {openapi}. Both need an API key in a header, which a browser \
+             does not send:</p>\n<pre>curl -H 'Authorization: Bearer mk_…' …{openapi}</pre>\n<p>To open them in a browser, \
+             start the server with <code>--public-docs</code>.</p>"
+        )
+    } else {
+        format!("<p>The documentation of the API: <a href='{docs}'>{docs}</a>, <a href='{openapi}'>{openapi}</a></p>")
+    };
+    format!(
+        "<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n<title>Monstrum</title>\n<h1>Monstrum</h1>\n\
+         <p>{}.</p>\n{read_on}\n<p>On the server's machine: <code>monstrum --help</code>, <code>monstrum doctor</code>.</p>\n",
+        welcome.about
+    )
+}
