@@ -55,9 +55,9 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
     assert_snapshot!(snapshot(&told), @r#"
     ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin has to confirm the credential of this resource or authorize it again","needs-authorization",[]]
     ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: the credential of this resource has to be authorized again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin has to confirm the credential of this resource or authorize it again","needs-authorization",[]]
     "#);
 
     // An admin confirms, and nobody below.
@@ -208,7 +208,7 @@ async fn root_approves_the_version_that_it_has_seen() -> Result<()> {
     admin: 403 "a root key is needed"
     operator: 403 "a root key is needed"
     another digest: 409 "the version that waits for approval has digest `[digest]`"
-    no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits at line 1 column 14"
+    no digest: 422 "/digest: `x` is not a valid digest: expected sha256: followed by 64 lower-case hex digits"
     another manifest: 409 "the version that waits for approval has manifest_digest `[digest]`"
     its digest: 200 ["1.1.0","loaded",null]
     once more: 409 "no version of this plugin waits for approval"

@@ -25,6 +25,13 @@ async fn a_manifest_proposes_and_an_admin_confirms() -> Result<()> {
     answers.add("proposed", (status, made));
     answers.add("a second one", create(&authorizing, bare).await?);
     answers.add("listed", operator.get("/api/oauth/providers").await?);
+    let of = async |query: &str| {
+        let (status, listed) = operator.get(&format!("/api/oauth/providers?{query}")).await?;
+        anyhow::Ok((status, listed["items"].as_array().map(Vec::len)))
+    };
+    assert_eq!(of(&format!("resource_type={PLUGIN}")).await?, (200, Some(1)));
+    assert_eq!(of("resource_type=jira").await?, (200, Some(0)), "the filter is not ignored");
+    assert_eq!(of("resource_type=no%20type&limit=1").await?, (200, Some(0)));
     answers.add("scopes", authorizing.api().patch(&path, &json!({ "scopes": [] })).await?);
     answers.add("no more secret", authorizing.api().patch(&path, &json!({ "client_secret": null })).await?);
     answers.add(
@@ -92,8 +99,8 @@ async fn what_is_no_provider_is_refused_by_its_fields() -> Result<()> {
     422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/resource_type: no plugin that serves has this resource type","request_id":"[id 1]","errors":[{"path":"/resource_type","message":"no plugin that serves has this resource type"}]}
     422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"the input has 7 faults","request_id":"[id 2]","errors":[{"path":"/client_id","message":"must not be empty or hold control characters"},{"path":"/authorization_url","message":"expected an absolute URL"},{"path":"/token_url","message":"expected https://; http:// is for loopback addresses only"},{"path":"/device_authorization_url","message":"must hold no user, password or fragment"},{"path":"/scopes/0","message":"expected visible ASCII characters without blanks, quotes and backslashes"},{"path":"/scopes/1","message":"expected visible ASCII characters without blanks, quotes and backslashes"},{"path":"/client_secret","message":"must have 8 to 4096 bytes and no control characters"}]}
     422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/authorization_url: its query must not hold any of client_id, code_challenge, code_challenge_method, redirect_uri, response_mode, response_type, scope, state","request_id":"[id 3]","errors":[{"path":"/authorization_url","message":"its query must not hold any of client_id, code_challenge, code_challenge_method, redirect_uri, response_mode, response_type, scope, state"}]}
-    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60","request_id":"[id 4]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes` at line 1 column 60"}]}
-    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/token_url: invalid type: integer `7`, expected a string at line 1 column 103","request_id":"[id 5]","errors":[{"path":"/token_url","message":"invalid type: integer `7`, expected a string at line 1 column 103"}]}
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/redirect_uri: unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes`","request_id":"[id 4]","errors":[{"path":"/redirect_uri","message":"unknown field `redirect_uri`, expected one of `resource_type`, `client_id`, `client_secret`, `authorization_url`, `token_url`, `device_authorization_url`, `scopes`"}]}
+    422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/token_url: invalid type: integer `7`, expected a string","request_id":"[id 5]","errors":[{"path":"/token_url","message":"invalid type: integer `7`, expected a string"}]}
     "#);
     Ok(())
 }

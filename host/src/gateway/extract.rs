@@ -164,7 +164,13 @@ pub fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
         let path = json_pointer(error.path());
-        misshapen(&path, &error.into_inner().to_string())
+        let error = error.into_inner();
+        let message = error.to_string();
+        // The path names the place. Only in a text that is no JSON is there none, and the position helps.
+        let is_of_shape = error.classify() == serde_json::error::Category::Data;
+        let position = format!(" at line {} column {}", error.line(), error.column());
+        let message = if is_of_shape { message.strip_suffix(&position).unwrap_or(&message) } else { &message };
+        misshapen(&path, message)
     })?;
     deserializer.end().map_err(|error| Problem::invalid_at("", error.to_string()))?;
     Ok(value)
@@ -387,6 +393,14 @@ mod tests {
         name: Option<String>,
         #[serde(default, deserialize_with = "named")]
         note: Option<Option<String>>,
+    }
+
+    #[test]
+    fn a_fault_of_shape_is_placed_by_its_path_and_one_of_syntax_by_its_position() {
+        let told = |text: &str| parse_body::<Change>(text.as_bytes()).unwrap_err().detail().to_owned();
+        assert_eq!(told(r#"{"name": 5}"#), "/name: invalid type: integer `5`, expected a string");
+        assert_eq!(told(r#"{"colour": 5}"#), "/colour: unknown field `colour`, expected `name` or `note`");
+        assert!(told(r#"{"name": "#).contains("at line 1 column"));
     }
 
     #[test]

@@ -118,13 +118,16 @@ pub(super) fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
 }
 
-/// An error and its causes in one line.
+/// An error and its causes in one line. A cause that the text has already is not repeated.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
+        let own = next.to_string();
+        if !text.contains(&own) {
+            text.push_str(": ");
+            text.push_str(&own);
+        }
         cause = next.source();
     }
     text
@@ -161,4 +164,18 @@ pub async fn build(
         locales,
         icon: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let folder = FolderError::Absent { path: "a/plugin.wasm".into() };
+        let told = folder.to_string();
+        assert_eq!(with_causes(&LoadError::from(folder)), told);
+        let source = std::io::Error::other("the disk is on fire");
+        assert_eq!(with_causes(&std::io::Error::other(source)), "the disk is on fire");
+    }
 }

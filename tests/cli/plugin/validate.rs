@@ -303,7 +303,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     [stderr]
     error: plugins/test-echo/plugin.wasm: does not exist
     error: the plugin in plugins/test-echo would not load: 1 fault
-    hint: correct what is shown above and run this again
+    hint: build the component first: `monstrum plugin dev` in the folder does it and puts it in place, or `cargo build --release --target wasm32-wasip2` and copy the .wasm file there
     [exit 1]
     [stderr]
     error: plugins/test-echo/monstrum.yaml: is not UTF-8 text

@@ -63,7 +63,9 @@ impl CredentialState {
     pub(crate) fn failure(self) -> Failure {
         let message = match self {
             CredentialState::Expired => "the credential of this resource has expired",
-            CredentialState::NeedsAuthorization => "the credential of this resource has to be authorized again",
+            CredentialState::NeedsAuthorization => {
+                "an admin has to confirm the credential of this resource or authorize it again"
+            }
             CredentialState::None => "no credential is stored for this resource",
             CredentialState::Unavailable => {
                 return Failure::unsent(FailureCode::Unavailable, "the credential cannot be read at present");

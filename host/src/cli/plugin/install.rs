@@ -11,7 +11,7 @@ use clap::Args;
 use futures::stream;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use monstrum_manifest::Manifest;
-use monstrum_package::{MANIFEST, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX};
+use monstrum_package::{MANIFEST, PACKAGE_BYTES_MAX, SIGNATURE_BYTES_MAX, SIGNATURE_SUFFIX, SUFFIX, digest};
 use reqwest::Body;
 use reqwest::multipart::{Form, Part};
 use serde_json::{Value, json};
@@ -140,8 +140,27 @@ impl Install {
         output::note("the server is asked to load it; one that does not run loads it when it starts");
         let name = manifest.name.as_str();
         let entry = Client::new(options)?.post(&["api", "plugins", name, "reload"], None).await?;
+        let component = files.get(&manifest.executor.component).map(|bytes| digest(bytes).to_string());
+        check_is_this(&entry, &manifest, component.as_deref(), &plugins_dir)?;
         show_loaded(name, &entry, options.json)
     }
+}
+
+/// The server reports the plugin of its own folder, which need not be the folder that was written to.
+fn check_is_this(entry: &Value, manifest: &Manifest, component: Option<&str>, folder: &Path) -> Result<(), Failure> {
+    let version = manifest.version.to_string();
+    let is_this = |loaded: &Value| loaded["version"] == version && loaded["digest"].as_str() == component;
+    if entry["status"] == "failed" || is_this(entry) || is_this(&entry["pending"]) {
+        return Ok(());
+    }
+    let (name, loaded) = (&manifest.name, output::cell(&entry["version"]));
+    let message = format!(
+        "the server has not loaded what was put into {}: its plugin `{name}` is another one, of version {loaded}",
+        folder.display()
+    );
+    let hint =
+        "give --plugins-dir the folder that the server was started with, and remove the one from the other folder";
+    Err(Failure::new(message, hint))
 }
 
 /// Asks the server to install a plugin of its registry; what became of it.

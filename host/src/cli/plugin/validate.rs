@@ -21,6 +21,8 @@ struct Findings {
     /// The manifest's text, for the lines that are shown.
     source: String,
     faults: Vec<ManifestError>,
+    /// The component is not there: it was not built, or not put in its place.
+    is_unbuilt: bool,
 }
 
 /// Checks `dir`.
@@ -53,7 +55,13 @@ fn refusal(dir: &Path, findings: &Findings) -> Failure {
         many => format!("{many} faults"),
     };
     let message = format!("the plugin in {} would not load: {count}", dir.display());
-    Failure::new(message, "correct what is shown above and run this again")
+    let hint = if findings.is_unbuilt {
+        "build the component first: `monstrum plugin dev` in the folder does it and puts it in place, or `cargo build \
+         --release --target wasm32-wasip2` and copy the .wasm file there"
+    } else {
+        "correct what is shown above and run this again"
+    };
+    Failure::new(message, hint)
 }
 
 /// The plugin as the server would have it, or everything that is wrong with it.
@@ -61,7 +69,7 @@ async fn check(dir: &Path) -> Result<Result<plugins::Plugin, Findings>, Failure>
     let cannot_check = |error: &dyn std::error::Error| {
         Failure::of("the component cannot be checked on this machine", error, "is there room in the temporary folder?")
     };
-    let mut findings = Findings { source: String::new(), faults: Vec::new() };
+    let mut findings = Findings { source: String::new(), faults: Vec::new(), is_unbuilt: false };
     let read = match read(dir, &mut findings) {
         Some(read) => read,
         None => return Ok(Err(findings)),
@@ -119,7 +127,10 @@ fn read(dir: &Path, findings: &mut Findings) -> Option<Read> {
     }
     let locales = folder.locales(&manifest.locales_dir).map_err(|error| of_folder(dir, &manifest.locales_dir, &error));
     let name = &manifest.executor.component;
-    let component = folder.bytes(name, COMPONENT_BYTES_MAX).map_err(|error| of_folder(dir, name, &error));
+    let component = folder.bytes(name, COMPONENT_BYTES_MAX).map_err(|error| {
+        findings.is_unbuilt = matches!(error, FolderError::Absent { .. });
+        of_folder(dir, name, &error)
+    });
     if let Err(error) = folder.icon(&manifest.resource_type.icon) {
         findings.faults.push(of_folder(dir, &manifest.resource_type.icon, &error));
     }

@@ -146,7 +146,7 @@ async fn states_without_a_credential_are_told_apart() {
         (
             CredentialState::NeedsAuthorization,
             FailureCode::Unauthenticated,
-            "the credential of this resource has to be authorized again",
+            "an admin has to confirm the credential of this resource or authorize it again",
         ),
         (CredentialState::Unavailable, FailureCode::Unavailable, "the credential cannot be read at present"),
     ] {
