@@ -291,6 +291,8 @@ proptest! {
         prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
         let all = encodings(&secret);
         let (name, encoded) = &all[which.index(all.len())];
+        // Digits behind a number without an end belong to it, unless they would lead out of ASCII and all secrets are in it.
+        let after = if name.ends_with("without ;") && !secret.is_ascii() { format!("-{after}") } else { after };
         let redactor = redactor(&[&secret]);
         let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
         let redacted = redactor.redact_bytes(text);
