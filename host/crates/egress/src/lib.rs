@@ -23,6 +23,7 @@ mod redirect;
 mod resolve;
 mod response;
 mod scan;
+mod searches;
 mod send;
 mod url;
 
@@ -36,4 +37,5 @@ pub use limits::{
 pub use policy::{Network, Scope};
 pub use redact::{REDACTED, Redactor, RedactorCell, SECRET_BYTES_MIN};
 pub use resolve::{LookupError, Resolve, SystemResolver};
+pub use searches::{SearchBudget, search};
 pub use send::{BeforeSending, Egress, Step, StepObserver};

@@ -33,6 +33,3 @@ pub(crate) const IDLE_CONNECTIONS_MAX: usize = 64;
 
 /// Clients kept: one per place that is in use; the one that was used longest ago goes first.
 pub(crate) const CLIENTS_MAX: usize = 256;
-
-/// Bodies above this are searched on a thread of their own: below it a search takes about a millisecond.
-pub(crate) const INLINE_SEARCH_BYTES_MAX: usize = 256 * 1024;

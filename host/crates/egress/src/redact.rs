@@ -18,6 +18,7 @@ use monstrum_types::{Failure, JsonText, Secret};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
+use crate::searches::{SearchBudget, Stopped, Watch};
 use runs::Digits;
 use search::Search;
 use views::{Nature, Reading, View};
@@ -79,6 +80,17 @@ impl Redactor {
         !self.find(bytes, Case::AsWritten).is_empty()
     }
 
+    /// The same, as long as `watch` lets the search go on.
+    pub(crate) fn contains_watched(&self, bytes: &[u8], watch: &Watch) -> Result<bool, Stopped> {
+        Ok(!self.find_watched(bytes, watch)?.is_empty())
+    }
+
+    /// `bytes` without secrets, as long as `watch` lets the search go on.
+    pub(crate) fn redact_watched(&self, bytes: Vec<u8>, watch: &Watch) -> Result<Vec<u8>, Stopped> {
+        let found = self.find_watched(&bytes, watch)?;
+        Ok(if found.is_empty() { bytes } else { replace(&bytes, &found) })
+    }
+
     /// `bytes` without secrets.
     #[must_use]
     pub fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
@@ -98,7 +110,7 @@ impl Redactor {
     pub fn redact_name(&self, name: String) -> String {
         let Some(search) = &self.search else { return name };
         let nested = || Search::new(self.values.iter().flat_map(|value| patterns::in_base64(value.expose())).collect());
-        let mut found = self.find_in_views(search, name.as_bytes(), Case::Ignored, 0);
+        let mut found = self.find(name.as_bytes(), Case::Ignored);
         found.extend(self.names.get_or_init(nested).find(name.as_bytes(), true));
         replace_in(name, &merge(found))
     }
@@ -168,36 +180,66 @@ impl Redactor {
 
     /// Where secrets are: sorted, without overlaps.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
-        self.search.as_ref().map_or_else(Vec::new, |search| self.find_in_views(search, text, case, 0))
+        let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch: None };
+        self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0))
     }
 
-    fn find_in_views(&self, search: &Search, text: &[u8], case: Case, depth: usize) -> Vec<Range<usize>> {
-        let ignore_case = case == Case::Ignored;
-        let mut found = search.find(text, ignore_case);
+    fn find_watched(&self, text: &[u8], watch: &Watch) -> Result<Vec<Range<usize>>, Stopped> {
+        let pass = |search| Pass { redactor: self, search, ignore_case: false, watch: Some(watch) };
+        let found = self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0));
+        // What a search has found that was not to its end says nothing.
+        watch.check().map(|()| found)
+    }
+}
+
+/// One search of a text, in all views.
+struct Pass<'a> {
+    redactor: &'a Redactor,
+    search: &'a Search,
+    ignore_case: bool,
+    watch: Option<&'a Watch>,
+}
+
+impl Pass<'_> {
+    /// Where secrets are in `text`, which is a view under `depth` others: sorted, without overlaps. Incomplete where the
+    /// watch has ended the search.
+    fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
+        if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
+            return Vec::new();
+        }
+        let mut found = self.search.find(text, self.ignore_case);
         if depth < VIEW_DEPTH_MAX {
-            let is_utf16 = views::looks_like_utf16(text);
-            for Lens { view, readings } in self.views.iter().filter(|lens| is_utf16 || !lens.view.is_of_utf16()) {
-                let mut askew = Vec::new();
-                let within = |place| {
-                    for reading in &readings[VIEW_DEPTH_MAX - depth - 1] {
-                        search.find_at(text, place, *reading, ignore_case, &mut askew);
-                    }
-                };
-                if let Some(decoded) = view.decode(text, search.backslashes_max(), within) {
-                    let inner = self.find_in_views(search, &decoded, case, depth + 1);
-                    found.extend(view.trace_back(text, &inner));
-                    found.append(&mut askew);
-                }
-            }
-            for digits in Digits::ALL {
-                // In another case base64 stands for something else.
-                if !ignore_case || digits == Digits::Hex {
-                    let within = |bytes: &[u8]| self.find_in_views(search, bytes, case, depth + 1);
-                    found.extend(digits.find(text, self.printable, within));
-                }
-            }
+            self.find_in_views(text, depth, &mut found);
+            self.find_in_digits(text, depth, &mut found);
         }
         merge(found)
+    }
+
+    fn find_in_views(&self, text: &[u8], depth: usize, found: &mut Vec<Range<usize>>) {
+        let is_utf16 = views::looks_like_utf16(text);
+        let views = self.redactor.views.iter().filter(|lens| is_utf16 || !lens.view.is_of_utf16());
+        for Lens { view, readings } in views {
+            let mut askew = Vec::new();
+            let within = |place| {
+                for reading in &readings[VIEW_DEPTH_MAX - depth - 1] {
+                    self.search.find_at(text, place, *reading, self.ignore_case, &mut askew);
+                }
+            };
+            if let Some(decoded) = view.decode(text, self.search.backslashes_max(), within) {
+                let inner = self.find(&decoded, depth + 1);
+                found.extend(view.trace_back(text, &inner));
+                found.append(&mut askew);
+            }
+        }
+    }
+
+    fn find_in_digits(&self, text: &[u8], depth: usize, found: &mut Vec<Range<usize>>) {
+        for digits in Digits::ALL {
+            // In another case base64 stands for something else.
+            if !self.ignore_case || digits == Digits::Hex {
+                found.extend(digits.find(text, self.redactor.printable, |bytes| self.find(bytes, depth + 1)));
+            }
+        }
     }
 }
 
@@ -254,18 +296,31 @@ fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
     String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
-/// The redactor of a call. It only ever learns: a token that was replaced during the call is still looked for at its
-/// end, because it may be in what the plugin has read before.
+/// The redactor of a call, and what searching has cost the call. It only ever learns: a token that was replaced during the
+/// call is still looked for at its end, because it may be in what the plugin has read before.
 #[derive(Default)]
 pub struct RedactorCell {
     current: RwLock<Arc<Redactor>>,
+    budget: Arc<SearchBudget>,
 }
 
 impl RedactorCell {
     /// A cell that starts with `redactor`.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
-        RedactorCell { current: RwLock::new(redactor) }
+        RedactorCell { current: RwLock::new(redactor), budget: Arc::default() }
+    }
+
+    /// The same, for a call whose searches are counted to `budget`.
+    #[must_use]
+    pub fn with_budget(self, budget: SearchBudget) -> Self {
+        RedactorCell { budget: Arc::new(budget), ..self }
+    }
+
+    /// What the call has had searched.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<SearchBudget> {
+        &self.budget
     }
 
     /// The redactor as of now.

@@ -1,21 +1,21 @@
 //! Step 8: what came back is bounded, stripped of what is the host's, and redacted.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use flate2::write::MultiGzDecoder;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, HeaderMap, RETRY_AFTER, SET_COOKIE, TRANSFER_ENCODING,
 };
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use monstrum_manifest::InjectRule;
 use monstrum_types::{Failure, FailureCode, HttpResponse, UtcMillis};
 
 use crate::client;
 use crate::headers::is_injected;
-use crate::limits::{INLINE_SEARCH_BYTES_MAX, RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX};
-use crate::redact::Redactor;
+use crate::limits::{RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX};
+use crate::redact::{Redactor, RedactorCell};
+use crate::searches::{self, Stopped, Watch};
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) async fn read(
     response: reqwest::Response,
     method: &Method,
     inject: &[InjectRule],
-    redactor: Arc<Redactor>,
+    redactor: &RedactorCell,
     now: UtcMillis,
     bytes_max: usize,
 ) -> Result<HttpResponse, Failure> {
@@ -42,7 +42,7 @@ async fn read_parts(
     response: reqwest::Response,
     method: &Method,
     inject: &[InjectRule],
-    redactor: Arc<Redactor>,
+    redactor: &RedactorCell,
     bytes_max: usize,
 ) -> Result<HttpResponse, Failure> {
     let status = response.status();
@@ -54,20 +54,27 @@ async fn read_parts(
         let encoding = encoding(&headers)?;
         let body = read_body(response, encoding, bytes_max).await?;
         headers.remove(CONTENT_ENCODING);
-        let body = redact_body(body, &redactor).await?;
-        if headers.contains_key(CONTENT_LENGTH) {
-            headers.insert(CONTENT_LENGTH, body.len().into());
-        }
-        body
+        Some(body)
     } else {
-        Vec::new()
+        None
     };
-    Ok(HttpResponse { status: status.as_u16(), headers: hand_over(&headers, inject, &redactor), body })
+    let dropped: Vec<HeaderName> = headers.keys().filter(|name| is_dropped(name.as_str(), inject)).cloned().collect();
+    for name in dropped {
+        headers.remove(name);
+    }
+    let bytes = header_bytes(&headers) + body.as_ref().map_or(0, Vec::len);
+    let current = redactor.current();
+    let search = searches::run(bytes, redactor.budget(), move |watch| redact(headers, body, &current, watch));
+    let (headers, body) = search.await.map_err(|stopped| Failure { sent: true, ..stopped.failure() })?;
+    Ok(HttpResponse { status: status.as_u16(), headers, body })
+}
+
+fn header_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 
 fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
-    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    if headers.len() > RESPONSE_HEADERS_MAX || bytes > RESPONSE_HEADER_BYTES_MAX {
+    if headers.len() > RESPONSE_HEADERS_MAX || header_bytes(headers) > RESPONSE_HEADER_BYTES_MAX {
         return Err(Failure::sent(FailureCode::TooLarge, "the headers of the response are too large"));
     }
     Ok(())
@@ -193,25 +200,28 @@ fn body_failure(error: &io::Error, bytes_max: usize) -> Failure {
     }
 }
 
-async fn redact_body(body: Vec<u8>, redactor: &Arc<Redactor>) -> Result<Vec<u8>, Failure> {
-    if body.len() <= INLINE_SEARCH_BYTES_MAX {
-        return Ok(redactor.redact_bytes(body));
+/// The headers and the body that the plugin gets.
+fn redact(
+    mut headers: HeaderMap,
+    body: Option<Vec<u8>>,
+    redactor: &Redactor,
+    watch: &Watch,
+) -> Result<(Vec<(String, String)>, Vec<u8>), Stopped> {
+    let mut redacted = Vec::new();
+    if let Some(body) = body {
+        redacted = redactor.redact_watched(body, watch)?;
+        if headers.contains_key(CONTENT_LENGTH) {
+            headers.insert(CONTENT_LENGTH, redacted.len().into());
+        }
     }
-    let redactor = Arc::clone(redactor);
-    let redaction = tokio::task::spawn_blocking(move || redactor.redact_bytes(body));
-    redaction.await.map_err(|_| Failure::sent(FailureCode::Internal, "the response could not be redacted"))
-}
-
-/// The headers that the plugin gets.
-fn hand_over(headers: &HeaderMap, inject: &[InjectRule], redactor: &Redactor) -> Vec<(String, String)> {
-    let kept = headers.iter().filter(|(name, _)| !is_dropped(name.as_str(), inject));
-    kept.map(|(name, value)| {
-        let value = redactor.redact_bytes(value.as_bytes().to_vec());
+    let hand_over = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = redactor.redact_watched(value.as_bytes().to_vec(), watch)?;
         // Bytes outside of UTF-8 are replaced before the search, so that they cannot part a secret after it.
-        let value = redactor.redact_text(String::from_utf8_lossy(&value).into_owned());
-        (redactor.redact_name(name.as_str().to_owned()), value)
-    })
-    .collect()
+        let value = redactor.redact_watched(String::from_utf8_lossy(&value).into_owned().into_bytes(), watch)?;
+        let name = redactor.redact_name(name.as_str().to_owned());
+        Ok((name, String::from_utf8_lossy(&value).into_owned()))
+    };
+    Ok((headers.iter().map(hand_over).collect::<Result<_, _>>()?, redacted))
 }
 
 /// Cookies and credentials of the host's own dealings with the upstream, and what no longer holds of the body.
@@ -247,7 +257,6 @@ fn not_decoded() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     fn encoded(values: &[&str]) -> Result<Encoding, FailureCode> {
         let mut headers = HeaderMap::new();

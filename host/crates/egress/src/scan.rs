@@ -7,28 +7,40 @@ use std::sync::Arc;
 
 use monstrum_types::{Failure, FailureCode, HttpRequest};
 
-use crate::limits::INLINE_SEARCH_BYTES_MAX;
-use crate::redact::Redactor;
+use crate::redact::{Redactor, RedactorCell};
+use crate::searches::{self, Stopped, Watch};
 
-/// Refuses a request in which a live secret of the resource is found. The body is lent to the search.
-pub(crate) async fn check(redactor: &Arc<Redactor>, request: &mut HttpRequest) -> Result<(), Failure> {
-    let pairs = request.query.iter().chain(&request.headers);
-    let mut texts = pairs.flat_map(|(name, value)| [name, value]).chain([&request.url]);
-    if texts.any(|text| redactor.contains(text.as_bytes())) || body_holds_secret(redactor, &mut request.body).await? {
+/// Refuses a request in which a live secret of the resource is found. The request is lent to the search.
+pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) -> Result<(), Failure> {
+    let bytes = texts(request).map(<[u8]>::len).sum();
+    let lent = std::mem::take(request);
+    let current = redactor.current();
+    let search = searches::run(bytes, redactor.budget(), move |watch| {
+        let found = holds_secret(&current, &lent, watch)?;
+        Ok((found, lent))
+    });
+    let (found, lent) = search.await.map_err(Stopped::failure)?;
+    *request = lent;
+    if found {
         return Err(Failure::unsent(FailureCode::Denied, "the request holds a secret of this resource"));
     }
     Ok(())
 }
 
-async fn body_holds_secret(redactor: &Arc<Redactor>, body: &mut Option<Vec<u8>>) -> Result<bool, Failure> {
-    let Some(bytes) = body.take_if(|bytes| bytes.len() > INLINE_SEARCH_BYTES_MAX) else {
-        return Ok(body.as_ref().is_some_and(|bytes| redactor.contains(bytes)));
-    };
-    let redactor = Arc::clone(redactor);
-    let search = tokio::task::spawn_blocking(move || (redactor.contains(&bytes), bytes));
-    let (found, bytes) = search.await.map_err(|_| Failure::unsent(FailureCode::Internal, "the search failed"))?;
-    *body = Some(bytes);
-    Ok(found)
+fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) -> Result<bool, Stopped> {
+    for text in texts(request) {
+        if redactor.contains_watched(text, watch)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Everything that a plugin writes into a request.
+fn texts(request: &HttpRequest) -> impl Iterator<Item = &[u8]> {
+    let pairs = request.query.iter().chain(&request.headers);
+    let texts = pairs.flat_map(|(name, value)| [name, value]).chain([&request.url]);
+    texts.map(String::as_bytes).chain(request.body.as_deref())
 }
 
 #[cfg(test)]
@@ -36,9 +48,10 @@ mod tests {
     use monstrum_types::Secret;
 
     use super::*;
+    use crate::searches::INLINE_SEARCH_BYTES_MAX;
 
     async fn refused(request: &HttpRequest) -> bool {
-        let redactor = Arc::new(Redactor::new([Secret::new("s3cr3t-t0ken/x".to_owned())]));
+        let redactor = RedactorCell::new(Arc::new(Redactor::new([Secret::new("s3cr3t-t0ken/x".to_owned())])));
         let mut lent = request.clone();
         let failure = check(&redactor, &mut lent).await.err();
         assert_eq!(&lent, request);

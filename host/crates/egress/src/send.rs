@@ -133,7 +133,7 @@ impl Sending<'_, '_> {
             self.begin(Step::CheckEgress);
             policy::check(self.scope, &outgoing.url)?;
             self.begin(Step::Scan);
-            scan::check(&self.redactor.current(), &mut request).await?;
+            scan::check(self.redactor, &mut request).await?;
             self.begin(Step::Resolve);
             let network = &self.scope.network;
             let addresses = addresses::resolve(&outgoing.url, network, self.egress.resolver.as_ref()).await?;
@@ -161,7 +161,7 @@ impl Sending<'_, '_> {
             let rules = [&self.scope.inject, sealed].concat();
             let now = self.egress.clock.now();
             let limit = self.egress.response_body_bytes_max;
-            return response::read(answer, &outgoing.method, &rules, self.redactor.current(), now, limit).await;
+            return response::read(answer, &outgoing.method, &rules, self.redactor, now, limit).await;
         }
     }
 
@@ -241,7 +241,7 @@ impl Sending<'_, '_> {
         url: &Url,
     ) -> Result<Option<Arc<Credential>>, Failure> {
         if self.redactor.learn(credential.secret_values()) {
-            scan::check(&self.redactor.current(), request).await?;
+            scan::check(self.redactor, request).await?;
         }
         Ok(credential.is_for(url).then_some(credential))
     }

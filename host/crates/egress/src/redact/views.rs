@@ -252,3 +252,22 @@ fn utf16_unit(text: &[u8], big_endian: bool) -> Option<Unit> {
         _ => Some(Unit::character(char::REPLACEMENT_CHARACTER, 2)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What lies within a run of backslashes starts with backslashes, whoever reads it.
+    #[test]
+    fn a_run_of_backslashes_is_looked_at_once() {
+        let view = View::of(Nature { printable: true, marks: [false; MARKS.len()] })[0];
+        for length in [2, 3, 5, 6, 1000, 1001, 1 << 20] {
+            let text = [b"a".as_slice(), &vec![b'\\'; length], b"z"].concat();
+            let mut places = Vec::new();
+            let decoded = view.decode(&text, 3, |place| places.push(place)).unwrap();
+            assert_eq!(decoded.len(), 2 + length.div_ceil(2), "{length}");
+            assert!(places.len() <= 2, "{length}: {places:?}");
+            assert!(places.iter().all(|place| (1..=3).contains(&(length + 1 - place))), "{length}: {places:?}");
+        }
+    }
+}

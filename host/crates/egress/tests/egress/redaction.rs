@@ -2,7 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use monstrum_types::Secret;
+use monstrum_egress::{RedactorCell, SearchBudget};
+use monstrum_types::{FailureCode, Secret};
 
 use crate::support::{Call, Server, TOKEN, answer, basic};
 
@@ -111,4 +112,23 @@ async fn nothing_is_replaced_that_only_looks_alike() {
     let server = Server::start(move |_| answer("200 OK", &[], sent.as_bytes())).await;
     let response = Call::new(&server.url(), "/x").send().await.unwrap();
     assert_eq!(String::from_utf8(response.body).unwrap(), body);
+}
+
+/// Searching is work of the host for the call, and ends with what the call may use up.
+#[tokio::test]
+async fn what_is_searched_is_counted_to_the_call() {
+    let server = Server::start(|_| answer("200 OK", &[], &[b'x'; 100_000])).await;
+    let mut call = Call::new(&server.url(), "/x");
+    let budget = |fuel| RedactorCell::default().with_budget(SearchBudget::of_fuel(fuel));
+    call.redactor = budget(60_000);
+    assert_eq!(call.send().await.unwrap().body.len(), 100_000);
+    let used = call.redactor.budget().fuel_used();
+    assert!((50_000..60_000).contains(&used), "{used}");
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Limit, true));
+    call.redactor = budget(40_000);
+    call.request.method = "POST".into();
+    call.request.body = Some(vec![b'y'; 100_000]);
+    let failure = call.send().await.unwrap_err();
+    assert_eq!((failure.code, failure.sent), (FailureCode::Limit, false));
 }
