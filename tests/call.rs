@@ -12,6 +12,7 @@ mod platform;
 pub(crate) mod plugins;
 mod reload;
 mod scopes;
+mod shares;
 mod steal;
 
 pub(crate) use steal::pattern;

@@ -27,7 +27,7 @@ use crate::call::sandboxed::import::SandboxImport;
 use crate::call::{Ended, IncomingCall, Refusal, delegated, sandboxed};
 use crate::config::Ceilings;
 use crate::credentials::ResourceCredential;
-use crate::lanes::{Asking, Lanes, NoRoom};
+use crate::lanes::{self, Asking, Lanes, NoRoom, Place};
 use crate::ledger::Ledger;
 use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
@@ -73,16 +73,7 @@ impl Executor {
             return ended;
         }
         let mut laps = Laps::start();
-        let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
-        let asking = Asking {
-            bot: permit.bot(),
-            binding: binding.map(|binding| binding.row.id).zip(max),
-            // One workspace's long commands must not keep all others from theirs; --sandbox-max bounds them.
-            plugin: Some(&call.job.plugin.name).filter(|name| name.as_str() != built_in::SANDBOX),
-            depth: call.depth(),
-            held: call.held(),
-        };
-        let _place = match self.lanes.enter(&asking).await {
+        let _place = match self.enter(call, &permit).await {
             Ok(place) => place,
             Err(NoRoom::Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
             Err(NoRoom::Full) => {
@@ -133,6 +124,33 @@ impl Executor {
         meters::fuel(end.fuel_used);
         laps.end(Stage::Execute);
         Ended::from(outcome(call, end, &door))
+    }
+
+    /// Waits for room: among the bot's own calls first, unless the call runs in the place of its root.
+    async fn enter(&self, call: &PermittedCall<'_>, permit: &Permit) -> Result<Place, NoRoom> {
+        let (workspace, bot, depth) = (call.call.workspace, permit.bot(), call.depth());
+        let until = Instant::now() + lanes::WAIT_MAX;
+        let of_bot = match depth {
+            0 => Some(self.lanes.enter_bot(workspace, bot, until).await?),
+            _ => None,
+        };
+        let binding = call.job.binding();
+        let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
+        let plugin = &call.job.plugin.name;
+        let snapshot = call.below.calls.policy.load();
+        let asking = Asking {
+            workspace,
+            bot,
+            binding: binding.map(|binding| binding.row.id).zip(max),
+            // Commands run in sandboxes, which --sandbox-max bounds.
+            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
+            share_of_plugin: snapshot.share_of_plugin(plugin),
+            share_of_host: snapshot.share_of_host(),
+            depth,
+            held: call.held(),
+            until,
+        };
+        self.lanes.enter(&asking, of_bot).await
     }
 
     /// Runs a tool that the platform serves itself, under the same limit of time.

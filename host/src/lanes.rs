@@ -1,36 +1,39 @@
 //! How many calls run at once: on this host, of one plugin, of one bot, of one binding. A call that finds no room waits
-//! up to 5 s. Room that becomes free goes to the waiting bots in turn, so that a bot with many calls delays its own and
-//! nobody else's.
+//! up to 5 s. Room that becomes free goes to the waiting workspaces in turn and, within a workspace, to its bots in turn
+//! (`fair_queue.rs`), so that a bot with many calls delays only its own. While several workspaces use a plugin, or the
+//! host, each of them holds a part of the room only ([`Share`]).
 //!
 //! A call under another one holds up the call that made it, so it must not wait for room that only its ancestors could
-//! give up. It runs in its root's place among the bot's calls. Plugins have a lane for each depth: who waits in one holds
-//! room of lesser depths only, and the deepest calls wait for nobody below, so that there is always one that goes on. In
-//! a binding that an ancestor has a place in it shares that place. And it does not wait for the host as a whole: where
-//! every place is taken, the calls that hold them may all be waiting for one like it.
+//! give up. It runs in its root's place among the bot's calls. Plugins have a lane for each depth: a call that waits in
+//! one holds room of lesser depths only, and the deepest calls wait for no call below, so that there is always one that
+//! goes on. This includes a call that waits for the share of its own workspace: the calls that hold it have the same
+//! depth. In a binding that an ancestor has a place in, a call shares that place. And it does not wait for the host as a
+//! whole: where every place is taken, the calls that hold them may all be waiting for one like it.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_types::{BindingId, BotId, PluginName};
-use tokio::sync::oneshot;
+use monstrum_types::{BindingId, BotId, PluginName, WorkspaceId};
 use tokio::time::Instant;
 
 use crate::config::CallsAtOnce;
+use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
 
 /// How long a call waits for room (plugin-contract).
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Calls that wait in one lane. Each holds its parameters, 1 MiB at most, so this bounds memory; with calls of 30 s,
-/// whoever stands further behind would not get room within [`WAIT_MAX`] anyway.
-const WAITING_MAX: usize = 1024;
+
+/// The members of a lane's groups: the bots of a workspace. Calls without a bot take their turn like those of a bot.
+type Member = Option<BotId>;
 
 /// Room for one call; dropping it makes room for the next.
 pub struct Place {
-    _tickets: Vec<Ticket>,
+    _tickets: Vec<Ticket<WorkspaceId, Member>>,
 }
 
-/// No room within [`WAIT_MAX`].
+/// Room among the calls of one bot. A call takes it before the host computes anything for it.
+pub struct BotPlace(Ticket<WorkspaceId, Member>);
+
+/// No room in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRoom {
     /// Among the calls of the plugin, the bot or the binding.
@@ -39,28 +42,36 @@ pub enum NoRoom {
     Full,
 }
 
-/// Who asks for room.
+/// The room that a call needs besides its bot's.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
-    /// None for infrastructure, which takes its turn like a bot.
+    pub workspace: WorkspaceId,
+    /// `None` for infrastructure.
     pub bot: Option<BotId>,
     /// The binding, where it allows so many calls at once.
     pub binding: Option<(BindingId, u32)>,
-    /// None where it has room of its own, as the machines of sandboxes have.
+    /// `None` where the calls have room of their own, as those of sandboxes have.
     pub plugin: Option<&'a PluginName>,
+    /// What the workspace may hold of the plugin's room.
+    pub share_of_plugin: Share,
+    /// What the workspace may hold of the host's room.
+    pub share_of_host: Share,
     /// How many calls it stands under.
     pub depth: u8,
     /// Bindings with a number of calls of their own in which an ancestor has its place.
     pub held: &'a [BindingId],
+    /// Until when the call waits: [`WAIT_MAX`] after it first asked for room.
+    pub until: Instant,
 }
 
 /// The lanes of all plugins, bots and bindings.
 pub struct Lanes {
     room: CallsAtOnce,
-    all: Arc<Lane>,
-    bots: Keyed<Option<BotId>>,
-    plugins: Keyed<(PluginName, u8)>,
-    bindings: Keyed<(BindingId, u32)>,
+    all: Arc<FairQueue<WorkspaceId, Member>>,
+    /// Calls without a bot have one lane in each workspace.
+    bots: FairQueues<(WorkspaceId, Option<BotId>), WorkspaceId, Member>,
+    plugins: FairQueues<(PluginName, u8), WorkspaceId, Member>,
+    bindings: FairQueues<(BindingId, u32), WorkspaceId, Member>,
 }
 
 impl Lanes {
@@ -68,37 +79,50 @@ impl Lanes {
     pub fn new(room: CallsAtOnce) -> Lanes {
         Lanes {
             room,
-            all: Lane::new(room.in_all),
-            bots: Keyed::default(),
-            plugins: Keyed::default(),
-            bindings: Keyed::default(),
+            all: FairQueue::new(room.in_all),
+            bots: FairQueues::default(),
+            plugins: FairQueues::default(),
+            bindings: FairQueues::default(),
         }
     }
 
-    /// Waits for room: first among the bot's own calls, so that a busy bot queues behind itself, last on the whole host.
-    pub async fn enter(&self, asking: &Asking<'_>) -> Result<Place, NoRoom> {
-        let Asking { bot, binding, plugin, depth, held } = *asking;
-        let until = Instant::now() + WAIT_MAX;
+    /// Waits for room among the bot's own calls. This comes first, so that a busy bot queues behind itself. A call under
+    /// another one runs in the place of its root and must not ask for one.
+    pub async fn enter_bot(
+        &self,
+        workspace: WorkspaceId,
+        bot: Option<BotId>,
+        until: Instant,
+    ) -> Result<BotPlace, NoRoom> {
+        let lane = self.bots.queue(&(workspace, bot), self.room.per_bot);
+        lane.enter(&workspace, bot, Share::Whole, until).await.map(BotPlace).ok_or(NoRoom::Busy)
+    }
+
+    /// Waits for all other room, on the whole host last. `of_bot` is `None` for a call under another one.
+    pub async fn enter(&self, asking: &Asking<'_>, of_bot: Option<BotPlace>) -> Result<Place, NoRoom> {
+        let Asking { workspace, bot, binding, plugin, depth, held, until, .. } = *asking;
         let mut tickets = Vec::with_capacity(4);
-        if depth == 0 {
-            tickets.push(self.bots.lane(&bot, self.room.per_bot).enter(bot, until).await.ok_or(NoRoom::Busy)?);
-        }
+        tickets.extend(of_bot.map(|place| place.0));
         if let Some(binding) = binding.filter(|(binding, _)| !held.contains(binding)) {
-            tickets.push(self.bindings.lane(&binding, binding.1).enter(bot, until).await.ok_or(NoRoom::Busy)?);
+            let lane = self.bindings.queue(&binding, binding.1);
+            tickets.push(lane.enter(&workspace, bot, Share::Whole, until).await.ok_or(NoRoom::Busy)?);
         }
         if let Some(plugin) = plugin {
-            let of_plugin = self.plugins.lane(&(plugin.clone(), depth), self.room.per_plugin);
-            tickets.push(of_plugin.enter(bot, until).await.ok_or(NoRoom::Busy)?);
+            let lane = self.plugins.queue(&(plugin.clone(), depth), self.room.per_plugin);
+            tickets.push(lane.enter(&workspace, bot, asking.share_of_plugin, until).await.ok_or(NoRoom::Busy)?);
         }
-        let on_the_host =
-            if depth == 0 { self.all.clone().enter(bot, until).await } else { self.all.clone().enter_now() };
+        let share = asking.share_of_host;
+        let on_the_host = match depth {
+            0 => self.all.enter(&workspace, bot, share, until).await,
+            _ => self.all.enter_now(&workspace, share),
+        };
         tickets.push(on_the_host.ok_or(NoRoom::Full)?);
         Ok(Place { _tickets: tickets })
     }
 
     /// Calls that run.
     pub fn running(&self) -> u32 {
-        self.room.in_all.saturating_sub(self.all.lock().free)
+        self.room.in_all.saturating_sub(self.all.free())
     }
 
     /// Calls that may run at once.
@@ -107,306 +131,206 @@ impl Lanes {
     }
 
     /// Calls that wait for room in any lane.
-    pub fn waiting(&self) -> usize {
-        self.all.lock().calls_waiting + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
-    }
-}
-
-/// One lane a key. Lanes that nobody uses are dropped when there are many.
-struct Keyed<K>(Mutex<HashMap<K, Arc<Lane>>>);
-
-impl<K> Default for Keyed<K> {
-    fn default() -> Self {
-        Keyed(Mutex::default())
-    }
-}
-
-impl<K: Clone + Eq + Hash> Keyed<K> {
-    /// Idle lanes are swept when this many are held.
-    const SWEEP_AT: usize = 4096;
-
-    fn lane(&self, key: &K, room: u32) -> Arc<Lane> {
-        let mut lanes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(lane) = lanes.get(key) {
-            return Arc::clone(lane);
-        }
-        if lanes.len() >= Self::SWEEP_AT {
-            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
-        }
-        Arc::clone(lanes.entry(key.clone()).or_insert_with(|| Lane::new(room)))
-    }
-
-    fn waiting(&self) -> usize {
-        let lanes = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        lanes.values().map(|lane| lane.lock().calls_waiting).sum()
-    }
-}
-
-/// Room for some calls, and the bots that wait for it.
-struct Lane(Mutex<Turns>);
-
-struct Turns {
-    free: u32,
-    /// The bots that wait, whose turn is next first, each with its calls in the order of their arrival.
-    waiting: VecDeque<(Option<BotId>, VecDeque<oneshot::Sender<Ticket>>)>,
-    calls_waiting: usize,
-}
-
-/// Room in one lane.
-struct Ticket(Option<Arc<Lane>>);
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        if let Some(lane) = self.0.take() {
-            lane.leave();
-        }
-    }
-}
-
-impl Lane {
-    fn new(room: u32) -> Arc<Lane> {
-        Arc::new(Lane(Mutex::new(Turns { free: room.max(1), waiting: VecDeque::new(), calls_waiting: 0 })))
-    }
-
-    /// `None`: no room at present.
-    fn enter_now(self: Arc<Self>) -> Option<Ticket> {
-        {
-            let mut turns = self.lock();
-            turns.free = turns.free.checked_sub(1)?;
-        }
-        Some(Ticket(Some(self)))
-    }
-
-    /// `None`: no room until then.
-    async fn enter(self: Arc<Self>, bot: Option<BotId>, until: Instant) -> Option<Ticket> {
-        let turn = {
-            let mut turns = self.lock();
-            if turns.free > 0 {
-                turns.free -= 1;
-                drop(turns);
-                return Some(Ticket(Some(self)));
-            }
-            turns.wait(bot)?
-        };
-        // A ticket that comes too late is dropped with the channel, and goes to the next.
-        tokio::time::timeout_at(until, turn).await.ok()?.ok()
-    }
-
-    /// Gives the room to whoever is next.
-    fn leave(self: Arc<Self>) {
-        loop {
-            let next = {
-                let mut turns = self.lock();
-                let next = turns.next();
-                if next.is_none() {
-                    turns.free += 1;
-                }
-                next
-            };
-            let Some(next) = next else { return };
-            match next.send(Ticket(Some(Arc::clone(&self)))) {
-                Ok(()) => return,
-                // It has given up waiting. Its ticket must not give the room away once more.
-                Err(mut unwanted) => drop(unwanted.0.take()),
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Turns> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-impl Turns {
-    /// A place at the end of the bot's own queue; `None` where too many wait.
-    fn wait(&mut self, bot: Option<BotId>) -> Option<oneshot::Receiver<Ticket>> {
-        if self.calls_waiting >= WAITING_MAX {
-            self.forget_those_who_left();
-            if self.calls_waiting >= WAITING_MAX {
-                return None;
-            }
-        }
-        let (sender, turn) = oneshot::channel();
-        match self.waiting.iter_mut().find(|(waiting, _)| *waiting == bot) {
-            Some((_, calls)) => calls.push_back(sender),
-            None => self.waiting.push_back((bot, VecDeque::from([sender]))),
-        }
-        self.calls_waiting += 1;
-        Some(turn)
-    }
-
-    /// The oldest call of the bot whose turn it is; that bot is last from now on.
-    fn next(&mut self) -> Option<oneshot::Sender<Ticket>> {
-        let (bot, mut calls) = self.waiting.pop_front()?;
-        let call = calls.pop_front();
-        if !calls.is_empty() {
-            self.waiting.push_back((bot, calls));
-        }
-        self.calls_waiting -= usize::from(call.is_some());
-        call
-    }
-
-    fn forget_those_who_left(&mut self) {
-        for (_, calls) in &mut self.waiting {
-            calls.retain(|call| !call.is_closed());
-        }
-        self.waiting.retain(|(_, calls)| !calls.is_empty());
-        self.calls_waiting = self.waiting.iter().map(|(_, calls)| calls.len()).sum();
+    pub fn waiting(&self) -> u32 {
+        self.all.waiting() + self.bots.waiting() + self.plugins.waiting() + self.bindings.waiting()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use futures::FutureExt;
+
+    const ROOM: CallsAtOnce = CallsAtOnce { in_all: 1000, per_plugin: 64, per_bot: 32 };
 
     fn plugin() -> PluginName {
         "github".parse().unwrap()
     }
 
-    async fn enter(lanes: &Lanes, bot: BotId, binding_max: Option<u32>) -> Result<Place, NoRoom> {
-        let binding = BindingId::new();
-        let binding = binding_max.map(|max| (binding, max));
-        lanes.enter(&Asking { bot: Some(bot), binding, plugin: Some(&plugin()), depth: 0, held: &[] }).await
+    /// A bot that asks alone, in a workspace that uses everything alone.
+    #[derive(Clone, Copy)]
+    struct Caller {
+        workspace: WorkspaceId,
+        bot: BotId,
     }
 
-    /// The same for a call that stands under `depth` others.
-    async fn enter_below(lanes: &Lanes, bot: BotId, depth: u8) -> Result<Place, NoRoom> {
-        lanes.enter(&Asking { bot: Some(bot), binding: None, plugin: Some(&plugin()), depth, held: &[] }).await
+    impl Caller {
+        fn new() -> Caller {
+            Caller { workspace: WorkspaceId::new(), bot: BotId::new() }
+        }
+
+        fn asking<'a>(&self, plugin: &'a PluginName) -> Asking<'a> {
+            Asking {
+                workspace: self.workspace,
+                bot: Some(self.bot),
+                binding: None,
+                plugin: Some(plugin),
+                share_of_plugin: Share::Whole,
+                share_of_host: Share::Whole,
+                depth: 0,
+                held: &[],
+                until: Instant::now() + WAIT_MAX,
+            }
+        }
+
+        async fn enter(&self, lanes: &Lanes) -> Result<Place, NoRoom> {
+            enter(lanes, &self.asking(&plugin())).await
+        }
+
+        /// The same for a call that stands under `depth` others.
+        async fn enter_below(&self, lanes: &Lanes, depth: u8) -> Result<Place, NoRoom> {
+            enter(lanes, &Asking { depth, ..self.asking(&plugin()) }).await
+        }
+
+        /// The same where other workspaces use the plugin.
+        async fn enter_shared(&self, lanes: &Lanes, depth: u8) -> Result<Place, NoRoom> {
+            enter(lanes, &Asking { depth, share_of_plugin: Share::Part, ..self.asking(&plugin()) }).await
+        }
+    }
+
+    async fn enter(lanes: &Lanes, asking: &Asking<'_>) -> Result<Place, NoRoom> {
+        let of_bot = match asking.depth {
+            0 => Some(lanes.enter_bot(asking.workspace, asking.bot, asking.until).await?),
+            _ => None,
+        };
+        lanes.enter(asking, of_bot).await
     }
 
     #[tokio::test(start_paused = true)]
     async fn calls_under_others_wait_for_no_ancestor() {
         let lanes = Lanes::new(CallsAtOnce { in_all: 4, per_plugin: 2, per_bot: 2 });
-        let bot = BotId::new();
-        let roots = [enter(&lanes, bot, None).await, enter(&lanes, bot, None).await];
+        let caller = Caller::new();
+        let roots = [caller.enter(&lanes).await, caller.enter(&lanes).await];
         assert!(roots.iter().all(Result::is_ok));
         // Bot and plugin are full of the parents.
         let asked_at = Instant::now();
-        let children = [enter_below(&lanes, bot, 1).await, enter_below(&lanes, bot, 1).await];
+        let children = [caller.enter_below(&lanes, 1).await, caller.enter_below(&lanes, 1).await];
         assert!(children.iter().all(Result::is_ok));
-        // Now the host is full, and whoever could leave waits for this one.
-        assert_eq!(enter_below(&lanes, bot, 2).await.err(), Some(NoRoom::Full));
+        // Now the host is full, and the calls that could leave wait for this one.
+        assert_eq!(caller.enter_below(&lanes, 2).await.err(), Some(NoRoom::Full));
         assert_eq!(asked_at.elapsed(), Duration::ZERO);
         assert_eq!(lanes.running(), 4);
         drop((roots, children));
         assert_eq!(lanes.running(), 0);
     }
 
+    /// Every place of a workspace's share is taken by a call that makes another one of the same plugin.
+    #[tokio::test(start_paused = true)]
+    async fn calls_under_others_do_not_wait_for_the_share_that_their_ancestors_hold() {
+        let lanes = Lanes::new(CallsAtOnce { per_plugin: 4, ..ROOM });
+        let caller = Caller::new();
+        let asked_at = Instant::now();
+        let mut places = Vec::new();
+        for depth in 0..8 {
+            for _ in 0..2 {
+                let place = caller.enter_shared(&lanes, depth).await;
+                places.push(place.unwrap_or_else(|_| panic!("room at depth {depth}")));
+            }
+        }
+        assert_eq!(asked_at.elapsed(), Duration::ZERO);
+        assert_eq!(caller.enter_shared(&lanes, 7).await.err(), Some(NoRoom::Busy), "two of four a depth");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_workspace_with_two_busy_bots_leaves_half_of_a_plugin_to_the_others() {
+        let lanes = Lanes::new(ROOM);
+        let first = Caller::new();
+        let second = Caller { bot: BotId::new(), ..first };
+        let mut held = Vec::new();
+        for caller in [first, second] {
+            for _ in 0..16 {
+                held.push(caller.enter_shared(&lanes, 0).await);
+            }
+        }
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(second.enter_shared(&lanes, 0).await.err(), Some(NoRoom::Busy), "half is the most");
+        let other = Caller::new();
+        let asked_at = Instant::now();
+        for _ in 0..4 {
+            held.push(other.enter_shared(&lanes, 0).await);
+        }
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(asked_at.elapsed(), Duration::ZERO);
+    }
+
+    /// Calls without a bot, such as checks of credentials, are an admin's of any workspace to make.
+    #[tokio::test(start_paused = true)]
+    async fn calls_without_a_bot_have_a_lane_in_each_workspace() {
+        let lanes = Lanes::new(CallsAtOnce { per_bot: 1, ..ROOM });
+        let (one, other) = (WorkspaceId::new(), WorkspaceId::new());
+        let until = Instant::now() + WAIT_MAX;
+        let _held = lanes.enter_bot(one, None, until).await;
+        assert!(lanes.enter_bot(other, None, until).await.is_ok());
+        assert_eq!(lanes.enter_bot(one, None, until).await.err(), Some(NoRoom::Busy));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_place_in_a_binding_is_shared_with_the_calls_below() {
-        let lanes = Lanes::new(CallsAtOnce::default());
-        let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: Some(&plugin), depth: 0, held: &[] };
-        let parent = lanes.enter(&asking).await;
+        let lanes = Lanes::new(ROOM);
+        let (caller, binding, plugin) = (Caller::new(), BindingId::new(), plugin());
+        let asking = Asking { binding: Some((binding, 1)), ..caller.asking(&plugin) };
+        let parent = enter(&lanes, &asking).await;
         assert!(parent.is_ok());
-        assert!(lanes.enter(&Asking { depth: 1, held: &[binding], ..asking }).await.is_ok());
-        assert_eq!(lanes.enter(&Asking { depth: 1, ..asking }).await.err(), Some(NoRoom::Busy));
+        assert!(enter(&lanes, &Asking { depth: 1, held: &[binding], ..asking }).await.is_ok());
+        assert_eq!(enter(&lanes, &Asking { depth: 1, ..asking }).await.err(), Some(NoRoom::Busy));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_lane_is_busy_after_five_seconds_and_free_again_after_that() {
-        let lanes = Lanes::new(CallsAtOnce::default());
-        let bot = BotId::new();
+        let lanes = Lanes::new(ROOM);
+        let caller = Caller::new();
         let mut places = Vec::new();
         for _ in 0..32 {
-            places.push(enter(&lanes, bot, None).await.unwrap_or_else(|_| panic!("room")));
+            places.push(caller.enter(&lanes).await.unwrap_or_else(|_| panic!("room")));
         }
         let asked_at = Instant::now();
-        assert_eq!(enter(&lanes, bot, None).await.err(), Some(NoRoom::Busy));
+        assert_eq!(caller.enter(&lanes).await.err(), Some(NoRoom::Busy));
         assert_eq!(asked_at.elapsed().as_secs(), WAIT_MAX.as_secs());
-        assert!(enter(&lanes, BotId::new(), None).await.is_ok());
+        assert!(Caller::new().enter(&lanes).await.is_ok());
         places.pop();
-        assert!(enter(&lanes, bot, None).await.is_ok());
+        assert!(caller.enter(&lanes).await.is_ok());
         drop(places);
         assert_eq!(lanes.running(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_binding_may_allow_fewer() {
-        let lanes = Lanes::new(CallsAtOnce::default());
-        let (bot, binding, plugin) = (BotId::new(), BindingId::new(), plugin());
-        let asking = Asking { bot: Some(bot), binding: Some((binding, 1)), plugin: Some(&plugin), depth: 0, held: &[] };
-        let first = lanes.enter(&asking).await;
+        let lanes = Lanes::new(ROOM);
+        let (caller, binding, plugin) = (Caller::new(), BindingId::new(), plugin());
+        let asking = || Asking { binding: Some((binding, 1)), ..caller.asking(&plugin) };
+        let first = enter(&lanes, &asking()).await;
         assert!(first.is_ok());
-        assert_eq!(lanes.enter(&asking).await.err(), Some(NoRoom::Busy));
+        assert_eq!(enter(&lanes, &asking()).await.err(), Some(NoRoom::Busy));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_host_is_told_from_a_busy_plugin() {
-        let lanes = Lanes::new(CallsAtOnce { in_all: 2, ..CallsAtOnce::default() });
-        let (first, second) = (enter(&lanes, BotId::new(), None).await, enter(&lanes, BotId::new(), None).await);
+        let lanes = Lanes::new(CallsAtOnce { in_all: 2, ..ROOM });
+        let (first, second) = (Caller::new().enter(&lanes).await, Caller::new().enter(&lanes).await);
         assert!(first.is_ok() && second.is_ok());
-        assert_eq!(enter(&lanes, BotId::new(), None).await.err(), Some(NoRoom::Full));
+        assert_eq!(Caller::new().enter(&lanes).await.err(), Some(NoRoom::Full));
         drop(first);
-        assert!(enter(&lanes, BotId::new(), None).await.is_ok());
+        assert!(Caller::new().enter(&lanes).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_workspace_leaves_half_of_the_host_to_the_others() {
+        let lanes = Lanes::new(CallsAtOnce { in_all: 4, ..ROOM });
+        let caller = Caller::new();
+        let plugins = ["one", "two", "three"].map(|name| name.parse::<PluginName>().unwrap());
+        let asking = |plugin| Asking { share_of_host: Share::Part, ..caller.asking(plugin) };
+        let held = [enter(&lanes, &asking(&plugins[0])).await, enter(&lanes, &asking(&plugins[1])).await];
+        assert!(held.iter().all(Result::is_ok));
+        assert_eq!(enter(&lanes, &asking(&plugins[2])).await.err(), Some(NoRoom::Full));
+        assert!(Caller::new().enter(&lanes).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_belongs_to_no_plugin_takes_no_plugins_room() {
-        let lanes = Lanes::new(CallsAtOnce { per_plugin: 1, ..CallsAtOnce::default() });
-        let asking = |bot| Asking { bot: Some(bot), binding: None, plugin: None, depth: 0, held: &[] };
-        let first = lanes.enter(&asking(BotId::new())).await;
-        let second = lanes.enter(&asking(BotId::new())).await;
+        let lanes = Lanes::new(CallsAtOnce { per_plugin: 1, ..ROOM });
+        let plugin = plugin();
+        let (one, other) = (Caller::new(), Caller::new());
+        let first = enter(&lanes, &Asking { plugin: None, ..one.asking(&plugin) }).await;
+        let second = enter(&lanes, &Asking { plugin: None, ..other.asking(&plugin) }).await;
         assert!(first.is_ok() && second.is_ok());
-    }
-
-    /// Two bots with many calls each and one with a single call, which came last: it is the third to be served.
-    #[tokio::test(start_paused = true)]
-    async fn bots_take_turns() {
-        let lanes = Arc::new(Lanes::new(CallsAtOnce { per_plugin: 1, ..CallsAtOnce::default() }));
-        let place = enter(&lanes, BotId::new(), None).await;
-        let (greedy, busy, modest) = (BotId::new(), BotId::new(), BotId::new());
-        let asked = [greedy, greedy, greedy, busy, busy, greedy, modest];
-        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
-        for bot in asked {
-            let (lanes, served) = (Arc::clone(&lanes), served.clone());
-            tokio::spawn(async move {
-                let place = enter(&lanes, bot, None).await;
-                assert!(place.is_ok());
-                served.send(bot).unwrap();
-            });
-            tokio::task::yield_now().await;
-        }
-        drop(place);
-        drop(served);
-        let mut turns = Vec::new();
-        while let Some(bot) = order.recv().await {
-            turns.push(bot);
-        }
-        assert_eq!(turns, [greedy, busy, modest, greedy, busy, greedy, greedy]);
-    }
-
-    /// Whoever leaves the queue, or is served too late to notice, keeps no room.
-    #[tokio::test(start_paused = true)]
-    async fn room_is_never_lost() {
-        let lane = Lane::new(1);
-        let until = Instant::now() + WAIT_MAX;
-        let held = Arc::clone(&lane).enter(Some(BotId::new()), until).await;
-        let mut gone = Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until));
-        let mut late = Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until));
-        assert!(gone.as_mut().now_or_never().is_none() && late.as_mut().now_or_never().is_none());
-        drop(gone);
-        drop(held);
-        // The ticket is in the channel of `late`, which is dropped without looking.
-        drop(late);
-        assert!(lane.clone().enter(Some(BotId::new()), until).await.is_some());
-        let turns = lane.lock();
-        assert_eq!((turns.free, turns.calls_waiting), (1, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_queue_is_bounded() {
-        let lane = Lane::new(1);
-        let until = Instant::now() + WAIT_MAX;
-        let _held = Arc::clone(&lane).enter(Some(BotId::new()), until).await;
-        let mut waiting: Vec<_> =
-            (0..WAITING_MAX).map(|_| Box::pin(Arc::clone(&lane).enter(Some(BotId::new()), until))).collect();
-        for call in &mut waiting {
-            assert!(call.as_mut().now_or_never().is_none());
-        }
-        assert!(matches!(Arc::clone(&lane).enter(Some(BotId::new()), until).now_or_never(), Some(None)));
-        waiting.pop();
-        assert!(Arc::clone(&lane).enter(Some(BotId::new()), until).now_or_never().is_none());
     }
 }

@@ -13,6 +13,7 @@ pub mod config;
 pub mod credentials;
 pub mod doctor;
 pub mod executor;
+pub mod fair_queue;
 pub mod gateway;
 pub mod key_uses;
 pub mod lanes;

@@ -8,6 +8,7 @@
 //! change is taken over from the snapshot before, with everything compiled in it.
 
 mod assemble;
+mod sharing;
 mod switch;
 
 use std::collections::HashMap;
@@ -20,14 +21,18 @@ use monstrum_egress::Scope;
 use monstrum_guardian::{BindingRules, DelegationRules, PatternList, RoleRules};
 use monstrum_manifest::{ConfiguredTool, MatchMode, configured_tools, is_own_tool};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError};
-use monstrum_types::{BindingId, BotId, KeyId, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId};
+use monstrum_types::{
+    BindingId, BotId, KeyId, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
+use crate::fair_queue::Share;
 use crate::key_uses::LastUse;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
+use crate::policy::sharing::Sharing;
 
 /// A key that exists.
 #[derive(Clone, Debug)]
@@ -205,6 +210,7 @@ pub struct Snapshot {
     issuers: HashMap<(WorkspaceId, ResourceTypeId), Issuer>,
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
+    sharing: Sharing,
 }
 
 impl Snapshot {
@@ -301,6 +307,16 @@ impl Snapshot {
     /// A tool that a manifest declares, and the plugin that serves it.
     pub fn tool(&self, name: &ToolName) -> Option<&(Arc<Plugin>, Arc<Tool>)> {
         self.tools.get(name)
+    }
+
+    /// What one workspace may hold of the room of a plugin.
+    pub fn share_of_plugin(&self, plugin: &PluginName) -> Share {
+        self.sharing.of_plugin(plugin)
+    }
+
+    /// What one workspace may hold of the room of the host.
+    pub fn share_of_host(&self) -> Share {
+        self.sharing.of_host()
     }
 }
 

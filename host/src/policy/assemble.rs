@@ -13,6 +13,7 @@ use monstrum_store::{BindingRow, BotRow, CredentialRow, KeyRow, PolicyRows, Reso
 use monstrum_types::{BindingId, BotId, KeyId, ResourceId};
 use serde_json::{Map, Value};
 
+use super::sharing::Sharing;
 use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::key_uses::LastUse;
@@ -45,6 +46,7 @@ pub(super) fn snapshot(
     add_resources(&mut snapshot, rows.resources, rows.credentials, refresher, before);
     snapshot.roles = rows.roles.into_iter().map(|row| (row.id, role(row, before))).collect();
     add_bots(&mut snapshot, rows.bots, rows.bindings, sandbox.as_ref(), before);
+    snapshot.sharing = Sharing::of(snapshot.bots.values().map(Arc::as_ref));
     snapshot
 }
 

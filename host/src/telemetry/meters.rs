@@ -115,8 +115,8 @@ pub fn pool(running: u32, room: u32) {
 }
 
 /// How many calls wait for room on the host, and rows for the audit's writer.
-pub fn queues(calls: usize, audit_rows: usize) {
-    gauge!("monstrum_queue_calls").set(calls as f64);
+pub fn queues(calls: u32, audit_rows: usize) {
+    gauge!("monstrum_queue_calls").set(calls);
     gauge!("monstrum_queue_audit_rows").set(audit_rows as f64);
 }
 
