@@ -47,7 +47,9 @@ const CRATES: &[&[&str]] = &[
 
 /// Libraries that only some places may know.
 const LIBRARIES: &[(&str, &[&str])] = &[
-    ("axum", &["host/src/gateway", "host/src/boot.rs"]),
+    ("axum", &["host/src/gateway", "host/src/boot.rs", "host/src/boot/listen"]),
+    ("hyper", &["host/src/boot/listen"]),
+    ("hyper_util", &["host/src/boot/listen"]),
     ("sqlx", &["host/crates/store"]),
     ("wasmtime", &["host/crates/runtime"]),
     ("wasmtime_wasi", &["host/crates/runtime"]),

@@ -4,6 +4,7 @@ mod access;
 mod audit;
 mod bots;
 mod changes;
+mod connections;
 mod credential;
 mod errors;
 mod health;

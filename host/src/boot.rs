@@ -1,6 +1,7 @@
 //! Start and end of a server: the only place that names concrete implementations.
 
 mod data;
+mod listen;
 mod recovery;
 mod sandboxes;
 
@@ -34,6 +35,7 @@ use crate::plugins::Plugins;
 use crate::policy::Policy;
 use crate::sandboxes::FileTurns;
 use crate::telemetry::meters;
+use listen::Patience;
 
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, connections_of_servers, lost_key_versions,
@@ -105,6 +107,7 @@ pub struct Outside {
 
 /// The same with something else outside.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
+    listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings, clock.as_ref()).await?;
     create_plugins_dir(&settings)?;
@@ -170,7 +173,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     meters::install();
     let stop = CancellationToken::new();
     let router = gateway::router(Arc::clone(&app));
-    let server = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let connections = app.settings.connections;
+    let server = listen::serve(listener, router, connections, Patience::default(), stop.clone());
     let mut chores = vec![
         tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
@@ -179,7 +183,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
     ];
     chores.extend(sandboxes::chores(&app, &stop));
-    let served = tokio::spawn(std::future::IntoFuture::into_future(server));
+    let served = tokio::spawn(server);
     let admin_key = data.admin_key;
     Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })
 }

@@ -2,6 +2,7 @@
 //!
 //! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
 
+mod connections;
 mod public_url;
 mod registry;
 mod sandboxes;
@@ -18,6 +19,7 @@ use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
 
+pub use connections::Connections;
 pub use public_url::PublicUrl;
 pub use registry::RegistryPlace;
 pub use sandboxes::{
@@ -32,6 +34,15 @@ pub struct ServeFlags {
     /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:8080]
     #[arg(long, env = "MONSTRUM_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
+
+    /// Most connections at once, up to half of the files that the process may have open [default: that half, at most 16384]
+    #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
+    pub max_connections: Option<NonZeroU32>,
+
+    /// Most connections at once from one IPv4 address or IPv6 /64; 0 sets no limit, for a server behind a proxy
+    /// [default: half of all]
+    #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "CONNECTIONS")]
+    pub max_connections_per_address: Option<u32>,
 
     /// Folder of the database, the keys and the audit heads [default: ./data]
     #[arg(long, env = "MONSTRUM_DATA_DIR", value_name = "DIR")]
@@ -286,6 +297,7 @@ impl std::fmt::Debug for MasterKeyPlace {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
+    pub connections: Connections,
     pub data_dir: PathBuf,
     pub plugins_dir: PathBuf,
     pub watch_plugins: bool,
@@ -337,6 +349,7 @@ impl Settings {
     pub fn resolve(flags: ServeFlags, directory: &Path) -> Result<Settings, SettingsError> {
         let file = read_file(&directory.join(FILE))?;
         let sandboxes = SandboxSettings::resolve(&flags, &file);
+        let connections = Connections::resolve(&flags, &file);
         let data_dir = flags.data_dir.or(file.data_dir).unwrap_or_else(|| PathBuf::from("data"));
         let plugins_dir = flags.plugins_dir.or(file.plugins_dir).unwrap_or_else(|| data_dir.join("plugins"));
         let master_key_file = flags.master_key_file.or(file.master_key_file);
@@ -357,6 +370,7 @@ impl Settings {
         let shutdown_grace_s = flags.shutdown_grace_s.or(file.shutdown_grace_s).unwrap_or(30);
         Ok(Settings {
             listen: flags.listen.or(file.listen).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 8080))),
+            connections,
             data_dir,
             plugins_dir,
             watch_plugins: flags.watch_plugins.or(file.watch_plugins).unwrap_or(true),

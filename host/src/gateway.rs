@@ -16,6 +16,7 @@ mod idempotency;
 mod keys;
 mod language;
 mod oauth;
+mod pace;
 mod packages;
 mod platform;
 mod plugins;
@@ -51,11 +52,12 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
-use crate::gateway::problem::Problem;
 use crate::telemetry::meters;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};
+pub use pace::Pace;
+pub use problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -151,6 +153,7 @@ pub fn router(app: Arc<App>) -> axum::Router {
         .layer(CatchPanicLayer::custom(|_: Box<dyn std::any::Any + Send>| {
             Problem::internal(&"a handler panicked").into_response()
         }))
+        .layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)))
         .layer(from_fn_with_state(Arc::clone(&app), readiness))
         .layer(from_fn(envelope))
         .with_state(app)

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use crate::app::App;
+use crate::gateway::pace::TooSlow;
 use crate::gateway::problem::Problem;
 
 /// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
@@ -151,7 +152,10 @@ pub async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<a
     match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(bytes_max)),
-        Err(error) => Err(Problem::invalid_at("", format!("the body could not be read: {error}"))),
+        Err(error) => match TooSlow::is_cause_of(error.as_ref()) {
+            Some(too_slow) => Err(Problem::timeout(too_slow.to_string())),
+            None => Err(Problem::invalid_at("", format!("the body could not be read: {error}"))),
+        },
     }
 }
 

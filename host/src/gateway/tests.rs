@@ -348,3 +348,16 @@ async fn the_setting_opens_documents_and_nothing_else() {
     }
     assert_eq!(closed.ask("", Method::GET, "/healthz", None).await.body, json!("ok"));
 }
+
+#[tokio::test]
+async fn a_body_that_never_comes_is_given_up() {
+    let server = Server::start(false).await;
+    // The start-up scan is over after this.
+    server.ask(&server.root, Method::GET, "/api/workspaces", None).await;
+    let never = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    let request = Request::post("/api/workspaces").header(header::AUTHORIZATION, format!("Bearer {}", server.root));
+    tokio::time::pause();
+    let answer = server.send(request.body(never).unwrap()).await;
+    assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "{answer:?}");
+    assert_eq!(answer.body["detail"], "the body must arrive at 30720 bytes in 30 s at least");
+}

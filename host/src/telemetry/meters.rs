@@ -114,6 +114,40 @@ pub fn pool(running: u32, room: u32) {
     gauge!("monstrum_pool_calls_max").set(room);
 }
 
+/// Which limit refuses a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// That of all connections.
+    Host,
+    /// That of one address.
+    Address,
+}
+
+impl RefusedBy {
+    /// The limit in metrics and log lines.
+    pub fn label(self) -> &'static str {
+        match self {
+            RefusedBy::Host => "host",
+            RefusedBy::Address => "address",
+        }
+    }
+}
+
+/// How many connections are open.
+pub fn connections(open: u32) {
+    gauge!("monstrum_http_connections").set(open);
+}
+
+/// How many connections may be open.
+pub fn connections_max(max: u32) {
+    gauge!("monstrum_http_connections_max").set(max);
+}
+
+/// A connection that was refused.
+pub fn connection_refused(by: RefusedBy) {
+    counter!("monstrum_http_connections_refused_total", "limit" => by.label()).increment(1);
+}
+
 /// How many calls wait for room on the host, and rows for the audit's writer.
 pub fn queues(calls: u32, audit_rows: usize) {
     gauge!("monstrum_queue_calls").set(calls);

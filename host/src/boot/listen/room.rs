@@ -1,0 +1,153 @@
+//! How many connections are open, in all and from each address.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::config::Connections;
+use crate::telemetry::meters::{self, RefusedBy};
+
+/// The most connections in all unless the setting says more: with a head of 64 KiB each, these hold 1 GiB.
+const IN_ALL_DEFAULT_MAX: u32 = 16_384;
+
+/// Room for connections. A connection takes one descriptor, and no more than half of them go to connections: the others
+/// are kept back for the database, the requests of plugins, sandboxes and files.
+pub(super) struct Room {
+    in_all: u32,
+    /// `None`: one address may have all of them.
+    per_address: Option<u32>,
+    open: Mutex<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    in_all: u32,
+    by_address: HashMap<IpAddr, u32>,
+}
+
+impl Room {
+    /// What `settings` allow of a process that may have `descriptors` files open.
+    pub(super) fn new(settings: Connections, descriptors: u64) -> Arc<Room> {
+        let half = u32::try_from(descriptors / 2).unwrap_or(u32::MAX).max(1);
+        let in_all = settings.in_all.map_or(half.min(IN_ALL_DEFAULT_MAX), |asked| {
+            if asked.get() > half {
+                tracing::warn!(
+                    asked,
+                    half,
+                    "--max-connections is more than half of the open files that the system allows (ulimit -n); the half counts"
+                );
+            }
+            asked.get().min(half)
+        });
+        let per_address = match settings.per_address {
+            None => Some((in_all / 2).max(1)),
+            Some(0) => None,
+            Some(most) => Some(most),
+        };
+        Arc::new(Room { in_all, per_address, open: Mutex::default() })
+    }
+
+    pub(super) fn in_all(&self) -> u32 {
+        self.in_all
+    }
+
+    /// A seat for a connection from `address`.
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RefusedBy> {
+        let address = counted(address);
+        let mut open = self.open();
+        if open.in_all >= self.in_all {
+            return Err(RefusedBy::Host);
+        }
+        if let Some(most) = self.per_address {
+            let of_address = open.by_address.entry(address).or_default();
+            if *of_address >= most {
+                return Err(RefusedBy::Address);
+            }
+            *of_address += 1;
+        }
+        open.in_all += 1;
+        meters::connections(open.in_all);
+        drop(open);
+        Ok(Seat { room: Arc::clone(self), address })
+    }
+
+    fn leave(&self, address: &IpAddr) {
+        let mut open = self.open();
+        open.in_all -= 1;
+        meters::connections(open.in_all);
+        if let Some(of_address) = open.by_address.get_mut(address) {
+            *of_address -= 1;
+            if *of_address == 0 {
+                open.by_address.remove(address);
+            }
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The address under which a connection is counted. One subscriber usually has a whole /64 of IPv6.
+fn counted(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// The place of one connection. Dropping it makes room for the next.
+pub(super) struct Seat {
+    room: Arc<Room>,
+    address: IpAddr,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.room.leave(&self.address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+
+    use super::*;
+
+    fn room(in_all: Option<u32>, per_address: Option<u32>, descriptors: u64) -> Arc<Room> {
+        Room::new(Connections { in_all: in_all.and_then(NonZeroU32::new), per_address }, descriptors)
+    }
+
+    #[test]
+    fn half_of_the_descriptors_are_kept_back_and_half_of_the_rest_is_for_one_address() {
+        let of = |in_all, per_address, descriptors| {
+            let room = room(in_all, per_address, descriptors);
+            (room.in_all, room.per_address)
+        };
+        assert_eq!(of(None, None, 1024), (512, Some(256)));
+        assert_eq!(of(None, None, 1), (1, Some(1)));
+        assert_eq!(of(None, None, u64::MAX), (IN_ALL_DEFAULT_MAX, Some(IN_ALL_DEFAULT_MAX / 2)));
+        assert_eq!(of(Some(100_000), None, 1 << 20), (100_000, Some(50_000)));
+        assert_eq!(of(Some(1000), Some(7), 1024), (512, Some(7)), "more than half is never given");
+        assert_eq!(of(Some(10), Some(0), 1024), (10, None), "0 is off");
+    }
+
+    #[test]
+    fn an_address_with_its_share_is_refused_and_another_one_gets_in() {
+        let room = room(Some(4), Some(2), 1024);
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let first = [room.enter(address("192.0.2.1")), room.enter(address("::ffff:192.0.2.1"))];
+        assert!(first.iter().all(Result::is_ok));
+        assert_eq!(room.enter(address("192.0.2.1")).err(), Some(RefusedBy::Address));
+        let second = [room.enter(address("2001:db8::1")), room.enter(address("2001:db8::ffff:2"))];
+        assert!(second.iter().all(Result::is_ok));
+        assert_eq!(room.enter(address("192.0.2.9")).err(), Some(RefusedBy::Host));
+        drop(second);
+        assert_eq!(room.open().by_address.len(), 1, "an address without connections is forgotten");
+        let again = room.enter(address("2001:db8:0:0:9::1"));
+        assert!(again.is_ok());
+    }
+}

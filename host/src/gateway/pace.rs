@@ -1,0 +1,190 @@
+//! How fast the body of a request has to arrive. The time in which nothing waits for the body does not count.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::Request;
+use axum::middleware::Next;
+use axum::response::Response;
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// The slowest body: `bytes_min` within `span`. The span is looked at in steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub bytes_min: u64,
+    pub span: Duration,
+}
+
+impl Pace {
+    /// 1 KiB a second over any 30 s: a tenth of what a telephone line carries. A body of 2 MiB then ends within 35
+    /// minutes, and a client that sends nothing is found out in half a minute.
+    pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
+}
+
+/// Into how many steps a span is divided.
+const STEPS: u32 = 6;
+
+/// The body arrives too slowly.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the body must arrive at {} bytes in {} s at least", .0.bytes_min, .0.span.as_secs())]
+pub struct TooSlow(Pace);
+
+impl TooSlow {
+    /// Whether a body failed for this reason.
+    pub fn is_cause_of(error: &(dyn Error + 'static)) -> Option<TooSlow> {
+        let mut next = Some(error);
+        while let Some(error) = next {
+            if let Some(too_slow) = error.downcast_ref::<TooSlow>() {
+                return Some(*too_slow);
+            }
+            next = error.source();
+        }
+        None
+    }
+}
+
+/// Gives every request a body that fails when it arrives too slowly.
+pub async fn keep(pace: Pace, request: Request, next: Next) -> Response {
+    let request = request.map(|body| if body.is_end_stream() { body } else { paced(body, pace) });
+    next.run(request).await
+}
+
+fn paced(body: Body, pace: Pace) -> Body {
+    Body::new(Paced { body, pace, steps: VecDeque::new(), bytes: 0, left: pace.span / STEPS, wait: None })
+}
+
+struct Paced {
+    body: Body,
+    pace: Pace,
+    /// Bytes of the steps that have ended, of one span at most.
+    steps: VecDeque<u64>,
+    /// Bytes of the present step.
+    bytes: u64,
+    /// What is left of the present step.
+    left: Duration,
+    /// Since when the body is waited for, and the end of the step.
+    wait: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+impl Paced {
+    /// Ends the step; an error if too little has come within the last span.
+    fn step(&mut self) -> Result<(), TooSlow> {
+        self.steps.push_back(std::mem::take(&mut self.bytes));
+        self.left = self.pace.span / STEPS;
+        if self.steps.len() < STEPS as usize {
+            return Ok(());
+        }
+        let bytes: u64 = self.steps.iter().sum();
+        self.steps.pop_front();
+        if bytes < self.pace.bytes_min { Err(TooSlow(self.pace)) } else { Ok(()) }
+    }
+}
+
+impl HttpBody for Paced {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
+            if let Some((since, _)) = self.wait.take() {
+                self.left = self.left.saturating_sub(since.elapsed());
+            }
+            let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
+            self.bytes += bytes.unwrap_or_default() as u64;
+            return Poll::Ready(frame);
+        }
+        loop {
+            let left = self.left;
+            let (_, end) = self.wait.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
+            if end.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.wait = None;
+            if let Err(too_slow) = self.step() {
+                return Poll::Ready(Some(Err(axum::Error::new(too_slow))));
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::{StreamExt, stream};
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// A body of pieces of `bytes` bytes, each after `pause`.
+    fn body(pieces: usize, bytes: usize, pause: Duration) -> Body {
+        let pieces = stream::iter(0..pieces).then(move |_| async move {
+            tokio::time::sleep(pause).await;
+            Ok::<_, Infallible>(Bytes::from(vec![b'x'; bytes]))
+        });
+        paced(Body::from_stream(pieces), Pace::DEFAULT)
+    }
+
+    /// How many bytes come, or after how many seconds the body fails.
+    async fn read(body: Body) -> Result<usize, u64> {
+        let began = Instant::now();
+        match body.collect().await {
+            Ok(whole) => Ok(whole.to_bytes().len()),
+            Err(error) => {
+                assert!(TooSlow::is_cause_of(&error).is_some(), "{error}");
+                Err(began.elapsed().as_secs())
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_dribbles_fails_after_thirty_seconds() {
+        assert_eq!(read(body(1000, 1, Duration::from_secs(1))).await, Err(30));
+        assert_eq!(read(body(1, 1, Duration::from_secs(3600))).await, Err(30), "not a byte");
+        assert_eq!(read(body(10, 1, Duration::from_secs(1))).await, Ok(10), "it ended in time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_line_is_fast_enough() {
+        assert_eq!(read(body(120, 1100, Duration::from_secs(1))).await, Ok(132_000));
+        assert_eq!(read(body(120, 900, Duration::from_secs(1))).await, Err(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_earlier_counts_for_thirty_seconds_only() {
+        let stalls = stream::iter([(0, 1 << 20), (3600, 1)]).then(|(pause_s, bytes)| async move {
+            tokio::time::sleep(Duration::from_secs(pause_s)).await;
+            Ok::<_, Infallible>(Bytes::from(vec![b'x'; bytes]))
+        });
+        let failed = read(paced(Body::from_stream(stalls), Pace::DEFAULT)).await;
+        assert_eq!(failed, Err(35), "the step of the megabyte, and the span after it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_body_is_not_read_does_not_count() {
+        let mut body = body(40, 1100, Duration::from_secs(1));
+        let mut bytes = 0;
+        while let Some(frame) = body.frame().await {
+            bytes += frame.unwrap().data_ref().map_or(0, Bytes::len);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+        assert_eq!(bytes, 44_000);
+    }
+}
