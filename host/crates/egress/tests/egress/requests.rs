@@ -94,6 +94,8 @@ fn headers() -> impl Strategy<Value = Vec<(String, String)>> {
         "content_length",
         "Transfer-Encoding",
         "Connection",
+        "Keep-Alive",
+        "HTTP2-Settings",
         "TE",
         "Expect",
         "Upgrade",
