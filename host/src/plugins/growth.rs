@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension};
+use monstrum_guardian::match_glob;
+use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern, ResourceType, ScopeDimension, Tool};
 use monstrum_types::ToolName;
 use serde_json::Value;
 
@@ -27,11 +28,29 @@ pub fn growth(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolN
         if let Some(before) = before.or_else(|| retired.get(&tool.name)).filter(|before| **before != tool.operation) {
             grown.push(format!("tool `{}` is operation `{}` instead of `{before}`", tool.name, tool.operation));
         }
+        if !old.tools.iter().any(|before| before.name == tool.name) && is_outside_of_all(old, new, tool) {
+            let (name, operation) = (&tool.name, &tool.operation);
+            grown.push(format!("new tool `{name}`: no scope dimension concerns its operation `{operation}`"));
+        }
+    }
+    if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
+        let params = Value::Object(check.params.clone());
+        grown.push(format!("credentials are checked by a call of `{}` with {params}", check.tool));
     }
     for dimension in &old.scope_dimensions {
         narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut grown);
     }
     grown
+}
+
+/// Whether no dimension that bindings constrain already looks at the calls of `tool`. Where there is none, no call was
+/// constrained before either.
+fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> bool {
+    let concerns = |dimension: &ScopeDimension| {
+        let is_known = old.scope_dimensions.iter().any(|before| before.key == dimension.key);
+        is_known && dimension.operation_filter.as_deref().is_none_or(|filter| match_glob(&tool.operation, filter))
+    };
+    !old.scope_dimensions.is_empty() && !new.scope_dimensions.iter().any(concerns)
 }
 
 fn doors(old: &Executor, new: &Executor, grown: &mut Vec<String>) {
@@ -149,8 +168,12 @@ mod tests {
     }
 
     fn grown(edits: &[(&str, Value)]) -> Vec<String> {
+        grown_from(&manifest(), edits)
+    }
+
+    fn grown_from(before: &Value, edits: &[(&str, Value)]) -> Vec<String> {
         let parse = |value: Value| -> Manifest { serde_json::from_value(value).unwrap() };
-        let mut after = manifest();
+        let mut after = before.clone();
         for (pointer, value) in edits {
             let (parent, leaf) = pointer.rsplit_once('/').unwrap();
             match after.pointer_mut(parent).unwrap() {
@@ -161,7 +184,7 @@ mod tests {
             }
         }
         let retired = BTreeMap::from([("sample_old".parse().unwrap(), "issue.delete".to_owned())]);
-        growth(&parse(manifest()), &parse(after), &retired)
+        growth(&parse(before.clone()), &parse(after), &retired)
     }
 
     const TYPE: &str = "/resource_type";
@@ -186,6 +209,38 @@ mod tests {
         for (place, value) in harmless {
             assert_eq!(grown(&[(place, value)]), Vec::<String>::new(), "{place}");
         }
+    }
+
+    #[test]
+    fn a_new_tool_that_no_dimension_concerns_is_named() {
+        let mut before = manifest();
+        before["resource_type"]["scope_dimensions"] =
+            json!([{"key": "repo", "param_paths": ["repo"], "operation_filter": "issue.*"}]);
+        let tool = |operation: &str| json!({"name": "sample_new", "description": "", "operation": operation, "input_schema": {"type": "object"}});
+        let add = |tool: Value| ("/resource_type/tools/-", tool);
+        let named = ["new tool `sample_new`: no scope dimension concerns its operation `repo.delete`"];
+        assert_eq!(grown_from(&before, &[add(tool("issue.close"))]), [""; 0]);
+        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), named);
+        // No binding constrains a dimension that comes with the tool.
+        let dimension = json!({"key": "new", "param_paths": ["x"], "operation_filter": "repo.*"});
+        let edits = [("/resource_type/scope_dimensions/-", dimension), add(tool("repo.delete"))];
+        assert_eq!(grown_from(&before, &edits), named);
+        before["resource_type"]["scope_dimensions"] = json!([]);
+        assert_eq!(grown_from(&before, &[add(tool("repo.delete"))]), [""; 0], "nothing was constrained before");
+    }
+
+    #[test]
+    fn another_check_of_credentials_is_named() {
+        let check = |tool: &str, params: Value| json!({"tool": tool, "params": params});
+        let mut before = manifest();
+        let place = "/resource_type/credential_check";
+        let named = |params: &str| format!("credentials are checked by a call of `sample_delete` with {params}");
+        assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [named("{}")]);
+        before["resource_type"]["credential_check"] = check("sample_delete", json!({}));
+        assert_eq!(grown_from(&before, &[(place, check("sample_delete", json!({})))]), [""; 0]);
+        assert_eq!(grown_from(&before, &[(place, Value::Null)]), [""; 0]);
+        let other = check("sample_delete", json!({"id": 1}));
+        assert_eq!(grown_from(&before, &[(place, other)]), [named(r#"{"id":1}"#)]);
     }
 
     #[test]
