@@ -34,6 +34,8 @@ const STORE_RETRY: Duration = Duration::from_millis(200);
 /// A token that this host has just fetched and that is refused, or of a short life, is not exchanged for another one with
 /// each call.
 const AGE_MIN: Duration = Duration::from_secs(10);
+/// Flights that say nothing any more are dropped when this many are held: some 100 bytes each.
+const FLIGHTS_SWEEP_AT: usize = 1024;
 
 /// Refreshes the credentials of all resources.
 pub struct Refresher {
@@ -52,6 +54,14 @@ pub struct Refresher {
 struct Flight {
     rest: Option<(Instant, CredentialState)>,
     refreshed_at: Option<Instant>,
+}
+
+impl Flight {
+    /// Whether the next refresh has to know of it.
+    fn counts(&self) -> bool {
+        self.rest.as_ref().is_some_and(|(until, _)| Instant::now() < *until)
+            || self.refreshed_at.is_some_and(|at| at.elapsed() < AGE_MIN)
+    }
 }
 
 /// Whose credential is refreshed.
@@ -120,11 +130,20 @@ impl Refresher {
         self.running.wait().await;
     }
 
+    /// The flight of a resource. Two callers that hold it at once hold the same one.
+    fn flight(&self, resource: ResourceId) -> Arc<tokio::sync::Mutex<Flight>> {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        if flights.len() >= FLIGHTS_SWEEP_AT && !flights.contains_key(&resource) {
+            // A flight that is held by anything but the map is under way.
+            flights.retain(|_, flight| {
+                Arc::strong_count(flight) > 1 || flight.try_lock().is_ok_and(|flight| flight.counts())
+            });
+        }
+        Arc::clone(flights.entry(resource).or_default())
+    }
+
     async fn fly(&self, target: &RefreshTarget, stale: Option<&Secret>) -> Result<Refreshed, CredentialState> {
-        let flight = {
-            let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(flights.entry(target.resource).or_default())
-        };
+        let flight = self.flight(target.resource);
         let mut flight = flight.lock().await;
         let until = Instant::now() + WAIT_MAX;
         loop {
@@ -325,12 +344,35 @@ mod tests {
         serde_json::from_value(given_for).unwrap()
     }
 
+    /// A store with a vault, in a folder of their own.
+    async fn opened(folder: &tempfile::TempDir) -> (Store, Arc<Vault>) {
+        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
+        (store, vault)
+    }
+
+    #[tokio::test]
+    async fn flights_that_have_ended_are_not_kept_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, vault) = opened(&folder).await;
+        let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));
+        let under_way = refresher.flight(ResourceId::new());
+        let recent = ResourceId::new();
+        refresher.flight(recent).lock().await.refreshed_at = Some(Instant::now());
+        for _ in 0..3 * FLIGHTS_SWEEP_AT {
+            refresher.flight(ResourceId::new());
+        }
+        let flights = refresher.flights.lock().unwrap();
+        assert!(flights.len() <= FLIGHTS_SWEEP_AT, "{} are held", flights.len());
+        assert!(flights.contains_key(&recent));
+        assert!(flights.values().any(|flight| Arc::ptr_eq(flight, &under_way)));
+    }
+
     /// What was saved for another audience in the meantime is not sent by the rules of the one before.
     #[tokio::test]
     async fn what_was_given_for_something_else_is_no_newer_token() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
-        let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
+        let (store, vault) = opened(&folder).await;
         let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
         let now = SystemClock.now();
         let resource = ResourceRow {
