@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide};
+use monstrum_manifest::json_depth;
 use monstrum_types::{CallOutcome, Code, Fault, Status, ToolName};
 use serde_json::{Map, Value, json};
 
@@ -326,15 +327,28 @@ impl Verdict {
     }
 }
 
+/// The longest text of parameters, through every door (plugin-contract).
+pub const PARAMS_BYTES_MAX: usize = 1 << 20;
+/// Their deepest nesting, through every door: that of results and manifests.
+pub const PARAMS_DEPTH_MAX: usize = 64;
+
+/// Refuses parameters that are too long or too deep.
+pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
+    let text = serde_json::to_vec(params).expect("a JSON value has a text");
+    let bytes = text.len();
+    let message = if bytes > PARAMS_BYTES_MAX {
+        format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed")
+    } else if json_depth(&text) > PARAMS_DEPTH_MAX {
+        format!("nested more than {PARAMS_DEPTH_MAX} levels deep")
+    } else {
+        return Ok(());
+    };
+    Err(vec![Fault { path: String::new(), message }])
+}
+
 /// The parameters as the tool's schema wants them, or what is wrong with them.
 pub fn check_params(tool: &Tool, params: &Value) -> Result<Map<String, Value>, Vec<Fault>> {
-    // The limit is on the text, whatever door it came through (plugin-contract: 1 MiB).
-    const PARAMS_BYTES_MAX: usize = 1 << 20;
-    let bytes = serde_json::to_vec(params).map_or(usize::MAX, |text| text.len());
-    if bytes > PARAMS_BYTES_MAX {
-        let message = format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed");
-        return Err(vec![Fault { path: String::new(), message }]);
-    }
+    check_size(params)?;
     let mut params = params.clone();
     if let Value::Object(params) = &mut params {
         params.shift_remove(RESOURCE_PARAM);
@@ -357,6 +371,14 @@ pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_have_one_limit_of_depth() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(check_size(&nested(64)), Ok(()));
+        let faults = check_size(&nested(65)).unwrap_err();
+        assert_eq!(invalid_params(&faults).message.unwrap(), "Invalid parameters: nested more than 64 levels deep");
+    }
 
     #[test]
     fn a_schema_asks_for_the_resource_only_where_there_are_several() {

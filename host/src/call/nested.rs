@@ -26,15 +26,12 @@ use crate::call::{Attached, Calls, IncomingCall, Refusal};
 use crate::plugins::built_in;
 use crate::policy::Binding;
 use crate::session::Session;
+use crate::tools::{PARAMS_BYTES_MAX, PARAMS_DEPTH_MAX};
 
 /// Calls that one call may stand under (plugin-contract): deeper than any composition that a person would draw.
 pub const DEPTH_MAX: u8 = 8;
 /// Calls under one root (plugin-contract): each is a row in the audit, and work that nobody waits for but the root.
 pub const CALLS_MAX: u32 = 100;
-/// The text of a nested call's parameters, as at every other door (plugin-contract).
-const PARAMS_BYTES_MAX: usize = 1 << 20;
-/// Nesting of the parameters, the same as for results.
-const PARAMS_DEPTH_MAX: usize = 64;
 /// No tool has a longer name; the start of what is no name is enough for the audit.
 const NAME_BYTES_MAX: usize = 256;
 

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::call::{IncomingCall, Refusal};
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
-use crate::tools::{Job, What, check_params, invalid_params};
+use crate::tools::{Job, What, check_params, check_size, invalid_params};
 
 /// What a call asks for.
 #[derive(Clone, Debug)]
@@ -68,6 +68,7 @@ fn job_of_function(
     let Value::Object(params) = call.params.clone() else {
         return Err(Box::new(CallOutcome::error(Code::InvalidParams, "Invalid parameters: expected an object")));
     };
+    check_size(&call.params).map_err(|faults| Box::new(invalid_params(&faults)))?;
     let resource_type = plugin.manifest.resource_type.id.as_str();
     let permit = authorize_function(resource_type, function, facts(call, plugin, params));
     let permit = permit.ok_or_else(|| unavailable("a function is not a bot's to call"))?;
