@@ -257,6 +257,9 @@ pub async fn update(
         row.model = model;
     }
     if let Some(budget) = change.monthly_token_budget {
+        if is_lifted(before.monthly_token_budget, budget) {
+            caller.admin()?;
+        }
         row.monthly_token_budget = budget;
     }
     check(&row)?;
@@ -287,6 +290,11 @@ pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotI
     Change::new("bot.delete", &id).of_bot(id).from(&Bot::from(before)).made(&app, &caller, made).await?;
     app.sandboxes.deletions_are_due();
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whether a bot may spend more than before.
+fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
+    before.is_some_and(|before| after.is_none_or(|after| after > before))
 }
 
 fn check(row: &BotRow) -> Result<(), Problem> {

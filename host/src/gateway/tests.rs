@@ -361,3 +361,22 @@ async fn a_body_that_never_comes_is_given_up() {
     assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "{answer:?}");
     assert_eq!(answer.body["detail"], "the body must arrive at 30720 bytes in 30 s at least");
 }
+
+#[tokio::test]
+async fn an_operator_lowers_a_budget_and_does_not_lift_it() {
+    let server = Server::start(false).await;
+    let operator = server.key("operator", None).await;
+    let bot = server.bot("spender").await;
+    let path = format!("/api/bots/{bot}");
+    let set = async |key: &str, budget: Value| {
+        let answer = server.ask(key, Method::PATCH, &path, Some(json!({ "monthly_token_budget": budget }))).await;
+        answer.status.as_u16()
+    };
+    assert_eq!(set(&operator, json!(100)).await, 200, "there was no limit");
+    assert_eq!(set(&operator, json!(101)).await, 403);
+    assert_eq!(set(&operator, Value::Null).await, 403);
+    assert_eq!(set(&operator, json!(100)).await, 200);
+    assert_eq!(set(&operator, json!(7)).await, 200);
+    assert_eq!(set(&server.root, json!(101)).await, 200);
+    assert_eq!(set(&server.root, Value::Null).await, 200);
+}
