@@ -22,5 +22,6 @@ mod stable;
 mod tamper;
 mod telemetry;
 mod tenancy;
+mod upgrade;
 mod vault;
 mod world;

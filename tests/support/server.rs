@@ -84,6 +84,15 @@ impl Server {
         Ok(server)
     }
 
+    /// A server on a copy of the data folder that `tests/fixtures/{revision}` has of an earlier revision, with its plugins.
+    pub fn prepare_on_fixture(revision: &str) -> Result<Server> {
+        let server = Server::prepare(&[])?;
+        let data = files::fixture(revision).join("data");
+        files::copy_dir(&data.join("plugins"), &server.plugins_dir())?;
+        files::copy_private(&data, &server.data_dir())?;
+        Ok(server)
+    }
+
     /// One more argument of `monstrum serve`.
     #[must_use]
     pub fn argument(mut self, argument: &str) -> Self {

@@ -52,3 +52,24 @@ pub(crate) fn copy_dir(from: &Path, to: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// What the repository has of an earlier revision.
+pub(crate) fn fixture(revision: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(revision)
+}
+
+/// Copies the files of a folder, but not its folders, into one that only its owner may enter.
+pub(crate) fn copy_private(from: &Path, to: &Path) -> Result<()> {
+    make_dir(to)?;
+    fs::set_permissions(to, Permissions::from_mode(0o700))?;
+    for entry in fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            let target = to.join(entry.file_name());
+            fs::copy(entry.path(), &target)
+                .and_then(|_| fs::set_permissions(&target, Permissions::from_mode(0o600)))
+                .with_context(|| format!("cannot copy to {}", target.display()))?;
+        }
+    }
+    Ok(())
+}
