@@ -39,13 +39,27 @@ pub struct PluginClient {
 }
 
 impl PluginClient {
-    /// The tools of `plugin`, whose names begin with its name and `_`.
+    /// The tools of `plugin`. Their names begin with the plugin's name and `_`, as `monstrum plugin new` names them. A tool's
+    /// name holds no hyphen, so a hyphen of the plugin's name is `_` too: the tools of `acme-tickets` are `acme_tickets_…`.
+    ///
+    /// A plugin may give its tools other names: call those by [`call_tool`].
     #[must_use]
     pub fn new(plugin: &str) -> Self {
-        PluginClient { prefix: format!("{plugin}_") }
+        PluginClient { prefix: format!("{}_", plugin.replace('-', "_")) }
     }
 
-    /// Calls the tool `{plugin}_{tool}`.
+    /// Calls the tool whose name is that of the plugin, `_` and `tool`.
+    ///
+    /// ```
+    /// # use monstrum_sdk::{Error, Executor, Operations, PluginClient, Request, Value, json, operations, testing::Call};
+    /// # struct Plugin;
+    /// # impl Executor for Plugin { const OPERATIONS: Operations = operations! { "report.write" => report }; }
+    /// fn report(_: &Request) -> Result<Value, Error> {
+    ///     Ok(PluginClient::new("acme-tickets").call("get_item", json!({ "id": "7" }))?)
+    /// }
+    /// # let call = Call::new("report_write", "report.write").tool("acme_tickets_get_item", json!("the item"));
+    /// # assert_eq!(call.run(&Plugin).success(), json!("the item"));
+    /// ```
     ///
     /// # Errors
     /// The call was refused, or it failed.

@@ -72,7 +72,7 @@ fn deep(request: &Request) -> Result<Value, Error> {
 }
 
 fn own(tool: &str, params: &Value) -> Value {
-    match PluginClient::new("test_caller").call(tool, params.clone()) {
+    match PluginClient::new("test-caller").call(tool, params.clone()) {
         Ok(data) => data,
         Err(ToolError { message, status, code }) => {
             json!({ "status": status, "code": code, "message": message, "params": params })
