@@ -25,9 +25,6 @@ pub(crate) use path::RESERVED;
 pub use path::placeholders;
 pub use response::HttpResponse;
 
-/// Half a minute is what the host gives a whole call by default, so a request may use all of it and no more.
-const TIMEOUT_MS: u32 = 30_000;
-
 /// What the requests of one call have in common: where they go and which headers they carry.
 ///
 /// ```
@@ -59,7 +56,7 @@ impl Http {
     #[must_use]
     pub fn new(request: &Request) -> Self {
         let base = request.resource_config.get("api_base").and_then(Value::as_str).unwrap_or_default();
-        Http { base: base.to_owned(), headers: Vec::new(), timeout_ms: TIMEOUT_MS.min(request.deadline_ms) }
+        Http { base: base.to_owned(), headers: Vec::new(), timeout_ms: request.deadline_ms }
     }
 
     /// Where requests go when the resource's configuration has no `api_base`.
@@ -78,7 +75,8 @@ impl Http {
         self
     }
 
-    /// How long a request may take. 30 s by default, and never more than the call had left when it started.
+    /// How long a request may take. By default as long as the call may: what the operator and `limits.timeout_s` of the
+    /// manifest allow. A longer time than that is cut to it.
     #[must_use]
     pub fn timeout_ms(mut self, timeout_ms: u32) -> Self {
         self.timeout_ms = self.timeout_ms.min(timeout_ms);
@@ -302,6 +300,13 @@ mod tests {
         let call = Call::new("t", "update").param("id", "7").with(|request| request.deadline_ms = 1_200);
         let run = update(call, Answer::put("https://default.example/things/7").json(json!(1)));
         assert_eq!(run.requests[0].timeout_ms, Some(1_200));
+    }
+
+    #[test]
+    fn a_request_may_take_as_long_as_operator_and_manifest_allow() {
+        let call = Call::new("t", "update").param("id", "7").with(|request| request.deadline_ms = 120_000);
+        let run = update(call, Answer::put("https://default.example/things/7").json(json!(1)));
+        assert_eq!(run.requests[0].timeout_ms, Some(120_000));
     }
 
     #[test]
