@@ -59,7 +59,7 @@ pub use error::{Error, Failure, FailureCode};
 pub use executor::{Executor, Handler, Operations, execute};
 pub use functions::Functions;
 pub use http::{Http, HttpRequest, HttpResponse, Path};
-pub use outcome::{Outcome, ScopeViolation};
+pub use outcome::{Outcome, RESULT_BYTES_MAX, ScopeViolation};
 pub use request::{Delegate, Request, Scope};
 pub use tools::{PluginClient, ToolError};
 

@@ -5,6 +5,10 @@ use serde_json::Value;
 use crate::error::Error;
 use crate::wit::monstrum::plugin::types::ExecuteResult;
 
+/// The largest JSON text of a success that the host takes: 1 MiB. Beyond it the call ends as `result_too_large`, so a list
+/// that may be longer should come in pages.
+pub const RESULT_BYTES_MAX: usize = 1 << 20;
+
 /// What the caller gets.
 ///
 /// ```

@@ -178,40 +178,46 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
     Ok(())
 }
 
+/// Comments of the usual size, far more than a result can hold.
 #[tokio::test]
-async fn the_pages_of_comments_are_put_together_up_to_ten() -> Result<()> {
+async fn comments_come_in_pages_of_which_none_is_too_large() -> Result<()> {
+    const COMMENT_BYTES: usize = 2_400;
     let world = World::with(&["github"]).await?;
     world.grant_all("github").await?;
-    world.github.add_comments("acme/site", 1, 250);
-    world.github.add_comments("acme/site", 3, 1_100);
+    world.github.add_comments("acme/site", 1, 1_000, COMMENT_BYTES);
     let mut told = Vec::new();
-    for number in [1, 2, 3] {
-        let answer =
-            world.call("github_list_comments", &json!({ "repo": "acme/site", "issue_number": number })).await?;
-        let comments = answer["data"].as_array().context("comments are a list")?;
-        let ends = [comments.first(), comments.last()].map(|end| end.map_or("none", |comment| text(&comment["body"])));
+    for page in [json!({}), json!({ "page": 10 }), json!({ "page": 11 }), json!({ "page": 334, "per_page": 3 })] {
+        let mut params = json!({ "repo": "acme/site", "issue_number": 1 });
+        params.as_object_mut().context("an object")?.extend(page.as_object().context("an object")?.clone());
+        let answer = world.call("github_list_comments", &params).await?;
+        let comments = answer["data"].as_array().with_context(|| format!("comments are a list: {answer}"))?;
+        let ends =
+            [comments.first(), comments.last()].map(|end| end.map_or_else(|| json!(null), |end| end["id"].clone()));
         told.push(format!("{} comments, from {} to {}", comments.len(), ends[0], ends[1]));
         told.extend(lines(&world.github.take_requests(), TOKEN));
     }
     assert_snapshot!(told.join("\n"), @r"
-    250 comments, from comment 1 to comment 250
+    100 comments, from 1001 to 1100
     GET /repos/acme/site/issues/1/comments?per_page=100 (Bearer TOKEN)
-    GET /repos/acme/site/issues/1/comments?per_page=100&page=2 (Bearer TOKEN)
-    GET /repos/acme/site/issues/1/comments?per_page=100&page=3 (Bearer TOKEN)
-    0 comments, from none to none
-    GET /repos/acme/site/issues/2/comments?per_page=100 (Bearer TOKEN)
-    1000 comments, from comment 1 to comment 1000
-    GET /repos/acme/site/issues/3/comments?per_page=100 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=2 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=3 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=4 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=5 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=6 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=7 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=8 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=9 (Bearer TOKEN)
-    GET /repos/acme/site/issues/3/comments?per_page=100&page=10 (Bearer TOKEN)
+    100 comments, from 1901 to 2000
+    GET /repos/acme/site/issues/1/comments?per_page=100&page=10 (Bearer TOKEN)
+    0 comments, from null to null
+    GET /repos/acme/site/issues/1/comments?per_page=100&page=11 (Bearer TOKEN)
+    1 comments, from 2000 to 2000
+    GET /repos/acme/site/issues/1/comments?per_page=3&page=334 (Bearer TOKEN)
     ");
+
+    // The largest that GitHub takes.
+    world.github.add_comments("acme/site", 3, 100, 65_536);
+    let many = json!({ "repo": "acme/site", "issue_number": 3 });
+    let answer = world.call("github_list_comments", &many).await?;
+    assert_eq!(
+        [text(&answer["code"]), text(&answer["message"])],
+        ["plugin", "This page is larger than 1 MiB; ask for fewer items with per_page"]
+    );
+    let few = json!({ "repo": "acme/site", "issue_number": 3, "per_page": 10 });
+    let answer = world.call("github_list_comments", &few).await?;
+    assert_eq!(answer["data"].as_array().map(Vec::len), Some(10), "{}", text(&answer["message"]));
     Ok(())
 }
 

@@ -180,14 +180,14 @@ impl FakeGithub {
         self.shared.is_held.send_replace(false);
     }
 
-    /// Gives an issue `count` more comments.
-    pub fn add_comments(&self, repository: &str, issue: usize, count: usize) {
+    /// Gives an issue `count` more comments, whose texts have `body_bytes`.
+    pub fn add_comments(&self, repository: &str, issue: usize, count: usize, body_bytes: usize) {
         let mut world = self.shared.world();
         let issues = world.repositories.entry(repository.to_owned()).or_default();
         if let Some(issue) = issues.get_mut(issue - 1) {
             for _ in 0..count {
                 let number = issue.comments.len() + 1;
-                issue.comments.push(routes::comment(number, &format!("comment {number}")));
+                issue.comments.push(routes::comment(number, &"x".repeat(body_bytes)));
             }
         }
     }

@@ -10,17 +10,19 @@ mod repo;
 mod tests;
 
 use monstrum_sdk::log::{self, Level};
-use monstrum_sdk::{Error, Executor, Http, Map, Operations, Outcome, Request, Value, json, operations, path};
+use monstrum_sdk::{
+    Error, Executor, Http, HttpRequest, Map, Operations, Outcome, RESULT_BYTES_MAX, Request, Value, json, operations,
+    path,
+};
 
 use repo::Repo;
 
 const API: &str = "https://api.github.com";
 /// GitHub refuses requests without one.
 const USER_AGENT: &str = concat!("monstrum-github/", env!("CARGO_PKG_VERSION"));
-/// The most that GitHub puts on a page.
-const COMMENTS_PER_PAGE: u32 = 100;
-/// A thousand comments are more than any reader can use, and a fifth of the requests that a call may send.
-const COMMENT_PAGES_MAX: usize = 10;
+/// The most that GitHub puts on a page, and what the manifest says of comments where a caller names no number: comments of
+/// the usual 2 KB fill a fourth of a result.
+const PER_PAGE_MAX: u64 = 100;
 /// Enough for GitHub's own message, and little enough for a model's context.
 const ERROR_BODY_CHARS_MAX: usize = 200;
 
@@ -62,13 +64,13 @@ fn repo_read(request: &Request) -> Result<Value, Error> {
 fn issue_list(request: &Request) -> Result<Value, Error> {
     let repo = Repo::of(request)?;
     let labels = request.optional_param::<Vec<String>>("labels")?.unwrap_or_default().join(",");
-    http(request)
+    let issues = http(request)
         .get(path!("/repos/{}/{}/issues", repo.owner, repo.name))
         .optional_query("state", given_text(request, "state")?)
         .optional_query("labels", Some(labels).filter(|labels| !labels.is_empty()))
         .optional_query("since", given_text(request, "since")?)
-        .optional_query("per_page", request.optional_param::<u64>("per_page")?.filter(|count| *count > 0))
-        .json()
+        .optional_query("per_page", given_count(request, "per_page")?.map(|count| count.min(PER_PAGE_MAX)));
+    page(issues, request)
 }
 
 fn issue_write(request: &Request) -> Result<Value, Error> {
@@ -89,11 +91,22 @@ fn issue_write(request: &Request) -> Result<Value, Error> {
 
 fn comment_list(request: &Request) -> Result<Value, Error> {
     let repo = Repo::of(request)?;
+    let per_page = given_count(request, "per_page")?.unwrap_or(PER_PAGE_MAX).min(PER_PAGE_MAX);
     let comments = http(request)
         .get(path!("/repos/{}/{}/issues/{}/comments", repo.owner, repo.name, issue_number(request)?))
-        .query("per_page", COMMENTS_PER_PAGE)
-        .pages(COMMENT_PAGES_MAX)?;
-    Ok(Value::Array(comments))
+        .query("per_page", per_page);
+    page(comments, request)
+}
+
+/// The page of a list that the caller asks for, or the first.
+fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
+    let number = given_count(request, "page")?.filter(|number| *number > 1);
+    let response = list.optional_query("page", number).send()?.error_for_status()?;
+    // The host refuses a larger result without a word on how to get a smaller one.
+    if response.body().len() > RESULT_BYTES_MAX {
+        return Err(Error::message("This page is larger than 1 MiB; ask for fewer items with per_page"));
+    }
+    response.json()
 }
 
 fn comment_add(request: &Request) -> Result<Value, Error> {
@@ -150,6 +163,11 @@ fn issue_number(request: &Request) -> Result<u64, Error> {
         None | Some(0) => Err(Error::message("issue_number is required")),
         Some(number) => Ok(number),
     }
+}
+
+/// A number that is there and not zero.
+fn given_count(request: &Request, name: &str) -> Result<Option<u64>, Error> {
+    Ok(request.optional_param::<u64>(name)?.filter(|count| *count > 0))
 }
 
 /// A text that is there and not empty.

@@ -62,9 +62,11 @@ fn list_issues_reads_one_page() {
 fn list_issues_filters() {
     let params = json!({
         "repo": "acme/site", "state": "all", "labels": ["bug", "good first issue"], "since": "2026-01-01T00:00:00Z", "per_page": 5,
+        "page": 2,
     });
-    let url =
-        format!("{SITE}/issues?state=all&labels=bug%2Cgood%20first%20issue&since=2026-01-01T00%3A00%3A00Z&per_page=5");
+    let url = format!(
+        "{SITE}/issues?state=all&labels=bug%2Cgood%20first%20issue&since=2026-01-01T00%3A00%3A00Z&per_page=5&page=2"
+    );
     run("github_list_issues", params, Answer::get(&url).json(json!([]))).success();
     let empty = json!({ "repo": "acme/site", "state": null, "labels": [], "since": "", "per_page": 0 });
     let run = run("github_list_issues", empty, Answer::get(&format!("{SITE}/issues")).json(json!([])));
@@ -145,26 +147,33 @@ fn add_comment_sends_its_body() {
 }
 
 #[test]
-fn list_comments_follows_up_to_ten_pages() {
+fn list_comments_reads_the_page_that_is_asked_for() {
     let comments = format!("{SITE}/issues/7/comments");
-    let mut call = call("github_list_comments", json!({ "repo": "acme/site", "issue_number": 7 }));
-    for page in 1..=10 {
-        let url = if page == 1 { format!("{comments}?per_page=100") } else { format!("{comments}?page={page}") };
-        let next = format!("<{comments}?page={}>; rel=\"next\", <{comments}?page=99>; rel=\"last\"", page + 1);
-        call = call.answer(Answer::get(&url).json(json!([{ "id": page }])).header("Link", &next));
+    for (page, query) in [
+        (json!({}), "per_page=100"),
+        (json!({ "page": 1, "per_page": 20 }), "per_page=20"),
+        (json!({ "page": 3, "per_page": 20 }), "per_page=20&page=3"),
+        (json!({ "page": 0, "per_page": 0 }), "per_page=100"),
+        (json!({ "per_page": 1000 }), "per_page=100"),
+    ] {
+        let mut params = json!({ "repo": "acme/site", "issue_number": 7 });
+        params.as_object_mut().unwrap().extend(page.as_object().unwrap().clone());
+        // A next page is the caller's to ask for, wherever the answer says that it is.
+        let answer = Answer::get(&format!("{comments}?{query}"))
+            .json(json!([{ "id": 1 }]))
+            .header("Link", &format!("<{comments}?page=2>; rel=\"next\""));
+        assert_eq!(run("github_list_comments", params, answer).success(), json!([{ "id": 1 }]), "{query}");
     }
-    let ids: Vec<Value> = (1..=10).map(|page| json!({ "id": page })).collect();
-    assert_eq!(call.run(&GitHub).success(), Value::Array(ids));
 }
 
 #[test]
-fn list_comments_stays_with_github() {
-    let answer = Answer::get(&format!("{SITE}/issues/7/comments"))
-        .json(json!([{ "id": 1 }]))
-        .header("Link", "<https://evil.example/repos/acme/site/issues/7/comments?page=2>; rel=\"next\"");
-    let run = run("github_list_comments", json!({ "repo": "acme/site", "issue_number": 7 }), answer);
-    assert_eq!(run.requests.len(), 1);
-    assert_eq!(run.success(), json!([{ "id": 1 }]));
+fn a_page_that_no_result_can_hold_names_the_way_to_a_smaller_one() {
+    let body = json!([{ "body": "x".repeat(1 << 20) }]);
+    for (tool, path) in [("github_list_comments", "issues/7/comments"), ("github_list_issues", "issues")] {
+        let answer = Answer::get(&format!("{SITE}/{path}")).json(body.clone());
+        let run = run(tool, json!({ "repo": "acme/site", "issue_number": 7 }), answer);
+        assert_eq!(run.error(), "This page is larger than 1 MiB; ask for fewer items with per_page");
+    }
 }
 
 #[test]

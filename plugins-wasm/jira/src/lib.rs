@@ -11,13 +11,17 @@ mod query;
 mod tests;
 
 use monstrum_sdk::log::{self, Level};
-use monstrum_sdk::{Error, Executor, Http, Map, Operations, Outcome, Request, Value, json, operations};
+use monstrum_sdk::{
+    Error, Executor, Http, HttpResponse, Map, Operations, Outcome, RESULT_BYTES_MAX, Request, Value, json, operations,
+};
 
 use project::ProjectKey;
 
 const USER_AGENT: &str = concat!("monstrum-jira/", env!("CARGO_PKG_VERSION"));
 /// What the manifest says where a caller names no number.
 const RESULTS_DEFAULT: u64 = 50;
+/// The most that Jira gives at once with all fields of the issues.
+const RESULTS_MAX: u64 = 100;
 /// What the manifest says where a caller names no type.
 const ISSUE_TYPE_DEFAULT: &str = "Task";
 /// Enough for Jira's own message, and little enough for a model's context.
@@ -57,15 +61,46 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     if results_max == 0 {
         return Err(Error::message("max_results must be at least 1"));
     }
+    let token = given_text(request, "next_page_token")?;
     let http = http(request);
-    let search = |path: &'static str| http.get(path).query("jql", &jql).query("maxResults", results_max);
+    let search =
+        |path: &'static str| http.get(path).query("jql", &jql).query("maxResults", results_max.min(RESULTS_MAX));
     // Without `fields` this search answers with bare ids.
-    let response = search("/rest/api/3/search/jql").query("fields", "*navigable").send()?;
-    if response.status() == NOT_FOUND {
-        // A Jira that is older than this search has the one before it, which Jira Cloud has taken away.
-        return search("/rest/api/3/search").json();
+    let by_token =
+        search("/rest/api/3/search/jql").query("fields", "*navigable").optional_query("nextPageToken", token.as_ref());
+    let response = by_token.send()?;
+    if response.status() != NOT_FOUND {
+        return within_a_result(&response.error_for_status()?);
     }
-    response.error_for_status()?.json()
+    // A Jira that is older than this search has the one before it, which Jira Cloud has taken away. It counts issues where
+    // the later one has tokens.
+    let start = match token.as_deref().map(str::parse::<u64>) {
+        None => None,
+        Some(Ok(start)) => Some(start),
+        Some(Err(_)) => return Err(Error::message("next_page_token is not one that this Jira gave")),
+    };
+    let older = search("/rest/api/3/search").optional_query("startAt", start).send()?.error_for_status()?;
+    Ok(with_token(within_a_result(&older)?))
+}
+
+/// The answer, unless it is too large to be a result: the host says no word on how to get a smaller one.
+fn within_a_result(response: &HttpResponse) -> Result<Value, Error> {
+    if response.body().len() > RESULT_BYTES_MAX {
+        return Err(Error::message("These issues are larger than 1 MiB; ask for fewer with max_results"));
+    }
+    response.json()
+}
+
+/// An answer of the older search with the token of its next page, where there is one.
+fn with_token(mut answer: Value) -> Value {
+    let number = |name: &str| answer.get(name).and_then(Value::as_u64);
+    let issues = answer.get("issues").and_then(Value::as_array).map_or(0, Vec::len);
+    let next = number("startAt").unwrap_or(0) + u64::try_from(issues).unwrap_or(0);
+    let is_more = issues > 0 && number("total").is_some_and(|total| next < total);
+    if let Some(answer) = answer.as_object_mut().filter(|_| is_more) {
+        answer.insert("nextPageToken".to_owned(), next.to_string().into());
+    }
+    answer
 }
 
 fn issue_create(request: &Request) -> Result<Value, Error> {

@@ -58,6 +58,45 @@ fn a_jira_without_the_present_search_is_asked_by_the_one_before() {
 }
 
 #[test]
+fn list_issues_goes_on_where_the_answer_before_ended() {
+    let jql = "project%20%3D%20%22PROJ%22";
+    let url = format!("{}&nextPageToken=CAEaAggD", search(jql, 100));
+    let params = json!({ "project": "PROJ", "max_results": 1000, "next_page_token": "CAEaAggD" });
+    let answer = json!({ "issues": [{ "key": "PROJ-9" }], "isLast": true });
+    let run = run("jira_list_issues", params, Answer::get(&url).json(answer.clone()));
+    assert_eq!(run.success(), answer);
+}
+
+#[test]
+fn the_search_before_counts_issues_where_the_present_one_has_tokens() {
+    let jql = "project%20%3D%20%22PROJ%22";
+    let older = |query: &str| format!("{BASE}/rest/api/3/search?jql={jql}&maxResults=2{query}");
+    let page = |token: Option<&str>, query: &str, answer: Value| {
+        let present = search(jql, 2) + &token.map(|token| format!("&nextPageToken={token}")).unwrap_or_default();
+        call("jira_list_issues", json!({ "project": "PROJ", "max_results": 2, "next_page_token": token }))
+            .answer(Answer::get(&present).status(404))
+            .answer(Answer::get(&older(query)).json(answer))
+            .run(&Jira)
+            .success()
+    };
+    let first = page(None, "", json!({ "startAt": 0, "total": 3, "issues": [1, 2] }));
+    assert_eq!(first, json!({ "startAt": 0, "total": 3, "issues": [1, 2], "nextPageToken": "2" }));
+    let last = page(Some("2"), "&startAt=2", json!({ "startAt": 2, "total": 3, "issues": [3] }));
+    assert_eq!(last, json!({ "startAt": 2, "total": 3, "issues": [3] }));
+    let foreign = call("jira_list_issues", json!({ "project": "PROJ", "next_page_token": "CAE" }))
+        .answer(Answer::get(&format!("{}&nextPageToken=CAE", search(jql, 50))).status(404));
+    assert_eq!(foreign.run(&Jira).error(), "next_page_token is not one that this Jira gave");
+}
+
+#[test]
+fn issues_that_no_result_can_hold_name_the_way_to_fewer() {
+    let answer =
+        Answer::get(&search("project%20%3D%20%22PROJ%22", 50)).json(json!({ "issues": ["x".repeat(1 << 20)] }));
+    let run = run("jira_list_issues", json!({ "project": "PROJ" }), answer);
+    assert_eq!(run.error(), "These issues are larger than 1 MiB; ask for fewer with max_results");
+}
+
+#[test]
 fn create_issue_sends_what_is_given() {
     let params = json!({
         "project": "PROJ", "summary": "Broken", "description": "It is.\n\nSince \"today\".", "issue_type": "Bug",

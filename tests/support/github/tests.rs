@@ -17,7 +17,7 @@ async fn ask(github: &FakeGithub, method: reqwest::Method, path: &str, body: Opt
 #[tokio::test]
 async fn comments_come_in_pages_that_lead_to_the_next() {
     let github = FakeGithub::start_with_token("token").await.unwrap();
-    github.add_comments("acme/site", 1, 120);
+    github.add_comments("acme/site", 1, 120, 16);
     let path = "/repos/acme/site/issues/1/comments";
     let (status, link, first) = ask(&github, reqwest::Method::GET, &format!("{path}?per_page=100"), None).await;
     assert_eq!((status, first.as_array().unwrap().len()), (200, 100));
