@@ -13,6 +13,7 @@ mod tests;
 mod verify;
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -65,6 +66,16 @@ pub struct Auditor {
 struct Pending {
     row: AuditRow,
     committed: oneshot::Sender<Result<(), AuditUnavailable>>,
+}
+
+impl Pending {
+    /// Tells the caller that the row is not written, and hands the row back.
+    fn refuse(self) -> AuditRow {
+        if self.committed.send(Err(AuditUnavailable)).is_err() {
+            tracing::debug!("a caller went away before its row was refused");
+        }
+        self.row
+    }
 }
 
 /// What becomes of a row that is queued; nothing comes where the writer is gone.
@@ -396,10 +407,10 @@ impl Writer {
                 }
                 _ = next_head.tick() => self.sign_head(),
                 () = closing.cancelled(), if !rows.is_closed() => rows.close(),
-                _ = retry.tick(), if !self.is_healthy() => self.retry().await,
+                _ = retry.tick(), if !self.is_healthy() => self.retry(&mut rows).await,
             }
         }
-        self.retry().await;
+        self.retry(&mut rows).await;
         self.sign_head();
     }
 
@@ -449,33 +460,57 @@ impl Writer {
         self.backlog.extend(ends.take(room));
     }
 
+    /// Resumes the chain after a failure, unless the database still refuses. Rows that come meanwhile are refused at once:
+    /// a database that does not answer takes many seconds for each attempt, and no call waits for one.
+    async fn retry(&mut self, rows: &mut mpsc::Receiver<Pending>) {
+        while !self.is_healthy() {
+            let mut ends = Vec::new();
+            let resumed = {
+                let mut resume = pin!(self.resume());
+                let mut is_open = true;
+                loop {
+                    let mut batch = Vec::new();
+                    tokio::select! {
+                        resumed = &mut resume => break resumed,
+                        received = rows.recv_many(&mut batch, BATCH_ROWS_MAX), if is_open => {
+                            is_open = received > 0;
+                            ends.extend(batch.into_iter().map(Pending::refuse));
+                        }
+                    }
+                }
+            };
+            let is_complete = ends.is_empty();
+            self.keep(ends);
+            match resumed {
+                Ok(()) if is_complete => {
+                    tracing::info!("the audit can be written again");
+                    self.healthy.store(true, Ordering::Release);
+                }
+                // Ends of calls that came in during the attempt are still to be written.
+                Ok(()) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the audit still cannot be written");
+                    return;
+                }
+            }
+        }
+    }
+
     /// Takes the chain up where the database really is, since a failed commit may have happened or not, and writes what
     /// was kept and is not there yet. A commit that is still under way in a server takes the same places in the chain as
     /// this one: whichever comes second is refused, so that the chain never forks, and the next attempt finds out.
-    async fn retry(&mut self) {
-        if self.is_healthy() {
-            return;
+    async fn resume(&mut self) -> Result<(), StoreError> {
+        let written = self.chain.catch_up(&self.store).await?;
+        let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
+        self.backlog.retain(|row| !written.contains(&(row.request_id, row.kind)));
+        while !self.backlog.is_empty() {
+            let batch = self.backlog.len().min(BATCH_ROWS_MAX);
+            let (chained, next) = self.chain.extend(&self.backlog[..batch]);
+            self.store.append(&chained).await?;
+            self.chain.advance(next);
+            self.backlog.drain(..batch);
         }
-        let resumed = async {
-            let written = self.chain.catch_up(&self.store).await?;
-            let written: HashSet<_> = written.iter().map(|row| (row.request_id, row.kind)).collect();
-            self.backlog.retain(|row| !written.contains(&(row.request_id, row.kind)));
-            while !self.backlog.is_empty() {
-                let batch = self.backlog.len().min(BATCH_ROWS_MAX);
-                let (chained, next) = self.chain.extend(&self.backlog[..batch]);
-                self.store.append(&chained).await?;
-                self.chain.advance(next);
-                self.backlog.drain(..batch);
-            }
-            Ok::<(), StoreError>(())
-        };
-        match resumed.await {
-            Ok(()) => {
-                tracing::info!("the audit can be written again");
-                self.healthy.store(true, Ordering::Release);
-            }
-            Err(error) => tracing::warn!(%error, "the audit still cannot be written"),
-        }
+        Ok(())
     }
 
     /// Calls that a previous run of this writer began and never ended.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde_json::json;
 use support::{Disk, Postgres, Proxy, Way};
 
 use super::load::{EVENTS_OF_A_CALL, Load, check};
@@ -124,5 +125,47 @@ async fn a_silent_database_keeps_no_call_waiting_for_ever() -> Result<()> {
     };
     survives(&world, 1, silence, mend).await?;
     assert_eq!(postgres.sql(DATABASE, EVENTS_OF_A_CALL)?, "1", "an event was written twice");
+    Ok(())
+}
+
+/// Each attempt to write again takes seconds here. A call that ends during one is answered by the end of the call, not by that
+/// of the attempt.
+#[tokio::test]
+async fn a_call_does_not_wait_while_the_audit_is_tried_again() -> Result<()> {
+    let postgres = Postgres::start(&[])?;
+    let (proxy, url) = behind_a_proxy(&postgres).await?;
+    let world = world_on(&url).await?;
+    let attempts = || world.server.output().matches("the audit still cannot be written").count();
+    // It has its row `started`, and waits for its upstream.
+    world.github.hold();
+    let call = tokio::spawn({
+        let (api, bot) = (world.api.clone(), world.bot.clone());
+        let body = json!({ "params": { "repo": "acme/site", "title": "held" } });
+        async move { api.post(&format!("/api/bots/{bot}/tools/github_create_issue/call"), &body).await }
+    });
+    world.reached(1).await?;
+    proxy.set(Way::Swallows);
+    // It is the first to find out, and nothing is written from here on.
+    let path = format!("/api/bots/{}/tools/nothing/call", world.bot);
+    let (status, refused) = world.api.post(&path, &json!({ "params": {} })).await?;
+    ensure!(status == 503, "{status} {refused}");
+    eventually("an attempt fails", async || Ok((attempts() > 0).then_some(()))).await?;
+
+    let before = attempts();
+    world.github.release();
+    let (status, answer) = call.await??;
+    assert_eq!((status, attempts()), (503, before), "it was answered after the attempt: {answer}");
+
+    proxy.set(Way::Open);
+    says(&world, true).await?;
+    let (status, export) = world.api.get("/api/audit/export").await?;
+    ensure!(status == 200, "{export}");
+    let recorded = |tool: &str| {
+        export
+            .as_str()
+            .is_some_and(|lines| lines.lines().any(|line| line.contains(tool) && !line.contains("\"running\"")))
+    };
+    assert!(recorded("github_create_issue"), "its end was kept and is written now: {export}");
+    assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
 }

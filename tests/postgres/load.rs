@@ -10,16 +10,14 @@ use serde_json::{Value, json};
 use support::Api;
 use tokio::task::JoinSet;
 
-use crate::world::{World, text};
+use crate::world::{World, eventually, text};
 
 const WORKERS: usize = 12;
 /// Between two calls of a worker: a server that refuses at once would else do nothing but refuse.
 const PAUSE: Duration = Duration::from_millis(2);
 /// No call takes longer, whatever the database does. A connection may take five seconds, a statement twelve, and a call
-/// meets two of them, and behind others a few more.
-const CALL_MAX: Duration = Duration::from_secs(90);
-/// By when so many are counted: the longest call, and time for a busy machine.
-const COUNTED_MAX: Duration = Duration::from_secs(120);
+/// waits for both once: what comes after a failure is refused at once. The rest is for a busy machine.
+const CALL_MAX: Duration = Duration::from_secs(40);
 
 /// Calls under way.
 pub(super) struct Load {
@@ -79,12 +77,7 @@ impl Load {
 
     async fn reaches(&self, counter: &AtomicUsize, count: usize, what: &str) -> Result<()> {
         let goal = counter.load(Ordering::Acquire) + count;
-        let until = Instant::now() + COUNTED_MAX;
-        while counter.load(Ordering::Acquire) < goal {
-            ensure!(Instant::now() < until, "{what}: not within {COUNTED_MAX:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        Ok(())
+        eventually(what, async || Ok((counter.load(Ordering::Acquire) >= goal).then_some(()))).await
     }
 
     /// No more calls; all that there were.
