@@ -5,8 +5,6 @@
 pub(crate) mod encodings;
 mod oauth;
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -90,7 +88,7 @@ async fn the_secret_is_found_nowhere() -> Result<()> {
         output.lines().filter_map(|line| Some(format!("the log: {} in {line}", search.find(line.as_bytes())?))),
     );
     leaks.extend(search.find(output.as_bytes()).map(|form| format!("the log: {form}")));
-    search_files(&search, world.server.home(), &mut leaks)?;
+    leaks.extend(search.find_beneath(world.server.home())?);
     assert!(leaks.is_empty(), "{}", leaks.join("\n\n"));
     Ok(())
 }
@@ -245,18 +243,6 @@ async fn read_everything(ear: &mut Ear<'_>, bots: &[String]) -> Result<()> {
     for plugin in CALLS {
         ear.ask(Method::POST, &format!("/api/plugins/{plugin}/reload"), None).await?;
         ear.ask(Method::GET, &format!("/api/resource-types/{plugin}"), None).await?;
-    }
-    Ok(())
-}
-
-fn search_files(search: &Search, folder: &Path, leaks: &mut Vec<String>) -> Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            search_files(search, &path, leaks)?;
-        } else if let Some(form) = search.find(&std::fs::read(&path)?) {
-            leaks.push(format!("{}: {form}", path.display()));
-        }
     }
     Ok(())
 }

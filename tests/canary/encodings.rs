@@ -1,8 +1,11 @@
 //! The forms in which a secret might show, and the search for them.
 
-use aho_corasick::AhoCorasick;
+use std::path::Path;
+
+use anyhow::Result;
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
+use monstrum_search::{Needles, files_beneath};
 
 /// Characters that no one writes as an escape unless all are: RFC 3986's unreserved ones.
 fn is_unreserved(byte: u8) -> bool {
@@ -73,19 +76,30 @@ fn base64_at(engine: &impl Engine, bytes: &[u8], skipped: usize) -> String {
 /// Finds a secret in every form, in one pass.
 pub(crate) struct Search {
     names: Vec<&'static str>,
-    forms: AhoCorasick,
+    forms: Needles,
 }
 
 impl Search {
     /// For `secret`.
     pub(crate) fn of(secret: &str) -> Search {
         let (names, forms): (Vec<_>, Vec<_>) = encodings(secret).into_iter().unzip();
-        Search { names, forms: AhoCorasick::new(forms).expect("a few short texts are no trouble") }
+        Search { names, forms: Needles::new(forms) }
     }
 
     /// The form in which it is somewhere in `bytes`.
     pub(crate) fn find(&self, bytes: &[u8]) -> Option<&'static str> {
-        self.forms.find(bytes).map(|found| self.names[found.pattern().as_usize()])
+        self.forms.find(bytes).map(|found| self.names[found])
+    }
+
+    /// The files beneath a folder in which it is, each with the form.
+    pub(crate) fn find_beneath(&self, folder: &Path) -> Result<Vec<String>> {
+        let mut leaks = Vec::new();
+        for path in files_beneath(folder)? {
+            if let Some(found) = self.forms.find_in_file(&path)? {
+                leaks.push(format!("{}: {}", path.display(), self.names[found]));
+            }
+        }
+        Ok(leaks)
     }
 }
 

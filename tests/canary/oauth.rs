@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use support::{OauthServer, Server};
 
 use super::encodings::Search;
-use super::search_files;
 use crate::oauth::{Authorizing, PLUGIN};
 use crate::world::{eventually, text};
 
@@ -95,7 +94,7 @@ async fn nothing_that_oauth_brings_and_no_key_is_found_anywhere() -> Result<()> 
         ensure!(secret.len() >= 20, "{secret} is too short to be told from chance");
         let search = Search::of(secret);
         leaks.extend(search.find(heard.as_bytes()).map(|form| format!("{secret}: {form} in what was heard")));
-        search_files(&search, authorizing.world.server.home(), &mut leaks)?;
+        leaks.extend(search.find_beneath(authorizing.world.server.home())?);
     }
     assert!(leaks.is_empty(), "{}", leaks.join("\n"));
     Ok(())

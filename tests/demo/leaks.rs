@@ -1,57 +1,51 @@
 //! The search for the token in everything that the server gives out or leaves behind.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD_NO_PAD, BASE64_URL_SAFE_NO_PAD};
+use monstrum_search::{Needles, files_beneath};
 use support::{Api, Server};
 
 use crate::scenes::TOKEN;
 
-/// Searches what the server prints and what its API gives; names what was searched.
-pub(crate) async fn check_outputs(server: &Server, api: &Api) -> Result<[&'static str; 5]> {
-    check_text("the server's output", &server.output())?;
+static FORMS: LazyLock<Needles> = LazyLock::new(|| Needles::new(forms()));
+
+/// Searches what the API gives out.
+pub(crate) async fn check_api(api: &Api) -> Result<()> {
     for path in ["/api/audit/export", "/api/resources", "/api/bots", "/api/plugins", "/metrics"] {
+        println!("searching {path} for the token …");
         let (status, body) = api.get(path).await?;
         ensure!(status == 200, "GET {path} answered {status}");
         check_text(path, &body.to_string())?;
     }
-    check_files(server)?;
-    Ok(["the answers", "the audit", "the API", "the logs", "the data folder"])
+    Ok(())
 }
 
-/// Searches the files of the server.
-pub(crate) fn check_files(server: &Server) -> Result<()> {
-    let mut folders = vec![server.data_dir()];
-    while let Some(folder) = folders.pop() {
-        for path in entries(&folder)? {
-            // Files of the database come and go while it is in use.
-            if path.is_dir() {
-                folders.push(path);
-            } else if let Ok(bytes) = std::fs::read(&path) {
-                check(&path.display().to_string(), &bytes)?;
-            }
-        }
+/// Searches what the server has printed, and every file of its data folder.
+pub(crate) fn check_server(server: &Server) -> Result<()> {
+    check_text("the server's output", &server.output())?;
+    let files = files_beneath(&server.data_dir())?;
+    println!("searching {} files of the data folder for the token …", files.len());
+    let began = Instant::now();
+    for path in &files {
+        check_file(path)?;
     }
+    println!("  searched in {:.1} s", began.elapsed().as_secs_f64());
     Ok(())
 }
 
 /// Searches a text.
 pub(crate) fn check_text(place: &str, text: &str) -> Result<()> {
-    check(place, text.as_bytes())
+    ensure!(FORMS.find(text.as_bytes()).is_none(), "the token is in {place}");
+    Ok(())
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
-    let read = || std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
-    let entries: std::io::Result<Vec<PathBuf>> = read();
-    entries.with_context(|| format!("cannot read {}", folder.display()))
-}
-
-fn check(place: &str, bytes: &[u8]) -> Result<()> {
-    for form in forms() {
-        ensure!(!bytes.windows(form.len()).any(|window| window == form), "the token is in {place}");
-    }
+fn check_file(path: &Path) -> Result<()> {
+    ensure!(FORMS.find_in_file(path)?.is_none(), "the token is in {}", path.display());
     Ok(())
 }
 

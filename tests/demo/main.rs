@@ -22,6 +22,9 @@ use scenes::{Row, Stage};
 /// Where nobody says how wide the table may be.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
+/// Said when every place was searched.
+const CLEAN: &str = "the token is in none of: the answers, the audit, the API, the logs, the data folder";
+
 /// Shows a governed bot at work
 #[derive(Parser)]
 struct Arguments {
@@ -47,7 +50,7 @@ async fn demo(keep: bool) -> Result<()> {
     let github = FakeGithub::start_with_token(scenes::TOKEN).await?;
     let thief = FakeGithub::start_with_token("none").await?;
     println!("  {}\n  {}", github.url(), thief.url());
-    println!("A server on an empty data folder, with the plugins github, test-loop and test-steal:");
+    println!("A server on an empty data folder, with the plugins github, test-loop and test-steal, starts …");
     let server = Server::prepare(&["github", "test-loop", "test-steal"])?;
     let mut server = sandbox::ARGUMENTS.into_iter().fold(server, |server, argument| server.argument(argument));
     let played = async {
@@ -67,9 +70,16 @@ async fn demo(keep: bool) -> Result<()> {
     if keep {
         println!("\nThe server runs until Ctrl-C.");
         interrupted().await?;
+        println!("the server stops …");
+        return server.stop().await.map(drop);
     }
+    println!("the server stops …");
     server.stop().await?;
-    leaks::check_files(&server)
+    // Once, when nothing is written any more.
+    leaks::check_server(&server)?;
+    println!("{CLEAN}");
+    println!("\n`cargo xtask demo --keep` leaves the server running, for calls of your own.");
+    Ok(())
 }
 
 async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bool) -> Result<()> {
@@ -85,11 +95,16 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
 
     sandbox::show(&api).await?;
 
+    println!("verifying the audit …");
     let audit = api.verify_audit().await?;
     ensure!(audit["valid"] == true, "the audit does not verify: {audit}");
     println!("audit chain verified: {} rows", audit["rows"]);
-    let searched = leaks::check_outputs(server, &api).await?;
-    println!("the token is in none of: {}\n", searched.join(", "));
+    leaks::check_api(&api).await?;
+    if !keep {
+        return Ok(());
+    }
+    leaks::check_server(server)?;
+    println!("{CLEAN}\n");
 
     let url = server.url().context("the server does not run")?;
     let key_file = server.key_file();
@@ -100,9 +115,6 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
         stage.bot(),
         key_file.display()
     );
-    if !keep {
-        println!("(with `cargo xtask demo --keep`: this server ends now)");
-    }
     Ok(())
 }
 

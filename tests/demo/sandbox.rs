@@ -22,6 +22,7 @@ pub(crate) async fn show(api: &Api) -> Result<()> {
     let (status, body) = api.patch(&format!("/api/bots/{bot}"), &json!({ "use_agent_sandbox": true })).await?;
     ensure!(status == 200, "the switch was not turned: {body}");
     let conversation = Conversation { api, bot };
+    println!("  its sandbox is made by its first command …");
     let first =
         conversation.ask("mkdir -p site && echo '<h1>hello</h1>' >site/index.html && id -un && ls site").await?;
     if first["code"] == "unavailable" {
@@ -35,6 +36,7 @@ pub(crate) async fn show(api: &Api) -> Result<()> {
         &conversation.ask("ls /sys/class/net 2>/dev/null; cat /proc/net/dev | grep -c :").await?,
         "1\n",
     )?;
+    println!("  nobody uses it now; the reaper looks every second for what was not used for 5 s …");
     let waited = conversation.await_stop().await?;
     println!("  the reaper stops it after {:.1} s without use", waited.as_secs_f64());
     told("is resumed by the next command", &conversation.ask("cat site/index.html").await?, "<h1>hello</h1>\n")?;
