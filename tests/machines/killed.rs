@@ -1,8 +1,9 @@
 //! A server that is killed in the midst of each thing that it does with a sandbox, ten times each.
 
-use std::time::Duration;
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
 use super::remains::marked;
@@ -10,6 +11,14 @@ use super::{MARKED, Machine, shell};
 use crate::world::eventually;
 
 const TIMES: u64 = 10;
+/// So often at most, where no kill so far was in the midst of what it is to interrupt.
+const TIMES_MAX: u64 = 30;
+
+/// When to kill, in something that takes so long: spread evenly over it, however many rounds there are.
+fn moment(whole: Duration, round: u64) -> Duration {
+    const GOLDEN_RATIO: u64 = 618;
+    whole.mul_f64((round * GOLDEN_RATIO % 1_000) as f64 / 1_000.0)
+}
 
 /// A marker that no other test has.
 fn marker(test: u32, round: u64) -> String {
@@ -45,68 +54,109 @@ async fn during_a_create() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
     // The template is made by now, so that it is not that which is interrupted.
     machine.text("warm", "true").await?;
-    for round in 0..TIMES {
+    let began = Instant::now();
+    machine.text("timed", "true").await?;
+    let whole = began.elapsed();
+    let (mut round, mut inside) = (0, 0);
+    while round < TIMES || (inside == 0 && round < TIMES_MAX) {
         let chat = format!("c{round}");
+        let images = machine.remains().images();
         let (api, bot, own) = (machine.api.clone(), machine.bot.clone(), chat.clone());
         let call = tokio::spawn(async move { shell(&api, &bot, &own, "true").await });
-        // A creation takes some 50 ms: this is in all of its parts.
-        tokio::time::sleep(Duration::from_millis(7 * round)).await;
+        tokio::time::sleep(moment(whole, round)).await;
         machine.server.kill().await?;
-        let _either_way = call.await?;
+        let is_done = call.await?.is_ok();
         machine.remains().gone().await?;
+        inside += u64::from(!is_done && machine.remains().images() > images);
         machine.restart().await?;
         ensure!(machine.text(&chat, "echo works").await? == "works\n", "round {round}");
         ensure!(machine.remains().half_files().is_empty(), "{:?}", machine.remains().half_files());
+        round += 1;
     }
+    ensure!(inside > 0, "none of {round} kills was in the midst of a creation, which takes {whole:?}");
     let images = machine.remains().images() as u64;
-    ensure!(images == TIMES + 1, "{images} images for {} conversations", TIMES + 1);
+    ensure!(images == round + 2, "{images} images for {} conversations", round + 2);
     stop(machine).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_stop() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    for round in 0..TIMES {
-        // Much to write, so that the stop takes its time.
-        machine.text("c", &format!("head -c 8M /dev/urandom >big; echo {round} >>rounds")).await?;
+    // Much to write, so that the stop takes its time.
+    const WRITE: &str = "head -c 8M /dev/urandom >big";
+    machine.text("c", WRITE).await?;
+    let began = Instant::now();
+    machine.server.stop().await?;
+    let whole = began.elapsed();
+    machine.restart().await?;
+    let (mut round, mut inside) = (0, 0);
+    while round < TIMES || (inside == 0 && round < TIMES_MAX) {
+        machine.text("c", &format!("{WRITE}; echo {round} >>rounds")).await?;
         let marker = marker(3, round);
         machine.text("c", &format!("(setsid {marker} >/dev/null 2>&1 &)")).await?;
+        let begun = |output: &str| output.matches("shutting down").count();
+        let begun_before = begun(&machine.server.output());
         machine.server.signal(Signal::TERM)?;
-        tokio::time::sleep(Duration::from_millis(3 * round)).await;
-        // It may have ended by itself by now.
-        let _ended = machine.server.signal(Signal::KILL);
-        machine.server.ended().await?;
+        tokio::time::sleep(moment(whole, round)).await;
+        // It fails where the server has ended by itself by now.
+        let sent = machine.server.signal(Signal::KILL);
+        let status = machine.server.ended().await?;
+        let is_killed = sent.is_ok() && status.signal() == Some(Signal::KILL.as_raw());
+        inside += u64::from(is_killed && begun(&machine.server.output()) > begun_before);
         machine.remains().gone().await?;
         ensure!(marked(&marker) == 0, "round {round}: a process outlived its server");
         machine.restart().await?;
         let rounds = machine.text("c", "cat rounds; [ $(stat -c %s big) = 8388608 ]").await?;
         ensure!(rounds.lines().count() as u64 == round + 1, "round {round}: {rounds}");
+        round += 1;
     }
+    ensure!(inside > 0, "none of {round} kills was in the midst of a stop, which takes {whole:?}");
     stop(machine).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn during_a_delete() -> Result<()> {
     let mut machine = Machine::start(&[]).await?;
-    for round in 0..TIMES {
+    machine.text("timed", "true").await?;
+    let began = Instant::now();
+    delete(&machine, "timed").await?;
+    gone(&machine, "timed").await?;
+    let whole = began.elapsed();
+    let (mut round, mut inside) = (0, 0);
+    while round < TIMES || (inside == 0 && round < TIMES_MAX) {
         let chat = format!("c{round}");
         let marker = marker(4, round);
         machine.text(&chat, &format!("(setsid {marker} >/dev/null 2>&1 &)")).await?;
-        let row = machine.row(&chat).await?.expect("it has a row");
-        let path = format!("/api/sandboxes/{}", row["id"].as_str().expect("an id"));
-        let (status, body) = machine.api.delete(&path).await?;
-        ensure!(status == 202, "{status} {body}");
-        tokio::time::sleep(Duration::from_millis(4 * round)).await;
+        delete(&machine, &chat).await?;
+        tokio::time::sleep(moment(whole, round)).await;
         machine.server.kill().await?;
         machine.remains().gone().await?;
+        // It was asked for, and is not done.
+        inside += machine.remains().images();
         ensure!(marked(&marker) == 0, "round {round}: a process outlived its sandbox");
         machine.restart().await?;
-        eventually("it is gone", async || {
-            Ok((machine.row(&chat).await?.is_none() && machine.remains().images() == 0).then_some(()))
-        })
-        .await?;
+        gone(&machine, &chat).await?;
+        round += 1;
     }
+    ensure!(inside > 0, "none of {round} kills was in the midst of a deletion, which takes {whole:?}");
     stop(machine).await
+}
+
+/// Asks for the deletion of a conversation's sandbox, which is done later.
+async fn delete(machine: &Machine, chat: &str) -> Result<()> {
+    let row = machine.row(chat).await?.context("it has a row")?;
+    let path = format!("/api/sandboxes/{}", row["id"].as_str().context("an id")?);
+    let (status, body) = machine.api.delete(&path).await?;
+    ensure!(status == 202, "{status} {body}");
+    Ok(())
+}
+
+/// Waits until nothing is left of it, where it is the only one.
+async fn gone(machine: &Machine, chat: &str) -> Result<()> {
+    eventually("it is gone", async || {
+        Ok((machine.row(chat).await?.is_none() && machine.remains().images() == 0).then_some(()))
+    })
+    .await
 }
 
 /// Ends the server as an operator does; then nothing is left either.

@@ -3,7 +3,8 @@
 //! [`contract_suite!`](crate::contract_suite) makes a test of each case, so that each fails by its own name. A case makes
 //! the sandboxes that it needs and deletes them, also where it fails. What can only be seen from the machine that the
 //! sandboxes run on is seen through [`LocalHost`]; a provider whose sandboxes are elsewhere has none, and is held to the
-//! rest. A limit that the provider itself lists as degraded is not asserted: the list is what an operator goes by.
+//! rest. Processes and processors must be limited where the tests run, or their cases fail; what takes a certain kernel is not
+//! asserted where the provider itself lists it as degraded.
 
 pub mod archive;
 pub mod attacks;
@@ -78,6 +79,17 @@ impl Subject {
     pub fn is_degraded(&self, limit: &str) -> bool {
         let capabilities = self.provider.capabilities().expect("the provider is ready");
         capabilities.degraded.iter().any(|degraded| degraded.limit == limit)
+    }
+
+    /// Fails where the provider says itself that it cannot enforce a limit on this machine.
+    ///
+    /// # Panics
+    /// The limit is degraded, or the provider is not ready.
+    pub fn must_enforce(&self, limit: &str) {
+        let capabilities = self.provider.capabilities().expect("the provider is ready");
+        if let Some(degraded) = capabilities.degraded.iter().find(|degraded| degraded.limit == limit) {
+            panic!("`{limit}` cannot be tested on this machine: {}; {}", degraded.reason, degraded.remedy);
+        }
     }
 }
 

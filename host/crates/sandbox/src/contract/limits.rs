@@ -152,21 +152,29 @@ pub async fn fork_bomb_is_contained(subject: &Subject) {
 }
 
 pub async fn processes_of_one_command_are_limited(subject: &Subject) {
-    if subject.is_degraded("processes") {
-        return;
-    }
+    subject.must_enforce("processes");
     let sandbox = subject.sandbox_under(Limits { processes: 64, processes_per_exec: 16, ..Subject::small() }).await;
-    let command = "for i in $(seq 1 60); do sleep 300 & done 2>/dev/null; jobs -rp | wc -l";
-    let started = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(20))).await;
-    let count: usize = started.stdout.text.trim().parse().unwrap_or(0);
-    assert!(count <= 16, "{count} processes of one command");
+    let program = "
+import os, signal, time
+children = []
+try:
+    while len(children) < 60:
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+        children.append(child)
+except OSError:
+    pass
+print(len(children))
+for child in children: os.kill(child, signal.SIGKILL)";
+    let count: usize = sandbox.python(program).await.parse().expect("a number");
+    // The shell and the program count, too.
+    assert!((8..16).contains(&count), "{count} further processes of one command that may have 16");
     assert_eq!(sandbox.text("echo next").await, "next");
 }
 
 pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
-    if subject.is_degraded("processes") {
-        return;
-    }
+    subject.must_enforce("processes");
     let sandbox = subject.sandbox_under(Limits { processes: 32, processes_per_exec: 24, ..Subject::small() }).await;
     let marker = format!("86400{}", u16::from_str_radix(&random_hex(2), 16).expect("hex digits"));
     let command = format!("for i in $(seq 1 12); do sleep {marker} & done 2>/dev/null");
@@ -180,7 +188,7 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
     }
     if let Some(host) = &subject.host {
         let count = host.processes(&marker);
-        assert!(count <= 32, "{count} processes of one sandbox");
+        assert!((12..=32).contains(&count), "{count} processes of one sandbox that may have 32");
     }
     let spec = crate::Spec { limits: Subject::small(), network: crate::Network::None };
     sandbox.provider.stop(&sandbox.name).await.expect("it is stopped, full as it is");
@@ -189,9 +197,7 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
 }
 
 pub async fn share_of_the_processor_is_held(subject: &Subject) {
-    if subject.is_degraded("cpu") {
-        return;
-    }
+    subject.must_enforce("cpu");
     let sandbox = subject.sandbox_under(Limits { cpu_millis: 500, ..Subject::small() }).await;
     let program = "
 import os, time
