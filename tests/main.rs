@@ -8,6 +8,7 @@ mod call;
 mod canary;
 mod cli;
 mod crash;
+mod dependencies;
 mod hostile;
 mod http;
 mod kit;

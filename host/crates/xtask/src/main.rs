@@ -1,5 +1,5 @@
-//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `plugins`, `bench`, `soak`, `openapi`,
-//! `schema`.
+//! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
+//! `openapi`, `schema`.
 //!
 //! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
 //! step by step what it does, with cargo's own progress in between.
@@ -9,6 +9,7 @@
 mod plugins;
 mod repository;
 mod setup;
+mod snapshots;
 mod steps;
 mod test;
 
@@ -45,6 +46,10 @@ enum Task {
     },
     /// Build and test everything
     Test,
+    /// Check licences, bans, sources and, where their database can be reached, advisories of all dependencies
+    Deny,
+    /// Build the documentation of the crates; a link that leads nowhere is an error
+    Doc,
     /// Build the reference plugins into target/plugins, ready to drop in
     Plugins {
         /// The test guests too, into target/test-plugins
@@ -74,6 +79,8 @@ fn main() -> ExitCode {
     let result = Repository::new(target_dir).and_then(|repository| match task {
         Task::Demo { keep } => demo(&repository, keep),
         Task::Test => test::run_all(&repository),
+        Task::Deny => deny(&repository),
+        Task::Doc => doc(&repository),
         Task::Plugins { test } => build_plugins(&repository, test),
         Task::Bench { arguments } => bench(&repository, "benches", &arguments),
         Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
@@ -98,6 +105,39 @@ fn build_plugins(repository: &Repository, with_guests: bool) -> Result<()> {
         steps::say(&folder.display().to_string());
     }
     Ok(())
+}
+
+/// The workspaces, by their manifests: each has dependencies of its own that ship.
+const WORKSPACES: [&str; 2] = ["Cargo.toml", "plugins-wasm/Cargo.toml"];
+
+fn deny(repository: &Repository) -> Result<()> {
+    let mut steps = Steps::new(3);
+    steps.step("set-up: cargo-deny", || setup::cargo_deny(repository))?;
+    let check = |workspace: &str, what: &[&str]| {
+        let mut cargo = repository.command("cargo");
+        cargo.args(["deny", "--locked", "--manifest-path", workspace, "--config", "deny.toml", "check"]).args(what);
+        run(&mut cargo)
+    };
+    steps.step("licences, bans and sources", || {
+        WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["licenses", "bans", "sources"]))
+    })?;
+    steps.step("advisories", || {
+        // No terminal is asked for a password, and a network that is not there is no fault of the dependencies.
+        let fetch = ["deny", "--config", "deny.toml", "fetch", "db"];
+        if steps::ask(repository.command("cargo").env("GIT_TERMINAL_PROMPT", "0").args(fetch)).is_none() {
+            steps::say("warning: the advisory database cannot be reached; advisories are not checked");
+            return Ok(());
+        }
+        WORKSPACES.iter().try_for_each(|workspace| check(workspace, &["advisories"]))
+    })
+}
+
+fn doc(repository: &Repository) -> Result<()> {
+    let mut cargo = repository.cargo();
+    // Private items, too: most of what is written here is for those who read the source.
+    cargo.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
+    cargo.env("RUSTDOCFLAGS", "-D rustdoc::broken_intra_doc_links");
+    Steps::new(1).step("documentation", || run(&mut cargo))
 }
 
 fn demo(repository: &Repository, keep: bool) -> Result<()> {

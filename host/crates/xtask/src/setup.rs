@@ -1,4 +1,5 @@
-//! What a fresh machine lacks: WebAssembly targets, cargo-component, the Debian packages and the OAuth server that the tests use.
+//! What a fresh machine lacks: WebAssembly targets, subcommands of cargo, the Debian packages and the OAuth server that
+//! the tests use.
 
 use std::path::Path;
 use std::process::Command;
@@ -15,6 +16,9 @@ pub(crate) const WASIP1: &str = "wasm32-wasip1";
 
 /// The version of cargo-component with which plugins are known to build.
 const CARGO_COMPONENT: &str = "0.21.1";
+
+/// The version of cargo-deny that reads `deny.toml`.
+const CARGO_DENY: &str = "0.20.2";
 
 /// Installs the standard library of `targets` for the toolchain of this repository.
 pub(crate) fn wasm_targets(repository: &Repository, targets: &[&str]) -> Result<()> {
@@ -86,13 +90,30 @@ fn install(what: &str, package: &str) -> Result<()> {
 }
 
 /// Installs cargo-component where it is missing or of another version.
-pub(crate) fn cargo_component() -> Result<()> {
-    let version = ask(Command::new("cargo").args(["component", "--version"])).unwrap_or_default();
-    if version.split_whitespace().any(|word| word == CARGO_COMPONENT) {
+pub(crate) fn cargo_component(repository: &Repository) -> Result<()> {
+    cargo_tool(repository, "component", CARGO_COMPONENT)
+}
+
+/// Installs cargo-deny where it is missing or of another version.
+pub(crate) fn cargo_deny(repository: &Repository) -> Result<()> {
+    cargo_tool(repository, "deny", CARGO_DENY)
+}
+
+/// Installs a subcommand of cargo where cargo installs its own, so that no other checkout installs it again. It is built
+/// without optimisation, in a third of the time that its own release profile takes, since it works for seconds only. An
+/// installation that is interrupted goes on where it was.
+fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Result<()> {
+    let installed = ask(repository.command("cargo").args([subcommand, "--version"])).unwrap_or_default();
+    if installed.split_whitespace().any(|word| word == version) {
         return Ok(());
     }
-    say(&format!("installing cargo-component {CARGO_COMPONENT} (some minutes, once)"));
-    run(Command::new("cargo").args(["install", "--locked", &format!("cargo-component@{CARGO_COMPONENT}")]))
+    say(&format!("installing cargo-{subcommand} {version} (some minutes, once)"));
+    let built = repository.target(&format!("cargo-{subcommand}-{version}"));
+    let mut cargo = repository.command("cargo");
+    // Nobody debugs it.
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "none").args(["install", "--locked", "--debug", "--target-dir"]).arg(&built);
+    run(cargo.arg(format!("cargo-{subcommand}@{version}")))?;
+    std::fs::remove_dir_all(&built).with_context(|| format!("cannot remove {}", built.display()))
 }
 
 /// The Node.js in which the OAuth server of the tests runs: what Debian has is too old for it, and PyPI has it everywhere.

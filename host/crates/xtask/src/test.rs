@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::plugins::{self, Kind, file_name, lay_out};
 use crate::repository::Repository;
 use crate::setup::{self, WASIP1, WASIP2};
+use crate::snapshots::Snapshots;
 use crate::steps::{Steps, run};
 
 /// The plugin that is built both ways.
@@ -14,7 +15,7 @@ const BUILT_BOTH_WAYS: &str = "github";
 
 /// Sets up, builds and tests.
 pub(crate) fn run_all(repository: &Repository) -> Result<()> {
-    let mut steps = Steps::new(9);
+    let mut steps = Steps::new(10);
     steps.step("set-up: WebAssembly targets", || setup::wasm_targets(repository, &[WASIP2, WASIP1]))?;
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || {
@@ -25,7 +26,7 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
         setup::sandboxes()
     })?;
     steps.step("set-up: OAuth server", || setup::oauth_server(repository))?;
-    steps.step("set-up: cargo-component", setup::cargo_component)?;
+    steps.step("set-up: cargo-component", || setup::cargo_component(repository))?;
     steps.step("plugins and test guests", || plugins::build(repository, &[Kind::Reference, Kind::Guest]).map(drop))?;
     steps.step("tests of the plugins, native", || {
         run(repository.cargo_of_plugins().args(["test", "--locked", "--workspace"]))
@@ -35,7 +36,11 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
         run(repository.cargo().args(["build", "--locked", "--workspace", "--bins", "--tests"]))
     })?;
     steps.step("a plugin built by cargo-component", || cargo_component_check(repository))?;
-    steps.step("tests of the workspace", || run(repository.cargo().args(["test", "--locked", "--workspace"])))
+    let snapshots = Snapshots::begin(repository)?;
+    steps.step("tests of the workspace", || {
+        run(repository.cargo().env(Snapshots::VARIABLE, &snapshots.seen).args(["test", "--locked", "--workspace"]))
+    })?;
+    steps.step("snapshots without a test", || snapshots.all_are_seen(repository))
 }
 
 /// Authors may build with cargo-component, so what it makes has to load.

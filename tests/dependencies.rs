@@ -1,0 +1,133 @@
+//! No package depends on a crate that its sources do not name, and the workspaces list no crate that no package takes.
+//!
+//! This reads text, as cargo-machete does, in a second and without a tool that has to be installed first. A crate that is
+//! named only in a comment by its path (`name::`) is not found.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use monstrum_search::files_beneath;
+use regex::Regex;
+
+/// Dependencies that no source names: package and crate.
+const NOT_NAMED: [(&str, &str); 1] = [
+    // Its default features choose the decompressor of zip.
+    ("host/crates/package", "flate2"),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The folders of all packages of both workspaces.
+fn packages() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for folder in ["host", "host/crates", "plugins-wasm", "sdk-guest", "tests"] {
+        let folder = root().join(folder);
+        let inner = fs::read_dir(&folder).expect("it can be listed").map(|entry| entry.expect("an entry").path());
+        found.extend([folder.clone()].into_iter().chain(inner).filter(|path| has_package(path)));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn has_package(folder: &Path) -> bool {
+    let manifest = folder.join("Cargo.toml");
+    manifest.is_file() && read(&manifest).contains("[package]")
+}
+
+/// The crates that the sections of a manifest whose names end like `section` list, by the names that sources use.
+fn listed(manifest: &str, section: &str) -> Vec<String> {
+    let mut is_inside = false;
+    let mut found = Vec::new();
+    for line in manifest.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix('[') {
+            is_inside = name.trim_end_matches(']').ends_with(section);
+        } else if is_inside && !line.starts_with('#') {
+            let end = line.find(|c: char| !c.is_alphanumeric() && c != '-' && c != '_').unwrap_or(line.len());
+            found.extend(Some(&line[..end]).filter(|name| !name.is_empty()).map(|name| (*name).to_owned()));
+        }
+    }
+    found
+}
+
+/// All sources of a package, with those of elsewhere that they take in by their path.
+fn sources(package: &Path, packages: &[PathBuf]) -> String {
+    let taken_in = Regex::new(r#"#\[path = "([^"]+)"\]"#).expect("it is a pattern");
+    let is_own =
+        |path: &Path| packages.iter().filter(|other| path.starts_with(other)).max() == Some(&package.to_owned());
+    let mut text = String::new();
+    for path in files_beneath(package).expect("a package can be walked") {
+        if path.extension().is_none_or(|extension| extension != "rs")
+            || path.starts_with(root().join("target"))
+            || !is_own(&path)
+        {
+            continue;
+        }
+        let source = read(&path);
+        for (_, [relative]) in taken_in.captures_iter(&source).map(|found| found.extract()) {
+            text.push_str(&read(&path.parent().expect("a file lies in a folder").join(relative)));
+        }
+        text.push_str(&source);
+    }
+    text
+}
+
+/// Whether `source` names the crate in code: as the begin of a path, as a macro, or as all of a `use`.
+fn names(source: &str, name: &str) -> bool {
+    let name = name.replace('-', "_");
+    Regex::new(&format!(r"\b{name}(::|!)|\buse {name}\b")).expect("it is a pattern").is_match(source)
+}
+
+#[test]
+fn every_dependency_is_named_by_a_source() {
+    let packages = packages();
+    assert!(packages.len() > 25, "only {} packages were found", packages.len());
+    let mut unused = BTreeSet::new();
+    for package in &packages {
+        let folder = package.strip_prefix(root()).expect("it was found there").display().to_string();
+        let source = sources(package, &packages);
+        for name in listed(&read(&package.join("Cargo.toml")), "dependencies") {
+            if !names(&source, &name) {
+                unused.insert((folder.clone(), name));
+            }
+        }
+    }
+    let expected: BTreeSet<_> = NOT_NAMED.map(|(folder, name)| (folder.to_owned(), name.to_owned())).into();
+    assert_eq!(unused, expected, "take them out of the manifest, or say here what they are for");
+}
+
+#[test]
+fn every_dependency_of_a_workspace_is_taken_by_a_package() {
+    let packages = packages();
+    for workspace in [root().to_owned(), root().join("plugins-wasm")] {
+        let taken: BTreeSet<String> = packages
+            .iter()
+            .filter(|package| package.starts_with(root().join("plugins-wasm")) == workspace.ends_with("plugins-wasm"))
+            .flat_map(|package| listed(&read(&package.join("Cargo.toml")), "dependencies"))
+            .collect();
+        let unused: Vec<_> = listed(&read(&workspace.join("Cargo.toml")), "workspace.dependencies")
+            .into_iter()
+            .filter(|name| !taken.contains(name))
+            .collect();
+        assert_eq!(unused, [""; 0], "no package of {} takes them", workspace.display());
+    }
+}
+
+#[test]
+fn names_in_code_are_told_from_others() {
+    for source in ["bytes::Bytes", "use bytes;", "use bytes as b;", "bytes!(1)", "let x: bytes::Bytes"] {
+        assert!(names(source, "bytes"), "{source}");
+    }
+    for source in ["// takes 4 bytes", "let bytes = 1;", "some_bytes::x", "use bytesize::x"] {
+        assert!(!names(source, "bytes"), "{source}");
+    }
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\n# why\na-b.workspace = true\nc = \"1\"\n[lib]\nd = 1\n";
+    assert_eq!(listed(manifest, "dependencies"), ["a-b", "c"]);
+}
