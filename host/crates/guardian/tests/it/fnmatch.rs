@@ -6,6 +6,10 @@ use std::process::{Command, Stdio};
 use monstrum_guardian::matching::{Glob, escape_glob, match_any, match_glob};
 use serde_json::Value;
 
+/// Plugins match by a matcher of their own, since they cannot link that of the host. It must mean the same.
+#[path = "../../../../../sdk-guest/src/glob.rs"]
+mod sdk_glob;
+
 const SCRIPT: &str = "
 import fnmatch, json, sys, warnings
 warnings.simplefilter('ignore')
@@ -110,6 +114,7 @@ fn globs_agree_with_python() {
         for (value, expected) in values.iter().zip(answers) {
             assert_eq!(match_glob(value, pattern), expected, "value {value:?}, pattern {pattern:?}");
             assert_eq!(match_any(value, [pattern], false), expected, "value {value:?}, pattern {pattern:?}");
+            assert_eq!(sdk_glob::matches(pattern, value), expected, "in plugins: value {value:?}, pattern {pattern:?}");
             matched += usize::from(expected);
         }
     }
