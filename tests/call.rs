@@ -8,6 +8,7 @@ mod governed;
 mod growth;
 mod jira;
 mod nested;
+mod owners;
 mod platform;
 pub(crate) mod plugins;
 mod reload;

@@ -5,6 +5,7 @@ mod commands;
 mod crash;
 mod hostile;
 mod lifecycle;
+mod owners;
 mod registry;
 mod signatures;
 

@@ -4,6 +4,7 @@
 mod faults;
 pub(crate) mod hosts;
 mod load;
+mod owners;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;

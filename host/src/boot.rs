@@ -31,7 +31,7 @@ use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
-use crate::plugins::Plugins;
+use crate::plugins::{Plugins, owners};
 use crate::policy::Policy;
 use crate::sandboxes::FileTurns;
 use crate::telemetry::meters;
@@ -110,6 +110,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings, clock.as_ref()).await?;
+    owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
     let listener = listener.map_err(|source| BootError::Listen { address: settings.listen, source })?;
@@ -178,6 +179,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let mut chores = vec![
         tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_owners(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_key_uses(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_devices(Arc::clone(&app), stop.clone())),
@@ -302,6 +304,17 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         meters::database(renewed.is_ok(), began.elapsed());
         if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
+        }
+    }
+}
+
+/// Judges plugins anew whose names another host has moved or freed.
+async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
+    let mut renewals = app.policy.renewals();
+    while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
+        let names = app.plugins.judged_by_others(app.policy.load().owners());
+        if !names.is_empty() {
+            take_changed(&app, names).await;
         }
     }
 }

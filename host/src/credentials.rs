@@ -1,6 +1,6 @@
 //! Credentials: sealed when they are saved, opened only for egress, and only for what they were given for.
 //!
-//! What a credential was given for (its type, method, audience and inject rules) is part of the associated data of its
+//! What a credential was given for (its plugin, type, method, audience and inject rules) is part of the associated data of its
 //! record, so an edit of the database cannot point it elsewhere. When manifest or configuration say more than that, the
 //! credential waits until an admin saves it anew. What OAuth has brought is refreshed in time ([`Refresher`]).
 
@@ -13,9 +13,9 @@ use arc_swap::ArcSwapOption;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use monstrum_egress::{Credential, CredentialSource, CredentialState, Redactor};
-use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, OriginPattern, ResourceType};
+use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, Manifest, OriginPattern, ResourceType};
 use monstrum_store::{CredentialRow, OauthProviderRow, ResourceRow};
-use monstrum_types::{Clock, CredentialId, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
+use monstrum_types::{Clock, CredentialId, PluginName, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -27,6 +27,10 @@ use crate::policy::Resource;
 /// What a credential was given for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GivenFor {
+    /// The plugin that served the type. Absent in records from before types had owners: these were given for the plugin that
+    /// owned the type when the owners were filled in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginName>,
     pub resource_type: ResourceTypeId,
     pub auth_method: AuthKind,
     /// The origins that may get it.
@@ -62,13 +66,10 @@ impl Issuer {
 
 impl GivenFor {
     /// What the manifest and the configuration say now.
-    pub fn now(
-        resource_type: &ResourceType,
-        method: &AuthMethod,
-        config: &Map<String, Value>,
-        executor: &monstrum_manifest::Executor,
-    ) -> GivenFor {
+    pub fn now(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> GivenFor {
+        let Manifest { resource_type, executor, .. } = manifest;
         GivenFor {
+            plugin: Some(manifest.name.clone()),
             resource_type: resource_type.id.clone(),
             auth_method: method.method,
             audience: method.audience(config, executor),
@@ -88,13 +89,17 @@ impl GivenFor {
         let manifest = &resource.plugin.manifest;
         let methods = &manifest.resource_type.auth_methods;
         let method = methods.iter().find(|method| method.method == self.auth_method)?;
-        let now = GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor);
+        let now = GivenFor::now(manifest, method, &resource.config);
         Some(GivenFor { oauth: self.oauth.clone(), ..now })
     }
 
     /// The audience that both this, the sealed one, and `now` allow; `None` where `now` asks for more than was given.
-    fn narrowed_to(&self, now: &GivenFor) -> Option<Vec<OriginPattern>> {
-        let same = self.resource_type == now.resource_type
+    /// `legacy_plugin` is the plugin for which records were given that name none.
+    fn narrowed_to(&self, now: &GivenFor, legacy_plugin: Option<&PluginName>) -> Option<Vec<OriginPattern>> {
+        let plugin = self.plugin.as_ref().or(legacy_plugin);
+        let same = plugin.is_some()
+            && plugin == now.plugin.as_ref()
+            && self.resource_type == now.resource_type
             && self.auth_method == now.auth_method
             && self.inject == now.inject
             && now.audience.iter().all(|origin| self.audience.iter().any(|given| given.covers(origin)));
@@ -306,7 +311,9 @@ impl ResourceCredential {
             expires_at: held.row.expires_at,
         };
         let redactor = Arc::new(Redactor::new(credential.secret_values()));
-        let Some(audience) = wanted.as_ref().and_then(|wanted| given_for.narrowed_to(wanted)) else {
+        let Some(audience) =
+            wanted.as_ref().and_then(|wanted| given_for.narrowed_to(wanted, resource.legacy_plugin.as_ref()))
+        else {
             let requested_audience = wanted.map(|wanted| wanted.audience);
             return ResourceCredential { requested_audience, ..without(CredentialState::NeedsAuthorization, redactor) };
         };
@@ -400,4 +407,49 @@ impl CredentialSource for ResourceCredential {
 /// What a token is told apart by.
 fn access_token(fields: &BTreeMap<String, Secret>) -> Option<Secret> {
     fields.get("access_token").cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn given_for(plugin: Option<&str>) -> GivenFor {
+        let mut value = json!({
+            "resource_type": "github", "auth_method": "token", "audience": ["https://api.example"],
+            "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
+        });
+        if let Some(plugin) = plugin {
+            value["plugin"] = json!(plugin);
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_credential_is_good_for_the_plugin_that_it_was_given_for() {
+        let (github, other): (PluginName, PluginName) = ("github".parse().unwrap(), "other".parse().unwrap());
+        for (given, legacy, now, expected) in [
+            (Some("github"), None, "github", true),
+            (Some("github"), Some(&other), "github", true),
+            (Some("github"), None, "other", false),
+            (Some("github"), Some(&other), "other", false),
+            // A record from before names no plugin: it was given for the owner of that time.
+            (None, Some(&github), "github", true),
+            (None, Some(&github), "other", false),
+            // A type that had no owner then has no such record.
+            (None, None, "github", false),
+        ] {
+            let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);
+            assert_eq!(narrowed.is_some(), expected, "{given:?} {legacy:?} {now}");
+        }
+    }
+
+    /// Whatever a record was sealed with is what opens it.
+    #[test]
+    fn a_record_without_a_plugin_keeps_its_text() {
+        let text = serde_json::to_value(given_for(None)).unwrap();
+        assert_eq!(text.get("plugin"), None);
+        assert_eq!(serde_json::to_value(given_for(Some("github"))).unwrap()["plugin"], "github");
+    }
 }

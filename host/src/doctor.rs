@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use monstrum_egress::{CredentialSource, CredentialState, Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
-use monstrum_store::StoreError;
+use monstrum_store::{PAGE_ITEMS_MAX, Page, StoreError, TrustRow};
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
@@ -206,6 +206,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     check_keys(found, settings, data).await?;
     #[cfg(target_os = "linux")]
     sandboxes::check(found, data).await?;
+    check_trust(found, data).await?;
     // Nothing is sent: what is opened is only looked at.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
@@ -227,6 +228,27 @@ async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected)
         found.weak("master key", what, "stop the server and finish the rotation: monstrum vault rotate");
     }
     Ok(())
+}
+
+/// Trust from before types had owners, or given for all types, lets a plugin bring any type that is free.
+async fn check_trust(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
+    let mut page = Page::first(PAGE_ITEMS_MAX);
+    loop {
+        let listed = data.store.trust(&page).await?;
+        for row in listed.items.iter().filter(|row| row.type_glob == "*") {
+            let TrustRow { id, public_key, name_glob, .. } = row;
+            let what = format!("the key {public_key} may sign plugins `{name_glob}` of every resource type");
+            let remedy = format!(
+                "name the types that it is for: monstrum trust remove {id}, then \
+                 monstrum trust add {public_key} --name '{name_glob}' --type GLOB"
+            );
+            found.weak(format!("trust {id}"), what, remedy);
+        }
+        match listed.next_cursor {
+            Some(cursor) => page = Page { cursor: Some(cursor), ..page },
+            None => return Ok(()),
+        }
+    }
 }
 
 fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
@@ -290,7 +312,8 @@ fn check_credential(found: &mut Findings, about: String, resource: &Resource, cl
     let Some(held) = &resource.credential else { return };
     let id = resource.row.id;
     if resource.credential_source().status() == CredentialState::NeedsAuthorization {
-        let what = "its credential needs authorization: plugin or configuration ask for more than it was given for";
+        let what = "its credential needs authorization: another plugin serves the type by now, or plugin or configuration ask \
+                    for more than it was given for";
         let remedy = format!("confirm it (POST /api/resources/{id}/credential/confirm), or save it anew");
         found.broken(about, what, remedy);
     } else if held.row.expires_at.is_some_and(|end| end <= clock.now()) {

@@ -407,9 +407,7 @@ fn method(resource: &Resource, kind: AuthKind) -> Option<&AuthMethod> {
 }
 
 fn given_for(resource: &Resource, method: &AuthMethod, provider: &OauthProviderRow) -> GivenFor {
-    let manifest = &resource.plugin.manifest;
-    let now = GivenFor::now(&manifest.resource_type, method, &resource.config, &manifest.executor);
-    now.obtained_from(provider)
+    GivenFor::now(&resource.plugin.manifest, method, &resource.config).obtained_from(provider)
 }
 
 fn new_flow(

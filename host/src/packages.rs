@@ -1,9 +1,11 @@
 //! Packages: whom they are from, and whether that counts, before anything of them is unpacked.
 //!
-//! Over the API nothing is installed without a signature by a key that a root key has trusted for the plugin's name;
-//! there is no way to ask for less. What the signature, the manifest and the file's name say must agree.
+//! Over the API nothing is installed without a signature by a key that a root key has trusted for the plugin's name; a
+//! plugin that does not own its resource type yet needs one that is trusted for the type as well. There is no way to ask for
+//! less. What the signature, the manifest and the file's name say must agree.
 
 mod registry;
+mod types;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::plugin_folder::MANIFEST;
 use crate::plugins::{InstallError, Installed, Package, Plugins};
 
 pub use registry::{Registry, RegistryError};
+pub use types::TrustedTypes;
 
 /// Packages that are unpacked at one time. Each may take its limit in memory, and they are installed one by one anyway.
 const UNPACKED_AT_ONCE: usize = 2;
@@ -85,8 +88,8 @@ impl Packages {
     /// Installs a package that somebody has handed in.
     pub async fn install(&self, upload: Upload, allow_downgrade: bool) -> Result<Installed, PackageError> {
         let _turn = self.unpacking.acquire().await.map_err(|_| PackageError::Interrupted)?;
-        let package = self.verified(upload).await?;
-        Ok(self.plugins.install(package, allow_downgrade).await?)
+        let (package, trusted) = self.verified(upload).await?;
+        Ok(self.plugins.install(package, &trusted, allow_downgrade).await?)
     }
 
     /// Installs a plugin of the registry: this version or, without one, the newest that is no pre-release.
@@ -105,29 +108,32 @@ impl Packages {
         self.install(upload, allow_downgrade).await
     }
 
-    /// The package, once it is certain whom it is from and that it says so itself.
-    async fn verified(&self, upload: Upload) -> Result<Package, PackageError> {
+    /// The package, once it is certain whom it is from and that it says so itself, and the types that its key may bring.
+    async fn verified(&self, upload: Upload) -> Result<(Package, TrustedTypes), PackageError> {
         let signature = upload.signature.as_deref().ok_or(PackageError::Unsigned)?;
         let signature = PackageSignature::parse(signature)?;
         let signed = signature.clone();
         let checked = tokio::task::spawn_blocking(move || signed.verify(&upload.package).map(|()| upload.package));
         let package = checked.await.map_err(|_| PackageError::Interrupted)??;
-        self.check_trusted(&signature).await?;
+        let trusted = self.check_trusted(&signature).await?;
         let unpacked =
             tokio::task::spawn_blocking(move || unpack(&package, Some(&signature), upload.file_name.as_deref()));
-        unpacked.await.map_err(|_| PackageError::Interrupted)?
+        let package = unpacked.await.map_err(|_| PackageError::Interrupted)??;
+        Ok((package, trusted))
     }
 
-    async fn check_trusted(&self, signature: &PackageSignature) -> Result<(), PackageError> {
+    async fn check_trusted(&self, signature: &PackageSignature) -> Result<TrustedTypes, PackageError> {
         let (key, name) = (signature.public_key.to_string(), &signature.name);
-        let globs: Vec<String> = self.store.trust_of_key(&key).await?.into_iter().map(|row| row.name_glob).collect();
-        if globs.is_empty() {
+        let rows = self.store.trust_of_key(&key).await?;
+        if rows.is_empty() {
             return Err(PackageError::UntrustedKey { key });
         }
-        if globs.iter().any(|glob| match_glob(name.as_str(), glob)) {
-            return Ok(());
+        let (trusted, others): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| match_glob(name.as_str(), &row.name_glob));
+        if !trusted.is_empty() {
+            return Ok(TrustedTypes { key, globs: trusted.into_iter().map(|row| row.type_glob).collect() });
         }
-        let globs = globs.into_iter().map(|glob| format!("`{glob}`")).collect();
+        let globs = others.into_iter().map(|row| format!("`{}`", row.name_glob)).collect();
         Err(PackageError::UntrustedName { key, name: name.clone(), globs })
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! A version is whole or not there: manifest, policy rules, schemas and component are checked before it serves. One that
 //! fails leaves the version before it serving, and its error is kept for the API, the CLI and the log. One that asks for
-//! more than the version before it waits until a root key approves it; every version is stored, so that the old one
-//! serves on even after a start.
+//! more than the version before it, or for a name that belongs to another plugin, waits until a root key approves it; every
+//! version is stored, so that the old one serves on even after a start.
 
 pub mod built_in;
 mod candidate;
 mod growth;
 mod install;
+pub mod owners;
 mod version;
 mod watch;
 
@@ -20,7 +21,7 @@ use std::sync::{Arc, RwLock};
 use futures::StreamExt as _;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
-use monstrum_store::{PluginRow, Store, StoreError};
+use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -33,6 +34,7 @@ use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, MANIFEST, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;
+use crate::plugins::owners::Owners;
 use crate::plugins::version::sha256;
 
 /// Whether a plugin serves.
@@ -43,7 +45,7 @@ pub enum PluginStatus {
     Loaded,
     /// The version in the folder could not be loaded; the one before it, if any, serves on.
     Failed,
-    /// The version in the folder asks for more than the one before it, which serves on.
+    /// The version in the folder asks for more than the one before it, which serves on, or for a name of another plugin.
     NeedsApproval,
 }
 
@@ -67,6 +69,8 @@ pub struct Pending {
     pub plugin: Arc<Plugin>,
     /// What it asks for beyond the version that serves, a sentence each.
     pub grows: Vec<String>,
+    /// The names of other plugins that an approval moves.
+    takes: Vec<OwnerRow>,
     row: PluginRow,
 }
 
@@ -89,6 +93,8 @@ pub enum ApproveError {
     NothingPending,
     #[error("the version that waits for approval has {what} `{found}`")]
     OtherDigest { what: &'static str, found: Digest },
+    #[error("others own names of this version by now ({}); look at the plugin again", owners.join("; "))]
+    OtherOwners { owners: Vec<String> },
     #[error(transparent)]
     Load(#[from] LoadError),
 }
@@ -97,8 +103,12 @@ pub enum ApproveError {
 struct Verdict {
     /// It is the version on record as serving.
     is_recorded: bool,
-    /// What it asks for beyond that one.
+    /// Its plugin owns all names in it.
+    owns_all: bool,
+    /// What it asks for beyond the version on record, and what it takes from other plugins.
     grows: Vec<String>,
+    /// The names of other plugins that it wants.
+    takes: Vec<OwnerRow>,
 }
 
 /// Every plugin of this host.
@@ -106,7 +116,7 @@ pub struct Plugins {
     reader: Reader,
     store: Store,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// One load at a time, so that two plugins cannot both take one tool name.
+    /// One load at a time, so that what was judged is what comes into force.
     loading: tokio::sync::Mutex<()>,
     /// What the platform serves itself.
     built_in: Vec<Arc<Plugin>>,
@@ -128,11 +138,11 @@ impl Plugins {
         Ok(Plugins { reader, store, entries, loading, built_in: built_in::all() })
     }
 
-    /// Loads every folder that holds a manifest, in the order of their names. One that fails stops no other. What an
-    /// install that was cut off has left behind goes first.
+    /// Loads every folder that holds a manifest: first those of plugins that own a name, then the others, each in the order
+    /// of their names. One that fails stops no other. What an install that was cut off has left behind goes first.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
-        let names = self.names()?;
+        let names = self.owners_first(self.names()?).await;
         let dir = &self.reader.dir;
         staging::clear_leftovers(dir).map_err(|source| FolderError::Read { path: dir.clone(), source })?;
         let mut versions = pin!(self.reader.read_all(names));
@@ -158,9 +168,24 @@ impl Plugins {
         Ok(names)
     }
 
+    /// The folders of plugins that own a name come first: a new version of one may set a tool's name free. Without the
+    /// database the order does not matter, since nothing is judged then.
+    async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
+        match Owners::read(&self.store).await {
+            Ok(owners) => names.sort_by_key(|name| !owners.has(name)),
+            Err(error) => tracing::warn!(%error, "the owners of names cannot be read"),
+        }
+        names
+    }
+
     /// Loads the folder `name` anew. `None`: there is no such folder, and whatever it held serves no more.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
+        self.load_alone(name).await
+    }
+
+    /// The same, for a caller that holds `loading`.
+    async fn load_alone(&self, name: &str) -> Option<Entry> {
         let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
         if !is_plain || self.reader.dir.join(name).symlink_metadata().is_err() {
             self.write().remove(name);
@@ -196,7 +221,7 @@ impl Plugins {
         manifest_digest: Option<&Digest>,
     ) -> Result<Entry, ApproveError> {
         let _one_at_a_time = self.loading.lock().await;
-        let Some(Pending { plugin, grows, row }) = self.entry(name).and_then(|entry| entry.pending) else {
+        let Some(Pending { plugin, grows, takes, row }) = self.entry(name).and_then(|entry| entry.pending) else {
             return Err(ApproveError::NothingPending);
         };
         for (what, meant, found) in
@@ -206,12 +231,21 @@ impl Plugins {
                 return Err(ApproveError::OtherDigest { what, found: found.clone() });
             }
         }
-        self.check_unique(&plugin)?;
         let row = PluginRow { updated_at: self.reader.clock.now(), ..row };
-        self.store.serve_plugin(&row, &[], &[]).await.map_err(LoadError::from)?;
+        let names = owners::names(&plugin.manifest);
+        let refused = self.store.serve_plugin(&row, &names, &takes).await.map_err(LoadError::from)?;
+        if !refused.is_empty() {
+            return Err(ApproveError::OtherOwners { owners: owners::sentences(&refused) });
+        }
         tracing::info!(plugin.name = name, plugin.version = row.version, ?grows, "plugin approved");
         let entry = loaded(plugin);
         self.write().insert(name.to_owned(), entry.clone());
+        // The plugins that lost a name must not serve on; their folders are judged anew.
+        for loser in owners::losers(&takes) {
+            if self.entry(loser.as_str()).is_some() {
+                self.load_alone(loser.as_str()).await;
+            }
+        }
         Ok(entry)
     }
 
@@ -239,14 +273,22 @@ impl Plugins {
     /// Judges every version in the folder as a start would, and keeps nothing of it: for who only looks.
     pub async fn examine(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
-        let mut versions = pin!(self.reader.read_all(self.names()?));
+        let names = self.owners_first(self.names()?).await;
+        // What a start would claim is claimed here only.
+        let mut claimed = Owners::default();
+        let mut versions = pin!(self.reader.read_all(names));
         while let Some((name, version)) = versions.next().await {
             let judged = match version {
-                Ok(candidate) => self.judge(&candidate).await.map(|verdict| (candidate, verdict)),
+                Ok(candidate) => self.judge(&candidate, &claimed).await.map(|verdict| (candidate, verdict)),
                 Err(error) => Err(error),
             };
             let entry = match judged {
-                Ok((candidate, verdict)) => self.entry_of(&name, candidate, verdict).await,
+                Ok((candidate, verdict)) => {
+                    if verdict.grows.is_empty() {
+                        claimed.claim(&candidate.plugin.manifest, self.reader.clock.now());
+                    }
+                    self.entry_of(&name, candidate, verdict).await
+                }
                 Err(error) => self.failed(&name, &error).await,
             };
             self.write().insert(name, entry);
@@ -254,24 +296,34 @@ impl Plugins {
         Ok(())
     }
 
-    /// Judges a version by the one that serves.
-    async fn judge(&self, candidate: &Candidate) -> Result<Verdict, LoadError> {
-        self.check_unique(&candidate.plugin)?;
-        let row = candidate.row();
-        match self.store.plugin(&row.name).await? {
-            Some(recorded) if is_same_version(&recorded, &row) => Ok(Verdict { is_recorded: true, grows: Vec::new() }),
-            Some(recorded) => {
-                let grows = self.growth(&recorded, &candidate.plugin.manifest).await?;
-                Ok(Verdict { is_recorded: false, grows })
+    /// Judges a version by the one that serves and by the owners of its names: those of the database and `more`.
+    async fn judge(&self, candidate: &Candidate, more: &Owners) -> Result<Verdict, LoadError> {
+        let (row, manifest) = (candidate.row(), &candidate.plugin.manifest);
+        let owners = Owners::read(&self.store).await?;
+        let takes = match owners.taken_by(manifest) {
+            takes if takes.is_empty() => more.taken_by(manifest),
+            takes => takes,
+        };
+        let recorded = self.store.plugin(&row.name).await?;
+        let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same_version(recorded, &row));
+        let mut grows = owners::sentences(&takes);
+        if !is_recorded {
+            // The first version of a plugin exceeds nothing of its own, but maybe the plugin whose type it takes.
+            let taken_type = takes.iter().find(|taken| taken.name.kind == OwnedKind::Type);
+            let before = match (recorded, taken_type) {
+                (None, Some(taken)) => self.store.plugin(&taken.plugin).await?,
+                (recorded, _) => recorded,
+            };
+            if let Some(before) = before {
+                grows.extend(self.growth(&before, manifest).await?);
             }
-            // The first version of a plugin is the operator's own doing: there is nothing that it could exceed.
-            None => Ok(Verdict { is_recorded: false, grows: Vec::new() }),
         }
+        Ok(Verdict { is_recorded, owns_all: owners.has_all(manifest), grows, takes })
     }
 
     /// Judges a version, keeps it, and puts it in force if nothing speaks against that.
     async fn turn(&self, candidate: Candidate) -> Result<Entry, LoadError> {
-        let verdict = self.judge(&candidate).await?;
+        let verdict = self.judge(&candidate, &Owners::default()).await?;
         self.keep(&candidate, &verdict).await?;
         self.settle(candidate, verdict).await
     }
@@ -285,13 +337,16 @@ impl Plugins {
     }
 
     /// Lets a version serve, or wait for approval.
-    async fn settle(&self, candidate: Candidate, verdict: Verdict) -> Result<Entry, LoadError> {
+    async fn settle(&self, candidate: Candidate, mut verdict: Verdict) -> Result<Entry, LoadError> {
         let (name, version) = (candidate.plugin.name.to_string(), &candidate.stored.version);
+        if verdict.grows.is_empty() && !(verdict.is_recorded && verdict.owns_all) {
+            let names = owners::names(&candidate.plugin.manifest);
+            // Another host on the same database may have claimed a name since it was judged.
+            verdict.takes = self.store.serve_plugin(&candidate.row(), &names, &[]).await?;
+            verdict.grows = owners::sentences(&verdict.takes);
+        }
         let grows = &verdict.grows;
         if grows.is_empty() {
-            if !verdict.is_recorded {
-                self.store.serve_plugin(&candidate.row(), &[], &[]).await?;
-            }
             tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
             for warning in &candidate.plugin.warnings {
                 tracing::warn!(plugin.name = name, %warning, "plugin");
@@ -307,7 +362,8 @@ impl Plugins {
             return loaded(candidate.plugin);
         }
         let row = candidate.row();
-        let pending = Some(Pending { plugin: candidate.plugin, grows: verdict.grows, row });
+        let Verdict { grows, takes, .. } = verdict;
+        let pending = Some(Pending { plugin: candidate.plugin, grows, takes, row });
         let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
         Entry { name: name.to_owned(), status, error: None, serving, pending, is_to_retry: false }
     }
@@ -346,10 +402,14 @@ impl Plugins {
     }
 
     /// What serves on while the folder's version does not: the version that serves now or, after a start, the one on
-    /// record.
+    /// record. Neither does once a name of it belongs to another plugin.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
-            return Some(serving);
+            return match Owners::read(&self.store).await {
+                Ok(owners) if !owners.permit(&serving) => None,
+                // Without the database the policy decides, by the owners that it knows.
+                _ => Some(serving),
+            };
         }
         match self.restore(name).await {
             Ok(plugin) => plugin,
@@ -371,30 +431,24 @@ impl Plugins {
             return Err(LoadError::Altered { plugin: name });
         }
         let manifest = monstrum_manifest::parse(MANIFEST, &stored.manifest)?;
+        let taken = Owners::read(&self.store).await?.taken_by(&manifest);
+        if !taken.is_empty() {
+            return Err(LoadError::Taken { plugin: name, owners: owners::sentences(&taken) });
+        }
         let locales = serde_json::from_value(stored.locales).map_err(|error| LoadError::Locales(error.to_string()))?;
         let plugin = build(&self.reader.runtime, self.reader.ceilings, manifest, locales, stored.component).await?;
-        self.check_unique(&plugin)?;
         Ok(Some(Arc::new(plugin)))
     }
 
-    /// The name of a tool or type belongs to whoever has it first.
-    fn check_unique(&self, plugin: &Plugin) -> Result<(), LoadError> {
+    /// The plugins that `owners` judge otherwise than when they were loaded: another host moved or freed a name.
+    pub fn judged_by_others(&self, owners: &Owners) -> Vec<String> {
         let entries = self.read_entries();
-        for other in entries.values().filter_map(|entry| entry.serving.as_ref()) {
-            if other.name == plugin.name {
-                continue;
-            }
-            let id = &plugin.manifest.resource_type.id;
-            if other.manifest.resource_type.id == *id {
-                return Err(LoadError::TypeTaken { id: id.to_string(), owner: other.name.clone() });
-            }
-            let taken = |tool: &&Arc<Tool>| other.tools.iter().any(|theirs| theirs.manifest.name == tool.manifest.name);
-            if let Some(tool) = plugin.tools.iter().find(taken) {
-                let tool = tool.manifest.name.clone();
-                return Err(LoadError::ToolTaken { tool, owner: other.name.clone() });
-            }
-        }
-        Ok(())
+        let outdated = entries.values().filter(|entry| {
+            let loses = entry.serving.as_ref().is_some_and(|serving| !owners.permit(serving));
+            let pending = entry.pending.as_ref();
+            loses || pending.is_some_and(|pending| owners.taken_by(&pending.plugin.manifest) != pending.takes)
+        });
+        outdated.map(|entry| entry.name.clone()).collect()
     }
 
     fn read_entries(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Entry>> {

@@ -31,6 +31,7 @@ use utoipa::ToSchema;
 use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
 use crate::fair_queue::Share;
 use crate::key_uses::LastUse;
+use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::sharing::Sharing;
 
@@ -120,6 +121,8 @@ fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
 pub struct Resource {
     pub row: ResourceRow,
     pub plugin: Arc<Plugin>,
+    /// The plugin for which credentials of this type were given that name none.
+    pub legacy_plugin: Option<PluginName>,
     /// With the manifest's defaults filled in.
     pub config: Map<String, Value>,
     /// The same as JSON, as plugins get it.
@@ -211,6 +214,7 @@ pub struct Snapshot {
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
     sharing: Sharing,
+    owners: Owners,
 }
 
 impl Snapshot {
@@ -302,6 +306,11 @@ impl Snapshot {
         let mut plugins: Vec<_> = self.types.values().collect();
         plugins.sort_by(|a, b| a.manifest.resource_type.id.cmp(&b.manifest.resource_type.id));
         plugins
+    }
+
+    /// Which plugin each type and tool belongs to.
+    pub fn owners(&self) -> &Owners {
+        &self.owners
     }
 
     /// A tool that a manifest declares, and the plugin that serves it.

@@ -117,3 +117,63 @@ async fn a_configuration_with_faulty_tools_is_refused() -> Result<()> {
     "#);
     Ok(())
 }
+
+/// Roles match the names of tools, which start with the name of the resource: an operator who could swap two names would
+/// widen what both bindings permit.
+#[tokio::test]
+async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names() -> Result<()> {
+    let world = world().await?;
+    let tools = json!([tool("list", "echo.read"), tool("purge", "echo.read")]);
+    let new_role = json!({"name": "crm", "allowed_tools": ["crm__*", "billing__list"]});
+    let (status, role) = world.api.post("/api/roles", &new_role).await?;
+    ensure!(status == 201, "{role}");
+    let mut paths = Vec::new();
+    for name in ["crm", "billing"] {
+        let (status, made) = resource(&world, name, &tools).await?;
+        ensure!(status == 201, "{made}");
+        world.api.bind(&world.bot, text(&made["id"]), text(&role["id"]), &json!({})).await?;
+        paths.push(format!("/api/resources/{}", text(&made["id"])));
+    }
+    let params = json!({"repo": "acme/site"});
+    assert_eq!(world.call("crm__purge", &params).await?["status"], "success");
+    assert_eq!(world.call("billing__purge", &params).await?["status"], "permission_denied");
+
+    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+    let mut answers = Answers::default();
+    answers.add("an operator", operator.patch(&paths[0], &json!({"name": "old"})).await?);
+    answers.add("an operator", operator.patch(&paths[1], &json!({"name": "crm"})).await?);
+    // A client that sends back what it has read changes no name.
+    assert_eq!(operator.patch(&paths[0], &json!({"name": "crm"})).await?.0, 200);
+    assert_eq!(world.call("billing__purge", &params).await?["status"], "permission_denied");
+
+    // An admin renames, and the change is in the audit with both names.
+    let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
+    assert_eq!(admin.patch(&paths[0], &json!({"name": "old"})).await?.0, 200);
+    let (_, changes) = world.api.get("/api/audit/changes?limit=1").await?;
+    let change = &changes["items"][0];
+    assert_eq!((&change["change"], &change["key_kind"]), (&json!("resource.update"), &json!("admin")));
+    assert_eq!((&change["before"]["name"], &change["after"]["name"]), (&json!("crm"), &json!("old")));
+
+    // Without the plugin nobody can tell whether the name is part of tool names.
+    fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
+    world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
+    answers.add("no plugin", operator.patch(&paths[0], &json!({"name": "crm"})).await?);
+    assert_snapshot!(answers, @r#"
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the name of this resource is part of the names of its tools: changing it needs an admin key","request_id":"[id 1]"}
+    an operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"the name of this resource is part of the names of its tools: changing it needs an admin key","request_id":"[id 2]"}
+    no plugin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"no plugin that is loaded serves this resource type, so the name may be part of the names of its tools: changing it needs an admin key","request_id":"[id 3]"}
+    "#);
+    Ok(())
+}
+
+/// The name of any other resource is part of nothing that rules match.
+#[tokio::test]
+async fn an_operator_renames_all_other_resources() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+    let (status, renamed) =
+        operator.patch(&format!("/api/resources/{}", bound.resource), &json!({"name": "new"})).await?;
+    assert_eq!((status, &renamed["name"]), (200, &json!("new")), "{renamed}");
+    Ok(())
+}

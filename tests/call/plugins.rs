@@ -50,7 +50,10 @@ async fn scanned(prepare: impl FnOnce(&Server) -> Result<()>) -> Result<String> 
     let answer = world.call("test_echo_run", &json!({})).await?;
     ensure!(answer["status"] == "success", "the good plugin does not serve: {answer}");
     let items = list["items"].as_array().context("a list has items")?.iter();
-    let told = items.map(|item| format!("{}: {} {}", text(&item["name"]), text(&item["status"]), text(&item["error"])));
+    let told = items.map(|item| {
+        let wanted = text(&item["pending"]["grows"][0]);
+        format!("{}: {} {}{wanted}", text(&item["name"]), text(&item["status"]), text(&item["error"]))
+    });
     let told = told.map(|line| text(&stable(&json!(line))).to_owned());
     Ok(told.collect::<Vec<_>>().join("\n"))
 }
@@ -173,7 +176,7 @@ async fn a_folder_that_others_could_change_is_refused() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_name_that_is_taken_stays_with_whoever_has_it() -> Result<()> {
+async fn a_plugin_that_wants_the_name_of_another_waits() -> Result<()> {
     let told = scanned(|server| {
         another(server, "first")?;
         edit(&another(server, "second-of-the-tool")?, |text| text.replace("second_of_the_tool_run", "first_run"))?;
@@ -182,8 +185,8 @@ async fn a_name_that_is_taken_stays_with_whoever_has_it() -> Result<()> {
     .await?;
     assert_snapshot!(told, @r"
     first: loaded 
-    second-of-the-tool: failed tool `first_run` exists already, in plugin `first`
-    second-of-the-type: failed resource type `first` exists already, in plugin `first`
+    second-of-the-tool: needs_approval takes tool `first_run` from plugin `first`
+    second-of-the-type: needs_approval takes type `first` from plugin `first`
     test-echo: loaded
     ");
     Ok(())

@@ -125,3 +125,26 @@ async fn a_database_out_of_reach_and_a_wrong_key_are_named() -> Result<()> {
     assert!(!std::path::Path::new(&nowhere).exists(), "nothing is made");
     Ok(())
 }
+
+/// Trust from before types had owners counts for every type, and so does trust that was given so.
+#[tokio::test]
+async fn a_key_that_is_trusted_for_every_type_is_named() -> Result<()> {
+    let server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let mut ids = Vec::new();
+    for (name, types) in [("acme-*", "*"), ("github", "github")] {
+        let key = monstrum_package::SigningKey::generate()?.public().to_string();
+        let body = json!({ "public_key": key, "name_glob": name, "type_glob": types });
+        let (status, row) = api.post("/api/trust", &body).await?;
+        ensure!(status == 201, "{row}");
+        ids.push(text(&row["id"]).to_owned());
+    }
+    let (_, findings) = examined(&server, &[]).await?;
+    let finding = about(&findings, &format!("trust {}", ids[0]))?;
+    assert_eq!(finding["severity"], "weak");
+    assert!(text(&finding["what"]).ends_with("may sign plugins `acme-*` of every resource type"), "{finding}");
+    let remedy = text(&finding["remedy"]);
+    assert!(remedy.contains(&format!("monstrum trust remove {}", ids[0])) && remedy.contains("--type"), "{remedy}");
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    Ok(())
+}

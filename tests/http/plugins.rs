@@ -68,7 +68,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "test-echo" "loaded" null
     "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
     "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world"
-    "test-zecho" "failed" "resource type `test-echo` exists already, in plugin `test-echo`"
+    "test-zecho" "needs_approval" null
     "#);
     Ok(())
 }

@@ -85,7 +85,7 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
       request [id 1]
     hint: mend what the message names; `--help` shows what is expected
     [exit 1]
-    [public key] may sign `test-echo` ([id 1])
+    [public key] may sign `test-echo` of resource types `test-echo` ([id 1])
     [exit 0]
     [stderr]
     error: Conflict (409)
@@ -93,8 +93,8 @@ async fn from_a_folder_to_an_installed_plugin() -> Result<()> {
       request [id 1]
     hint: the message names what is in the way
     [exit 1]
-     ID                                    PLUGINS    KEY                                                   SINCE
-     [id 1]  test-echo  [public key]  [time]
+     ID                                    PLUGINS    TYPES      KEY                                                   SINCE
+     [id 1]  test-echo  test-echo  [public key]  [time]
     [exit 0]
     [stderr]
     [id 1] is trusted no longer

@@ -114,18 +114,22 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     let api = server.api()?;
     let key = SigningKey::generate()?;
     let public_key = key.public().to_string();
+    let other_key = SigningKey::generate()?.public().to_string();
     let source = Source::of("test-echo", "1.0.0")?;
     let mut answers = Answers::default();
     answers.add("none", api.get("/api/trust").await?);
     for (label, body) in [
         ("given", json!({ "public_key": public_key, "name_glob": "test-*" })),
         ("twice", json!({ "public_key": public_key, "name_glob": "test-*" })),
+        ("types", json!({ "public_key": other_key, "name_glob": "a-*", "type_glob": "tracker" })),
+        ("no types", json!({ "public_key": public_key, "name_glob": "b", "type_glob": "" })),
         ("no key", json!({ "public_key": "ed25519:AAAA", "name_glob": "test-*" })),
         ("no names", json!({ "public_key": public_key, "name_glob": "" })),
         ("nothing", json!({})),
     ] {
         let (status, body) = api.post("/api/trust", &body).await?;
-        let shown = if status == 201 { body["name_glob"].clone() } else { body["detail"].clone() };
+        let globs = json!([body["name_glob"], body["type_glob"]]);
+        let shown = if status == 201 { globs } else { body["detail"].clone() };
         answers.add(label, (status, shown));
     }
     let (_, list) = api.get("/api/trust").await?;
@@ -137,8 +141,10 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     answers.add("again", (status, again["detail"].clone()));
     assert_snapshot!(answers, @r#"
     none: 200 {"items":[],"next_cursor":null}
-    given: 201 "test-*"
+    given: 201 ["test-*","test-*"]
     twice: 409 "the key is trusted for these names already"
+    types: 201 ["a-*","tracker"]
+    no types: 422 "/type_glob: must not be empty"
     no key: 422 "/public_key: a public key is `ed25519:` and 44 characters of base64, as `monstrum plugin pack` prints it"
     no names: 422 "/name_glob: must not be empty"
     nothing: 422 "/public_key: required field is missing"

@@ -179,7 +179,7 @@ pub async fn save(
         return as_it_stands(&app, &row).await;
     }
     let (method, fields) = given.check(&manifest.resource_type)?;
-    let given_for = GivenFor::now(&manifest.resource_type, method, &serving.config, &manifest.executor);
+    let given_for = GivenFor::now(manifest, method, &serving.config);
     let saved = new_row(&app.vault, &row, &given_for, &fields, app.clock.now());
     let saved = saved.map_err(|error| Problem::internal(&error))?;
     let made = async {
@@ -193,7 +193,7 @@ pub async fn save(
 /// Gives the stored credential for what manifest and configuration ask for now
 ///
 /// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
-/// rules than it was given for. `requested_audience` says who would get it.
+/// rules than it was given for, or when another plugin has taken its type over. `requested_audience` says who would get it.
 #[utoipa::path(post, path = "/api/resources/{id}/credential/confirm", tag = "credentials",
     params(("id" = ResourceId, Path)),
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]

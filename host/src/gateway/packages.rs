@@ -238,7 +238,10 @@ pub fn problem(error: PackageError) -> Problem {
         PackageError::Unsigned
         | PackageError::Signature(_)
         | PackageError::UntrustedKey { .. }
-        | PackageError::UntrustedName { .. } => Problem::invalid_at("/signature", error.to_string()),
+        | PackageError::UntrustedName { .. }
+        | PackageError::Install(InstallError::UntrustedType { .. }) => {
+            Problem::invalid_at("/signature", error.to_string())
+        }
         PackageError::Archive(_) | PackageError::NotText | PackageError::Manifest(_) | PackageError::Renamed { .. } => {
             Problem::invalid_at("/package", error.to_string())
         }

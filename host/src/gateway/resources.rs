@@ -159,7 +159,7 @@ pub async fn show(
     Ok(Json(shown(&app, row).await?))
 }
 
-/// Changes a resource; configuration and network are an admin's
+/// Changes a resource; configuration and network are an admin's, and so is the name where it is part of tool names
 #[utoipa::path(patch, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     request_body = ResourceChange,
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
@@ -176,7 +176,10 @@ pub async fn update(
     let mut row = resource(&app, &caller, id).await?;
     let before = Resource::from(row.clone());
     let mut faults = Faults::default();
-    let is_renamed = change.name.is_some();
+    let is_renamed = change.name.as_ref().is_some_and(|name| *name != row.name);
+    if is_renamed {
+        renames(&app, &caller, &row.resource_type)?;
+    }
     if let Some(name) = change.name {
         rules::name(&mut faults, "/name", &name);
         row.name = name;
@@ -265,6 +268,18 @@ impl From<ResourceRow> for Resource {
             updated_at: row.updated_at,
         }
     }
+}
+
+/// Roles, bindings and delegations match the names of tools, so a name that is part of them is not an operator's. Without
+/// the plugin nobody can say whether it is.
+fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result<(), Problem> {
+    let snapshot = app.policy.load();
+    let reason = match snapshot.resource_type(resource_type) {
+        Some(plugin) if names_tools(plugin) => "the name of this resource is part of the names of its tools",
+        Some(_) => return Ok(()),
+        None => "no plugin that is loaded serves this resource type, so the name may be part of the names of its tools",
+    };
+    caller.admin().map_err(|_| Problem::forbidden(format!("{reason}: changing it needs an admin key")))
 }
 
 /// Whether the name of a resource is a part of the names of its tools.

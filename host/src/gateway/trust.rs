@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
+use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 
@@ -25,6 +25,8 @@ pub struct Trust {
     pub public_key: String,
     /// A glob over the names of plugins.
     pub name_glob: String,
+    /// A glob over the resource types that these plugins may bring or take over; `-` and `_` count as the same.
+    pub type_glob: String,
     pub created_at: UtcMillis,
 }
 
@@ -42,12 +44,16 @@ pub struct NewTrust {
     public_key: String,
     /// Which plugins the key may sign, such as `github` or `acme-*`.
     name_glob: String,
+    /// Which resource types these plugins may bring or take over, such as `github` or `acme-*`, where `-` and `_` count as
+    /// the same. The same as `name_glob` where it is left out. Updates of a plugin that owns its type need no match.
+    #[serde(default, deserialize_with = "given")]
+    type_glob: Option<String>,
 }
 
 impl From<TrustRow> for Trust {
     fn from(row: TrustRow) -> Self {
-        let TrustRow { id, public_key, name_glob, type_glob: _, created_at } = row;
-        Trust { id, public_key, name_glob, created_at }
+        let TrustRow { id, public_key, name_glob, type_glob, created_at } = row;
+        Trust { id, public_key, name_glob, type_glob, created_at }
     }
 }
 
@@ -79,13 +85,17 @@ pub async fn create(
         faults.add("/public_key", error.to_string());
     }
     rules::name(&mut faults, "/name_glob", &new.name_glob);
+    if let Some(type_glob) = &new.type_glob {
+        rules::name(&mut faults, "/type_glob", type_glob);
+    }
     faults.check()?;
-    let NewTrust { public_key, name_glob } = new;
-    let type_glob = "*".to_owned();
+    let NewTrust { public_key, name_glob, type_glob } = new;
+    let type_glob = type_glob.unwrap_or_else(|| name_glob.clone());
     let row = TrustRow { id: TrustId::new(), public_key, name_glob, type_glob, created_at: app.clock.now() };
     let made = async { Ok(app.store.insert_trust(&row).await?) };
     Change::new("trust.create", &row.id).to(&Trust::from(row.clone())).made(&app, &caller, made).await?;
-    tracing::info!(trust.id = %row.id, public_key = row.public_key, name_glob = row.name_glob, "a key is trusted");
+    let TrustRow { id, public_key, name_glob, type_glob, .. } = &row;
+    tracing::info!(trust.id = %id, public_key, name_glob, type_glob, "a key is trusted");
     Ok((StatusCode::CREATED, Json(row.into())))
 }
 

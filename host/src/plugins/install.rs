@@ -12,8 +12,10 @@ use monstrum_store::{BoundRow, StoreError};
 use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
 
+use crate::packages::TrustedTypes;
 use crate::plugin_folder::staging::{self, StageError, Staged};
 use crate::plugin_folder::{MANIFEST, PluginFolder};
+use crate::plugins::owners::Owners;
 use crate::plugins::{Entry, LoadError, Plugins};
 
 /// How many bindings a refusal names; whoever removes these sees the next.
@@ -42,6 +44,12 @@ pub enum InstallError {
          wants it all the same says --allow-downgrade"
     )]
     Older { plugin: PluginName, version: Version, recorded: String },
+    #[error(
+        "the package is signed by {key}, which is trusted for the resource types {} and not for `{id}`, which plugin \
+         `{plugin}` does not own; `monstrum trust add --type` trusts a key for more types",
+        globs.iter().map(|glob| format!("`{glob}`")).collect::<Vec<_>>().join(", ")
+    )]
+    UntrustedType { plugin: PluginName, id: ResourceTypeId, key: String, globs: Vec<String> },
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(transparent)]
@@ -77,21 +85,28 @@ fn list(bound: &[BoundRow]) -> String {
 }
 
 impl Plugins {
-    /// Installs a package whose origin the caller has checked, over the version that may be there.
-    pub async fn install(&self, package: Package, allow_downgrade: bool) -> Result<Installed, InstallError> {
+    /// Installs a package whose origin the caller has checked, over the version that may be there. `trusted` says of which
+    /// types its key may bring plugins that do not own their type yet.
+    pub async fn install(
+        &self,
+        package: Package,
+        trusted: &TrustedTypes,
+        allow_downgrade: bool,
+    ) -> Result<Installed, InstallError> {
         let _one_at_a_time = self.loading.lock().await;
         let Package { manifest, files } = package;
-        let (name, version) = (manifest.name, manifest.version);
+        let (name, version) = (manifest.name.clone(), manifest.version.clone());
         if !allow_downgrade {
             self.check_not_older(&name, &version).await?;
         }
+        self.check_type(&name, &manifest.resource_type.id, trusted).await?;
         let (dir, plugin) = (self.reader.dir.clone(), name.clone());
         let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
         let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
         // The hidden name of the folder is nobody's business.
         let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
         let candidate = self.reader.read_from(name.as_str(), folder).await?;
-        let verdict = self.judge(&candidate).await?;
+        let verdict = self.judge(&candidate, &Owners::default()).await?;
         self.keep(&candidate, &verdict).await?;
         let plugin = name.clone();
         let placed = tokio::task::spawn_blocking(move || staged.put_in_place(&plugin));
@@ -110,7 +125,10 @@ impl Plugins {
         if !is_plain {
             return Err(UninstallError::Absent);
         }
-        if let Some(resource_type) = self.type_of(name).await? {
+        // The resources of a type that another plugin has taken over are not this plugin's.
+        let owners = Owners::read(&self.store).await?;
+        let is_own = |id: &ResourceTypeId| owners.of_type(id).is_some_and(|row| row.plugin.as_str() == name);
+        if let Some(resource_type) = self.type_of(name).await?.filter(is_own) {
             let bound = self.store.bound(&resource_type, BOUND_NAMED_MAX).await?;
             if !bound.is_empty() {
                 return Err(UninstallError::Bound { plugin: name.to_owned(), bound });
@@ -141,6 +159,22 @@ impl Plugins {
             }
         }
         Ok(())
+    }
+
+    /// Refuses a type that is new to the plugin, whether it is free or belongs to another one, unless the package's key is
+    /// trusted for it. Updates by the owner need no more than the trust in the name.
+    async fn check_type(
+        &self,
+        plugin: &PluginName,
+        id: &ResourceTypeId,
+        trusted: &TrustedTypes,
+    ) -> Result<(), InstallError> {
+        let owners = Owners::read(&self.store).await.map_err(LoadError::from)?;
+        if owners.of_type(id).is_some_and(|row| row.plugin == *plugin) || trusted.include(id) {
+            return Ok(());
+        }
+        let TrustedTypes { key, globs } = trusted.clone();
+        Err(InstallError::UntrustedType { plugin: plugin.clone(), id: id.clone(), key, globs })
     }
 
     /// The resource type of a plugin that serves, or else of the version on record.

@@ -101,10 +101,8 @@ pub enum LoadError {
     Schema { index: usize, field: &'static str, why: String },
     #[error("{}", with_causes(.0))]
     Component(#[from] monstrum_runtime::LoadError),
-    #[error("tool `{tool}` exists already, in plugin `{owner}`")]
-    ToolTaken { tool: ToolName, owner: PluginName },
-    #[error("resource type `{id}` exists already, in plugin `{owner}`")]
-    TypeTaken { id: String, owner: PluginName },
+    #[error("plugin `{plugin}` no longer owns the names of its stored version, which {}", owners.join("; "))]
+    Taken { plugin: PluginName, owners: Vec<String> },
     #[error("the stored version of plugin `{plugin}` is not what was stored")]
     Altered { plugin: PluginName },
     #[error("it cannot be read, for a reason that nobody has foreseen")]

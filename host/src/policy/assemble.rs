@@ -10,13 +10,14 @@ use monstrum_guardian::{
 };
 use monstrum_manifest::{AuthMethod, Manifest, config_values};
 use monstrum_store::{BindingRow, BotRow, CredentialRow, KeyRow, PolicyRows, ResourceRow, RoleRow};
-use monstrum_types::{BindingId, BotId, KeyId, ResourceId};
+use monstrum_types::{BindingId, BotId, KeyId, PluginName, ResourceId};
 use serde_json::{Map, Value};
 
 use super::sharing::Sharing;
 use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::key_uses::LastUse;
+use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
 
 /// The snapshot of these rows and of the plugins that serve.
@@ -37,6 +38,7 @@ pub(super) fn snapshot(
     let last_uses: HashMap<KeyId, &Arc<LastUse>> = before.keys().map(|key| (key.id, &key.last_use)).collect();
     snapshot.keys = rows.keys.iter().filter_map(|row| key_entry(row, last_uses.get(&row.id).copied())).collect();
     snapshot.key_hashes = snapshot.keys.iter().map(|(hash, key)| (key.id, *hash)).collect();
+    snapshot.owners = Owners::new(rows.owners);
     let sandbox = serve(&mut snapshot, serving);
     snapshot.issuers = rows
         .oauth_providers
@@ -54,6 +56,11 @@ pub(super) fn snapshot(
 fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) -> Option<Arc<Plugin>> {
     let mut sandbox = None;
     for plugin in serving {
+        // Another host may have approved a takeover: what this host loaded before then serves no more.
+        if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
+            tracing::debug!(plugin.name = %plugin.name, "another plugin owns a name of this one; it does not serve");
+            continue;
+        }
         if plugin.name.as_str() == built_in::SANDBOX {
             // No type of which there could be resources: its one grant is the switch of a bot.
             sandbox = Some(Arc::clone(plugin));
@@ -88,7 +95,8 @@ fn add_resources(
             snapshot.resources.insert(row.id, Arc::clone(known));
             continue;
         }
-        if let Some(resource) = resource(row, plugin, credential) {
+        let legacy_plugin = snapshot.owners.of_type(&row.resource_type).and_then(|owner| owner.legacy_plugin.clone());
+        if let Some(resource) = resource(row, plugin, legacy_plugin, credential) {
             snapshot.resources.insert(resource.row.id, Arc::new(resource));
         }
     }
@@ -127,7 +135,12 @@ fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key
 }
 
 /// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.
-fn resource(row: ResourceRow, plugin: Arc<Plugin>, credential: Option<Arc<HeldCredential>>) -> Option<Resource> {
+fn resource(
+    row: ResourceRow,
+    plugin: Arc<Plugin>,
+    legacy_plugin: Option<PluginName>,
+    credential: Option<Arc<HeldCredential>>,
+) -> Option<Resource> {
     let config = row.config.as_object().cloned().unwrap_or_default();
     let config = match config_values(&plugin.manifest.resource_type, config) {
         Ok(values) => values,
@@ -146,7 +159,7 @@ fn resource(row: ResourceRow, plugin: Arc<Plugin>, credential: Option<Arc<HeldCr
     let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
     let scope = scope(&plugin.manifest, &config, network);
     let (tools, door) = (OnceLock::new(), OnceLock::new());
-    Some(Resource { row, plugin, config, config_text, scope, tools, credential, is_stored: true, door })
+    Some(Resource { row, plugin, legacy_plugin, config, config_text, scope, tools, credential, is_stored: true, door })
 }
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {

@@ -82,6 +82,7 @@ fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
     Resource {
         row,
         plugin: Arc::clone(plugin),
+        legacy_plugin: None,
         config: Map::new(),
         config_text: "{}".to_owned(),
         scope,

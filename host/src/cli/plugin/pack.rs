@@ -12,6 +12,7 @@ use serde_json::json;
 use super::super::failure::Failure;
 use super::super::{Options, output};
 use super::{signing, validate};
+use crate::packages::TrustedTypes;
 use crate::plugin_folder::{
     COMPONENT_BYTES_MAX, FolderError, ICON_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST_BYTES_MAX, PluginFolder,
 };
@@ -60,7 +61,13 @@ impl Pack {
         write(&signature_file, signature.to_text().as_bytes())?;
         write(&out, &package)?;
         let public_key = key.public().to_string();
-        let trust = format!("monstrum trust add {public_key} --name {name}");
+        let mut trust = format!("monstrum trust add {public_key} --name {name}");
+        // Trust in the name counts for a type of the same name.
+        let by_name = TrustedTypes { key: public_key.clone(), globs: vec![name.to_string()] };
+        let type_id = &manifest.resource_type.id;
+        if !by_name.include(type_id) {
+            trust = format!("{trust} --type {type_id}");
+        }
         if options.json {
             output::json(&json!({
                 "name": name,

@@ -1,0 +1,67 @@
+//! The names that a manifest claims for its plugin, read from any text that was a manifest once.
+//!
+//! A stored manifest may break rules that are newer than it is. Its names still belong to its plugin, so that no other
+//! plugin gets them unasked.
+
+use monstrum_types::{ResourceTypeId, ToolName};
+use serde::{Deserialize, Serialize};
+
+use crate::document::Document;
+use crate::parse::MANIFEST_BYTES_MAX;
+use crate::yaml::Keys;
+
+const STORED: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTES_MAX, keys: Keys::WithoutFree };
+
+/// The names that belong to the plugin of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedNames {
+    /// The resource type.
+    pub resource_type: ResourceTypeId,
+    /// The tools that the manifest lists.
+    pub tools: Vec<ToolName>,
+}
+
+// Only what is needed: every other field may have any shape.
+#[derive(Deserialize, Serialize)]
+struct Names {
+    resource_type: NamedType,
+}
+
+#[derive(Deserialize, Serialize)]
+struct NamedType {
+    id: ResourceTypeId,
+    #[serde(default)]
+    tools: Vec<NamedTool>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct NamedTool {
+    name: ToolName,
+}
+
+/// The names in the text of a manifest, whatever else it says; `None` where it names no resource type.
+#[must_use]
+pub fn claimed_names(text: &str) -> Option<ClaimedNames> {
+    let Names { resource_type: NamedType { id, tools } } = STORED.read(text).ok()?;
+    Some(ClaimedNames { resource_type: id, tools: tools.into_iter().map(|tool| tool.name).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_whatever_else_a_manifest_says() {
+        let text = "name: [not, a, name]\nnever_known: 1\nresource_type:\n  id: sandbox\n  tool_discovery: dynamic\n  \
+                    tools:\n    - name: acme_list\n      input_schema: 7\n    - { name: bot_read }\n";
+        assert!(crate::parse("monstrum.yaml", text).is_err());
+        let names = claimed_names(text).unwrap();
+        assert_eq!(names.resource_type.as_str(), "sandbox");
+        assert_eq!(names.tools.iter().map(ToolName::as_str).collect::<Vec<_>>(), ["acme_list", "bot_read"]);
+        assert_eq!(claimed_names("resource_type: { id: acme }").unwrap().tools, []);
+        for none in ["", "name: acme", "resource_type: { id: \"A B\" }", "resource_type: { id: a, tools: [{}] }", "- a"]
+        {
+            assert_eq!(claimed_names(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! A resource type and a tool's name belong to the plugin whose version serves them. Another plugin gets them by an
+//! approval only, whatever the order of folders and after an uninstall as well, and the credentials that were given for the
+//! first plugin wait for an admin.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::{Bound, Server, TOKEN};
+
+use super::plugins::{edit, reloaded};
+use crate::stable::lines;
+use crate::tamper::sqlite;
+use crate::world::{World, text};
+
+/// The folder of another plugin whose type and tools are those of `test-echo`.
+fn renamed(server: &Server, name: &str) -> Result<PathBuf> {
+    server.install_as("test-echo", name)?;
+    let folder = server.plugins_dir().join(name);
+    edit(&folder, |text| text.replace("name: test-echo\n", &format!("name: {name}\n")))?;
+    Ok(folder)
+}
+
+/// A folder with a plugin like `test-result`, of this type and with this one tool.
+fn other(server: &Server, name: &str, resource_type: &str, tool: &str) -> Result<PathBuf> {
+    server.install_as("test-result", name)?;
+    let folder = server.plugins_dir().join(name);
+    edit(&folder, |text| {
+        let text = text.replace("name: test-result\n", &format!("name: {name}\n"));
+        text.replace("id: test-result\n", &format!("id: {resource_type}\n"))
+            .replace("name: test_result_run\n", &format!("name: {tool}\n"))
+    })?;
+    Ok(folder)
+}
+
+async fn restart(world: &mut World) -> Result<()> {
+    world.server.restart().await?;
+    world.api = world.server.api()?;
+    Ok(())
+}
+
+/// The status of each plugin with what it wants.
+async fn plugins(world: &World) -> Result<Vec<String>> {
+    let (status, list) = world.api.get("/api/plugins?limit=1000").await?;
+    ensure!(status == 200, "{list}");
+    let items = list["items"].as_array().context("a list has items")?.iter();
+    Ok(items
+        .map(|item| format!("{}: {} {}", text(&item["name"]), text(&item["status"]), item["pending"]["grows"]))
+        .collect())
+}
+
+/// What a call with the credential gets: its status, the plugin that ran, the state of the credential, what the upstream saw.
+/// The tool hands on what became of its request, so its own status is success whenever it runs.
+async fn seen(world: &World, bound: &Bound) -> Result<Value> {
+    let answer = world.call("test_echo_fetch", &json!({ "path": "/echo" })).await?;
+    let audit = world.audit_of(&answer).await?;
+    let (_, shown) = world.api.get(&format!("/api/resources/{}", bound.resource)).await?;
+    let sent = lines(&world.github.take_requests(), TOKEN);
+    Ok(json!([answer["status"], audit["plugin"], shown["credential"]["status"], sent]))
+}
+
+const ALL_TOOLS: &str = "`test_echo_run`, `test_echo_again`, `test_echo_write`, `test_echo_open`, `test_echo_mismatch`, \
+                         `test_echo_unhandled`, `test_echo_fetch`, `test_echo_flood`";
+
+fn takes_all(owner: &str) -> String {
+    format!("[\"takes type `test-echo` from plugin `{owner}`\",\"takes tools {ALL_TOOLS} from plugin `{owner}`\"]")
+}
+
+#[tokio::test]
+async fn a_plugin_whose_folder_sorts_first_does_not_get_the_type_at_a_restart() -> Result<()> {
+    let mut world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    let honest = json!(["success", "test-echo", "ready", ["GET /echo (Bearer TOKEN)"]]);
+    assert_eq!(seen(&world, &bound).await?, honest);
+    renamed(&world.server, "aaa")?;
+    assert_eq!(reloaded(&world, "aaa").await?[1], "needs_approval");
+    let waits = [format!("aaa: needs_approval {}", takes_all("test-echo")), "test-echo: loaded null".to_owned()];
+    for _ in 0..2 {
+        assert_eq!(plugins(&world).await?, waits);
+        assert_eq!(seen(&world, &bound).await?, honest);
+        restart(&mut world).await?;
+    }
+
+    // Without its folder the owner serves no more, and still nobody else does.
+    fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
+    restart(&mut world).await?;
+    assert_eq!(plugins(&world).await?, [waits[0].clone()]);
+    assert_eq!(seen(&world, &bound).await?[0], "permission_denied");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> Result<()> {
+    let mut world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    renamed(&world.server, "aaa")?;
+    reloaded(&world, "aaa").await?;
+    for kind in ["admin", "operator"] {
+        let api = world.api.with_key(&world.api.new_key(kind, None).await?);
+        assert_eq!(api.post("/api/plugins/aaa/approve", &json!({})).await?.0, 403, "{kind}");
+    }
+    let (status, entry) = world.api.post("/api/plugins/aaa/approve", &json!({})).await?;
+    assert_eq!((status, &entry["status"]), (200, &json!("loaded")), "{entry}");
+    let moved = ["aaa: loaded null".to_owned(), format!("test-echo: needs_approval {}", takes_all("aaa"))];
+    let waiting = json!(["success", "aaa", "needs-authorization", []]);
+    for _ in 0..2 {
+        assert_eq!(plugins(&world).await?, moved);
+        assert_eq!(seen(&world, &bound).await?, waiting);
+        restart(&mut world).await?;
+    }
+    let path = format!("/api/resources/{}/credential/confirm", bound.resource);
+    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
+    assert_eq!(operator.post(&path, &Value::Null).await?.0, 403);
+    assert_eq!(seen(&world, &bound).await?, waiting);
+    let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
+    let (status, shown) = admin.post(&path, &Value::Null).await?;
+    assert_eq!((status, &shown["status"]), (200, &json!("ready")), "{shown}");
+    assert_eq!(seen(&world, &bound).await?, json!(["success", "aaa", "ready", ["GET /echo (Bearer TOKEN)"]]));
+
+    // The plugin that lost its type can be removed although the type is bound; the one that has it cannot.
+    assert_eq!(world.api.delete("/api/plugins/aaa").await?.0, 409);
+    assert_eq!(world.api.delete("/api/plugins/test-echo").await?.0, 204);
+    assert_eq!(seen(&world, &bound).await?[2], "ready");
+    Ok(())
+}
+
+/// What the new owner asks for beyond the old one is named along with the names that it takes.
+#[tokio::test]
+async fn a_renamed_plugin_keeps_its_type_after_an_approval() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
+    let (status, _) = world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
+    assert_eq!(status, 404);
+    let folder = renamed(&world.server, "echo-two")?;
+    edit(&folder, |text| text + "executor:\n  egress: [\"https://evil.example\"]\n")?;
+    let (status, entry) = world.api.post("/api/plugins/echo-two/reload", &Value::Null).await?;
+    assert_eq!((status, &entry["status"]), (200, &json!("needs_approval")), "{entry}");
+    let grows = entry["pending"]["grows"].to_string();
+    assert!(grows.starts_with(takes_all("test-echo").trim_end_matches(']')), "{grows}");
+    assert!(grows.contains("egress to `https://evil.example`"), "{grows}");
+    assert_eq!(seen(&world, &bound).await?[0], "permission_denied");
+    let (status, entry) = world.api.post("/api/plugins/echo-two/approve", &json!({})).await?;
+    assert_eq!((status, &entry["status"]), (200, &json!("loaded")), "{entry}");
+    assert_eq!(seen(&world, &bound).await?, json!(["success", "echo-two", "needs-authorization", []]));
+    let path = format!("/api/resources/{}/credential/confirm", bound.resource);
+    assert_eq!(world.api.post(&path, &Value::Null).await?.0, 200);
+    assert_eq!(seen(&world, &bound).await?, json!(["success", "echo-two", "ready", ["GET /echo (Bearer TOKEN)"]]));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_denied_takeover_leaves_the_owner_serving() -> Result<()> {
+    let mut world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    renamed(&world.server, "aaa")?;
+    reloaded(&world, "aaa").await?;
+    // Its bindings are the owner's, so the plugin that waits can be removed.
+    assert_eq!(world.api.delete("/api/plugins/aaa").await?.0, 204);
+    for _ in 0..2 {
+        assert_eq!(plugins(&world).await?, ["test-echo: loaded null"]);
+        let honest = json!(["success", "test-echo", "ready", ["GET /echo (Bearer TOKEN)"]]);
+        assert_eq!(seen(&world, &bound).await?, honest);
+        restart(&mut world).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_tool_name_is_free_once_the_owner_serves_a_version_without_it() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    let owner = other(&server, "zed", "zed", "shared_run")?;
+    let mut world = World::on(server).await?;
+    let wanting = other(&world.server, "abc", "abc", "shared_run")?;
+    assert_eq!(reloaded(&world, "abc").await?[1], "needs_approval");
+    let waits = ["abc: needs_approval [\"takes tool `shared_run` from plugin `zed`\"]", "zed: loaded null"];
+    assert_eq!(plugins(&world).await?, waits);
+
+    // At a start the owner loads first, although its folder sorts last, and frees the name for the other.
+    edit(&owner, |text| text.replace("name: shared_run\n", "name: zed_run\n"))?;
+    restart(&mut world).await?;
+    assert_eq!(plugins(&world).await?, ["abc: loaded null", "zed: loaded null"]);
+    // Now it is the other's.
+    edit(&owner, |text| text.replace("name: zed_run\n", "name: shared_run\n"))?;
+    reloaded(&world, "zed").await?;
+    let waits = ["abc: loaded null", "zed: needs_approval [\"takes tool `shared_run` from plugin `abc`\"]"];
+    assert_eq!(plugins(&world).await?, waits);
+
+    // A type stays with its plugin, even when the plugin serves another one: it is never free.
+    edit(&wanting, |text| text.replace("id: abc\n", "id: abc-two\n"))?;
+    reloaded(&world, "abc").await?;
+    assert_eq!(world.api.post("/api/plugins/abc/approve", &json!({})).await?.0, 200);
+    other(&world.server, "thief", "abc", "thief_run")?;
+    reloaded(&world, "thief").await?;
+    let told = plugins(&world).await?;
+    let waits = "thief: needs_approval [\"takes type `abc` from plugin `abc`\"";
+    assert!(told.iter().any(|line| line.starts_with(waits)), "{told:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_two_plugins_that_arrive_at_once_one_owns_the_type_and_the_other_waits() -> Result<()> {
+    let world = World::with(&[]).await?;
+    other(&world.server, "one", "shared", "one_run")?;
+    other(&world.server, "two", "shared", "two_run")?;
+    let (one, two) = tokio::join!(reloaded(&world, "one"), reloaded(&world, "two"));
+    let mut states = [one?[1].clone(), two?[1].clone()].map(|state| text(&state).to_owned());
+    states.sort();
+    assert_eq!(states, ["loaded", "needs_approval"]);
+    Ok(())
+}
+
+/// Names of the platform have no owner to take them from.
+#[tokio::test]
+async fn names_of_the_platform_cannot_be_taken() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    other(&server, "one", "bot", "one_run")?;
+    other(&server, "two", "sandbox", "two_run")?;
+    other(&server, "three", "three", "bot_call_tool")?;
+    other(&server, "four", "four", "sandbox_shell")?;
+    let world = World::on(server).await?;
+    for told in plugins(&world).await? {
+        assert!(told.ends_with(": failed null"), "{told}");
+    }
+    for name in ["one", "two", "three", "four"] {
+        assert_eq!(world.api.post(&format!("/api/plugins/{name}/approve"), &json!({})).await?.0, 409, "{name}");
+    }
+    Ok(())
+}
+
+/// In a database from before owners a type belongs to the plugin that was recorded first, not to the one whose folder sorts
+/// first.
+#[tokio::test]
+async fn the_owners_of_an_older_database_are_the_plugins_that_were_recorded_first() -> Result<()> {
+    let server = Server::prepare(&[])?;
+    other(&server, "zed", "shared", "shared_run")?;
+    let mut world = World::on(server).await?;
+    other(&world.server, "abc", "shared", "shared_run")?;
+    reloaded(&world, "abc").await?;
+    assert_eq!(world.api.post("/api/plugins/abc/approve", &json!({})).await?.0, 200);
+    assert_eq!(plugins(&world).await?[0], "abc: loaded null");
+    world.server.stop().await?;
+    let older = ["delete from owners", "update settings set owners_due = true"];
+    sqlite(&world.server.data_dir(), &older).await?;
+    world.server.launch().await?;
+    world.api = world.server.api()?;
+    let taken = "[\"takes type `shared` from plugin `zed`\",\"takes tool `shared_run` from plugin `zed`\"]";
+    assert_eq!(plugins(&world).await?, [format!("abc: needs_approval {taken}"), "zed: loaded null".to_owned()]);
+
+    // Filled once: what moves afterwards stays moved.
+    assert_eq!(world.api.post("/api/plugins/abc/approve", &json!({})).await?.0, 200);
+    restart(&mut world).await?;
+    assert_eq!(plugins(&world).await?[0], "abc: loaded null");
+    Ok(())
+}
