@@ -108,7 +108,9 @@ impl Redactor {
     /// The name of a header without secrets, whatever became of their case.
     #[must_use]
     pub fn redact_name(&self, name: String) -> String {
-        let Some(search) = &self.search else { return name };
+        if self.search.is_none() {
+            return name;
+        }
         let nested = || Search::new(self.values.iter().flat_map(|value| patterns::in_base64(value.expose())).collect());
         let mut found = self.find(name.as_bytes(), Case::Ignored);
         found.extend(self.names.get_or_init(nested).find(name.as_bytes(), true));
