@@ -23,6 +23,8 @@ pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     let value = MANIFEST.value(text).map_err(|fault| errors(vec![fault]))?;
     let Shaped { read, mut faults, replaced } = repair::read::<Manifest>(text, value, FAULTS_MAX);
     faults.iter_mut().for_each(hint);
+    // Repairs change the order in which serde meets the rest.
+    faults.sort_by_key(|fault| fault.position.unwrap_or((usize::MAX, usize::MAX)));
     let content = read.as_ref().map(validate).unwrap_or_default();
     if faults.is_empty()
         && content.is_empty()

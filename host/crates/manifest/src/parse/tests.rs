@@ -183,9 +183,9 @@ fn all_faults_of_shape_and_content_are_told_at_once() {
     monstrum.yaml:3:10: version: expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number
     monstrum.yaml:7:9: resource_type.icon: expected a string, found a list
     monstrum.yaml:20:7: resource_type.tools[1].operation: required field is missing
+    monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
     monstrum.yaml:25:7: resource_type.scope_dimensions[1]: expected a mapping, found integer `5`
     monstrum.yaml:28:22: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
-    monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
     monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
     monstrum.yaml:28:19: executor.limits.fuel: must be more than 0
     "#);
