@@ -96,9 +96,10 @@ async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> 
     let bound = world.grant_all("test-echo").await?;
     renamed(&world.server, "aaa")?;
     reloaded(&world, "aaa").await?;
-    for kind in ["admin", "operator"] {
-        let api = world.api.with_key(&world.api.new_key(kind, None).await?);
-        assert_eq!(api.post("/api/plugins/aaa/approve", &json!({})).await?.0, 403, "{kind}");
+    let (admin, operator) = (world.api.new_key("admin", None).await?, world.api.new_key("operator", None).await?);
+    for key in [&admin, &operator] {
+        let refused = world.api.with_key(key).post("/api/plugins/aaa/approve", &json!({})).await?;
+        assert_eq!(refused.0, 403, "{refused:?}");
     }
     let (status, entry) = world.api.post("/api/plugins/aaa/approve", &json!({})).await?;
     assert_eq!((status, &entry["status"]), (200, &json!("loaded")), "{entry}");
@@ -110,11 +111,9 @@ async fn an_approval_moves_the_type_and_each_credential_waits_for_an_admin() -> 
         restart(&mut world).await?;
     }
     let path = format!("/api/resources/{}/credential/confirm", bound.resource);
-    let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
-    assert_eq!(operator.post(&path, &Value::Null).await?.0, 403);
+    assert_eq!(world.api.with_key(&operator).post(&path, &Value::Null).await?.0, 403);
     assert_eq!(seen(&world, &bound).await?, waiting);
-    let admin = world.api.with_key(&world.api.new_key("admin", None).await?);
-    let (status, shown) = admin.post(&path, &Value::Null).await?;
+    let (status, shown) = world.api.with_key(&admin).post(&path, &Value::Null).await?;
     assert_eq!((status, &shown["status"]), (200, &json!("ready")), "{shown}");
     assert_eq!(seen(&world, &bound).await?, json!(["success", "aaa", "ready", ["GET /echo (Bearer TOKEN)"]]));
 
