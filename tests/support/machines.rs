@@ -346,6 +346,10 @@ impl SandboxProvider for Machines {
         self.command(name, request, feed).boxed()
     }
 
+    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
+        self.stat(name, path)
+    }
+
     fn list_dir<'a>(
         &'a self,
         name: &'a SandboxName,

@@ -54,6 +54,11 @@ impl Open {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
+    /// What a path leads to, over links.
+    pub async fn target(&self, path: &str) -> Result<FileEntry, Fault> {
+        self.ask(|provider, name| provider.target(name, path)).await
+    }
+
     /// A file from its beginning, and what it was when it was opened.
     pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), Fault> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;

@@ -88,6 +88,10 @@ impl SandboxProvider for SandboxDouble {
         Box::pin(async move { Ok(self.list().await?.into_iter().find(|inspection| inspection.name == *name)) })
     }
 
+    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
+        self.stat(name, path)
+    }
+
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
         Box::pin(async {
             self.asked_for(Asked::List, None).await?;

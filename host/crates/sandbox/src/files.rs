@@ -25,7 +25,8 @@ pub enum EntryKind {
     Other,
 }
 
-/// One entry. A name that is not UTF-8 is not listed.
+/// One entry. Bytes of a name that are not UTF-8 are written as `\x` and two digits, and read again where no entry has that
+/// very name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: String,

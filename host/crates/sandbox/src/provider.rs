@@ -207,6 +207,9 @@ pub trait SandboxProvider: Send + Sync {
     /// One entry, of a link the link itself.
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
+    /// What a path leads to, over links that stay in the workspace.
+    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
+
     /// A file from its beginning, and what it was when it was opened. Never anything but a regular file.
     fn read<'a>(
         &'a self,
@@ -236,7 +239,7 @@ pub trait SandboxProvider: Send + Sync {
         to: &'a str,
     ) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// A folder as a ZIP. Links and what is no file are left out.
+    /// A folder as a ZIP. Links to files in the workspace are packed as files; those that lead out are named in it.
     fn archive<'a>(
         &'a self,
         name: &'a SandboxName,

@@ -20,7 +20,7 @@ pub(super) async fn answer(
     version: Version,
     deliver: impl FnOnce(ByteStream) -> ByteStream,
 ) -> Result<Result<Response, Problem>, Fault> {
-    let entry = open.stat(path).await?;
+    let entry = open.target(path).await?;
     let name = if entry.path.trim_end_matches('/') == WORKSPACE { "workspace" } else { &entry.name };
     let (content, name, kind, length) = match entry.kind {
         EntryKind::File => {

@@ -59,14 +59,68 @@ pub async fn archive_leaves_out_what_is_no_file(subject: &Subject) {
     sandbox
         .text(format!(
             "mkdir -p tree; echo own >tree/own; ln -s /etc/passwd tree/passwd; ln -s /etc tree/etc; ln -s {marker} tree/host; \
-             ln -s /proc/1/root tree/magic; ln -s . tree/loop; mkfifo tree/pipe; ln -s own tree/near"
+             ln -s /proc/1/root tree/magic; mkfifo tree/pipe; ln -s ../../.. tree/up; ln -s /workspace/outside tree/aside; mkdir outside"
         ))
         .await;
     let packed = tokio::time::timeout(Duration::from_secs(20), archive(&sandbox, "tree", ArchiveLimits::default()));
     let files = opened(packed.await.expect("nothing waits for a pipe").expect("it is packed"));
     let names: Vec<_> = files.iter().filter(|(name, _)| !name.ends_with('/')).collect();
-    assert_eq!(names.len(), 1, "{names:?}");
-    assert!(names[0].0.ends_with("own") && names[0].1 == "own\n");
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names[1].0.ends_with("own") && names[1].1 == "own\n");
+    // What is missing is named.
+    let mut told: Vec<&str> = names[0].1.lines().collect();
+    told.sort_unstable();
+    assert_eq!(names[0].0, "LINKS-LEFT-OUT.txt");
+    let expected = [
+        "aside: the folder is not a part of this archive",
+        "etc: the link `etc` leaves /workspace",
+        "host: the link `host` leaves /workspace",
+        "magic: the link `magic` leaves /workspace",
+        "passwd: the link `passwd` leaves /workspace",
+        "up: the link `up` leaves /workspace",
+    ];
+    assert_eq!(told, expected);
+}
+
+pub async fn archive_has_the_links_within(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox
+        .text(
+            "mkdir -p tree/sub other; echo own >tree/own; echo far >other/far; ln -s own tree/near; ln -s ../own tree/sub/up; \
+             ln -s /workspace/tree/own tree/absolute; ln -s /workspace/other/far tree/far; ln -s . tree/loop; \
+             ln -s /workspace/tree/sub tree/sub/again",
+        )
+        .await;
+    let files = opened(archive(&sandbox, "tree", ArchiveLimits::default()).await.expect("it is packed"));
+    let expected = [
+        ("absolute", "own\n"),
+        ("far", "far\n"),
+        ("loop", "./"),
+        ("near", "own\n"),
+        ("own", "own\n"),
+        ("sub/", ""),
+        ("sub/again", "./../sub"),
+        ("sub/up", "own\n"),
+    ];
+    assert_eq!(files, expected.map(|(name, content)| (name.to_owned(), content.to_owned())));
+    sandbox.text("truncate -s 2M big; ln -s ../big tree/big").await;
+    let limits = ArchiveLimits { bytes_max: 1 << 20, ..ArchiveLimits::default() };
+    let error = archive(&sandbox, "tree", limits).await.expect_err("what a link leads to counts");
+    assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
+}
+
+/// Names that an escape would make one.
+pub async fn archive_keeps_names_apart(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let program = r"
+import os
+os.mkdir('alike')
+for name in (b'\xff', b'%FF', b'a\\b', b'a%5Cb', b'100%', b'%25'):
+    open(b'alike/' + name, 'w').close()";
+    sandbox.python(program).await;
+    let files = opened(archive(&sandbox, "alike", ArchiveLimits::default()).await.expect("it is packed"));
+    let names: Vec<&str> = files.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["%2525", "%25FF", "%FF", "100%25", "a%255Cb", "a%5Cb"]);
 }
 
 pub async fn archive_is_capped(subject: &Subject) {

@@ -131,6 +131,31 @@ pub async fn links_out_are_refused(subject: &Subject) {
     }
 }
 
+pub async fn links_within_are_followed(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    sandbox
+        .text(
+            "mkdir -p real/deep; echo here >real/file; ln -s /workspace/real abs; ln -s real rel; ln -s /workspace/abs/deep far; \
+             ln -s ../../rel/file real/deep/back; ln -s /workspace home; ln -s /workspace/abs/../real/file dots; \
+             ln -s /workspace/../etc/passwd out; ln -s /workspace2/file near; ln -s /workspace/home/out twice",
+        )
+        .await;
+    for path in ["abs/file", "rel/file", "far/back", "home/abs/file", "dots", "home/home/dots", "/workspace/abs/file"] {
+        assert_eq!(sandbox.read(path).await.as_deref(), Ok("here\n"), "{path}");
+        let target = sandbox.provider.target(&sandbox.name, path).await.expect("it leads to a file");
+        assert_eq!((target.kind, target.size), (EntryKind::File, 5), "{path}");
+    }
+    assert_eq!(sandbox.names("abs").await, sandbox.names("real").await);
+    assert_eq!(sandbox.provider.target(&sandbox.name, "far").await.map(|found| found.kind), Ok(EntryKind::Directory));
+    sandbox.write("abs/new/file", "written").await.expect("it is written");
+    assert_eq!(sandbox.read("real/new/file").await.as_deref(), Ok("written"));
+    for (path, link) in [("out", "out"), ("near", "near"), ("twice", "out"), ("home/out", "out")] {
+        let error = sandbox.read(path).await.expect_err("it leads out");
+        assert_eq!(error, SandboxError::Invalid(format!("the link `{link}` leaves /workspace")), "{path}");
+        assert!(sandbox.provider.target(&sandbox.name, path).await.is_err(), "{path}");
+    }
+}
+
 pub async fn magic_links_are_refused(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let markers = subject.host.as_ref().map(|host| host.plant());
@@ -288,8 +313,22 @@ pub async fn odd_names_are_names(subject: &Subject) {
     let mut listed = sandbox.names("odd").await.expect("it is listed");
     listed.sort();
     assert_eq!(listed, expected);
-    sandbox.text("touch odd/$'\\xff\\xfe' && mkdir odd/$'\\xfd'").await;
-    assert_eq!(sandbox.names("odd").await.expect("it is listed").len(), names.len(), "what is no text is left out");
+    sandbox.text("echo raw >odd/$'\\xff\\xfe' && mkdir odd/$'\\xfd' && echo in >odd/$'\\xfd'/é$'\\xfc'").await;
+    let raw = ["\\xFD", "\\xFF\\xFE"];
+    let listed = sandbox.names("odd").await.expect("it is listed");
+    assert_eq!(listed.len(), names.len() + raw.len(), "what is no text is listed as well");
+    assert!(raw.iter().all(|name| listed.iter().any(|listed| listed == name)), "{listed:?}");
+    assert_eq!(sandbox.names("odd/\\xFD").await, Ok(vec!["é\\xFC".to_owned()]));
+    assert_eq!(sandbox.read("odd/\\xFD/é\\xFC").await.as_deref(), Ok("in\n"));
+    assert_eq!(sandbox.read("odd/\\xFF\\xFE").await.as_deref(), Ok("raw\n"));
+    // A file that really has that name goes first.
+    sandbox.write("odd/\\xFF\\xFE", "text").await.expect("it is written");
+    for content in ["text", "raw\n"] {
+        assert_eq!(sandbox.read("odd/\\xFF\\xFE").await.as_deref(), Ok(content));
+        sandbox.provider.remove(&sandbox.name, "odd/\\xFF\\xFE").await.expect("it is removed");
+    }
+    sandbox.provider.rename(&sandbox.name, "odd/\\xFD", "odd/named").await.expect("it gets a name that is text");
+    sandbox.provider.remove(&sandbox.name, "odd/named").await.expect("it is removed");
     for name in names {
         sandbox.provider.rename(&sandbox.name, &format!("odd/{name}"), "odd/moved").await.expect("it is moved");
         sandbox.provider.remove(&sandbox.name, "odd/moved").await.expect("it is removed");

@@ -26,10 +26,10 @@ macro_rules! contract_suite {
             beside_others: kernel_knobs_cannot_be_turned, kernel_telltales_cannot_be_read, nested_namespaces_are_denied, mounts_are_denied, namespaces_of_the_first_process_are_no_way_out, change_of_root_leads_nowhere, first_process_cannot_be_touched, killing_everything_kills_only_the_sandbox, dangerous_system_calls_are_denied, requests_that_load_code_are_denied, filters_cannot_be_attached, devices_cannot_be_made, privileges_are_bounded, programs_that_change_the_user_gain_nothing;
             alone: );
         $crate::contract_suite!(@theme $setup, files,
-            beside_others: what_is_written_is_read, belongs_to_the_sandboxs_user, paths_outside_are_refused, links_out_are_refused, magic_links_are_refused, rename_race_does_not_lead_out, pipes_and_sockets_never_block, odd_names_are_names, is_written_whole_or_not_at_all, sizes_are_capped, large_files_are_streamed, listing_is_capped;
+            beside_others: what_is_written_is_read, belongs_to_the_sandboxs_user, paths_outside_are_refused, links_out_are_refused, links_within_are_followed, magic_links_are_refused, rename_race_does_not_lead_out, pipes_and_sockets_never_block, odd_names_are_names, is_written_whole_or_not_at_all, sizes_are_capped, large_files_are_streamed, listing_is_capped;
             alone: sparse_file_costs_nothing);
         $crate::contract_suite!(@theme $setup, archive,
-            beside_others: archive_is_what_the_folder_holds, archive_leaves_out_what_is_no_file, archive_is_capped, archive_names_stay_beneath, archive_that_nobody_reads_ends;
+            beside_others: archive_is_what_the_folder_holds, archive_leaves_out_what_is_no_file, archive_has_the_links_within, archive_keeps_names_apart, archive_is_capped, archive_names_stay_beneath, archive_that_nobody_reads_ends;
             alone: archive_is_streamed);
     };
     (@theme $setup:expr, $theme:ident, $($manner:ident: $($case:ident),*);*) => {

@@ -84,6 +84,17 @@ pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, Sandb
     Ok(entry(folder_of(&path), found(part, &bytes)?))
 }
 
+/// What a path leads to, over links.
+pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
+    let path = relative(path)?;
+    if path == "." {
+        return stat(running, WORKSPACE).await;
+    }
+    let mut answer = Worker::begin(running, &Operation::Target { path: path.clone() }, None).await?;
+    let (part, bytes) = answer.next().await?.ok_or_else(broken)?;
+    Ok(entry(folder_of(&path), found(part, &bytes)?))
+}
+
 /// A file, as it is read.
 pub async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
     let path = relative(path)?;

@@ -107,6 +107,10 @@ impl SandboxProvider for Embedded {
         async move { files::stat(&self.0.running(name)?, path).await }.boxed()
     }
 
+    fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>> {
+        async move { files::target(&self.0.running(name)?, path).await }.boxed()
+    }
+
     fn read<'a>(
         &'a self,
         name: &'a SandboxName,

@@ -7,10 +7,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2, renameat, statat,
-    unlinkat,
-};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +15,7 @@ use crate::error::SandboxError;
 use crate::files::{ArchiveLimits, EntryKind, LIST_ENTRIES_MAX, WORKSPACE};
 
 mod archive;
+mod paths;
 
 /// An operation. Paths are relative to the workspace.
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +23,12 @@ pub enum Operation {
     List {
         path: String,
     },
+    /// One entry, of a link the link itself.
     Stat {
+        path: String,
+    },
+    /// What a path leads to.
+    Target {
         path: String,
     },
     Read {
@@ -214,13 +217,18 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>
     let workspace = openat(CWD, WORKSPACE, flags, Mode::empty())?;
     let workspace = workspace.as_fd();
     match operation {
-        Operation::List { path } => list(&open(workspace, path, OFlags::RDONLY | OFlags::DIRECTORY)?, answer),
-        Operation::Stat { path } => {
+        Operation::List { path } => list(&found_at(workspace, path, OFlags::RDONLY | OFlags::DIRECTORY)?, answer),
+        Operation::Stat { path } => either(path, |path| {
             let (folder, name) = parent(workspace, path, false)?;
-            Ok(answer.entry(&name, &statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW)?)?)
+            Ok(answer.entry(&paths::text(&name), &statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW)?)?)
+        }),
+        Operation::Target { path } => {
+            let target = found_at(workspace, path, OFlags::PATH)?;
+            Ok(answer.entry(path.rsplit('/').next().unwrap_or_default(), &fstat(&target)?)?)
         }
         Operation::Read { path } => {
-            let (mut file, stat) = regular(open(workspace, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?)?;
+            let opened = found_at(workspace, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+            let (mut file, stat) = regular(opened)?;
             answer.entry(path.rsplit('/').next().unwrap_or_default(), &stat)?;
             let mut piece = vec![0; PART_BYTES_MAX];
             loop {
@@ -232,33 +240,35 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>
         }
         Operation::Write { path } => {
             let content = content.first().ok_or_else(|| Fault::new(FaultKind::Unavailable, "no content came"))?;
-            write(workspace, path, content)
+            write(workspace, path.as_bytes(), content)
         }
-        Operation::Mkdir { path } => folders(workspace, path).map(drop),
-        Operation::Remove { path } => {
+        Operation::Mkdir { path } => folders(workspace, path.as_bytes()).map(drop),
+        Operation::Remove { path } => either(path, |path| {
             let (folder, name) = parent(workspace, path, false)?;
-            remove(folder.as_fd(), name.as_bytes(), 0)
-        }
-        Operation::Rename { from, to } => {
+            remove(folder.as_fd(), &name, 0)
+        }),
+        Operation::Rename { from, to } => either(from, |from| {
             let (from_folder, from_name) = parent(workspace, from, false)?;
-            let (to_folder, to_name) = parent(workspace, to, true)?;
-            Ok(renameat(&from_folder, &from_name, &to_folder, &to_name)?)
-        }
+            let (to_folder, to_name) = parent(workspace, to.as_bytes(), true)?;
+            Ok(renameat(&from_folder, &*from_name, &to_folder, &*to_name)?)
+        }),
         Operation::Archive { path, limits } => {
-            archive::write(&open(workspace, path, OFlags::RDONLY | OFlags::DIRECTORY)?, *limits, answer)
+            let folder = found_at(workspace, path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+            archive::write(workspace, &folder, *limits, answer)
         }
     }
 }
 
-fn open(folder: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    loop {
-        match openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not be sure.
-            Err(Errno::AGAIN) => {}
-            opened => return opened,
-        }
+/// Tries a path as it is, and then, where nothing is there, with the bytes of names that are no text.
+fn either<T>(path: &str, mut tried: impl FnMut(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
+    match (tried(path.as_bytes()), paths::bytes(path)) {
+        (Err(Fault { kind: FaultKind::NotFound, .. }), Some(bytes)) => tried(&bytes),
+        (answer, _) => answer,
     }
+}
+
+fn found_at(workspace: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {
+    either(path, |path| paths::open(workspace, path, flags))
 }
 
 fn regular(file: OwnedFd) -> Result<(File, Stat), Fault> {
@@ -271,27 +281,34 @@ fn regular(file: OwnedFd) -> Result<(File, Stat), Fault> {
 }
 
 /// The folder that holds what a path names, and its name there.
-fn parent(workspace: BorrowedFd<'_>, path: &str, make: bool) -> Result<(OwnedFd, String), Fault> {
-    let path = path.trim_end_matches('/');
-    let (above, name) = path.rsplit_once('/').unwrap_or((".", path));
-    if matches!(name, "" | "." | "..") {
+fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd, Vec<u8>), Fault> {
+    let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+    let path = &path[..end];
+    let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&b"."[..], path),
+    };
+    if matches!(name, b"" | b"." | b"..") {
         return Err(Fault::new(FaultKind::Invalid, "the path names no entry of a folder"));
     }
-    let folder =
-        if make { folders(workspace, above)? } else { open(workspace, above, OFlags::PATH | OFlags::DIRECTORY)? };
-    Ok((folder, name.to_owned()))
+    let folder = if make {
+        folders(workspace, above)?
+    } else {
+        paths::open(workspace, above, OFlags::PATH | OFlags::DIRECTORY)?
+    };
+    Ok((folder, name.to_vec()))
 }
 
 /// Opens a folder, and makes what is missing on the way.
-fn folders(workspace: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Fault> {
+fn folders(workspace: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Fault> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    match open(workspace, path, flags) {
-        Err(Errno::NOENT) => {}
-        opened => return Ok(opened?),
+    match paths::open(workspace, path, flags) {
+        Err(Fault { kind: FaultKind::NotFound, .. }) => {}
+        opened => return opened,
     }
     let (above, name) = parent(workspace, path, true)?;
-    match mkdirat(&above, &name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(open(workspace, path, flags)?),
+    match mkdirat(&above, &*name, Mode::from_raw_mode(0o755)) {
+        Ok(()) | Err(Errno::EXIST) => paths::open(workspace, path, flags),
         Err(error) => Err(error.into()),
     }
 }
@@ -300,8 +317,8 @@ fn list(folder: &OwnedFd, answer: &mut Answer<'_>) -> Result<(), Fault> {
     let mut entries = 0;
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
-        let Ok(name) = entry.file_name().to_str() else { continue };
-        if name == "." || name == ".." {
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
             continue;
         }
         entries += 1;
@@ -310,7 +327,7 @@ fn list(folder: &OwnedFd, answer: &mut Answer<'_>) -> Result<(), Fault> {
             return Err(Fault::new(FaultKind::Exhausted, message));
         }
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => answer.entry(name, &stat)?,
+            Ok(stat) => answer.entry(&paths::text(name), &stat)?,
             // It is gone by now.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -331,9 +348,9 @@ fn found(name: &str, stat: &Stat) -> Found {
 }
 
 /// Into a file beside it, which then takes its place.
-fn write(workspace: BorrowedFd<'_>, path: &str, content: &OwnedFd) -> Result<(), Fault> {
+fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<(), Fault> {
     let (folder, name) = parent(workspace, path, true)?;
-    let mode = match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+    let mode = match statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => return Err(Errno::ISDIR.into()),
         Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_file() => stat.st_mode & 0o777,
         Ok(_) => 0o644,
@@ -350,7 +367,7 @@ fn write(workspace: BorrowedFd<'_>, path: &str, content: &OwnedFd) -> Result<(),
         }
         opened => opened,
     };
-    let copied = copy(content, written?.into()).and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
+    let copied = copy(content, written?.into()).and_then(|()| Ok(renameat(&folder, &beside, &folder, &*name)?));
     if copied.is_err() {
         unlinkat(&folder, &beside, AtFlags::empty())?;
     }
