@@ -25,11 +25,7 @@ pub fn read_document<T: DeserializeOwned + Serialize>(
     bytes_max: usize,
 ) -> Result<T, ManifestError> {
     let document = Document { kind: "file", bytes_max, keys: Keys::All };
-    let value = document.value(text).map_err(|fault| fault.into_error(file))?;
-    match typed(&value) {
-        Ok((read, None)) => Ok(read),
-        Ok((_, Some(misshapen))) | Err(misshapen) => Err(misshapen.located(text).into_error(file)),
-    }
+    document.read(text).map_err(|fault| fault.into_error(file))
 }
 
 /// A fault at a field of a document that has been read, such as `http[0].answer.status`.
@@ -82,6 +78,15 @@ pub(crate) struct Document {
 }
 
 impl Document {
+    /// From text to shapes, or the first fault.
+    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, Fault> {
+        let value = self.value(text)?;
+        match typed(&value) {
+            Ok((read, None)) => Ok(read),
+            Ok((_, Some(misshapen))) | Err(misshapen) => Err(misshapen.located(text)),
+        }
+    }
+
     /// From text to a mapping of any shape.
     pub(crate) fn value(&self, text: &str) -> Result<Value, Fault> {
         let Document { kind, bytes_max, keys } = *self;
