@@ -4,7 +4,7 @@
 //! plugin gets them unasked.
 
 use monstrum_types::{ResourceTypeId, ToolName};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::document::Document;
 use crate::parse::MANIFEST_BYTES_MAX;
@@ -22,19 +22,19 @@ pub struct ClaimedNames {
 }
 
 // Only what is needed: every other field may have any shape.
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct Names {
     resource_type: NamedType,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct NamedType {
     id: ResourceTypeId,
     #[serde(default)]
     tools: Vec<NamedTool>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 struct NamedTool {
     name: ToolName,
 }
@@ -42,7 +42,7 @@ struct NamedTool {
 /// The names in the text of a manifest, whatever else it says; `None` where it names no resource type.
 #[must_use]
 pub fn claimed_names(text: &str) -> Option<ClaimedNames> {
-    let Names { resource_type: NamedType { id, tools } } = STORED.read(text).ok()?;
+    let Names { resource_type: NamedType { id, tools } } = serde_json::from_value(STORED.value(text).ok()?).ok()?;
     Some(ClaimedNames { resource_type: id, tools: tools.into_iter().map(|tool| tool.name).collect() })
 }
 
