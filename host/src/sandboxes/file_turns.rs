@@ -125,17 +125,17 @@ impl Turns {
 
     fn give_back(&mut self, claim: Claim) {
         self.all -= claim.bytes;
-        subtract(&mut self.workspaces, claim.workspace, claim.bytes);
-        subtract(&mut self.keys, claim.key, claim.bytes);
+        subtract(&mut self.workspaces, &claim.workspace, claim.bytes);
+        subtract(&mut self.keys, &claim.key, claim.bytes);
     }
 }
 
 /// Keys that hold nothing are not kept.
-fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: K, bytes: usize) {
-    if let Some(left) = held.get_mut(&key) {
+fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: &K, bytes: usize) {
+    if let Some(left) = held.get_mut(key) {
         *left -= bytes;
         if *left == 0 {
-            held.remove(&key);
+            held.remove(key);
         }
     }
 }

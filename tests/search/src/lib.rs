@@ -190,6 +190,6 @@ mod tests {
         symlink("../usr/lib/os-release", root.join("os-release")).expect("a link");
         symlink("../outside", root.join("out")).expect("a link");
         assert_eq!(files_beneath(&root).expect("it is walked"), [root.join("usr/sbin/program")]);
-        assert_eq!(files_beneath(&root.join("gone")).expect("nothing"), [PathBuf::new(); 0]);
+        assert!(files_beneath(&root.join("gone")).expect("nothing").is_empty());
     }
 }

@@ -201,12 +201,15 @@ fn body_failure(error: &io::Error, bytes_max: usize) -> Failure {
 }
 
 /// The headers and the body that the plugin gets.
+type Redacted = (Vec<(String, String)>, Vec<u8>);
+
+/// Takes secrets out of the headers and the body of a response.
 fn redact(
     mut headers: HeaderMap,
     body: Option<Vec<u8>>,
     redactor: &Redactor,
     watch: &Watch,
-) -> Result<(Vec<(String, String)>, Vec<u8>), Stopped> {
+) -> Result<Redacted, Stopped> {
     let mut redacted = Vec::new();
     if let Some(body) = body {
         redacted = redactor.redact_watched(body, watch)?;

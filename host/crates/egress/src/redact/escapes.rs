@@ -240,14 +240,17 @@ fn ascii_number(text: &[u8], base: u32) -> Option<(char, usize)> {
 }
 
 /// The longest name with which `text` starts.
-fn named(text: &[u8]) -> Option<&'static (&'static [u8], char)> {
+fn named(text: &[u8]) -> Option<&'static Name> {
     let [first, second, ..] = text else { return None };
     let names = NAMES.get(usize::from(*first))?;
     names.iter().find(|(name, _)| name[1] == *second && text.starts_with(name))
 }
 
+/// The name of a character, and the character.
+type Name = (&'static [u8], char);
+
 /// By first letter: the names of characters, the longest first. None has fewer than two letters.
-static NAMES: LazyLock<Vec<Vec<(&[u8], char)>>> = LazyLock::new(|| {
+static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     let mut names = vec![Vec::new(); 128];
     let latin_1 = LATIN_1_NAMES.split_whitespace().zip('\u{a0}'..);
     let ascii = ASCII_NAMES.iter().flat_map(|(names, character)| names.split(' ').map(|name| (name, *character)));
@@ -255,7 +258,7 @@ static NAMES: LazyLock<Vec<Vec<(&[u8], char)>>> = LazyLock::new(|| {
         names[usize::from(name.as_bytes()[0])].push((name.as_bytes(), character));
     }
     for names in &mut names {
-        names.sort_by_key(|(name, _): &(&[u8], char)| std::cmp::Reverse(name.len()));
+        names.sort_by_key(|(name, _): &Name| std::cmp::Reverse(name.len()));
     }
     names
 });
