@@ -10,6 +10,7 @@ alter table bot_resources add column mac bytea;
 alter table oauth_providers add column mac bytea;
 alter table oauth_flows add column mac bytea;
 alter table trust add column mac bytea;
+alter table owners add column mac bytea;
 alter table plugins add column mac bytea;
 alter table plugin_versions add column mac bytea;
 alter table sandbox_instances add column mac bytea;

@@ -10,6 +10,7 @@ alter table bot_resources add column mac blob;
 alter table oauth_providers add column mac blob;
 alter table oauth_flows add column mac blob;
 alter table trust add column mac blob;
+alter table owners add column mac blob;
 alter table plugins add column mac blob;
 alter table plugin_versions add column mac blob;
 alter table sandbox_instances add column mac blob;

@@ -3,7 +3,8 @@
 use monstrum_types::{BindingId, BotId, ResourceId, ResourceTypeId, RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `bot_resources`.
@@ -42,16 +43,12 @@ pub struct BoundRow {
 macro_rules! columns {
     () => {
         "id, workspace_id, bot_id, resource_id, role_id, permissions, scope_constraints, delegate, allow_calls, \
-         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at"
+         allow_subscribe, limits, calls_per_minute, enabled, expires_at, created_at, updated_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from bot_resources order by id");
-const INSERT: &str = concat!(
-    "insert into bot_resources (",
-    columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
-);
+pub(crate) const OF_BOT: &str =
+    concat!("select ", columns!(), " from bot_resources where workspace_id = $1 and bot_id = $2");
 const BY_ID: &str =
     concat!("select ", columns!(), " from bot_resources where workspace_id = $1 and bot_id = $2 and id = $3");
 const PAGE: &str = concat!(
@@ -83,6 +80,35 @@ impl FromRow for BindingRow {
     }
 }
 
+impl Authentic for BindingRow {
+    const TABLE: Table = Table::BotResources;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            self.bot_id,
+            self.resource_id,
+            self.role_id,
+            &self.permissions,
+            &self.scope_constraints,
+            &self.delegate,
+            &self.allow_calls,
+            self.allow_subscribe,
+            &self.limits,
+            self.calls_per_minute,
+            self.enabled,
+            self.expires_at,
+            self.created_at,
+            self.updated_at
+        ]
+    }
+}
+
 impl FromRow for BoundRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         Ok(BoundRow { workspace: row.text("workspace")?, resource: row.text("resource")?, bot: row.text("bot")? })
@@ -92,26 +118,7 @@ impl FromRow for BoundRow {
 impl Store {
     /// Adds a binding. Bot, resource and role must be of the same workspace.
     pub async fn insert_binding(&self, row: &BindingRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            row.bot_id,
-            row.resource_id,
-            row.role_id,
-            &row.permissions,
-            &row.scope_constraints,
-            &row.delegate,
-            &row.allow_calls,
-            row.allow_subscribe,
-            &row.limits,
-            row.calls_per_minute,
-            row.enabled,
-            row.expires_at,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
     /// The binding of this id of the workspace's bot.
@@ -121,7 +128,7 @@ impl Store {
         bot: BotId,
         id: BindingId,
     ) -> Result<Option<BindingRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, bot, id]).await
+        self.authentic_one(BY_ID, args![workspace, bot, id]).await
     }
 
     /// A page of the bindings of a bot.
@@ -131,8 +138,7 @@ impl Store {
         bot: BotId,
         page: &Page<BindingId>,
     ) -> Result<Listed<BindingRow, BindingId>, StoreError> {
-        let rows = self.db.all(PAGE, args![workspace, bot, &page.after(), page.rows()]).await?;
-        Ok(page.of(rows, |row: &BindingRow| row.id))
+        self.authentic_page(PAGE, values![workspace, bot], page).await
     }
 
     /// What of a resource type is bound, in all workspaces: the first `limit`.
@@ -149,34 +155,18 @@ impl Store {
     /// Writes the row over the one of its id, bot and workspace; whether there was one. Whoever has changed it since
     /// `before`, when it was read, wins: nothing is written over what nobody has seen.
     pub async fn update_binding(&self, row: &BindingRow, before: UtcMillis) -> Result<bool, StoreError> {
-        let sql = "update bot_resources set resource_id = $4, role_id = $5, permissions = $6, scope_constraints = $7, \
-                   delegate = $8, allow_calls = $9, allow_subscribe = $10, limits = $11, calls_per_minute = $12, \
-                   enabled = $13, expires_at = $14, updated_at = $15 \
-                   where workspace_id = $1 and bot_id = $2 and id = $3 and updated_at = $16";
-        let args = args![
-            row.workspace_id,
-            row.bot_id,
-            row.id,
-            row.resource_id,
-            row.role_id,
-            &row.permissions,
-            &row.scope_constraints,
-            &row.delegate,
-            &row.allow_calls,
-            row.allow_subscribe,
-            &row.limits,
-            row.calls_per_minute,
-            row.enabled,
-            row.expires_at,
-            row.updated_at,
-            before,
-        ];
-        Ok(self.change(sql, args).await? > 0)
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &BindingRow| {
+                (old.bot_id == row.bot_id && old.updated_at == before)
+                    .then(|| BindingRow { created_at: old.created_at, ..row.clone() })
+            };
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Deletes a binding; whether there was one.
     pub async fn delete_binding(&self, workspace: WorkspaceId, bot: BotId, id: BindingId) -> Result<bool, StoreError> {
-        let sql = "delete from bot_resources where workspace_id = $1 and bot_id = $2 and id = $3";
-        self.delete(sql, args![workspace, bot, id]).await
+        let is_own = |binding: &BindingRow| binding.workspace_id == workspace && binding.bot_id == bot;
+        change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)
     }
 }

@@ -2,8 +2,9 @@
 
 use monstrum_types::{BotId, UtcMillis, WorkspaceId};
 
-use crate::db::{ATTEMPTS_MAX, Arg, FromRow, Row, args};
-use crate::{Listed, Page, Store, StoreError};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
+use crate::{BindingRow, KeyRow, Listed, Page, Store, StoreError, bindings, keys};
 
 /// A row of `bots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +25,10 @@ pub struct BotRow {
 macro_rules! columns {
     () => {
         "id, workspace_id, name, description, system_prompt, model, use_agent_sandbox, monthly_token_budget, \
-         created_at, updated_at"
+         created_at, updated_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from bots order by id");
-const INSERT: &str = concat!("insert into bots (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)");
 const BY_ID: &str = concat!("select ", columns!(), " from bots where workspace_id = $1 and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from bots where workspace_id = $1 and id > $2 order by id limit $3");
@@ -51,76 +50,67 @@ impl FromRow for BotRow {
     }
 }
 
+impl Authentic for BotRow {
+    const TABLE: Table = Table::Bots;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            &self.name,
+            &self.description,
+            &self.system_prompt,
+            &self.model,
+            self.use_agent_sandbox,
+            self.monthly_token_budget,
+            self.created_at,
+            self.updated_at
+        ]
+    }
+}
+
 impl Store {
     /// Adds a bot.
     pub async fn insert_bot(&self, row: &BotRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            &row.name,
-            &row.description,
-            &row.system_prompt,
-            &row.model,
-            row.use_agent_sandbox,
-            row.monthly_token_budget,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
     /// The bot of this id in the workspace.
     pub async fn bot(&self, workspace: WorkspaceId, id: BotId) -> Result<Option<BotRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// A page of the workspace's bots.
     pub async fn bots(&self, workspace: WorkspaceId, page: &Page<BotId>) -> Result<Listed<BotRow, BotId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &BotRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Writes the row over the one of its id and workspace; whether there was one. Whoever has changed it since
     /// `before`, when it was read, wins: nothing is written over what nobody has seen.
     pub async fn update_bot(&self, row: &BotRow, before: UtcMillis) -> Result<bool, StoreError> {
-        let sql = "update bots set name = $3, description = $4, system_prompt = $5, model = $6, \
-                   use_agent_sandbox = $7, monthly_token_budget = $8, updated_at = $9 \
-                   where workspace_id = $1 and id = $2 and updated_at = $10";
-        let args = args![
-            row.workspace_id,
-            row.id,
-            &row.name,
-            &row.description,
-            &row.system_prompt,
-            &row.model,
-            row.use_agent_sandbox,
-            row.monthly_token_budget,
-            row.updated_at,
-            before,
-        ];
-        Ok(self.change(sql, args).await? > 0)
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next =
+                |old: &BotRow| (old.updated_at == before).then(|| BotRow { created_at: old.created_at, ..row.clone() });
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Deletes a bot with its bindings and keys, and makes the deletion of its sandboxes jobs; whether there was one.
     pub async fn delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.try_delete_bot(workspace, id).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done.map_err(StoreError::of_deletion),
+        let deleted = change!(self, &[Scope::from(workspace)], |change| {
+            change.delete_found::<BindingRow>(bindings::OF_BOT, args![workspace, id]).await?;
+            change.delete_found::<KeyRow>(keys::OF_BOT, args![workspace, id]).await?;
+            let is_deleted = change.delete(args![id], |bot: &BotRow| bot.workspace_id == workspace).await?;
+            if is_deleted {
+                // Behind the bot, whose row holds off a request that would add a sandbox to it.
+                change.session.delete_sandboxes_of_bot(workspace, id).await?;
             }
-        }
-    }
-
-    async fn try_delete_bot(&self, workspace: WorkspaceId, id: BotId) -> Result<bool, StoreError> {
-        let mut session = self.db.write().await?;
-        if session.run("delete from bots where workspace_id = $1 and id = $2", args![workspace, id]).await? == 0 {
-            return Ok(false);
-        }
-        // Behind the bot, whose row holds off whoever would add a sandbox to it.
-        session.delete_sandboxes_of_bot(workspace, id).await?;
-        session.bump_generation().await?;
-        session.commit().await?;
-        Ok(true)
+            Ok(is_deleted)
+        });
+        deleted.map_err(StoreError::of_deletion)
     }
 }

@@ -3,7 +3,8 @@
 use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `credentials`.
@@ -32,22 +33,18 @@ pub struct CredentialRow {
 macro_rules! columns {
     () => {
         "id, workspace_id, resource_id, subject_kind, subject_id, auth_method, sealed, key_version, given_for, status, \
-         expires_at, created_at, updated_at"
+         expires_at, created_at, updated_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from credentials order by id");
-// The id is new with every save, for the sealed record is bound to it.
-const PUT: &str = concat!(
-    "insert into credentials (",
+pub(crate) const OF_RESOURCE: &str =
+    concat!("select ", columns!(), " from credentials where workspace_id = $1 and resource_id = $2");
+const OF_SUBJECT: &str = concat!(
+    "select ",
     columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) \
-     on conflict (resource_id, subject_kind, subject_id) do update set \
-     id = excluded.id, workspace_id = excluded.workspace_id, auth_method = excluded.auth_method, \
-     sealed = excluded.sealed, key_version = excluded.key_version, given_for = excluded.given_for, \
-     status = excluded.status, expires_at = excluded.expires_at, created_at = excluded.created_at, \
-     updated_at = excluded.updated_at, refreshing_until = null"
+    " from credentials where resource_id = $1 and subject_kind = $2 and subject_id = $3"
 );
+const BY_ID: &str = concat!("select ", columns!(), " from credentials where workspace_id = $1 and id = $2");
 const SHARED: &str = concat!(
     "select ",
     columns!(),
@@ -76,26 +73,44 @@ impl FromRow for CredentialRow {
     }
 }
 
+impl Authentic for CredentialRow {
+    const TABLE: Table = Table::Credentials;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            self.resource_id,
+            &self.subject_kind,
+            &self.subject_id,
+            &self.auth_method,
+            &self.given_for,
+            self.created_at
+        ]
+    }
+}
+
 impl Store {
     /// Saves a credential in place of the one that its resource has for the same subject.
     pub async fn put_credential(&self, row: &CredentialRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            row.resource_id,
-            &row.subject_kind,
-            &row.subject_id,
-            &row.auth_method,
-            &row.sealed,
-            row.key_version,
-            &row.given_for,
-            &row.status,
-            row.expires_at,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(PUT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            // The id is new with every save, for the sealed record is bound to it.
+            let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
+            let held: Vec<CredentialRow> = change.all(OF_SUBJECT, subject).await?;
+            if held.iter().any(|held| held.workspace_id != row.workspace_id) {
+                // The resource belongs to another workspace.
+                return Err(StoreError::UnknownReference);
+            }
+            change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
+            let refreshing_until: Option<i64> = None;
+            let left_out =
+                values![&row.sealed, row.key_version, &row.status, row.expires_at, refreshing_until, row.updated_at,];
+            change.insert(row, left_out, Vec::new()).await
+        })
     }
 
     /// The shared credential of a resource.
@@ -104,7 +119,7 @@ impl Store {
         workspace: WorkspaceId,
         resource: ResourceId,
     ) -> Result<Option<CredentialRow>, StoreError> {
-        self.db.one(SHARED, args![workspace, resource]).await
+        self.authentic_one(SHARED, args![workspace, resource]).await
     }
 
     /// A page of the workspace's credentials.
@@ -113,7 +128,7 @@ impl Store {
         workspace: WorkspaceId,
         page: &Page<CredentialId>,
     ) -> Result<Listed<CredentialRow, CredentialId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &CredentialRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Writes the row over the one of its id and workspace whose sealed text was `sealed`, for a confirmation; whether
@@ -125,23 +140,34 @@ impl Store {
         sealed: &str,
         now: UtcMillis,
     ) -> Result<bool, StoreError> {
-        let sql = "update credentials set auth_method = $4, sealed = $5, key_version = $6, given_for = $7, \
-                   status = $8, expires_at = $9, updated_at = $10 where workspace_id = $1 and id = $2 and sealed = $3 \
-                   and (refreshing_until is null or refreshing_until <= $11)";
-        let args = args![
-            row.workspace_id,
-            row.id,
-            sealed,
-            &row.auth_method,
-            &row.sealed,
-            row.key_version,
-            &row.given_for,
-            &row.status,
-            row.expires_at,
-            row.updated_at,
-            now,
-        ];
-        Ok(self.change(sql, args).await? > 0)
+        let sql = "update credentials set sealed = $4, key_version = $5, status = $6, expires_at = $7, updated_at = $8 \
+                   where workspace_id = $1 and id = $2 and sealed = $3 \
+                   and (refreshing_until is null or refreshing_until <= $9)";
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let args = args![row.workspace_id, row.id];
+            if change.one::<CredentialRow>(BY_ID, args).await?.is_none() {
+                return Ok(false);
+            }
+            let args = args![
+                row.workspace_id,
+                row.id,
+                sealed,
+                &row.sealed,
+                row.key_version,
+                &row.status,
+                row.expires_at,
+                row.updated_at,
+                now,
+            ];
+            if change.session.run(sql, args).await? == 0 {
+                return Ok(false);
+            }
+            let next = |old: &CredentialRow| {
+                let (auth_method, given_for) = (row.auth_method.clone(), row.given_for.clone());
+                Some(CredentialRow { auth_method, given_for, ..old.clone() })
+            };
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Takes it on itself to refresh the credential whose sealed text is `sealed`, up to `until`. Of all hosts that ask at
@@ -180,13 +206,15 @@ impl Store {
             row.expires_at,
             row.updated_at,
         ];
-        Ok(self.change(sql, args).await? > 0)
+        // A refresh changes nothing that is under the MAC; hosts are told all the same, for they hold the row.
+        Ok(self.run_and_ring(sql, args).await? > 0)
     }
 
     /// Deletes the shared credential of a resource; whether there was one.
     pub async fn delete_credential(&self, workspace: WorkspaceId, resource: ResourceId) -> Result<bool, StoreError> {
-        let sql = "delete from credentials where workspace_id = $1 and resource_id = $2 \
-                   and subject_kind = 'shared' and subject_id = ''";
-        self.delete(sql, args![workspace, resource]).await
+        let deleted = change!(self, &[Scope::from(workspace)], |change| {
+            change.delete_found::<CredentialRow>(SHARED, args![workspace, resource]).await
+        });
+        Ok(deleted? > 0)
     }
 }

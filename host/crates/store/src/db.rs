@@ -16,7 +16,7 @@ use sqlx::{Sqlite, Transaction};
 use crate::StoreError;
 use crate::error::of_driver;
 
-pub(crate) use args::{Arg, args};
+pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
 pub(crate) use row::{FromRow, Row, unfit};

@@ -73,6 +73,20 @@ pub enum StoreError {
     /// A text holds U+0000, which PostgreSQL cannot store.
     #[error("a text holds U+0000, which cannot be stored")]
     Nul,
+    /// The rows of a scope are not those that were sealed, so nothing in it is changed.
+    #[error("the rows of scope `{scope}` are not verified: {why}")]
+    Unverified {
+        /// `instance`, or the id of a workspace.
+        scope: String,
+        /// What differs.
+        why: String,
+    },
+    /// The database was opened without the key that authenticates its rows.
+    #[error("the key that authenticates rows is not at hand")]
+    NoRowKey,
+    /// A seal could not be made.
+    #[error("the seal of a scope cannot be made")]
+    Seal(#[source] Cause),
     /// Any other failure of a statement.
     #[error("the database refused a statement")]
     Statement(#[source] Cause),

@@ -2,7 +2,8 @@
 
 use monstrum_types::{BotId, InvalidId, KeyId, UtcMillis, WorkspaceId};
 
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// What a key may do.
@@ -68,7 +69,7 @@ pub struct KeyUse {
 
 macro_rules! columns {
     () => {
-        "id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at"
+        "id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at, mac"
     };
 }
 
@@ -79,20 +80,18 @@ macro_rules! of_owner {
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from api_keys order by id");
-const INSERT: &str = concat!("insert into api_keys (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9)");
+pub(crate) const OF_WORKSPACE: &str = concat!("select ", columns!(), " from api_keys where workspace_id = $1");
+pub(crate) const OF_BOT: &str =
+    concat!("select ", columns!(), " from api_keys where workspace_id = $1 and bot_id = $2");
 const BY_ID: &str = concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from api_keys where ", of_owner!(), " and id > $2 order by id limit $3");
-const ROTATE: &str =
-    concat!("update api_keys set prefix = $4, hash = $5 where ", of_owner!(), " and id = $2 and hash = $3");
 // Several hosts write, each what it knows: the latest use stays.
 const USE: &str = concat!(
     "update api_keys set last_used_at = $3 where ",
     of_owner!(),
     " and id = $2 and (last_used_at is null or last_used_at < $3)"
 );
-const DELETE: &str = concat!("delete from api_keys where ", of_owner!(), " and id = $2");
 
 impl FromRow for KeyRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
@@ -107,6 +106,27 @@ impl FromRow for KeyRow {
             created_at: row.time("created_at")?,
             last_used_at: row.time_opt("last_used_at")?,
         })
+    }
+}
+
+impl Authentic for KeyRow {
+    const TABLE: Table = Table::ApiKeys;
+
+    fn scope(&self) -> Scope {
+        Scope::from(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            &self.name,
+            self.kind.as_str(),
+            self.bot_id,
+            &self.prefix,
+            &self.hash,
+            self.created_at
+        ]
     }
 }
 
@@ -125,25 +145,14 @@ impl TryFrom<String> for Word {
 impl Store {
     /// Adds a key.
     pub async fn insert_key(&self, row: &KeyRow) -> Result<(), StoreError> {
-        let kind = row.kind.as_str();
-        let args = args![
-            row.id,
-            row.workspace_id,
-            &row.name,
-            kind,
-            row.bot_id,
-            &row.prefix,
-            &row.hash,
-            row.created_at,
-            row.last_used_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change
+            .insert(row, values![row.last_used_at], Vec::new())
+            .await)
     }
 
     /// The key of this id in the workspace; without one, among the root keys.
     pub async fn key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<Option<KeyRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// A page of the workspace's keys; without one, of the root keys.
@@ -152,14 +161,19 @@ impl Store {
         workspace: Option<WorkspaceId>,
         page: &Page<KeyId>,
     ) -> Result<Listed<KeyRow, KeyId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &KeyRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Gives the key of this row a new prefix and hash; whether it was still there, with the hash of the row. Of two
     /// that rotate a key at once, one is told that it came too late. What a key may do never changes.
     pub async fn rotate_key(&self, row: &KeyRow, prefix: &str, hash: &str) -> Result<bool, StoreError> {
-        let args = args![row.workspace_id, row.id, &row.hash, prefix, hash];
-        Ok(self.change(ROTATE, args).await? > 0)
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &KeyRow| {
+                let (prefix, hash) = (prefix.to_owned(), hash.to_owned());
+                (old.hash == row.hash).then(|| KeyRow { prefix, hash, ..old.clone() })
+            };
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Notes uses of keys, all or none. A key that is gone is passed over, and a later use stays. This decides about
@@ -174,6 +188,7 @@ impl Store {
 
     /// Deletes a key; whether there was one.
     pub async fn delete_key(&self, workspace: Option<WorkspaceId>, id: KeyId) -> Result<bool, StoreError> {
-        self.delete(DELETE, args![workspace, id]).await
+        let is_own = |key: &KeyRow| key.workspace_id == workspace;
+        change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)
     }
 }

@@ -4,7 +4,8 @@
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{FromRow, Row, args, unfit};
+use crate::db::{Arg, FromRow, Row, args, unfit, values};
+use crate::rows::{Authentic, Scope, Table};
 use crate::{Store, StoreError};
 
 /// How far an authorization has come.
@@ -75,15 +76,10 @@ pub struct OauthFlowRow {
 macro_rules! columns {
     () => {
         "id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, status, ticket_hash, state_hash, \
-         browser_hash, sealed, message, poll_interval_s, next_poll_at, created_at, expires_at"
+         browser_hash, sealed, message, poll_interval_s, next_poll_at, created_at, expires_at, mac"
     };
 }
 
-const INSERT: &str = concat!(
-    "insert into oauth_flows (",
-    columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"
-);
 const BY_ID: &str =
     concat!("select ", columns!(), " from oauth_flows where workspace_id = $1 and resource_id = $2 and id = $3");
 const BY_TICKET: &str = concat!("select ", columns!(), " from oauth_flows where ticket_hash = $1 and expires_at > $2");
@@ -118,30 +114,42 @@ impl FromRow for OauthFlowRow {
     }
 }
 
+impl Authentic for OauthFlowRow {
+    const TABLE: Table = Table::OauthFlows;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            self.resource_id,
+            self.provider_id,
+            self.key_id,
+            &self.auth_method,
+            &self.given_for,
+            &self.ticket_hash,
+            self.created_at,
+            self.expires_at
+        ]
+    }
+}
+
 impl Store {
     /// Adds an authorization.
     pub async fn insert_oauth_flow(&self, row: &OauthFlowRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            row.resource_id,
-            row.provider_id,
-            row.key_id,
-            &row.auth_method,
-            &row.given_for,
+        let left_out = values![
             row.status.as_str(),
-            &row.ticket_hash,
             &row.state_hash,
             &row.browser_hash,
             &row.sealed,
             &row.message,
             row.poll_interval_s,
             row.next_poll_at,
-            row.created_at,
-            row.expires_at,
         ];
-        self.db.run(INSERT, args).await?;
-        Ok(())
+        self.insert_uncounted(row, left_out).await
     }
 
     /// An authorization of a resource.
@@ -151,22 +159,22 @@ impl Store {
         resource: ResourceId,
         id: OauthFlowId,
     ) -> Result<Option<OauthFlowRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, resource, id]).await
+        self.authentic_one(BY_ID, args![workspace, resource, id]).await
     }
 
     /// The authorization whose begin page has this address, unless it has expired.
     pub async fn oauth_flow_of_ticket(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
-        self.db.one(BY_TICKET, args![hash, now]).await
+        self.authentic_one(BY_TICKET, args![hash, now]).await
     }
 
     /// The authorization that has this state, unless it has expired.
     pub async fn oauth_flow_of_state(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
-        self.db.one(BY_STATE, args![hash, now]).await
+        self.authentic_one(BY_STATE, args![hash, now]).await
     }
 
     /// Authorizations whose provider is to be asked at `now`, the longest waiting first.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
-        self.db.all(DUE, args![now, i64::from(limit)]).await
+        self.authentic(DUE, args![now, i64::from(limit)]).await
     }
 
     /// Binds the authorization to the browser that `row` names, with a new state and a new verifier. It must stand as

@@ -3,7 +3,8 @@
 use monstrum_types::{OauthProviderId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `oauth_providers`.
@@ -28,13 +29,10 @@ pub struct OauthProviderRow {
 macro_rules! columns {
     () => {
         "id, workspace_id, resource_type, client_id, client_secret, authorization_url, token_url, \
-         device_authorization_url, scopes, created_at, updated_at"
+         device_authorization_url, scopes, created_at, updated_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from oauth_providers order by id");
-const INSERT: &str =
-    concat!("insert into oauth_providers (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)");
 const BY_ID: &str = concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id = $2");
 const BY_TYPE: &str =
     concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and resource_type = $2");
@@ -59,24 +57,35 @@ impl FromRow for OauthProviderRow {
     }
 }
 
+impl Authentic for OauthProviderRow {
+    const TABLE: Table = Table::OauthProviders;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            &self.resource_type,
+            &self.client_id,
+            &self.authorization_url,
+            &self.token_url,
+            &self.device_authorization_url,
+            &self.scopes,
+            self.created_at,
+            self.updated_at
+        ]
+    }
+}
+
 impl Store {
     /// Adds a provider. A second one for the same type is a conflict.
     pub async fn insert_oauth_provider(&self, row: &OauthProviderRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            &row.resource_type,
-            &row.client_id,
-            &row.client_secret,
-            &row.authorization_url,
-            &row.token_url,
-            &row.device_authorization_url,
-            &row.scopes,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change
+            .insert(row, values![&row.client_secret], Vec::new())
+            .await)
     }
 
     /// The provider of this id in the workspace.
@@ -85,7 +94,7 @@ impl Store {
         workspace: WorkspaceId,
         id: OauthProviderId,
     ) -> Result<Option<OauthProviderRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// The workspace's provider for a type.
@@ -94,7 +103,7 @@ impl Store {
         workspace: WorkspaceId,
         resource_type: &ResourceTypeId,
     ) -> Result<Option<OauthProviderRow>, StoreError> {
-        self.db.one(BY_TYPE, args![workspace, resource_type]).await
+        self.authentic_one(BY_TYPE, args![workspace, resource_type]).await
     }
 
     /// A page of the workspace's providers.
@@ -103,33 +112,29 @@ impl Store {
         workspace: WorkspaceId,
         page: &Page<OauthProviderId>,
     ) -> Result<Listed<OauthProviderRow, OauthProviderId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &OauthProviderRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
     /// `before`, when it was read, wins: nothing is written over what nobody has seen.
     pub async fn update_oauth_provider(&self, row: &OauthProviderRow, before: UtcMillis) -> Result<bool, StoreError> {
-        let sql = "update oauth_providers set client_id = $3, client_secret = $4, authorization_url = $5, \
-                   token_url = $6, device_authorization_url = $7, scopes = $8, updated_at = $9 \
-                   where workspace_id = $1 and id = $2 and updated_at = $10";
-        let args = args![
-            row.workspace_id,
-            row.id,
-            &row.client_id,
-            &row.client_secret,
-            &row.authorization_url,
-            &row.token_url,
-            &row.device_authorization_url,
-            &row.scopes,
-            row.updated_at,
-            before,
-        ];
-        Ok(self.change(sql, args).await? > 0)
+        let sql = "update oauth_providers set client_secret = $3 where workspace_id = $1 and id = $2";
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &OauthProviderRow| {
+                let (resource_type, created_at) = (old.resource_type.clone(), old.created_at);
+                (old.updated_at == before).then(|| OauthProviderRow { resource_type, created_at, ..row.clone() })
+            };
+            let is_updated = change.update(args![row.id], next).await?;
+            if is_updated {
+                change.session.run(sql, args![row.workspace_id, row.id, &row.client_secret]).await?;
+            }
+            Ok(is_updated)
+        })
     }
 
     /// Deletes a provider with the authorizations that are under way; whether there was one.
     pub async fn delete_oauth_provider(&self, workspace: WorkspaceId, id: OauthProviderId) -> Result<bool, StoreError> {
-        let sql = "delete from oauth_providers where workspace_id = $1 and id = $2";
-        self.delete(sql, args![workspace, id]).await
+        let is_own = |provider: &OauthProviderRow| provider.workspace_id == workspace;
+        change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)
     }
 }

@@ -6,9 +6,9 @@ use std::cmp::Ordering;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_types::{Clock, SystemClock};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, Connection as _};
@@ -17,6 +17,7 @@ use crate::StoreError;
 use crate::address::PostgresAddress;
 use crate::db::{Db, Limits, Postgres, args};
 use crate::error::{of_driver, of_migration};
+use crate::rows::Rows;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
 
@@ -111,10 +112,12 @@ impl StoreOptions {
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Db,
+    /// The key that authenticates rows; `None` until the host has opened it.
+    pub(crate) rows: Option<Arc<Rows>>,
 }
 
 impl Store {
-    /// Opens the database, brings its schema up to date and sees to it that the workspace `default` exists.
+    /// Opens the database and brings its schema up to date.
     pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
         let place = match &options.place {
             Place::Sqlite(path) => path.display().to_string(),
@@ -125,8 +128,7 @@ impl Store {
                 Place::Sqlite(path) => open_sqlite(path, &options).await?,
                 Place::Postgres(address) => postgres::open(address, options.limits()).await?,
             };
-            let store = Store { db };
-            store.create_default_workspace(SystemClock.now()).await?;
+            let store = Store { db, rows: None };
             // Reading may work where writing does not: another program's lock is found now, not at the first call.
             store.db.write().await?.commit().await?;
             Ok(store)
@@ -146,7 +148,7 @@ impl Store {
                 Place::Sqlite(path) => inspect_sqlite(path, &options).await?,
                 Place::Postgres(address) => Db::Postgres(Postgres::new(&address.options, options.limits())),
             };
-            let store = Store { db };
+            let store = Store { db, rows: None };
             let found: i64 = store.db.read().await?.one(VERSION, args![]).await?.unwrap_or(0);
             match found.cmp(&known) {
                 Ordering::Equal => Ok(store),

@@ -5,9 +5,8 @@
 
 use monstrum_types::{InvalidId, PluginName, UtcMillis};
 
-use crate::db::{ATTEMPTS_MAX, FromRow, Row, Session, args};
-use crate::error::unavailable;
-use crate::plugins::PUT;
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Change, Scope, Table, change};
 use crate::{PluginRow, Store, StoreError};
 
 /// A kind of name that belongs to one plugin.
@@ -50,18 +49,13 @@ pub struct OwnerRow {
 
 macro_rules! columns {
     () => {
-        "kind, name, plugin, legacy_plugin, created_at"
+        "kind, name, plugin, legacy_plugin, created_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from owners order by kind, name");
 const ONE: &str = concat!("select ", columns!(), " from owners where kind = $1 and name = $2");
 const TOOLS_OF: &str =
     concat!("select ", columns!(), " from owners where kind = 'tool' and plugin = $1 order by kind, name");
-const CLAIM: &str =
-    concat!("insert into owners (", columns!(), ") values ($1, $2, $3, $4, $5) on conflict (kind, name) do nothing");
-const TAKE: &str = "update owners set plugin = $3, created_at = $5 where kind = $1 and name = $2 and plugin = $4";
-const RELEASE: &str = "delete from owners where kind = $1 and name = $2 and plugin = $3";
 const DUE: &str = "select count(*) as value from settings where id = 1 and owners_due = true";
 const FILLED: &str = "update settings set owners_due = false where id = 1 and owners_due = true";
 
@@ -88,10 +82,23 @@ impl FromRow for OwnerRow {
     }
 }
 
+impl Authentic for OwnerRow {
+    const TABLE: Table = Table::Owners;
+
+    fn scope(&self) -> Scope {
+        Scope::Instance
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        let legacy = self.legacy_plugin.as_ref().map(PluginName::as_str);
+        values![self.name.kind.as_str(), &self.name.name, &self.plugin, legacy, self.created_at]
+    }
+}
+
 impl Store {
     /// Every owned name.
     pub async fn owners(&self) -> Result<Vec<OwnerRow>, StoreError> {
-        self.db.all(ALL, args![]).await
+        Ok(self.verified_instance().await?.take())
     }
 
     /// Makes a stored version the one that serves, and its plugin the owner of `names`. `takes` are names of other plugins
@@ -105,43 +112,24 @@ impl Store {
         names: &[OwnedName],
         takes: &[OwnerRow],
     ) -> Result<Vec<OwnerRow>, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.serve_once(row, names, takes).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
+        change!(self, &[Scope::Instance], |change| {
+            let mut refused = Vec::new();
+            for name in names {
+                let taken_from = takes.iter().find(|taken| taken.name == *name).map(|taken| &taken.plugin);
+                refused.extend(change.claim(name, row, taken_from).await?);
             }
-        }
-    }
-
-    async fn serve_once(
-        &self,
-        row: &PluginRow,
-        names: &[OwnedName],
-        takes: &[OwnerRow],
-    ) -> Result<Vec<OwnerRow>, StoreError> {
-        // In one order everywhere, so that two hosts never wait for each other's rows.
-        let mut names: Vec<&OwnedName> = names.iter().collect();
-        names.sort();
-        let mut session = self.db.write().await?;
-        let mut refused = Vec::new();
-        for name in &names {
-            let taken_from = takes.iter().find(|taken| taken.name == **name).map(|taken| &taken.plugin);
-            refused.extend(session.claim(name, row, taken_from).await?);
-        }
-        if !refused.is_empty() {
-            return Ok(refused);
-        }
-        for tool in session.all::<OwnerRow>(TOOLS_OF, args![&row.name]).await? {
-            if !names.contains(&&tool.name) {
-                session.run(RELEASE, args![tool.name.kind.as_str(), &tool.name.name, &row.name]).await?;
+            if !refused.is_empty() {
+                return Ok(refused);
             }
-        }
-        let args = args![&row.name, &row.version, &row.manifest_digest, &row.component_digest, row.updated_at];
-        session.run(PUT, args).await?;
-        session.bump_generation().await?;
-        session.commit().await?;
-        Ok(refused)
+            for tool in change.all::<OwnerRow>(TOOLS_OF, args![&row.name]).await? {
+                if !names.contains(&tool.name) {
+                    let key = args![tool.name.kind.as_str(), &tool.name.name];
+                    change.delete(key, |owner: &OwnerRow| owner.plugin == row.name).await?;
+                }
+            }
+            change.put(row).await?;
+            Ok(refused)
+        })
     }
 
     /// Whether `owners` still has to be filled from the versions that served before the table existed.
@@ -153,22 +141,23 @@ impl Store {
     /// Fills `owners` for a database from before the table existed; false where that was done before, and nothing has
     /// been written.
     pub async fn fill_owners(&self, rows: &[OwnerRow]) -> Result<bool, StoreError> {
-        let mut session = self.db.write().await?;
-        if session.run(FILLED, args![]).await? == 0 {
-            return Ok(false);
-        }
-        for row in rows {
-            let OwnerRow { name: OwnedName { kind, name }, plugin, legacy_plugin, created_at } = row;
-            let legacy = legacy_plugin.as_ref().map(PluginName::as_str);
-            session.run(CLAIM, args![kind.as_str(), name, plugin, legacy, *created_at]).await?;
-        }
-        session.bump_generation().await?;
-        session.commit().await?;
-        Ok(true)
+        change!(self, &[Scope::Instance], |change| {
+            if change.session.run(FILLED, args![]).await? == 0 {
+                return Ok(false);
+            }
+            for row in rows {
+                let key = args![row.name.kind.as_str(), &row.name.name];
+                if change.one::<OwnerRow>(ONE, key).await?.is_none() {
+                    change.put(row).await?;
+                }
+            }
+            change.ring();
+            Ok(true)
+        })
     }
 }
 
-impl Session {
+impl Change<'_> {
     /// Makes the plugin of `row` the owner of a name that is free or belongs to `taken_from`. Returns the owner that stands
     /// in the way.
     async fn claim(
@@ -177,21 +166,19 @@ impl Session {
         row: &PluginRow,
         taken_from: Option<&PluginName>,
     ) -> Result<Option<OwnerRow>, StoreError> {
-        let (kind, text) = (name.kind.as_str(), name.name.as_str());
-        // Between the insert and the select another host may release the name; the insert then succeeds the next time.
-        for _ in 0..ATTEMPTS_MAX {
-            if self.run(CLAIM, args![kind, text, &row.name, None::<&str>, row.updated_at]).await? > 0 {
-                return Ok(None);
+        let (plugin, created_at) = (row.name.clone(), row.updated_at);
+        let owner: Option<OwnerRow> = self.one(ONE, args![name.kind.as_str(), &name.name]).await?;
+        match owner {
+            Some(owner) if owner.plugin == plugin => Ok(None),
+            Some(owner) if taken_from != Some(&owner.plugin) => Ok(Some(owner)),
+            Some(owner) => {
+                self.put(&OwnerRow { plugin, created_at, ..owner }).await?;
+                Ok(None)
             }
-            if let Some(owner) = taken_from {
-                self.run(TAKE, args![kind, text, &row.name, owner, row.updated_at]).await?;
-            }
-            let owner: Option<OwnerRow> = self.one(ONE, args![kind, text]).await?;
-            if let Some(owner) = owner {
-                return Ok(Some(owner).filter(|owner| owner.plugin != row.name));
+            None => {
+                self.put(&OwnerRow { name: name.clone(), plugin, legacy_plugin: None, created_at }).await?;
+                Ok(None)
             }
         }
-        let what = "others changed the same rows at the same time";
-        Err(unavailable(what, format!("{kind} `{text}` was claimed and released again and again")))
     }
 }

@@ -1,8 +1,5 @@
 //! Lists, a page at a time.
 
-use crate::StoreError;
-use crate::db::{Arg, Db, FromRow};
-
 /// The most that one page holds, whatever is asked for.
 pub const PAGE_ITEMS_MAX: u32 = 1000;
 
@@ -51,19 +48,4 @@ pub struct Listed<T, Id> {
     pub items: Vec<T>,
     /// Where the next page begins; None on the last.
     pub next_cursor: Option<Id>,
-}
-
-impl Db {
-    /// A page of the rows of a workspace, or of all. `sql` takes the owner, the id to begin after and the limit.
-    pub(crate) async fn page<T: FromRow, Id: ToString>(
-        &self,
-        sql: &'static str,
-        owner: Arg<'_>,
-        page: &Page<Id>,
-        id: impl Fn(&T) -> Id,
-    ) -> Result<Listed<T, Id>, StoreError> {
-        let after = page.after();
-        let rows = self.all(sql, &[owner, Arg::from(&after), Arg::from(page.rows())]).await?;
-        Ok(page.of(rows, id))
-    }
 }

@@ -1,9 +1,12 @@
 //! The generation of the policy, and all rows from which it is compiled.
 
+use std::collections::HashMap;
+
 use crate::db::{Arg, Session, args};
+use crate::rows::{Floors, Reading};
 use crate::{
-    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, Store, StoreError,
-    WorkspaceRow, bindings, bots, credentials, keys, oauth_providers, owners, resources, roles, workspaces,
+    BindingRow, BotRow, CredentialRow, KeyRow, OauthProviderRow, OwnerRow, ResourceRow, RoleRow, RowName, Scope, Store,
+    StoreError, UnverifiedScope, WorkspaceRow,
 };
 
 /// Everything that decides about calls, as it stood at one moment.
@@ -29,6 +32,13 @@ pub struct PolicyRows {
     pub bindings: Vec<BindingRow>,
     /// Which plugin each resource type and tool's name belongs to.
     pub owners: Vec<OwnerRow>,
+    /// The generation of each scope that is verified.
+    pub scope_generations: HashMap<Scope, i64>,
+    /// Rows whose MAC is missing or wrong. They are in none of the lists.
+    pub refused: Vec<RowName>,
+    /// Scopes whose rows are not those that were sealed. Of such a workspace, and of all where it is the instance, there
+    /// are only the workspaces and the keys.
+    pub unverified: Vec<UnverifiedScope>,
 }
 
 const GENERATION: &str = "select generation as value from settings where id = 1";
@@ -43,31 +53,33 @@ impl Store {
 
     /// All rows that the policy is compiled from, read in one transaction.
     pub async fn snapshot(&self) -> Result<PolicyRows, StoreError> {
+        let floors = Floors::of(self)?;
         let mut session = self.db.read_consistently().await?;
-        let rows = PolicyRows {
-            generation: generation(&mut session).await?,
-            workspaces: session.all(workspaces::ALL, args![]).await?,
-            keys: session.all(keys::ALL, args![]).await?,
-            resources: session.all(resources::ALL, args![]).await?,
-            credentials: session.all(credentials::ALL, args![]).await?,
-            oauth_providers: session.all(oauth_providers::ALL, args![]).await?,
-            roles: session.all(roles::ALL, args![]).await?,
-            bots: session.all(bots::ALL, args![]).await?,
-            bindings: session.all(bindings::ALL, args![]).await?,
-            owners: session.all(owners::ALL, args![]).await?,
-        };
+        let generation = generation(&mut session).await?;
+        let reading = Reading::of_all(self, &mut session, floors).await?;
         session.commit().await?;
-        Ok(rows)
+        let rows = reading.judge(move |mut judged| PolicyRows {
+            generation,
+            workspaces: judged.take_known(),
+            keys: judged.take_known(),
+            resources: judged.take(),
+            credentials: judged.take(),
+            oauth_providers: judged.take(),
+            roles: judged.take(),
+            bots: judged.take(),
+            bindings: judged.take(),
+            owners: judged.take(),
+            scope_generations: judged.generations,
+            refused: judged.refused,
+            unverified: judged.unverified,
+        });
+        Ok(rows.await)
     }
 
-    /// Runs one statement that changes the policy, and bumps the generation with it; how many rows it changed.
-    pub(crate) async fn change(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
+    /// Runs one statement on columns that are not under a MAC, and bumps the generation with it, for hosts hold the rows;
+    /// how many rows it changed.
+    pub(crate) async fn run_and_ring(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         self.db.run_then(sql, args, Some(BUMP)).await
-    }
-
-    /// Deletes by one statement; whether there was a row. What is still referred to is in use.
-    pub(crate) async fn delete(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<bool, StoreError> {
-        Ok(self.change(sql, args).await.map_err(StoreError::of_deletion)? > 0)
     }
 }
 

@@ -3,8 +3,9 @@
 use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args};
-use crate::{Listed, Page, Store, StoreError};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
+use crate::{CredentialRow, Listed, Page, Store, StoreError, credentials};
 
 /// A row of `resources`.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,12 +25,10 @@ pub struct ResourceRow {
 
 macro_rules! columns {
     () => {
-        "id, workspace_id, resource_type, name, config, network, created_at, updated_at"
+        "id, workspace_id, resource_type, name, config, network, created_at, updated_at, mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from resources order by id");
-const INSERT: &str = concat!("insert into resources (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8)");
 const BY_ID: &str = concat!("select ", columns!(), " from resources where workspace_id = $1 and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from resources where workspace_id = $1 and id > $2 order by id limit $3");
@@ -49,26 +48,36 @@ impl FromRow for ResourceRow {
     }
 }
 
+impl Authentic for ResourceRow {
+    const TABLE: Table = Table::Resources;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            &self.resource_type,
+            &self.name,
+            &self.config,
+            &self.network,
+            self.created_at,
+            self.updated_at
+        ]
+    }
+}
+
 impl Store {
     /// Adds a resource.
     pub async fn insert_resource(&self, row: &ResourceRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            &row.resource_type,
-            &row.name,
-            &row.config,
-            &row.network,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
     /// The resource of this id in the workspace.
     pub async fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<Option<ResourceRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// A page of the workspace's resources.
@@ -77,20 +86,30 @@ impl Store {
         workspace: WorkspaceId,
         page: &Page<ResourceId>,
     ) -> Result<Listed<ResourceRow, ResourceId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &ResourceRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
     /// `before`, when it was read, wins: nothing is written over what nobody has seen.
     pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
-        let sql = "update resources set name = $3, config = $4, network = $5, updated_at = $6 \
-                   where workspace_id = $1 and id = $2 and updated_at = $7";
-        let args = args![row.workspace_id, row.id, &row.name, &row.config, &row.network, row.updated_at, before];
-        Ok(self.change(sql, args).await? > 0)
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &ResourceRow| {
+                (old.updated_at == before).then(|| ResourceRow {
+                    resource_type: old.resource_type.clone(),
+                    created_at: old.created_at,
+                    ..row.clone()
+                })
+            };
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Deletes a resource with its credentials; whether there was one. A bound resource is in use.
     pub async fn delete_resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<bool, StoreError> {
-        self.delete("delete from resources where workspace_id = $1 and id = $2", args![workspace, id]).await
+        let deleted = change!(self, &[Scope::from(workspace)], |change| {
+            change.delete_found::<CredentialRow>(credentials::OF_RESOURCE, args![workspace, id]).await?;
+            change.delete(args![id], |resource: &ResourceRow| resource.workspace_id == workspace).await
+        });
+        deleted.map_err(StoreError::of_deletion)
     }
 }

@@ -3,7 +3,8 @@
 use monstrum_types::{RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `roles`.
@@ -25,12 +26,11 @@ pub struct RoleRow {
 
 macro_rules! columns {
     () => {
-        "id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at"
+        "id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at, \
+         mac"
     };
 }
 
-pub(crate) const ALL: &str = concat!("select ", columns!(), " from roles order by id");
-const INSERT: &str = concat!("insert into roles (", columns!(), ") values ($1, $2, $3, $4, $5, $6, $7, $8)");
 const BY_ID: &str = concat!("select ", columns!(), " from roles where workspace_id = $1 and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from roles where workspace_id = $1 and id > $2 order by id limit $3");
@@ -50,26 +50,36 @@ impl FromRow for RoleRow {
     }
 }
 
+impl Authentic for RoleRow {
+    const TABLE: Table = Table::Roles;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            &self.name,
+            &self.allowed_operations,
+            &self.allowed_tools,
+            &self.scope_constraints,
+            self.created_at,
+            self.updated_at
+        ]
+    }
+}
+
 impl Store {
     /// Adds a role.
     pub async fn insert_role(&self, row: &RoleRow) -> Result<(), StoreError> {
-        let args = args![
-            row.id,
-            row.workspace_id,
-            &row.name,
-            &row.allowed_operations,
-            &row.allowed_tools,
-            &row.scope_constraints,
-            row.created_at,
-            row.updated_at,
-        ];
-        self.change(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
     /// The role of this id in the workspace.
     pub async fn role(&self, workspace: WorkspaceId, id: RoleId) -> Result<Option<RoleRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// A page of the workspace's roles.
@@ -78,29 +88,24 @@ impl Store {
         workspace: WorkspaceId,
         page: &Page<RoleId>,
     ) -> Result<Listed<RoleRow, RoleId>, StoreError> {
-        self.db.page(PAGE, Arg::from(workspace), page, |row: &RoleRow| row.id).await
+        self.authentic_page(PAGE, values![workspace], page).await
     }
 
     /// Writes the row over the one of its id and workspace; whether there was one. Whoever has changed it since
     /// `before`, when it was read, wins: nothing is written over what nobody has seen.
     pub async fn update_role(&self, row: &RoleRow, before: UtcMillis) -> Result<bool, StoreError> {
-        let sql = "update roles set name = $3, allowed_operations = $4, allowed_tools = $5, scope_constraints = $6, \
-                   updated_at = $7 where workspace_id = $1 and id = $2 and updated_at = $8";
-        let args = args![
-            row.workspace_id,
-            row.id,
-            &row.name,
-            &row.allowed_operations,
-            &row.allowed_tools,
-            &row.scope_constraints,
-            row.updated_at,
-            before,
-        ];
-        Ok(self.change(sql, args).await? > 0)
+        change!(self, &[Scope::from(row.workspace_id)], |change| {
+            let next = |old: &RoleRow| {
+                (old.updated_at == before).then(|| RoleRow { created_at: old.created_at, ..row.clone() })
+            };
+            change.update(args![row.id], next).await
+        })
     }
 
     /// Deletes a role; whether there was one. A role of a binding is in use.
     pub async fn delete_role(&self, workspace: WorkspaceId, id: RoleId) -> Result<bool, StoreError> {
-        self.delete("delete from roles where workspace_id = $1 and id = $2", args![workspace, id]).await
+        let is_own = |role: &RoleRow| role.workspace_id == workspace;
+        let deleted = change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await);
+        deleted.map_err(StoreError::of_deletion)
     }
 }

@@ -1,13 +1,292 @@
-//! Rows that permit something, and the seals of their scopes.
+//! Authenticated rows. Each row that permits something carries a MAC under a key that is not in the database, so a row that
+//! someone else wrote or edited does not exist. Rows are also counted: each scope (a workspace, or the instance) has a
+//! seal with the number of its valid rows and a sum over them, so a row that was removed, or put back with its own MAC, is
+//! found too.
+//!
+//! This module owns the code table of what is under the MAC, every write of such a row, and every read of one. It knows
+//! no key: the host gives it a [`SealsRows`].
 
-use crate::db::args;
+mod change;
+mod encoding;
+mod founding;
+mod judge;
+mod read;
+mod tables;
+mod total;
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use monstrum_types::WorkspaceId;
+
+use self::encoding::{MAC_LABEL, SUM_LABEL};
+use self::total::Total;
+use crate::db::{Arg, FromRow, Row, args};
 use crate::{Store, StoreError};
 
+pub(crate) use change::{Change, change, insert};
+pub use founding::{ScopeRow, Unsealed};
+pub(crate) use judge::{Floors, Judged, Reading};
+pub use read::VerifiedRows;
+pub use tables::Table;
+
+/// A MAC as its column holds it: the version of the row key and the HMAC.
+const MAC_BYTES: usize = 4 + 32;
+
+/// What authenticates rows and seals scopes: a row key.
+pub trait SealsRows: Send + Sync {
+    /// The version of the key.
+    fn version(&self) -> u32;
+
+    /// HMAC-SHA-256 over the label and `bytes`. Another label gives an unrelated value.
+    fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32];
+
+    /// Encrypts the seal of a scope, bound to the scope and its generation.
+    fn seal(
+        &self,
+        plaintext: &[u8],
+        scope: &str,
+        generation: i64,
+    ) -> Result<String, Box<dyn std::error::Error + Send + Sync>>;
+
+    /// Opens a seal. `None`: it was altered, or was made for another scope, generation or key.
+    fn unseal(&self, sealed: &str, scope: &str, generation: i64) -> Option<Vec<u8>>;
+}
+
+/// What rows are counted over. Their order is the order in which seals are locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scope {
+    /// Root keys, plugins and their versions, trust, and the workspaces themselves.
+    Instance,
+    /// What belongs to a workspace.
+    Workspace(WorkspaceId),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scope::Instance => f.write_str("instance"),
+            Scope::Workspace(id) => id.fmt(f),
+        }
+    }
+}
+
+impl From<Option<WorkspaceId>> for Scope {
+    fn from(workspace: Option<WorkspaceId>) -> Self {
+        workspace.map_or(Scope::Instance, Scope::Workspace)
+    }
+}
+
+/// A row by its table and the values of its key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowName {
+    pub table: Table,
+    /// The values of the primary key, divided by slashes.
+    pub key: String,
+}
+
+impl fmt::Display for RowName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.table.name(), self.key)
+    }
+}
+
+impl RowName {
+    /// What is said of a row that is refused.
+    #[must_use]
+    pub fn refusal(&self) -> String {
+        format!("row {self} is not authentic: its MAC is missing or wrong, so it permits nothing")
+    }
+}
+
+/// A scope whose rows are not those that were sealed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnverifiedScope {
+    pub scope: Scope,
+    pub why: String,
+    /// The rows that differ from those that this process read before; empty where it has read none.
+    pub differing: Vec<RowName>,
+}
+
+impl fmt::Display for UnverifiedScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the rows of scope `{}` are not verified: {}", self.scope, self.why)?;
+        if !self.differing.is_empty() {
+            let names: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
+            write!(f, "; these differ from what this host had: {}", names.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// A row under a MAC.
+pub(crate) trait Authentic: FromRow + Send + 'static {
+    const TABLE: Table;
+
+    /// The scope whose sum it is in.
+    fn scope(&self) -> Scope;
+
+    /// The values of the columns under the MAC, in the order of the table.
+    fn covered(&self) -> Vec<Arg<'_>>;
+}
+
+/// The key, and what this process knows of the scopes.
+pub(crate) struct Rows {
+    key: Arc<dyn SealsRows>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    scopes: HashMap<Scope, KnownScope>,
+    /// Rows whose MAC is missing or wrong.
+    refused: BTreeSet<RowName>,
+}
+
+/// What each row of a scope adds to its sum.
+pub(crate) type Addends = HashMap<RowName, [u8; 32]>;
+
+/// What this process has seen of a scope.
+#[derive(Default)]
+struct KnownScope {
+    /// The highest generation.
+    generation: i64,
+    is_unverified: bool,
+    /// What each row added when the scope was last verified, and at which generation that was.
+    verified: Option<(i64, Arc<Addends>)>,
+}
+
+/// The MAC of a row, as its column holds it, and what the row adds to the sum of its scope.
+pub(crate) struct Macs {
+    pub(crate) mac: [u8; MAC_BYTES],
+    pub(crate) addend: [u8; 32],
+}
+
+impl Rows {
+    pub(crate) fn new(key: Arc<dyn SealsRows>) -> Self {
+        Rows { key, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The MAC of a row that is written.
+    pub(crate) fn macs(&self, table: Table, values: &[Arg<'_>]) -> Result<Macs, StoreError> {
+        Ok(self.macs_of(&encoding::of_values(table, values)?))
+    }
+
+    fn macs_of(&self, bytes: &[u8]) -> Macs {
+        let mut mac = [0; MAC_BYTES];
+        let (version, hmac) = mac.split_at_mut(4);
+        version.copy_from_slice(&self.key.version().to_be_bytes());
+        hmac.copy_from_slice(&self.key.mac(MAC_LABEL, bytes));
+        Macs { mac, addend: self.key.mac(SUM_LABEL, bytes) }
+    }
+
+    /// What a row that was read adds to the sum of its scope; `None` where its MAC is missing or wrong.
+    pub(crate) fn verify(&self, table: Table, row: &Row) -> Option<[u8; 32]> {
+        let stored = row.bytes_opt("mac").ok()??;
+        let macs = self.macs_of(&encoding::of_row(table, row).ok()?);
+        is_same(&stored, &macs.mac).then_some(macs.addend)
+    }
+
+    /// The row, if its MAC is right. One whose MAC is wrong is remembered, to be named in the log.
+    pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Result<Option<T>, StoreError> {
+        if self.verify(T::TABLE, row).is_none() {
+            self.known().refused.insert(name_of(T::TABLE, row));
+            return Ok(None);
+        }
+        T::from_row(row).map(Some)
+    }
+
+    /// The highest generation of each scope that this process has seen. Ask before a transaction begins: what was seen by then
+    /// must be in it.
+    fn floors(&self) -> HashMap<Scope, i64> {
+        self.known().scopes.iter().map(|(scope, known)| (*scope, known.generation)).collect()
+    }
+
+    /// Notes a generation that is committed.
+    fn note(&self, scope: Scope, generation: i64) {
+        let mut known = self.known();
+        let known = known.scopes.entry(scope).or_default();
+        known.generation = known.generation.max(generation);
+    }
+
+    fn open_seal(&self, scope: Scope, seal: &SealRow, floor: i64) -> Result<Total, String> {
+        let generation = seal.generation;
+        if generation < floor {
+            return Err(format!("its seal is of generation {generation}, and this host has seen {floor}"));
+        }
+        let opened = self.key.unseal(&seal.sealed, &scope.to_string(), generation);
+        opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
+    }
+
+    fn seal(&self, scope: Scope, generation: i64, total: Total) -> Result<String, StoreError> {
+        self.key.seal(&total.to_bytes(), &scope.to_string(), generation).map_err(StoreError::Seal)
+    }
+}
+
+/// A row of `policy_seals`.
+#[derive(Clone, Debug)]
+pub(crate) struct SealRow {
+    scope: String,
+    generation: i64,
+    sealed: String,
+}
+
+impl FromRow for SealRow {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(SealRow { scope: row.text("scope")?, generation: row.int("generation")?, sealed: row.text("sealed")? })
+    }
+}
+
+/// In a time that does not depend on where they differ.
+fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+fn name_of(table: Table, row: &Row) -> RowName {
+    let part = |column: &&'static str| row.text_opt(column).ok().flatten().unwrap_or_else(|| "?".to_owned());
+    let parts: Vec<String> = table.spec().key.iter().map(part).collect();
+    RowName { table, key: parts.join("/") }
+}
+
 impl Store {
+    /// The same database with the key that authenticates its rows. Without one, no row that permits something is read or
+    /// written.
+    #[must_use]
+    pub fn with_row_key(self, key: Arc<dyn SealsRows>) -> Store {
+        Store { rows: Some(Arc::new(Rows::new(key))), ..self }
+    }
+
+    pub(crate) fn rows(&self) -> Result<&Arc<Rows>, StoreError> {
+        self.rows.as_ref().ok_or(StoreError::NoRowKey)
+    }
+
     /// The sum of the generations of all seals. It grows with each change of a row that permits something, and never
     /// falls: the generation of a deleted workspace is added to that of the instance.
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let sql = "select cast(coalesce(sum(generation), 0) as bigint) as value from policy_seals";
         Ok(self.db.one(sql, args![]).await?.unwrap_or(0))
+    }
+
+    /// The generation of each seal, as the database says it.
+    pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
+        let sql = "select scope, generation, sealed from policy_seals order by scope";
+        let seals: Vec<SealRow> = self.db.all(sql, args![]).await?;
+        Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
+    }
+
+    /// Notes a row whose content is not what its MAC says.
+    pub(crate) fn refuse(&self, table: Table, key: String) -> Result<(), StoreError> {
+        self.rows()?.known().refused.insert(RowName { table, key });
+        Ok(())
+    }
+
+    /// Rows that were read and refused since the store was opened, because their MAC is missing or wrong.
+    pub fn refused_rows(&self) -> Vec<RowName> {
+        self.rows.as_ref().map(|rows| rows.known().refused.iter().cloned().collect()).unwrap_or_default()
     }
 }

@@ -10,7 +10,8 @@ mod upkeep;
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{ATTEMPTS_MAX, FromRow, Row, Session, args, unfit};
+use crate::db::{ATTEMPTS_MAX, Arg, FromRow, Row, args, unfit, values};
+use crate::rows::{Authentic, Scope, Table, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 /// Where a sandbox stands.
@@ -139,16 +140,12 @@ pub struct SandboxSettled {
 macro_rules! columns {
     () => {
         "id, workspace_id, bot_id, provider, sandbox_id, app_id, user_id, chat_id, node, status, operation, \
-         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at, lost"
+         operation_until, last_active_at, created_at, \"limit\", network, error, attempts, next_attempt_at, lost, \
+         mac"
     };
 }
 pub(crate) use columns;
 
-const INSERT: &str = concat!(
-    "insert into sandbox_instances (",
-    columns!(),
-    ") values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)"
-);
 const BY_ID: &str = concat!("select ", columns!(), " from sandbox_instances where workspace_id = $1 and id = $2");
 const BY_NAME: &str = concat!(
     "select ",
@@ -193,6 +190,28 @@ impl FromRow for SandboxRow {
     }
 }
 
+impl Authentic for SandboxRow {
+    const TABLE: Table = Table::SandboxInstances;
+
+    fn scope(&self) -> Scope {
+        Scope::Workspace(self.workspace_id)
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![
+            self.id,
+            self.workspace_id,
+            self.bot_id,
+            &self.provider,
+            &self.sandbox_id,
+            &self.app_id,
+            &self.user_id,
+            &self.chat_id,
+            &self.node
+        ]
+    }
+}
+
 impl Store {
     /// Adds a sandbox; whether its bot is still there. The bot's row is held meanwhile: whoever deletes the bot finds this
     /// one among its sandboxes, or this one does not come to be.
@@ -212,7 +231,7 @@ impl Store {
         if session.run(hold, args![row.workspace_id, row.bot_id]).await? == 0 {
             return Ok(false);
         }
-        insert(&mut session, row).await?;
+        insert(&mut session, self.rows()?, row, left_out(row), Vec::new()).await?;
         session.commit().await?;
         Ok(true)
     }
@@ -223,7 +242,7 @@ impl Store {
         workspace: WorkspaceId,
         id: SandboxInstanceId,
     ) -> Result<Option<SandboxRow>, StoreError> {
-        self.db.one(BY_ID, args![workspace, id]).await
+        self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
     /// The sandbox that a provider knows by `sandbox_id`.
@@ -233,7 +252,7 @@ impl Store {
         provider: &str,
         sandbox_id: &str,
     ) -> Result<Option<SandboxRow>, StoreError> {
-        self.db.one(BY_NAME, args![workspace, provider, sandbox_id]).await
+        self.authentic_one(BY_NAME, args![workspace, provider, sandbox_id]).await
     }
 
     /// The sandbox of a conversation, whoever it is with.
@@ -243,7 +262,7 @@ impl Store {
         app_id: &str,
         chat_id: &str,
     ) -> Result<Option<SandboxRow>, StoreError> {
-        self.db.one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
+        self.authentic_one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
     /// A page of the workspace's sandboxes, of one bot or of all.
@@ -266,9 +285,7 @@ impl Store {
         let SandboxFilter { bot, status, app_id, chat_id } = filter;
         let status = status.map(SandboxStatus::as_str);
         let (app_id, chat_id) = (app_id.as_deref(), chat_id.as_deref());
-        let after = page.after();
-        let rows = self.db.all(PAGE, args![workspace, *bot, status, app_id, chat_id, &after, page.rows()]).await?;
-        Ok(page.of(rows, |row: &SandboxRow| row.id))
+        self.authentic_page(PAGE, values![workspace, *bot, status, app_id, chat_id], page).await
     }
 
     /// Takes it on oneself, as `operation`, to bring the sandbox to `status`, up to `until`. The row must stand as `row`
@@ -343,17 +360,9 @@ impl Store {
 const TOUCH: &str = "update sandbox_instances set last_active_at = case when last_active_at < $2 then $2 \
                      else last_active_at end where id = $1 and status = 'running'";
 
-async fn insert(session: &mut Session, row: &SandboxRow) -> Result<(), StoreError> {
-    let args = args![
-        row.id,
-        row.workspace_id,
-        row.bot_id,
-        &row.provider,
-        &row.sandbox_id,
-        &row.app_id,
-        &row.user_id,
-        &row.chat_id,
-        &row.node,
+/// The columns that are not under the MAC, in the order of the table.
+fn left_out(row: &SandboxRow) -> Vec<Arg<'_>> {
+    values![
         row.status.stored(),
         &row.operation,
         row.operation_until,
@@ -365,7 +374,5 @@ async fn insert(session: &mut Session, row: &SandboxRow) -> Result<(), StoreErro
         row.attempts,
         row.next_attempt_at,
         row.status == SandboxStatus::Lost,
-    ];
-    session.run(INSERT, args).await?;
-    Ok(())
+    ]
 }

@@ -2,7 +2,8 @@
 
 use monstrum_types::{TrustId, UtcMillis};
 
-use crate::db::{FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, values};
+use crate::rows::{Authentic, Scope, Table, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `trust`.
@@ -20,12 +21,10 @@ pub struct TrustRow {
 
 macro_rules! columns {
     () => {
-        "id, public_key, name_glob, type_glob, created_at"
+        "id, public_key, name_glob, type_glob, created_at, mac"
     };
 }
 
-const INSERT: &str = concat!("insert into trust (", columns!(), ") values ($1, $2, $3, $4, $5)");
-const OF_KEY: &str = concat!("select ", columns!(), " from trust where public_key = $1 order by id");
 const BY_ID: &str = concat!("select ", columns!(), " from trust where id = $1");
 const PAGE: &str = concat!("select ", columns!(), " from trust where id > $1 order by id limit $2");
 
@@ -41,32 +40,43 @@ impl FromRow for TrustRow {
     }
 }
 
+impl Authentic for TrustRow {
+    const TABLE: Table = Table::Trust;
+
+    fn scope(&self) -> Scope {
+        Scope::Instance
+    }
+
+    fn covered(&self) -> Vec<Arg<'_>> {
+        values![self.id, &self.public_key, &self.name_glob, &self.type_glob, self.created_at]
+    }
+}
+
 impl Store {
     /// Trusts a key for the plugins of a glob. The same twice is a conflict.
     pub async fn insert_trust(&self, row: &TrustRow) -> Result<(), StoreError> {
-        let args = args![row.id, &row.public_key, &row.name_glob, &row.type_glob, row.created_at];
-        self.db.run(INSERT, args).await?;
-        Ok(())
+        change!(self, &[Scope::Instance], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
     /// The row of this id.
     pub async fn trust_of_id(&self, id: TrustId) -> Result<Option<TrustRow>, StoreError> {
-        self.db.one(BY_ID, args![id]).await
+        self.authentic_one(BY_ID, args![id]).await
     }
 
     /// What a key is trusted for.
     pub async fn trust_of_key(&self, public_key: &str) -> Result<Vec<TrustRow>, StoreError> {
-        self.db.all(OF_KEY, args![public_key]).await
+        let mut rows: Vec<TrustRow> = self.verified_instance().await?.take();
+        rows.retain(|row| row.public_key == public_key);
+        Ok(rows)
     }
 
     /// A page of all rows.
     pub async fn trust(&self, page: &Page<TrustId>) -> Result<Listed<TrustRow, TrustId>, StoreError> {
-        let rows = self.db.all(PAGE, args![&page.after(), page.rows()]).await?;
-        Ok(page.of(rows, |row: &TrustRow| row.id))
+        self.authentic_page(PAGE, Vec::new(), page).await
     }
 
     /// Trusts no longer; whether there was such a row.
     pub async fn delete_trust(&self, id: TrustId) -> Result<bool, StoreError> {
-        Ok(self.db.run("delete from trust where id = $1", args![id]).await? > 0)
+        change!(self, &[Scope::Instance], |change| change.delete(args![id], |_: &TrustRow| true).await)
     }
 }

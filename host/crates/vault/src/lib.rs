@@ -11,6 +11,7 @@ mod associated;
 mod audit;
 mod error;
 mod master;
+mod row_key;
 mod sealed;
 mod vault;
 
@@ -18,6 +19,7 @@ pub use associated::AssociatedData;
 pub use audit::AuditKeys;
 pub use error::VaultError;
 pub use master::MasterKeys;
+pub use row_key::RowKey;
 pub use sealed::Sealed;
 pub use vault::Vault;
 

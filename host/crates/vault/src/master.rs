@@ -114,6 +114,11 @@ impl MasterKeys {
         Ok(removed)
     }
 
+    /// Keys that stand in no file.
+    pub(crate) fn of(keys: BTreeMap<u32, Zeroizing<[u8; 32]>>, newest: u32) -> Self {
+        MasterKeys { keys, newest }
+    }
+
     /// The versions of the keys, oldest first.
     pub fn versions(&self) -> impl Iterator<Item = u32> {
         self.keys.keys().copied()

@@ -17,6 +17,18 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
+impl Arg<'_> {
+    /// The same value, borrowed.
+    pub(crate) fn borrowed(&self) -> Arg<'_> {
+        match self {
+            Arg::Text(text) => Arg::Text(text.as_deref().map(Cow::Borrowed)),
+            Arg::Int(number) => Arg::Int(*number),
+            Arg::Flag(flag) => Arg::Flag(*flag),
+            Arg::Bytes(bytes) => Arg::Bytes(bytes),
+        }
+    }
+}
+
 /// PostgreSQL has no text with U+0000, so SQLite takes none either: what one database holds fits into the other.
 fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
     match text.as_deref() {
@@ -83,6 +95,12 @@ macro_rules! args {
     ($($value:expr),* $(,)?) => { &[$($crate::db::Arg::from($value)),*] };
 }
 pub(crate) use args;
+
+/// The same as a list that can grow.
+macro_rules! values {
+    ($($value:expr),* $(,)?) => { vec![$($crate::db::Arg::from($value)),*] };
+}
+pub(crate) use values;
 
 impl<'a> From<&'a str> for Arg<'a> {
     fn from(text: &'a str) -> Self {

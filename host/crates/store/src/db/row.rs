@@ -55,6 +55,22 @@ impl Row {
         }
     }
 
+    /// A value of any type as text, for people.
+    pub(crate) fn shown(&self, column: &'static str) -> String {
+        if let Ok(text) = self.text_opt(column) {
+            return text.unwrap_or_default();
+        }
+        let number = self.int_opt(column).map(|number| number.map(|number| number.to_string()).unwrap_or_default());
+        number.or_else(|_| self.flag(column).map(|flag| flag.to_string())).unwrap_or_else(|_| "?".to_owned())
+    }
+
+    pub(crate) fn bytes_opt(&self, column: &'static str) -> Result<Option<Vec<u8>>, StoreError> {
+        match self {
+            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
+            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
+        }
+    }
+
     pub(crate) fn text(&self, column: &'static str) -> Result<String, StoreError> {
         self.text_opt(column)?.ok_or_else(|| missing(column))
     }

@@ -63,7 +63,7 @@ impl Store {
         now: UtcMillis,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.db.all(DUE, args![node, now, i64::from(limit)]).await
+        self.authentic(DUE, args![node, now, i64::from(limit)]).await
     }
 
     /// Ends an attempt that has not deleted the sandbox: the next is at `next`.

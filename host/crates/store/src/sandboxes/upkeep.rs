@@ -50,7 +50,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.db.all(IDLE, args![node, active, now, &after(from), i64::from(limit)]).await
+        self.authentic(IDLE, args![node, active, now, &after(from), i64::from(limit)]).await
     }
 
     /// Sandboxes of this node, or of all, in the order of their ids.
@@ -60,7 +60,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.db.all(OF_NODE, args![node, &after(from), i64::from(limit)]).await
+        self.authentic(OF_NODE, args![node, &after(from), i64::from(limit)]).await
     }
 
     /// Sandboxes of this node, or of all, that run with this network, in the order of their ids.
@@ -71,7 +71,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.db.all(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+        self.authentic(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
     }
 
     /// Sandboxes of this node, or of all, that run although the switch of their bot is off, in the order of their ids.
@@ -81,7 +81,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.db.all(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
+        self.authentic(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
     }
 
     /// How many sandboxes of this node, or of all, run or are about to, `but` this one.

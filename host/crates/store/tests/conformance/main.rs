@@ -6,18 +6,56 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
 mod audit;
+mod authentic;
 mod instance;
 mod isolation;
 mod oauth;
 mod owners;
 mod policy;
 mod postgres;
+mod row_key;
 mod rows;
 mod sandboxes;
 mod sealed;
 mod sqlite;
 mod support;
 mod usage;
+
+/// Cases that have an intruder, who writes what they want by SQL.
+macro_rules! intrusions {
+    ($($case:ident),+ $(,)?) => {
+        macro_rules! intrude_on {
+            ($backend:ident) => {
+                mod $backend {
+                    $(
+                        #[tokio::test]
+                        async fn $case() {
+                            let database = crate::$backend::Database::create();
+                            let store = database.open().await.unwrap();
+                            crate::authentic::$case(&store, &mut database.intruder().await).await;
+                        }
+                    )+
+                }
+            };
+        }
+        mod intrusions_on {
+            intrude_on!(sqlite);
+            intrude_on!(postgres);
+        }
+    };
+}
+
+intrusions! {
+    a_forged_row_does_not_exist,
+    an_edited_row_is_refused_and_its_scope_unverified,
+    a_row_that_was_put_back_is_found,
+    an_older_version_of_a_row_is_found,
+    an_old_seal_is_refused_with_all_its_rows,
+    trust_that_was_put_back_is_not_read,
+    sums_follow_every_change,
+    every_column_is_under_the_mac_or_left_out,
+    a_scope_is_sealed_anew_as_an_operator_accepts_it,
+}
 
 macro_rules! cases {
     ($($group:ident { $($case:ident),+ $(,)? })+) => {

@@ -54,8 +54,8 @@ async fn owned(store: &Store) -> Vec<String> {
 
 pub(crate) async fn a_plugin_owns_the_names_of_the_version_that_serves(store: &Store) {
     assert_eq!(owned(store).await, [""; 0]);
-    let generation = store.generation().await.unwrap();
     let first = version(store, "github", "1.0.0").await;
+    let generation = store.generation().await.unwrap();
     let wanted = names(&["type github", "tool github_list", "tool github_read"]);
     assert_eq!(store.serve_plugin(&first, &wanted, &[]).await.unwrap(), []);
     assert_eq!(owned(store).await, ["tool github_list: github", "tool github_read: github", "type github: github"]);
@@ -78,8 +78,8 @@ pub(crate) async fn a_plugin_owns_the_names_of_the_version_that_serves(store: &S
 pub(crate) async fn a_name_of_another_plugin_is_refused_and_nothing_is_written(store: &Store) {
     let github = version(store, "github", "1.0.0").await;
     store.serve_plugin(&github, &names(&["type github", "tool github_list"]), &[]).await.unwrap();
-    let (before, generation) = (owned(store).await, store.generation().await.unwrap());
     let other = version(store, "other", "1.0.0").await;
+    let (before, generation) = (owned(store).await, store.generation().await.unwrap());
     let wanted = names(&["type github", "tool other_list", "tool github_list"]);
     let refused = store.serve_plugin(&other, &wanted, &[]).await.unwrap();
     assert_eq!(refused, [owner("type github", "github"), owner("tool github_list", "github")]);

@@ -32,7 +32,7 @@ impl Database {
     }
 
     pub(crate) async fn open(&self) -> Result<Store, StoreError> {
-        Store::open(self.options()).await
+        crate::row_key::keyed(Store::open(self.options()).await?).await
     }
 
     fn options(&self) -> StoreOptions {
@@ -40,8 +40,20 @@ impl Database {
     }
 
     /// A connection of another program.
-    async fn intruder(&self) -> PgConnection {
+    pub(crate) async fn intruder(&self) -> PgConnection {
         PgConnection::connect(&self.url).await.unwrap()
+    }
+}
+
+impl crate::authentic::Intruder for PgConnection {
+    async fn run(&mut self, sql: String) {
+        run(self, sql).await;
+    }
+
+    async fn columns(&mut self) -> Vec<String> {
+        let sql = "select table_name || '.' || column_name as name from information_schema.columns where table_schema = 'public'";
+        let rows = sqlx::query(sql).fetch_all(self).await.unwrap();
+        rows.iter().map(|row| row.get("name")).collect()
     }
 }
 

@@ -43,7 +43,9 @@ async fn walk(store: &Store, column: SealedColumn, limit: u32) -> Vec<SealedRow>
 
 pub(crate) async fn sealed_records_are_walked_in_parts(store: &Store) {
     for column in SealedColumn::ALL {
-        assert!(walk(store, column, 1).await.is_empty(), "{column:?}");
+        // The row key is made together with the database.
+        let expected = usize::from(column == SealedColumn::InstanceKeys);
+        assert_eq!(walk(store, column, 1).await.len(), expected, "{column:?}");
     }
     assert!(store.credential_key_versions().await.unwrap().is_empty());
     let rows = credentials(store, 5).await;
@@ -66,7 +68,7 @@ pub(crate) async fn sealed_records_are_walked_in_parts(store: &Store) {
     let mut walked: Vec<String> =
         walk(store, SealedColumn::InstanceKeys, 1).await.into_iter().map(|row| row.sealed).collect();
     walked.sort();
-    assert_eq!(walked, ["audit 1", "audit 10", "audit 2", "other 1"]);
+    assert_eq!(walked, ["audit 1", "audit 10", "audit 2", "other 1", "sealed"]);
 
     let workspace = default_workspace(store).await;
     let caller = KeyId::new();

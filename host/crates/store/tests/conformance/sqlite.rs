@@ -23,7 +23,7 @@ impl Database {
     }
 
     pub(crate) async fn open(&self) -> Result<Store, StoreError> {
-        Store::open(self.options()).await
+        crate::row_key::keyed(Store::open(self.options()).await?).await
     }
 
     fn options(&self) -> StoreOptions {
@@ -38,6 +38,18 @@ impl Database {
     pub(crate) async fn intruder(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path()).foreign_keys(false);
         SqliteConnection::connect_with(&options).await.unwrap()
+    }
+}
+
+impl crate::authentic::Intruder for SqliteConnection {
+    async fn run(&mut self, sql: String) {
+        run(self, sql).await;
+    }
+
+    async fn columns(&mut self) -> Vec<String> {
+        let sql = "select m.name || '.' || p.name as name from sqlite_master m join pragma_table_info(m.name) p where m.type = 'table' and m.name not like 'sqlite%'";
+        let rows = sqlx::query(sql).fetch_all(self).await.unwrap();
+        rows.iter().map(|row| row.get("name")).collect()
     }
 }
 
@@ -99,7 +111,7 @@ async fn what_was_written_is_there_after_opening_again() {
 #[tokio::test]
 async fn a_locked_database_is_said_to_be_locked() {
     let database = Database::create();
-    let store = Store::open(database.options().lock_wait(Duration::from_millis(20))).await.unwrap();
+    let store = crate::row_key::open(database.options().lock_wait(Duration::from_millis(20))).await.unwrap();
     let workspace = default_workspace(&store).await;
     let mut intruder = database.intruder().await;
     run(&mut intruder, "begin immediate").await;
@@ -128,7 +140,7 @@ async fn a_database_that_is_locked_at_the_start_is_named() {
 async fn a_full_disk_is_said_to_be_full_and_nothing_is_half_written() {
     let database = Database::create();
     // The empty schema takes some 60 pages of 4 KiB.
-    let store = Store::open(database.options().pages_max(100)).await.unwrap();
+    let store = crate::row_key::open(database.options().pages_max(100)).await.unwrap();
     let workspace = default_workspace(&store).await;
     let generation = store.generation().await.unwrap();
     let mut large = bot(workspace, "large");

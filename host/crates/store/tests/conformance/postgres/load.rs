@@ -116,7 +116,7 @@ async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[W
 async fn survives(end: impl Fn(&mut Postgres)) {
     let server = Postgres::start(&[]).unwrap();
     let options = StoreOptions::from_url(&server.database().unwrap()).unwrap();
-    let store = Store::open(options).await.unwrap();
+    let store = crate::row_key::open(options).await.unwrap();
     let workspace = default_workspace(&store).await;
     let generation = store.generation().await.unwrap();
     let load = Load::start(&store, workspace);

@@ -1,0 +1,333 @@
+//! A change of rows under a MAC: one transaction that locks the seals of its scopes, reads and verifies the old rows, writes
+//! the new ones, and brings sums and generations forward. What it costs does not depend on how many rows a scope has.
+
+use std::collections::BTreeMap;
+
+use monstrum_types::WorkspaceId;
+
+use super::total::Total;
+use super::{Authentic, Macs, Rows, Scope, SealRow, Table};
+use crate::db::{Arg, FromRow, Row, Session, args};
+use crate::{Store, StoreError};
+
+/// Locks the seal, in a form that both kinds of database know.
+const LOCK: &str =
+    "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
+
+/// A transaction that changes rows under a MAC.
+pub(crate) struct Change<'s> {
+    pub(crate) session: Session,
+    rows: &'s Rows,
+    seals: BTreeMap<Scope, OpenSeal>,
+    /// Tell other hosts, although no seal has changed.
+    rings: bool,
+}
+
+struct OpenSeal {
+    generation: i64,
+    total: Total,
+    is_changed: bool,
+}
+
+/// That there is a row.
+pub(super) struct Exists;
+
+impl FromRow for Exists {
+    fn from_row(_: &Row) -> Result<Self, StoreError> {
+        Ok(Exists)
+    }
+}
+
+/// Makes a change of rows of these scopes, which stand in order: the instance first, then workspaces by id. The body gives a
+/// result; the change is whole when this is done, or nothing of it is there. A transaction that the database gave up for
+/// the sake of another is run anew. (A macro, since the future of a closure over references is not known to be `Send`.)
+macro_rules! change {
+    ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {{
+        let mut attempt = 1;
+        loop {
+            let done = async {
+                let mut $change = $store.begin_change($scopes).await?;
+                let done: Result<_, $crate::StoreError> = $body;
+                let done = done?;
+                $change.finish().await?;
+                Ok(done)
+            };
+            let done: Result<_, $crate::StoreError> = done.await;
+            match done {
+                Err(error) if error.is_contention() && attempt < $crate::db::ATTEMPTS_MAX => attempt += 1,
+                done => break done,
+            }
+        }
+    }};
+}
+pub(crate) use change;
+
+impl Store {
+    /// Begins a change: the seals of its scopes are locked. Use [`change!`].
+    pub(crate) async fn begin_change(&self, scopes: &[Scope]) -> Result<Change<'_>, StoreError> {
+        debug_assert!(scopes.is_sorted(), "seals are locked in one order, so that no two changes wait for each other");
+        let rows = self.rows()?;
+        let floors = rows.floors();
+        let session = self.db.write().await?;
+        let mut change = Change { session, rows, seals: BTreeMap::new(), rings: false };
+        for scope in scopes {
+            change.lock(*scope, floors.get(scope).copied().unwrap_or(0)).await?;
+        }
+        Ok(change)
+    }
+}
+
+impl Store {
+    /// Adds a row that is in no sum.
+    pub(crate) async fn insert_uncounted<T: Authentic>(
+        &self,
+        row: &T,
+        left_out: Vec<Arg<'_>>,
+    ) -> Result<(), StoreError> {
+        let mut session = self.db.write().await?;
+        insert(&mut session, self.rows()?, row, left_out, Vec::new()).await?;
+        session.commit().await
+    }
+}
+
+impl From<WorkspaceId> for Scope {
+    fn from(workspace: WorkspaceId) -> Self {
+        Scope::Workspace(workspace)
+    }
+}
+
+fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
+    StoreError::Unverified { scope: scope.to_string(), why: why.into() }
+}
+
+impl Change<'_> {
+    async fn lock(&mut self, scope: Scope, floor: i64) -> Result<(), StoreError> {
+        let seal: Option<SealRow> = self.session.one(LOCK, args![&scope.to_string()]).await?;
+        let Some(seal) = seal else {
+            // A workspace that does not exist has no seal and no rows.
+            if let Scope::Workspace(id) = scope {
+                let sql = "select id from workspaces where id = $1";
+                let there: Option<Exists> = self.session.one(sql, args![id]).await?;
+                if there.is_none() {
+                    return Ok(());
+                }
+            }
+            return Err(unverified(scope, "it has no seal"));
+        };
+        if self.rows.known().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
+            return Err(unverified(scope, "its rows are not those that were sealed"));
+        }
+        let total = self.rows.open_seal(scope, &seal, floor).map_err(|why| unverified(scope, why))?;
+        self.seals.insert(scope, OpenSeal { generation: seal.generation, total, is_changed: false });
+        Ok(())
+    }
+
+    /// Adds a row. `left_out` and `content` are the values of those columns, in the order of the table.
+    pub(crate) async fn insert<T: Authentic>(
+        &mut self,
+        row: &T,
+        left_out: Vec<Arg<'_>>,
+        content: Vec<Arg<'_>>,
+    ) -> Result<(), StoreError> {
+        let addend = insert(&mut self.session, self.rows, row, left_out, content).await?;
+        self.count::<T>(row.scope(), |total| total.add(&addend))
+    }
+
+    /// Replaces the row of this key by what `next` makes of it; whether there was one whose MAC is right and which `next`
+    /// replaces. Key and scope stay. Columns that are left out stay as they are.
+    pub(crate) async fn update<T: Authentic>(
+        &mut self,
+        key: &[Arg<'_>],
+        next: impl Fn(&T) -> Option<T>,
+    ) -> Result<bool, StoreError> {
+        let found = self.session.fetch(&T::TABLE.statements().by_key, key).await?;
+        let Some(found) = found.first() else { return Ok(false) };
+        let Some(addend) = self.rows.verify(T::TABLE, found) else { return Ok(false) };
+        let before = T::from_row(found)?;
+        let Some(row) = next(&before).filter(|row| row.scope() == before.scope() && self.has(row.scope())) else {
+            return Ok(false);
+        };
+        let macs = self.write_over(&row).await?;
+        self.count::<T>(row.scope(), |total| total.subtract(&addend))?;
+        self.count::<T>(row.scope(), |total| total.add(&macs.addend))?;
+        Ok(true)
+    }
+
+    /// Gives a row that stands there without a valid MAC the one of `row`, whose values it gets.
+    pub(crate) async fn authenticate<T: Authentic>(&mut self, row: &T) -> Result<(), StoreError> {
+        let macs = self.write_over(row).await?;
+        self.count::<T>(row.scope(), |total| total.add(&macs.addend))
+    }
+
+    /// Writes a row in place of the one of its key, or adds it where there is none. It has no columns that are left out.
+    pub(crate) async fn put<T: Authentic + Clone>(&mut self, row: &T) -> Result<(), StoreError> {
+        let values = row.covered();
+        let key = key_of(T::TABLE, &values);
+        if !self.update(&key, |_: &T| Some(row.clone())).await? {
+            // One whose MAC is wrong may stand in its place.
+            self.delete(&key, |_: &T| true).await?;
+            self.insert(row, Vec::new(), Vec::new()).await?;
+        }
+        Ok(())
+    }
+
+    async fn write_over<T: Authentic>(&mut self, row: &T) -> Result<Macs, StoreError> {
+        let mut values = row.covered();
+        let macs = self.rows.macs(T::TABLE, &values)?;
+        values.push(Arg::Bytes(&macs.mac));
+        self.session.run(&T::TABLE.statements().update, &values).await?;
+        drop(values);
+        Ok(macs)
+    }
+
+    /// Deletes the row of this key; whether there was one which `may` be deleted. A row whose MAC is wrong can be deleted
+    /// too, and is in no sum.
+    pub(crate) async fn delete<T: Authentic>(
+        &mut self,
+        key: &[Arg<'_>],
+        may: impl Fn(&T) -> bool,
+    ) -> Result<bool, StoreError> {
+        let found = self.session.fetch(&T::TABLE.statements().by_key, key).await?;
+        Ok(self.remove(found, may).await? > 0)
+    }
+
+    /// Deletes the rows that a query finds, so that the sum follows before their parent goes and takes them along; how
+    /// many. The query gives all columns of the table.
+    pub(crate) async fn delete_found<T: Authentic>(
+        &mut self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<u64, StoreError> {
+        let found = self.session.fetch(sql, args).await?;
+        self.remove(found, |_: &T| true).await
+    }
+
+    async fn remove<T: Authentic>(&mut self, found: Vec<Row>, may: impl Fn(&T) -> bool) -> Result<u64, StoreError> {
+        let mut removed = 0;
+        for row in found {
+            let addend = self.rows.verify(T::TABLE, &row);
+            let before = T::from_row(&row)?;
+            let scope = before.scope();
+            if !self.has(scope) || !may(&before) {
+                continue;
+            }
+            let values = before.covered();
+            self.session.run(&T::TABLE.statements().delete, &key_of(T::TABLE, &values)).await?;
+            match addend {
+                Some(addend) => self.count::<T>(scope, |total| total.subtract(&addend))?,
+                // It permitted nothing, but hosts may have it in a list.
+                None => self.rings = true,
+            }
+            removed += 1;
+        }
+        Ok(removed)
+    }
+
+    /// The row that a query finds, if its MAC is right.
+    pub(crate) async fn one<T: Authentic>(
+        &mut self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        let found = self.session.fetch(sql, args).await?;
+        Ok(found.first().map(|row| self.rows.authentic(row)).transpose()?.flatten())
+    }
+
+    /// Begins the sum of a workspace that is made in this change.
+    pub(crate) async fn open_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
+        const OPEN: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
+        let scope = Scope::Workspace(workspace);
+        let sealed = self.rows.seal(scope, 1, Total::default())?;
+        self.session.run(OPEN, args![&scope.to_string(), 1, &sealed]).await?;
+        Ok(())
+    }
+
+    /// Ends the sum of a workspace that is deleted in this change. Its generation is added to that of the instance, so that
+    /// the sum of all generations never falls.
+    pub(crate) async fn close_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
+        let scope = Scope::Workspace(workspace);
+        let Some(closed) = self.seals.remove(&scope) else { return Ok(()) };
+        self.session.run("delete from policy_seals where scope = $1", args![&scope.to_string()]).await?;
+        if let Some(instance) = self.seals.get_mut(&Scope::Instance) {
+            instance.generation = instance.generation.saturating_add(closed.generation);
+            instance.is_changed = true;
+        }
+        Ok(())
+    }
+
+    /// The rows that a query finds whose MAC is right.
+    pub(crate) async fn all<T: Authentic>(
+        &mut self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        let found = self.session.fetch(sql, args).await?;
+        found.iter().filter_map(|row| self.rows.authentic(row).transpose()).collect()
+    }
+
+    /// Tells other hosts to look, although no row under a MAC has changed.
+    pub(crate) fn ring(&mut self) {
+        self.rings = true;
+    }
+
+    fn has(&self, scope: Scope) -> bool {
+        self.seals.contains_key(&scope)
+    }
+
+    fn count<T: Authentic>(&mut self, scope: Scope, count: impl FnOnce(&mut Total)) -> Result<(), StoreError> {
+        debug_assert!(T::TABLE.spec().is_counted, "rows of {} are in no sum", T::TABLE.name());
+        let seal = self.seals.get_mut(&scope).ok_or(StoreError::UnknownReference)?;
+        count(&mut seal.total);
+        seal.is_changed = true;
+        Ok(())
+    }
+
+    pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
+        const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
+        let mut sealed = Vec::new();
+        for (scope, seal) in &self.seals {
+            if !seal.is_changed {
+                continue;
+            }
+            let generation = seal.generation.saturating_add(1);
+            let text = self.rows.seal(*scope, generation, seal.total)?;
+            self.session.run(SEAL, args![&scope.to_string(), generation, &text]).await?;
+            sealed.push((*scope, generation));
+        }
+        if !sealed.is_empty() || self.rings {
+            // Last: the order of these numbers is the order of commits.
+            self.session.bump_generation().await?;
+        }
+        self.session.commit().await?;
+        for (scope, generation) in sealed {
+            self.rows.note(scope, generation);
+        }
+        Ok(())
+    }
+}
+
+/// Inserts a row with its MAC; what it adds to the sum of its scope.
+pub(crate) async fn insert<T: Authentic>(
+    session: &mut Session,
+    rows: &Rows,
+    row: &T,
+    left_out: Vec<Arg<'_>>,
+    content: Vec<Arg<'_>>,
+) -> Result<[u8; 32], StoreError> {
+    let mut values = row.covered();
+    let macs = rows.macs(T::TABLE, &values)?;
+    let spec = T::TABLE.spec();
+    debug_assert!(spec.left_out.len() == left_out.len() && spec.content.len() == content.len(), "{}", spec.name);
+    values.extend(left_out);
+    values.push(Arg::Bytes(&macs.mac));
+    values.extend(content);
+    session.run(&T::TABLE.statements().insert, &values).await?;
+    Ok(macs.addend)
+}
+
+/// The values of the key among those of the columns under the MAC.
+fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
+    let spec = table.spec();
+    let value = |column: &&str| spec.covered.iter().position(|(own, _)| own == column).map(|at| values[at].borrowed());
+    spec.key.iter().filter_map(value).collect()
+}

@@ -1,0 +1,238 @@
+//! Making seals where there are none: of a database that is new, of one from before rows were authenticated, and of a
+//! scope whose state an operator accepts.
+
+use std::collections::BTreeMap;
+
+use monstrum_types::{UtcMillis, WorkspaceId};
+
+use super::change::{Exists, insert};
+use super::total::Total;
+use super::{Macs, RowName, Rows, Scope, Table, encoding, name_of};
+use crate::db::{Arg, Row, Session, args};
+use crate::{DEFAULT_WORKSPACE, InstanceKeyRow, KeyRow, PluginRow, Store, StoreError, TrustRow, WorkspaceRow};
+
+/// Other hosts that want to make seals wait for this row.
+const LOCK: &str = "update settings set generation = generation where id = 1";
+const INSERT_KEY: &str = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4)";
+const INSERT_SEAL: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
+const ANY_SEAL: &str = "select scope from policy_seals limit 1";
+/// What a database holds beside rows under a MAC, once a host has used it.
+const TRACES: [&str; 3] =
+    [ANY_SEAL, "select name from instance_keys limit 1", "select writer from audit_events limit 1"];
+
+/// What `monstrum vault seal` accepts in a database from before.
+#[derive(Clone, Debug)]
+pub struct Unsealed {
+    pub keys: Vec<KeyRow>,
+    pub trust: Vec<TrustRow>,
+    pub plugins: Vec<PluginRow>,
+    /// How many rows each table has, those of the lists among them.
+    pub rows: Vec<(&'static str, u64)>,
+}
+
+/// A row of a scope, as an operator looks at it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeRow {
+    pub name: RowName,
+    /// Whether its MAC is right.
+    pub is_valid: bool,
+    /// The columns under the MAC, as text.
+    pub columns: Vec<(&'static str, String)>,
+}
+
+impl Store {
+    /// Makes the first rows of an empty database, sealed: the row key, and the workspace `default`. False: the database is
+    /// not empty, and nothing was done.
+    pub async fn found(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
+        let rows = self.rows()?;
+        let mut session = self.db.write().await?;
+        session.run(LOCK, args![]).await?;
+        if !session.is_empty().await? {
+            return Ok(false);
+        }
+        session.run(INSERT_KEY, args![&key.name, key.version, &key.sealed, key.created_at]).await?;
+        let (id, name) = (WorkspaceId::new(), DEFAULT_WORKSPACE.to_owned());
+        let workspace = WorkspaceRow { id, name, sandbox: None, created_at: now, updated_at: now };
+        let addend = insert(&mut session, rows, &workspace, Vec::new(), Vec::new()).await?;
+        let mut total = Total::default();
+        total.add(&addend);
+        session.put_seal(rows, Scope::Instance, 1, total).await?;
+        session.put_seal(rows, Scope::Workspace(id), 1, Total::default()).await?;
+        session.bump_generation().await?;
+        session.commit().await?;
+        Ok(true)
+    }
+
+    /// Whether nothing has ever been stored.
+    pub async fn is_empty(&self) -> Result<bool, StoreError> {
+        self.db.read_consistently().await?.is_empty().await
+    }
+
+    /// Whether there is any seal.
+    pub async fn is_sealed(&self) -> Result<bool, StoreError> {
+        Ok(self.db.one::<Exists>(ANY_SEAL, args![]).await?.is_some())
+    }
+
+    /// What a database without seals holds. Nothing of it is verified.
+    pub async fn unsealed(&self) -> Result<Unsealed, StoreError> {
+        let mut session = self.db.read_consistently().await?;
+        let mut rows = Vec::new();
+        for table in Table::counted() {
+            let found = session.fetch(&table.statements().all, args![]).await?;
+            rows.push((table.name(), found.len() as u64));
+        }
+        Ok(Unsealed {
+            keys: session.all(&Table::ApiKeys.statements().all, args![]).await?,
+            trust: session.all(&Table::Trust.statements().all, args![]).await?,
+            plugins: session.all(&Table::Plugins.statements().all, args![]).await?,
+            rows,
+        })
+    }
+
+    /// Seals everything that a database without seals holds; how many rows. The row key is stored with it, unless it is there
+    /// already.
+    pub async fn seal_everything(&self, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
+        let rows = self.rows()?;
+        let mut session = self.db.write().await?;
+        session.run(LOCK, args![]).await?;
+        if session.one::<Exists>(ANY_SEAL, args![]).await?.is_some() {
+            return Err(StoreError::Conflict { constraint: "policy_seals_pkey".to_owned() });
+        }
+        if let Some(key) = key {
+            session.run(INSERT_KEY, args![&key.name, key.version, &key.sealed, key.created_at]).await?;
+        }
+        session.digest_locales().await?;
+        let mut totals = BTreeMap::from([(Scope::Instance, Total::default())]);
+        let mut count = 0;
+        for table in Table::ALL {
+            for row in session.fetch(&table.statements().all, args![]).await? {
+                count += 1;
+                if table == Table::Workspaces {
+                    totals.entry(Scope::Workspace(row.id("id")?)).or_default();
+                }
+                let macs = rows.macs_of(&encoding::of_row(table, &row)?);
+                session.set_mac(table, &row, &macs).await?;
+                if table.spec().is_counted {
+                    totals.entry(super::judge::scope_of(table, &row)?).or_default().add(&macs.addend);
+                }
+            }
+        }
+        for (scope, total) in totals {
+            session.put_seal(rows, scope, 1, total).await?;
+        }
+        session.bump_generation().await?;
+        session.commit().await?;
+        Ok(count)
+    }
+
+    /// The rows of a scope, whether their MAC is right or not, in the order of the tables.
+    pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
+        let rows = self.rows()?;
+        let mut session = self.db.read_consistently().await?;
+        let mut found = Vec::new();
+        for table in Table::counted() {
+            for row in session.rows_of(table, scope).await? {
+                let is_valid = rows.verify(table, &row).is_some();
+                let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
+                found.push(ScopeRow { name: name_of(table, &row), is_valid, columns });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Seals a scope as it stands, but for the rows that are to be deleted, which are deleted first; how many rows it has
+    /// then. Every row that is there is accepted, whatever its MAC.
+    pub async fn seal_scope(&self, scope: Scope, deleted: &[RowName]) -> Result<u64, StoreError> {
+        let rows = self.rows()?;
+        let mut session = self.db.write().await?;
+        session.run(LOCK, args![]).await?;
+        let mut total = Total::default();
+        // A row goes before those that it refers to.
+        for table in Table::ALL.into_iter().rev().filter(|table| table.spec().is_counted) {
+            for row in session.rows_of(table, scope).await? {
+                if deleted.contains(&name_of(table, &row)) {
+                    let key = texts_of(table.spec().key, &row)?;
+                    session.run(&table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
+                }
+            }
+        }
+        for table in Table::counted() {
+            for row in session.rows_of(table, scope).await? {
+                let macs = rows.macs_of(&encoding::of_row(table, &row)?);
+                session.set_mac(table, &row, &macs).await?;
+                total.add(&macs.addend);
+            }
+        }
+        // Above every generation that a host can have seen of it.
+        let highest = "select cast(coalesce(sum(generation), 0) as bigint) as value from policy_seals";
+        let own = "select generation as value from policy_seals where scope = $1";
+        let own: Option<i64> = session.one(own, args![&scope.to_string()]).await?;
+        let highest: Option<i64> = session.one(highest, args![]).await?;
+        let generation = own.or(highest).unwrap_or(0).saturating_add(1);
+        session.run("delete from policy_seals where scope = $1", args![&scope.to_string()]).await?;
+        session.put_seal(rows, scope, generation, total).await?;
+        session.bump_generation().await?;
+        session.commit().await?;
+        Ok(total.rows())
+    }
+}
+
+impl Session {
+    async fn is_empty(&mut self) -> Result<bool, StoreError> {
+        for table in Table::ALL {
+            if self.one::<Exists>(&table.statements().any, args![]).await?.is_some() {
+                return Ok(false);
+            }
+        }
+        for trace in TRACES {
+            if self.one::<Exists>(trace, args![]).await?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) async fn put_seal(
+        &mut self,
+        rows: &Rows,
+        scope: Scope,
+        generation: i64,
+        total: Total,
+    ) -> Result<(), StoreError> {
+        let sealed = rows.seal(scope, generation, total)?;
+        self.run(INSERT_SEAL, args![&scope.to_string(), generation, &sealed]).await?;
+        Ok(())
+    }
+
+    pub(super) async fn set_mac(&mut self, table: Table, row: &Row, macs: &Macs) -> Result<(), StoreError> {
+        let mut values = texts_of(table.spec().key, row)?;
+        values.push(Arg::Bytes(&macs.mac));
+        self.run(&table.statements().set_mac, &values).await?;
+        Ok(())
+    }
+
+    /// The rows of a table that are in a scope.
+    pub(super) async fn rows_of(&mut self, table: Table, scope: Scope) -> Result<Vec<Row>, StoreError> {
+        let mut rows = self.fetch(&table.statements().all, args![]).await?;
+        rows.retain(|row| super::judge::scope_of(table, row).is_ok_and(|own| own == scope));
+        Ok(rows)
+    }
+
+    /// Fills the digests of the locales of versions that were stored before there was a column for them.
+    async fn digest_locales(&mut self) -> Result<(), StoreError> {
+        let sql = "select plugin, manifest_digest, component_digest, locales from plugin_versions \
+                   where locales_digest is null";
+        let set = "update plugin_versions set locales_digest = $4 \
+                   where plugin = $1 and manifest_digest = $2 and component_digest = $3";
+        for row in self.fetch(sql, args![]).await? {
+            let mut values = texts_of(Table::PluginVersions.spec().key, &row)?;
+            values.push(Arg::Text(Some(crate::plugins::digest_of(row.text("locales")?.as_bytes()).to_string().into())));
+            self.run(set, &values).await?;
+        }
+        Ok(())
+    }
+}
+
+fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
+    columns.iter().map(|column| Ok(Arg::Text(Some(row.text(column)?.into())))).collect()
+}

@@ -1,0 +1,271 @@
+//! Judging what was read: which rows have the right MAC, and which scopes have the rows that were sealed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use monstrum_types::WorkspaceId;
+use rayon::prelude::*;
+
+use super::total::Total;
+use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, UnverifiedScope, name_of};
+use crate::db::{Row, Session, args};
+use crate::{Store, StoreError};
+
+/// More rows of a scope than these are not named one by one.
+const NAMED_MAX: usize = 100;
+
+const SEALS: &str = "select scope, generation, sealed from policy_seals";
+const INSTANCE_SEAL: &str = "select scope, generation, sealed from policy_seals where scope = 'instance'";
+
+/// Rows as they were read in one transaction, with the seals of their scopes.
+pub(crate) struct Reading {
+    rows: Arc<Rows>,
+    floors: HashMap<Scope, i64>,
+    seals: Vec<SealRow>,
+    tables: Vec<(Table, Vec<Row>)>,
+    is_of_instance: bool,
+}
+
+/// What is valid of a reading.
+pub(crate) struct Judged {
+    /// Rows with the right MAC, by table.
+    tables: BTreeMap<Table, Vec<ValidRow>>,
+    pub(crate) refused: Vec<RowName>,
+    pub(crate) unverified: Vec<UnverifiedScope>,
+    /// The generation of each scope that is verified.
+    pub(crate) generations: HashMap<Scope, i64>,
+    /// Of an unverified scope: its rows when it was last verified, where this process has seen it then.
+    verified_before: HashMap<Scope, Arc<Addends>>,
+    unverified_scopes: HashSet<Scope>,
+}
+
+struct ValidRow {
+    scope: Scope,
+    addend: [u8; 32],
+    row: Row,
+}
+
+impl Reading {
+    /// Reads all rows that are in sums. The caller's transaction sees one state of the database.
+    pub(crate) async fn of_all(store: &Store, session: &mut Session, floors: Floors) -> Result<Reading, StoreError> {
+        let seals = session.all(SEALS, args![]).await?;
+        let mut tables = Vec::new();
+        for table in Table::counted() {
+            tables.push((table, session.fetch(&table.statements().all, args![]).await?));
+        }
+        Ok(Reading { rows: Arc::clone(store.rows()?), floors: floors.0, seals, tables, is_of_instance: false })
+    }
+
+    /// Reads the rows of the instance's scope.
+    pub(crate) async fn of_instance(store: &Store) -> Result<Reading, StoreError> {
+        const ROOT_KEYS: &str = "select id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at, mac \
+                                 from api_keys where workspace_id is null order by id";
+        let floors = Floors::of(store)?;
+        let mut session = store.db.read_consistently().await?;
+        let seals = session.all(INSTANCE_SEAL, args![]).await?;
+        let mut tables = vec![(Table::ApiKeys, session.fetch(ROOT_KEYS, args![]).await?)];
+        for table in Table::counted().filter(|table| table.is_of_instance()) {
+            tables.push((table, session.fetch(&table.statements().all, args![]).await?));
+        }
+        session.commit().await?;
+        Ok(Reading { rows: Arc::clone(store.rows()?), floors: floors.0, seals, tables, is_of_instance: true })
+    }
+
+    /// Judges it and makes something of what is valid, on all processors and off the async workers.
+    pub(crate) async fn judge<T: Send + 'static>(self, then: impl FnOnce(Judged) -> T + Send + 'static) -> T {
+        let judged = tokio::task::spawn_blocking(move || then(self.judge_now())).await;
+        judged.expect("checking MACs does not panic")
+    }
+
+    fn judge_now(self) -> Judged {
+        let Reading { rows, floors, seals, tables, is_of_instance } = self;
+        let (mut valid, mut refused) = (BTreeMap::new(), Vec::new());
+        for (table, read) in tables {
+            let (of_table, bad) = check(&rows, table, read);
+            valid.insert(table, of_table);
+            refused.extend(bad);
+        }
+        let mut totals: HashMap<Scope, Total> = HashMap::new();
+        for row in valid.values().flatten() {
+            totals.entry(row.scope).or_default().add(&row.addend);
+        }
+        let mut scopes = vec![Scope::Instance];
+        if !is_of_instance {
+            let workspaces = valid.get(&Table::Workspaces).into_iter().flatten();
+            scopes.extend(workspaces.filter_map(|row| row.row.id::<WorkspaceId>("id").ok()).map(Scope::Workspace));
+        }
+        let seals: HashMap<String, SealRow> = seals.into_iter().map(|seal| (seal.scope.clone(), seal)).collect();
+        let (mut generations, mut faults) = (HashMap::new(), HashMap::new());
+        for scope in scopes {
+            let floor = floors.get(&scope).copied().unwrap_or(0);
+            let total = totals.get(&scope).copied().unwrap_or_default();
+            match compare(&rows, scope, seals.get(&scope.to_string()), floor, total) {
+                Ok(generation) => {
+                    generations.insert(scope, generation);
+                }
+                Err(why) => {
+                    faults.insert(scope, why);
+                }
+            }
+        }
+        rows.known().refused.extend(refused.iter().cloned());
+        let differing = remember(&rows, &valid, &generations, &faults);
+        let mut judged = Judged {
+            tables: valid,
+            refused,
+            unverified: Vec::new(),
+            generations,
+            verified_before: HashMap::new(),
+            unverified_scopes: faults.keys().copied().collect(),
+        };
+        for (scope, why) in faults {
+            let differing = differing.get(&scope).cloned();
+            if let Some((before, _)) = &differing {
+                judged.verified_before.insert(scope, Arc::clone(before));
+            }
+            let differing = differing.map(|(_, names)| names).unwrap_or_default();
+            judged.unverified.push(UnverifiedScope { scope, why, differing });
+        }
+        judged.unverified.sort_by_key(|found| found.scope);
+        judged
+    }
+}
+
+/// The generations that were seen before a reading begins.
+pub(crate) struct Floors(HashMap<Scope, i64>);
+
+impl Floors {
+    pub(crate) fn of(store: &Store) -> Result<Floors, StoreError> {
+        Ok(Floors(store.rows()?.floors()))
+    }
+}
+
+/// The rows of a table whose MAC is right, and the names of the others.
+fn check(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<RowName>) {
+    let judged: Vec<Result<ValidRow, RowName>> = read
+        .into_par_iter()
+        .map(|row| match (rows.verify(table, &row), scope_of(table, &row)) {
+            (Some(addend), Ok(scope)) => Ok(ValidRow { scope, addend, row }),
+            _ => Err(name_of(table, &row)),
+        })
+        .collect();
+    let (mut valid, mut refused) = (Vec::with_capacity(judged.len()), Vec::new());
+    for row in judged {
+        match row {
+            Ok(row) => valid.push(row),
+            Err(name) => refused.push(name),
+        }
+    }
+    (valid, refused)
+}
+
+/// The scope in whose sum a row is.
+pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
+    if table.is_of_instance() {
+        return Ok(Scope::Instance);
+    }
+    row.id_opt::<WorkspaceId>("workspace_id").map(Scope::from)
+}
+
+/// The generation of a scope whose rows are those that were sealed, or what is the matter.
+fn compare(rows: &Rows, scope: Scope, seal: Option<&SealRow>, floor: i64, total: Total) -> Result<i64, String> {
+    let seal = seal.ok_or("it has no seal")?;
+    let sealed = rows.open_seal(scope, seal, floor)?;
+    if sealed == total {
+        return Ok(seal.generation);
+    }
+    let (found, expected) = (total.rows(), sealed.rows());
+    Err(match found == expected {
+        true => format!("of its {found} valid rows, some are not those that were sealed"),
+        false => format!("it has {found} valid rows, and {expected} were sealed"),
+    })
+}
+
+type Differing = (Arc<Addends>, Vec<RowName>);
+
+/// Notes what was read of verified scopes, and names the rows of the others that differ from it.
+fn remember(
+    rows: &Rows,
+    valid: &BTreeMap<Table, Vec<ValidRow>>,
+    generations: &HashMap<Scope, i64>,
+    faults: &HashMap<Scope, String>,
+) -> HashMap<Scope, Differing> {
+    let mut known = rows.known();
+    let mut wanted: HashMap<Scope, Addends> = HashMap::new();
+    for (scope, generation) in generations {
+        let scope_known = known.scopes.entry(*scope).or_default();
+        scope_known.generation = scope_known.generation.max(*generation);
+        scope_known.is_unverified = false;
+        if scope_known.verified.as_ref().is_none_or(|(verified, _)| verified != generation) {
+            wanted.insert(*scope, HashMap::new());
+        }
+    }
+    wanted.extend(faults.keys().map(|scope| (*scope, HashMap::new())));
+    for (table, of_table) in valid {
+        for row in of_table {
+            if let Some(of_scope) = wanted.get_mut(&row.scope) {
+                of_scope.insert(name_of(*table, &row.row), row.addend);
+            }
+        }
+    }
+    let mut differing = HashMap::new();
+    for (scope, now) in wanted {
+        let scope_known = known.scopes.entry(scope).or_default();
+        if let Some(generation) = generations.get(&scope) {
+            scope_known.verified = Some((*generation, Arc::new(now)));
+            continue;
+        }
+        scope_known.is_unverified = true;
+        if let Some((_, before)) = &scope_known.verified {
+            differing.insert(scope, (Arc::clone(before), differences(before, &now)));
+        }
+    }
+    differing
+}
+
+fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
+    let gone = before.iter().filter(|(name, addend)| now.get(*name) != Some(*addend));
+    let new = now.keys().filter(|name| !before.contains_key(*name));
+    let mut names: Vec<RowName> = gone.map(|(name, _)| name).chain(new).cloned().collect();
+    names.sort();
+    names.truncate(NAMED_MAX);
+    names
+}
+
+impl Judged {
+    /// The valid rows of a table, in verified scopes only: in no workspace while the instance is unverified.
+    pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
+        let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
+        let is_in_force = |scope: Scope| {
+            !self.unverified_scopes.contains(&scope) && !self.unverified_scopes.contains(&Scope::Instance)
+        };
+        self.read(rows.into_iter().filter(|row| is_in_force(row.scope)).collect())
+    }
+
+    /// The valid rows of a table, of unverified scopes as well. Where this process has seen such a scope verified, a row
+    /// that was not there then is left out.
+    pub(crate) fn take_known<T: Authentic>(&mut self) -> Vec<T> {
+        let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
+        let was_there = |row: &ValidRow| match self.verified_before.get(&row.scope) {
+            Some(before) => before.get(&name_of(T::TABLE, &row.row)) == Some(&row.addend),
+            None => true,
+        };
+        self.read(rows.into_iter().filter(was_there).collect())
+    }
+
+    /// Rows in which a column that is not under the MAC cannot be read are refused like those whose MAC is wrong.
+    fn read<T: Authentic>(&mut self, rows: Vec<ValidRow>) -> Vec<T> {
+        let read: Vec<Result<T, RowName>> = rows
+            .into_par_iter()
+            .map(|valid| T::from_row(&valid.row).map_err(|_| name_of(T::TABLE, &valid.row)))
+            .collect();
+        let mut parsed = Vec::with_capacity(read.len());
+        for row in read {
+            match row {
+                Ok(row) => parsed.push(row),
+                Err(name) => self.refused.push(name),
+            }
+        }
+        parsed
+    }
+}

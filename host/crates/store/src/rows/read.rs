@@ -1,0 +1,102 @@
+//! Reading rows under a MAC. A row whose MAC is missing or wrong is not among what is read.
+
+use std::sync::Arc;
+
+use super::{Authentic, Floors, Judged, Reading, RowName, Scope, Table, UnverifiedScope, name_of};
+use crate::db::{Arg, Row, args};
+use crate::{Listed, Page, Store, StoreError};
+
+/// What was found of the rows under a MAC.
+#[derive(Clone, Debug)]
+pub struct VerifiedRows {
+    /// Rows whose MAC is missing or wrong.
+    pub refused: Vec<RowName>,
+    /// Scopes whose rows are not those that were sealed.
+    pub unverified: Vec<UnverifiedScope>,
+}
+
+impl VerifiedRows {
+    /// What is the matter, a line each.
+    #[must_use]
+    pub fn problems(&self) -> Vec<String> {
+        let rows = self.refused.iter().map(RowName::refusal);
+        rows.chain(self.unverified.iter().map(ToString::to_string)).collect()
+    }
+}
+
+impl Store {
+    /// The first row of a query whose MAC is right.
+    pub(crate) async fn authentic_one<T: Authentic>(
+        &self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Option<T>, StoreError> {
+        Ok(self.authentic(sql, args).await?.into_iter().next())
+    }
+
+    /// The rows of a query whose MAC is right.
+    pub(crate) async fn authentic<T: Authentic>(
+        &self,
+        sql: &'static str,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<T>, StoreError> {
+        let rows = self.rows()?;
+        let found = self.db.read().await?.fetch(sql, args).await?;
+        found.iter().filter_map(|row| rows.authentic(row).transpose()).collect()
+    }
+
+    /// A page of a list, whose query takes these values, the id to begin after and the limit. Rows whose MAC is wrong are
+    /// not shown, so that a page may be shorter than the next one needs it to be.
+    pub(crate) async fn authentic_page<T: Authentic, Id: ToString + TryFrom<String>>(
+        &self,
+        sql: &'static str,
+        values: Vec<Arg<'_>>,
+        page: &Page<Id>,
+    ) -> Result<Listed<T, Id>, StoreError> {
+        let rows = self.rows()?;
+        let after = page.after();
+        let mut args = values;
+        args.extend([Arg::from(&after), Arg::from(page.rows())]);
+        let mut found = self.db.read().await?.fetch(sql, &args).await?;
+        let limit = usize::try_from(page.rows() - 1).unwrap_or(usize::MAX);
+        let has_more = found.len() > limit;
+        found.truncate(limit);
+        let last = found.last().filter(|_| has_more);
+        let next_cursor = last.map(|row: &Row| row.id("id")).transpose()?;
+        let items = found.iter().filter_map(|row| rows.authentic(row).transpose()).collect::<Result<_, _>>()?;
+        Ok(Listed { items, next_cursor })
+    }
+
+    /// Verifies every row under a MAC, those that are in no sum among them.
+    pub async fn verify_rows(&self) -> Result<VerifiedRows, StoreError> {
+        let floors = Floors::of(self)?;
+        let rows = Arc::clone(self.rows()?);
+        let mut session = self.db.read_consistently().await?;
+        let reading = Reading::of_all(self, &mut session, floors).await?;
+        let mut uncounted = Vec::new();
+        for table in Table::ALL.into_iter().filter(|table| !table.spec().is_counted) {
+            uncounted.push((table, session.fetch(&table.statements().all, args![]).await?));
+        }
+        session.commit().await?;
+        let verified = reading.judge(move |judged| {
+            let mut refused = judged.refused;
+            for (table, read) in &uncounted {
+                let bad = read.iter().filter(|row| rows.verify(*table, row).is_none());
+                refused.extend(bad.map(|row| name_of(*table, row)));
+            }
+            VerifiedRows { refused, unverified: judged.unverified }
+        });
+        Ok(verified.await)
+    }
+
+    /// All rows of the instance's scope. What they permit is the running of code, so nothing is taken from them unless
+    /// they are the ones that were sealed.
+    pub(crate) async fn verified_instance(&self) -> Result<Judged, StoreError> {
+        let reading = Reading::of_instance(self).await?;
+        let judged = reading.judge(|judged| judged).await;
+        match judged.unverified.iter().find(|found| found.scope == Scope::Instance) {
+            Some(found) => Err(StoreError::Unverified { scope: found.scope.to_string(), why: found.why.clone() }),
+            None => Ok(judged),
+        }
+    }
+}

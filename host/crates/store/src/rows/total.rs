@@ -1,0 +1,107 @@
+//! How many valid rows a scope has, and their sum.
+
+/// Eight bytes of the number of rows, and 32 of the sum.
+const BYTES: usize = 40;
+
+/// The number of the valid rows of a scope, and the sum modulo 2^256 of what each of them adds.
+///
+/// What a row adds is an HMAC that is stored nowhere, so nobody without the key can choose rows that add up to a sum. A sum, and
+/// not an exclusive or, which two equal rows would leave as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Total {
+    rows: u64,
+    /// The least significant part first.
+    sum: [u64; 4],
+}
+
+impl Total {
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub(crate) fn add(&mut self, addend: &[u8; 32]) {
+        self.rows = self.rows.wrapping_add(1);
+        let mut carry = false;
+        for (part, other) in self.sum.iter_mut().zip(parts(addend)) {
+            let (sum, first) = part.overflowing_add(other);
+            let (sum, second) = sum.overflowing_add(u64::from(carry));
+            (*part, carry) = (sum, first || second);
+        }
+    }
+
+    pub(crate) fn subtract(&mut self, addend: &[u8; 32]) {
+        self.rows = self.rows.wrapping_sub(1);
+        let mut borrow = false;
+        for (part, other) in self.sum.iter_mut().zip(parts(addend)) {
+            let (rest, first) = part.overflowing_sub(other);
+            let (rest, second) = rest.overflowing_sub(u64::from(borrow));
+            (*part, borrow) = (rest, first || second);
+        }
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let numbers = std::iter::once(self.rows).chain(self.sum);
+        for (chunk, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            chunk.copy_from_slice(&number.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// `None` for what is not the bytes of a total.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Total> {
+        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+        let mut numbers = bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_be_bytes(*chunk));
+        let rows = numbers.next()?;
+        let mut sum = [0; 4];
+        sum.iter_mut().zip(numbers).for_each(|(part, number)| *part = number);
+        Some(Total { rows, sum })
+    }
+}
+
+/// The parts of a number of 32 bytes, the most significant first, in the order of a [`Total`].
+fn parts(bytes: &[u8; 32]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks::<8>().0.iter().rev().map(|chunk| u64::from_be_bytes(*chunk))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_sum_carries_and_wraps() {
+        let mut total = Total::default();
+        let mut one = [0; 32];
+        one[31] = 1;
+        total.add(&[0xff; 32]);
+        total.add(&one);
+        assert_eq!(total.sum, [0; 4], "modulo 2^256");
+        total.subtract(&one);
+        assert_eq!(total.sum, [u64::MAX; 4]);
+        let mut high = [0; 32];
+        high[23] = 1;
+        let mut total = Total::default();
+        total.add(&high);
+        assert_eq!(total.sum, [0, 1, 0, 0]);
+        total.subtract(&one);
+        assert_eq!(total.sum, [u64::MAX, 0, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_does_not_count_and_every_addition_can_be_undone(
+            addends in proptest::collection::vec(any::<[u8; 32]>(), 1..8),
+        ) {
+            let mut forwards = Total::default();
+            addends.iter().for_each(|addend| forwards.add(addend));
+            let mut backwards = Total::default();
+            addends.iter().rev().for_each(|addend| backwards.add(addend));
+            prop_assert_eq!(forwards, backwards);
+            prop_assert_eq!(Total::from_bytes(&forwards.to_bytes()), Some(forwards));
+            addends.iter().for_each(|addend| forwards.subtract(addend));
+            prop_assert_eq!(forwards, Total::default());
+        }
+    }
+}

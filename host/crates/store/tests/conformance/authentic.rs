@@ -1,0 +1,208 @@
+//! Rows under a MAC: what another program writes into the database permits nothing, and is named.
+
+use monstrum_store::{KeyKind, Page, Scope, Store, StoreError, Table};
+use monstrum_types::WorkspaceId;
+use serde_json::json;
+
+use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
+
+/// What another program does to a database, by statements that both kinds know.
+pub(crate) trait Intruder {
+    async fn run(&mut self, sql: String);
+    async fn columns(&mut self) -> Vec<String>;
+}
+
+/// The reasons of a snapshot for the scopes that it does not verify.
+fn unverified(rows: &monstrum_store::PolicyRows) -> Vec<String> {
+    rows.unverified.iter().map(|found| format!("{}: {}", found.scope, found.why)).collect()
+}
+
+fn refused(rows: &monstrum_store::PolicyRows) -> Vec<String> {
+    rows.refused.iter().map(ToString::to_string).collect()
+}
+
+pub(crate) async fn a_forged_row_does_not_exist(store: &Store, intruder: &mut impl Intruder) {
+    let key = rows::key(None, KeyKind::Root, None, "ours");
+    store.insert_key(&key).await.unwrap();
+    let forged = rows::key(None, KeyKind::Root, None, "forged");
+    intruder
+        .run(format!(
+            "insert into api_keys (id, workspace_id, name, kind, bot_id, prefix, hash, created_at, mac) \
+             select '{}', null, 'forged', 'root', null, prefix, 'forged', created_at, mac from api_keys",
+            forged.id
+        ))
+        .await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.keys, std::slice::from_ref(&key));
+    assert_eq!(refused(&snapshot), [format!("api_keys/{}", forged.id)]);
+    assert_eq!(unverified(&snapshot), Vec::<String>::new(), "a row more changes nothing else");
+    assert_eq!(store.key(None, forged.id).await.unwrap(), None);
+    assert_eq!(store.keys(None, &Page::first(9)).await.unwrap().items, [key]);
+    assert!(store.delete_key(None, forged.id).await.unwrap(), "it can be deleted");
+    assert_eq!(refused(&store.snapshot().await.unwrap()), Vec::<String>::new());
+}
+
+pub(crate) async fn an_edited_row_is_refused_and_its_scope_unverified(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let other = other_workspace(store).await;
+    let (here, there) = (bound(store, workspace).await, bound(store, other).await);
+    store.snapshot().await.unwrap();
+    intruder.run(format!("update roles set allowed_operations = null where id = '{}'", here.role.id)).await;
+    let snapshot = store.snapshot().await.unwrap();
+    let name = format!("roles/{}", here.role.id);
+    assert_eq!(refused(&snapshot), std::slice::from_ref(&name));
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 4 valid rows, and 5 were sealed")]);
+    assert_eq!(snapshot.unverified[0].differing[0].to_string(), name, "the host names the row that differs");
+    assert_eq!(snapshot.bindings, [there.binding], "another workspace goes on");
+    assert_eq!(store.role(workspace, here.role.id).await.unwrap(), None, "nor does a direct read find it");
+    let refused = store.insert_role(&rows::role(workspace, "s")).await;
+    assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
+    store.insert_role(&rows::role(other, "s")).await.unwrap();
+}
+
+pub(crate) async fn a_row_that_was_put_back_is_found(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
+    store.insert_key(&key).await.unwrap();
+    intruder.run("create table kept as select * from api_keys".to_owned()).await;
+    store.delete_key(Some(workspace), key.id).await.unwrap();
+    store.snapshot().await.unwrap();
+    intruder.run("insert into api_keys select * from kept".to_owned()).await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(refused(&snapshot), Vec::<String>::new(), "its MAC is right");
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 1 valid rows, and 0 were sealed")]);
+    assert_eq!(snapshot.unverified[0].differing[0].to_string(), format!("api_keys/{}", key.id));
+    assert!(snapshot.keys.is_empty(), "this host knows that it was gone");
+}
+
+pub(crate) async fn an_older_version_of_a_row_is_found(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let mut role = bound(store, workspace).await.role;
+    intruder.run("create table kept as select * from roles".to_owned()).await;
+    role.allowed_operations = Some(json!([]));
+    role.updated_at = NOW.plus_ms(1);
+    assert!(store.update_role(&role, NOW).await.unwrap());
+    let columns = "allowed_operations = (select allowed_operations from kept), updated_at = (select updated_at from kept), \
+                   mac = (select mac from kept)";
+    intruder.run(format!("update roles set {columns}")).await;
+    let snapshot = store.snapshot().await.unwrap();
+    let why = "of its 5 valid rows, some are not those that were sealed";
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
+    assert!(snapshot.roles.is_empty() && snapshot.bindings.is_empty());
+}
+
+pub(crate) async fn an_old_seal_is_refused_with_all_its_rows(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    store.insert_role(&rows::role(workspace, "r")).await.unwrap();
+    intruder.run("create table kept_seals as select * from policy_seals".to_owned()).await;
+    intruder.run("create table kept as select * from roles".to_owned()).await;
+    let [role] = store.snapshot().await.unwrap().roles.try_into().unwrap();
+    store.delete_role(workspace, role.id).await.unwrap();
+    store.snapshot().await.unwrap();
+    intruder.run("insert into roles select * from kept".to_owned()).await;
+    intruder.run("delete from policy_seals".to_owned()).await;
+    intruder.run("insert into policy_seals select * from kept_seals".to_owned()).await;
+    let snapshot = store.snapshot().await.unwrap();
+    let why = "its seal is of generation 2, and this host has seen 3";
+    assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
+    let refused = store.insert_role(&rows::role(workspace, "s")).await;
+    assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
+    // A generation that is made up does not open.
+    intruder.run("update policy_seals set generation = 9".to_owned()).await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal does not open")));
+    intruder.run("delete from policy_seals".to_owned()).await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(unverified(&snapshot)[0], "instance: it has no seal");
+}
+
+pub(crate) async fn trust_that_was_put_back_is_not_read(store: &Store, intruder: &mut impl Intruder) {
+    let row = monstrum_store::TrustRow {
+        id: monstrum_types::TrustId::new(),
+        public_key: "key".to_owned(),
+        name_glob: "*".to_owned(),
+        type_glob: "*".to_owned(),
+        created_at: NOW,
+    };
+    store.insert_trust(&row).await.unwrap();
+    assert_eq!(store.trust_of_key("key").await.unwrap(), std::slice::from_ref(&row));
+    intruder.run("create table kept as select * from trust".to_owned()).await;
+    store.delete_trust(row.id).await.unwrap();
+    intruder.run("insert into trust select * from kept".to_owned()).await;
+    let read = store.trust_of_key("key").await;
+    assert!(matches!(read, Err(StoreError::Unverified { .. })), "{read:?}");
+}
+
+/// A change reads the seal, the old row and nothing else, however many rows its workspace has.
+pub(crate) async fn sums_follow_every_change(store: &Store, _: &mut impl Intruder) {
+    let verified = async |what: &str| {
+        let snapshot = store.snapshot().await.unwrap();
+        assert_eq!((unverified(&snapshot), refused(&snapshot)), (Vec::new(), Vec::new()), "after {what}");
+    };
+    let workspace = default_workspace(store).await;
+    let mut total = store.sealed_generations().await.unwrap();
+    let mut grows = async |what: &str| {
+        verified(what).await;
+        let now = store.sealed_generations().await.unwrap();
+        assert!(now > total, "{what}: {total}, then {now}");
+        total = now;
+    };
+    let there = bound(store, workspace).await;
+    grows("five inserts").await;
+    let key = rows::key(Some(workspace), KeyKind::Bot, Some(there.bot.id), "k");
+    store.insert_key(&key).await.unwrap();
+    store.rotate_key(&key, "mk_ghijkl", "another").await.unwrap();
+    grows("a key").await;
+    store.put_credential(&rows::credential(&there.resource)).await.unwrap();
+    grows("a credential in place of another").await;
+    store.delete_bot(workspace, there.bot.id).await.unwrap();
+    grows("a bot with its binding and its key").await;
+    store.delete_resource(workspace, there.resource.id).await.unwrap();
+    grows("a resource with its credential").await;
+    let other = other_workspace(store).await;
+    grows("a workspace").await;
+    store.insert_key(&rows::key(Some(other), KeyKind::Admin, None, "k")).await.unwrap();
+    grows("a key in it").await;
+    store.delete_workspace(other).await.unwrap();
+    grows("a workspace with its key").await;
+    assert_eq!(store.seal_generations().await.unwrap().len(), 2, "its seal goes with it");
+    let gone = store.insert_role(&rows::role(WorkspaceId::new(), "r")).await;
+    assert!(matches!(gone, Err(StoreError::UnknownReference)), "{gone:?}");
+}
+
+/// Every table and every column of the database is in one list of the code.
+pub(crate) async fn every_column_is_under_the_mac_or_left_out(_: &Store, intruder: &mut impl Intruder) {
+    // Counters, answers that are sealed, keys that are sealed, what the audit's chain covers, and the seals themselves.
+    const NEITHER: [&str; 7] =
+        ["settings", "bot_usage", "task_usage", "idempotency_keys", "instance_keys", "audit_events", "policy_seals"];
+    let columns = intruder.columns().await;
+    let mut listed: Vec<String> = Table::columns().collect();
+    listed.sort();
+    let mut found: Vec<String> = columns
+        .into_iter()
+        .filter(|column| !NEITHER.iter().any(|table| column.starts_with(&format!("{table}."))))
+        .filter(|column| !column.starts_with("_sqlx"))
+        .collect();
+    found.sort();
+    assert_eq!(found, listed, "a column is new: put it into one list of store/src/rows/tables.rs");
+}
+
+pub(crate) async fn a_scope_is_sealed_anew_as_an_operator_accepts_it(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    intruder.run("update roles set name = 'edited'".to_owned()).await;
+    intruder.run("update bots set mac = null".to_owned()).await;
+    assert_eq!(store.snapshot().await.unwrap().unverified.len(), 1);
+    let scope = Scope::Workspace(workspace);
+    let rows = store.scope_rows(scope).await.unwrap();
+    let bad: Vec<_> = rows.iter().filter(|row| !row.is_valid).map(|row| row.name.to_string()).collect();
+    assert_eq!(bad, [format!("roles/{}", there.role.id), format!("bots/{}", there.bot.id)]);
+    let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
+    assert!(matches!(store.insert_key(&key).await, Err(StoreError::Unverified { .. })));
+    let binding = rows.iter().find(|row| row.name.table == Table::BotResources).unwrap();
+    assert_eq!(store.seal_scope(scope, std::slice::from_ref(&binding.name)).await.unwrap(), 4);
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!((unverified(&snapshot), refused(&snapshot)), (Vec::new(), Vec::new()));
+    assert_eq!((snapshot.roles[0].name.as_str(), snapshot.bindings.len()), ("edited", 0));
+    store.insert_key(&key).await.unwrap();
+}
