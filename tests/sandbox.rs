@@ -10,14 +10,16 @@ mod prompt;
 mod rows;
 mod tool;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
+use monstrum_host::policy::row_seals;
 use monstrum_host::sandboxes::Conversation;
-use monstrum_store::{SandboxRow, SandboxStatus, Store, StoreOptions};
+use monstrum_store::{SandboxRow, SandboxStatus, StoreOptions};
 use monstrum_types::{Clock, SandboxInstanceId, SystemClock};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -144,8 +146,15 @@ impl Doors {
 }
 
 /// Puts the row of a sandbox that is stopped into a database, as if `bot` had used it in this conversation; its id.
-pub(crate) async fn plant(store: StoreOptions, workspace: &str, bot: &str, app: &str, chat: &str) -> Result<String> {
-    let store = Store::open(store).await?;
+pub(crate) async fn plant(
+    store: StoreOptions,
+    data_dir: PathBuf,
+    workspace: &str,
+    bot: &str,
+    app: &str,
+    chat: &str,
+) -> Result<String> {
+    let store = row_seals::open_with_key_file(store, &data_dir.join("master.key")).await?;
     let of = Conversation::new(app, "u", chat)?;
     let now = SystemClock.now();
     let row = SandboxRow {

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use monstrum_host::config::SandboxSettings;
+use monstrum_host::policy::row_seals;
 use monstrum_host::sandboxes::{Conversation, Fault, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
@@ -70,7 +71,7 @@ impl Hosts {
     }
 
     async fn on(options: StoreOptions, folder: Option<tempfile::TempDir>) -> Result<Hosts> {
-        let store = Store::open(options.clone()).await?;
+        let store = row_seals::open_for_tests(options.clone()).await?;
         let workspace = store.workspace_named(DEFAULT_WORKSPACE).await?.context("it always exists")?.id;
         let bot = bot_in(&store, workspace, "agent").await?;
         let (clock, double) = (Arc::new(FixedClock::new(NOW)), Arc::new(SandboxDouble::default()));
@@ -97,7 +98,7 @@ impl Hosts {
 
     /// A further process on the same database.
     pub(crate) async fn another(&self, node: &str, is_shared: bool) -> Result<Arc<Sandboxes>> {
-        let store = Store::open(self.options.clone()).await?;
+        let store = row_seals::open_for_tests(self.options.clone()).await?;
         Ok(self.host_of(node, is_shared, store, SandboxSettings::default()))
     }
 

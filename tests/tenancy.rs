@@ -55,7 +55,7 @@ impl Tenant {
         let provider = made(&admin, "/api/oauth/providers", &provider).await?;
         let (operator_id, operator) = key(json!({ "name": NAME, "kind": "operator" })).await?;
         let (_, bot_key) = key(json!({ "name": "bot", "kind": "bot", "bot_id": bot })).await?;
-        let sandbox = plant(store.clone(), text(&workspace["id"]), &bot, NAME, NAME).await?;
+        let sandbox = plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &bot, NAME, NAME).await?;
         let call = admin.call(&bot, "test_echo_run", &json!({ "repo": marker })).await?;
         ensure!(call["status"] == "success", "{call}");
         let ids = BTreeMap::from([

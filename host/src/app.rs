@@ -55,6 +55,7 @@ impl App {
         *self.scanned.borrow()
             && self.auditor.is_healthy()
             && !self.policy.is_stale()
+            && self.policy.load().verification.is_instance_verified()
             && self.store.generation().await.is_ok()
     }
 }

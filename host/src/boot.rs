@@ -38,13 +38,16 @@ use crate::telemetry::meters;
 use listen::Patience;
 
 pub use data::{
-    ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, connections_of_servers, lost_key_versions,
+    ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, Unsealed, connections_of_servers,
+    lost_key_versions,
 };
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
 /// How often the server looks whether the policy in force is that of the database (architecture).
 const POLICY_POLL: Duration = Duration::from_millis(500);
+/// How often the server compares all seals with those that the policy in force was judged by (architecture).
+const SEALS_POLL: Duration = Duration::from_secs(10);
 /// How often the server looks into the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
 /// How often expired idempotency keys are dropped.
@@ -298,9 +301,14 @@ async fn scan(app: &App) {
 
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut tick = tokio::time::interval(POLICY_POLL);
+    let mut compared = Instant::now();
     while stop.run_until_cancelled(tick.tick()).await.is_some() {
         let began = Instant::now();
-        let renewed = app.policy.renew_if_behind().await;
+        let mut renewed = app.policy.renew_if_behind().await;
+        if renewed.is_ok() && compared.elapsed() >= SEALS_POLL {
+            compared = began;
+            renewed = app.policy.renew_if_seals_differ().await;
+        }
         meters::database(renewed.is_ok(), began.elapsed());
         if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");

@@ -18,6 +18,7 @@ use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions}
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use crate::credentials::Refresher;
 use crate::plugins::{PluginStatus, Plugins, with_causes};
+use crate::policy::row_seals::RowKeyError;
 use crate::policy::{Policy, Resource};
 
 /// With less than this free, an hour of audit may fill the disk.
@@ -162,6 +163,10 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
             ("database", "start the server: it brings the database up to date. Make a backup before")
         }
         DataError::Store(StoreError::Newer { .. }) => ("database", "upgrade monstrum"),
+        DataError::Rows(RowKeyError::Unsealed) => {
+            ("database", "stop all servers of this database and run `monstrum vault seal` once")
+        }
+        DataError::Rows(_) => ("database", "stop the server and finish the rotation: monstrum vault rotate --row-key"),
         DataError::Store(_) => {
             ("database", "does it run, and is it within reach? may its user log in? is its file there?")
         }
@@ -211,6 +216,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
+    check_rows(found, data).await?;
     check_resources(found, data, &policy, clock.as_ref()).await
 }
 
@@ -280,6 +286,23 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
             _ => {}
         }
     }
+}
+
+/// Rows that another program has written, edited, removed or put back.
+async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
+    let rows = data.store.verify_rows().await?;
+    for row in &rows.refused {
+        let remedy = "find out who wrote it; `monstrum vault seal --scope` deletes it with --delete, or accepts it";
+        found.broken(format!("row {row}"), row.refusal(), remedy);
+    }
+    for scope in &rows.unverified {
+        let remedy = format!(
+            "find the cause first; `monstrum vault seal --scope {}` then seals what is there, or put back a whole backup",
+            scope.scope
+        );
+        found.broken(format!("scope {}", scope.scope), scope.to_string(), remedy);
+    }
+    Ok(())
 }
 
 async fn check_resources(

@@ -78,6 +78,7 @@ mod tests {
     use monstrum_types::KeyId;
 
     use super::*;
+    use crate::policy::row_seals;
 
     const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 
@@ -126,7 +127,7 @@ mod tests {
     async fn only_what_is_new_is_written_and_a_failure_is_made_good() {
         let folder = tempfile::tempdir().unwrap();
         let options = || StoreOptions::sqlite(folder.path().join("monstrum.db"));
-        let store = Store::open(options()).await.unwrap();
+        let store = row_seals::open_for_tests(options()).await.unwrap();
         let mut keys = Vec::new();
         // More than one transaction takes.
         for number in 0..=KEYS_PER_TRANSACTION {
@@ -147,7 +148,7 @@ mod tests {
         keys[0].last_use.note(NOW.plus_ms(RESOLUTION_MS + 7));
         store.close().await;
         assert!(save(&store, keys.iter()).await.is_err());
-        let store = Store::open(options()).await.unwrap();
+        let store = row_seals::open_for_tests(options()).await.unwrap();
         assert_eq!(saved(&store).await[0], Some(0));
         save(&store, keys.iter()).await.unwrap();
         assert_eq!(saved(&store).await[..2], [Some(RESOLUTION_MS + 7), Some(0)]);

@@ -78,6 +78,7 @@ mod tests {
     use monstrum_types::FixedClock;
 
     use super::*;
+    use crate::policy::row_seals;
 
     const DAY_MS: i64 = 24 * 3600 * 1000;
 
@@ -92,7 +93,7 @@ mod tests {
         /// With a bot that may spend `budget`, at noon of 30 November 2026.
         async fn open(budget: i64) -> Books {
             let folder = tempfile::tempdir().unwrap();
-            let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+            let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
             let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap();
             let now: UtcMillis = "2026-11-30T12:00:00Z".parse().unwrap();
             let bot = BotRow {

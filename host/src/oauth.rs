@@ -279,7 +279,7 @@ impl Oauth {
         let entry = self.auditor.open_change(Change {
             request_id: RequestId::new(),
             workspace: flow.workspace_id,
-            key: flow.key_id,
+            key: Some(flow.key_id),
             key_kind: None,
             what: "credential.save",
             object: flow.resource_id.to_string(),

@@ -8,8 +8,10 @@
 //! change is taken over from the snapshot before, with everything compiled in it.
 
 mod assemble;
+pub mod row_seals;
 mod sharing;
 mod switch;
+pub mod verification;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +36,7 @@ use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::sharing::Sharing;
+use crate::policy::verification::{Told, Verification};
 
 /// A key that exists.
 #[derive(Clone, Debug)]
@@ -201,6 +204,8 @@ pub struct NetworkRules {
 #[derive(Default)]
 pub struct Snapshot {
     pub generation: i64,
+    /// Whether the rows are those that were sealed.
+    pub verification: Verification,
     keys: HashMap<[u8; 32], Key>,
     key_hashes: HashMap<KeyId, [u8; 32]>,
     workspaces: HashMap<String, WorkspaceId>,
@@ -244,9 +249,14 @@ impl Snapshot {
         self.workspaces.get(name_or_id).copied()
     }
 
+    /// The workspace in which a root key acts when it names none; `None` where its row is not authentic.
+    pub fn known_default_workspace(&self) -> Option<WorkspaceId> {
+        self.default_workspace
+    }
+
     /// The workspace in which a root key acts when it names none.
     pub fn default_workspace(&self) -> WorkspaceId {
-        self.default_workspace.expect("the store makes the default workspace when it is opened")
+        self.default_workspace.expect("the workspace `default` is made together with the database")
     }
 
     /// The bindings of this workspace that have a role.
@@ -336,6 +346,7 @@ pub struct Policy {
     refresher: Arc<Refresher>,
     plugins: Arc<Plugins>,
     stale: AtomicBool,
+    told: Told,
     /// Told of each new snapshot.
     renewals: tokio::sync::watch::Sender<()>,
     /// How many renewals have been asked for.
@@ -354,6 +365,7 @@ impl Policy {
             refresher,
             plugins,
             stale: AtomicBool::new(true),
+            told: Told::default(),
             renewals: tokio::sync::watch::Sender::new(()),
             asked: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
@@ -389,6 +401,7 @@ impl Policy {
         let asked = self.asked.load(Ordering::Acquire);
         match self.assemble().await {
             Ok(snapshot) => {
+                self.told.tell(&self.store, &snapshot.verification);
                 self.snapshot.store(Arc::new(snapshot));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
@@ -419,6 +432,17 @@ impl Policy {
         let generation = self.store.generation().await;
         let generation = generation.inspect_err(|_| self.stale.store(true, Ordering::Release))?;
         if self.is_stale() || generation != self.load().generation {
+            self.renew().await?;
+        }
+        // Rows that were refused where one was read by itself.
+        self.told.tell(&self.store, &self.load().verification);
+        Ok(())
+    }
+
+    /// Renews the snapshot if any seal is not the one that it was judged by. The generation of `settings` is not under a MAC,
+    /// so a host does not rely on it alone.
+    pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
+        if !self.load().verification.is_of(&self.store.seal_generations().await?) {
             self.renew().await?;
         }
         Ok(())

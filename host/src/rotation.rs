@@ -6,12 +6,13 @@
 //! Older keys stay in the file until [`Step::Prune`], which removes them once every record has opened with the newest.
 
 use monstrum_store::{IdempotencyKey, SealedColumn, SealedRow, Store, StoreError};
-use monstrum_vault::{AssociatedData, AuditKeys, MasterKeys, Sealed, Vault, VaultError};
+use monstrum_vault::{AssociatedData, AuditKeys, MasterKeys, RowKey, Sealed, Vault, VaultError};
 use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
 use crate::credentials::{self, GivenFor};
+use crate::policy::row_seals::ROW_KEY;
 use crate::{gateway, oauth};
 
 /// Records at a time: their texts are held in memory, and one may have 16 MiB.
@@ -254,6 +255,9 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             let given_for = serde_json::from_str(given_for).ok()?;
             let (workspace, resource) = (workspace.parse().ok()?, resource.parse().ok()?);
             Some(oauth::place(workspace, id.parse().ok()?, resource, provider.parse().ok()?, &given_for))
+        }
+        (SealedColumn::InstanceKeys, [name, version], []) if name == ROW_KEY => {
+            Some(RowKey::place(version.parse().ok()?))
         }
         (SealedColumn::InstanceKeys, [name, version], []) if name == AUDIT_KEYS => {
             Some(AuditKeys::place(version.parse().ok()?))

@@ -23,7 +23,7 @@ async fn every_command_helps() -> Result<()> {
       audit        Read and verify the audit
       sandbox      Look at the machines of conversations, and use them
       key          Make, list, rotate, delete and recover API keys
-      vault        Look after the master key
+      vault        Look after the master key and the seals of the database
       platform     Call functions of plugins, beyond the tools of bots
       why          Tell whether a bot may call a tool, and what decides
       doctor       Look for weak settings and for what is broken

@@ -68,7 +68,7 @@ impl Fresh {
     /// A sandbox of the bot in a conversation of its own; its id.
     async fn sandbox(&self, chat: &str) -> Result<String> {
         let store = StoreOptions::sqlite(self.world.server.data_dir().join("monstrum.db"));
-        plant(store, &self.workspace, &self.world.bot, "app", chat).await
+        plant(store, self.world.server.data_dir(), &self.workspace, &self.world.bot, "app", chat).await
     }
 
     /// A provider where there is none: a workspace has one for a type.

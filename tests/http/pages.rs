@@ -36,7 +36,7 @@ async fn pages_hold_every_item_once_and_in_order() -> Result<()> {
         let body = json!({ "resource_id": resource, "permissions": {} });
         made(&world.api, &format!("/api/bots/{}/resources", world.bot), &body).await?;
         world.call("nothing", &json!({})).await?;
-        plant(store.clone(), text(&workspace["id"]), &world.bot, "app", &name).await?;
+        plant(store.clone(), world.server.data_dir(), text(&workspace["id"]), &world.bot, "app", &name).await?;
     }
     for resource_type in ["test-echo", "test-loop", "test-trap"] {
         let token_url = "https://id.example/token";

@@ -77,11 +77,11 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     hint: add a line to it, divided by a comma: `2 $(openssl rand -hex 32)`; then run this again, and start the server with the same text
     [exit 1]
     records of an older key were left, so no key was added; the newest of MONSTRUM_MASTER_KEY has version 2
-    4 of 4 sealed records are sealed anew with version 2
+    5 of 5 sealed records are sealed anew with version 2
     [stderr]
     `--prune` tells which keys of the variable are needed no more
     [exit 0]
-    0 of 4 sealed records are sealed anew with version 2
+    0 of 5 sealed records are sealed anew with version 2
     MONSTRUM_MASTER_KEY needs these versions no more: 1
     [exit 0]
     [stderr]

@@ -37,7 +37,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     let before = secrets.ring()?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [home]/data/master.key has a fresh key, version 2
-    22 of 22 sealed records are sealed anew with version 2
+    23 of 23 sealed records are sealed anew with version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
@@ -48,7 +48,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
     secrets.open_all().await?;
 
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?, @r#"
-    0 of 22 sealed records are sealed anew with version 2
+    0 of 23 sealed records are sealed anew with version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     "#);
@@ -59,7 +59,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
         (
             Some(0),
             json!({
-                "key_version": 2, "added": false, "records": 22, "resealed": 0, "key_versions": [2], "removed": [], "unreadable": [],
+                "key_version": 2, "added": false, "records": 23, "resealed": 0, "key_versions": [2], "removed": [], "unreadable": [],
             })
         )
     );
@@ -68,7 +68,7 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
         (
             Some(0),
             json!({
-                "key_version": 3, "added": true, "records": 22, "resealed": 22, "key_versions": [2, 3], "removed": [],
+                "key_version": 3, "added": true, "records": 23, "resealed": 23, "key_versions": [2, 3], "removed": [],
                 "unreadable": [],
             })
         )
@@ -101,7 +101,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     [exit 1]
     $ --add-only [1, 2]
     [stderr]
-    error: 4 records are still sealed with an older key than version 2
+    error: 5 records are still sealed with an older key than version 2
     hint: an earlier rotation was interrupted: `monstrum vault rotate` finishes it
     [exit 1]
     $ doctor
@@ -121,7 +121,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     [exit 1]
     $  [1, 2]
     records of an older key were left, so no key was added; the newest of [home]/data/master.key has version 2
-    4 of 4 sealed records are sealed anew with version 2
+    5 of 5 sealed records are sealed anew with version 2
     [stderr]
     make a backup of [home]/data/master.key now; `--prune` removes its older keys
     [exit 0]
@@ -129,7 +129,7 @@ async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     nothing to mend in [home]/data
     [exit 0]
     $ --prune [2]
-    0 of 4 sealed records are sealed anew with version 2
+    0 of 5 sealed records are sealed anew with version 2
     removed from [home]/data/master.key: version 1
     [exit 0]
     $ doctor

@@ -13,8 +13,8 @@ use super::{AuditUnavailable, Auditor, Entry, started};
 pub struct Change {
     pub request_id: RequestId,
     pub workspace: WorkspaceId,
-    /// The API key that asked, and its kind.
-    pub key: KeyId,
+    /// The API key that asked, and its kind; `None` for a command on the data folder.
+    pub key: Option<KeyId>,
     pub key_kind: Option<&'static str>,
     /// What is done to what, such as `role.update`.
     pub what: &'static str,

@@ -6,7 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{InstanceKeyRow, KeyKind, KeyRow, Page, SealedColumn, Store, StoreError, StoreOptions};
+use monstrum_store::{
+    InstanceKeyRow, KeyKind, KeyRow, PAGE_ITEMS_MAX, Page, SealedColumn, Store, StoreError, StoreOptions,
+};
 use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
@@ -14,6 +16,7 @@ use rustix::fs::FlockOperation;
 use crate::api_key;
 use crate::auditor::KeyRing;
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
+use crate::policy::row_seals::{self, RowKeyError};
 
 /// The file of the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
@@ -48,6 +51,8 @@ pub enum DataError {
     NoMasterKey { place: String, version: u32 },
     #[error("{}: it cannot be used as the keys of this database", MASTER_KEY_VARIABLE)]
     MasterKeyText(#[source] VaultError),
+    #[error(transparent)]
+    Rows(RowKeyError),
     #[error("no random numbers from the operating system")]
     Random(#[source] getrandom::Error),
     #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
@@ -83,6 +88,11 @@ impl Data {
 
     /// Opens a folder that must be there.
     pub async fn open_existing(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        Data::open_unsealed(settings).await?.with_rows(settings, clock).await
+    }
+
+    /// Opens a folder whose rows may not be authenticated: nothing of them is read.
+    pub async fn open_unsealed(settings: &Settings) -> Result<Unsealed, DataError> {
         let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
         let store = Store::open(place(&path, settings.database_url.as_ref())?).await?;
@@ -90,7 +100,14 @@ impl Data {
             Some(keys) => keys,
             None => make_master_key(&settings.master_key, &store).await?,
         };
-        let vault = Arc::new(Vault::new(keys));
+        Ok(Unsealed { path, store, vault: Arc::new(Vault::new(keys)), lock })
+    }
+
+    async fn of(unsealed: Unsealed, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        let Unsealed { path, store, vault, lock } = unsealed;
+        // First: an empty database has no other trace yet.
+        let store = row_seals::open(store, &vault, clock).await;
+        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
         let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
@@ -106,6 +123,8 @@ impl Data {
         let store = Store::inspect(place(&path, settings.database_url.as_ref())?).await?;
         let keys = master_keys(&settings.master_key)?.ok_or_else(|| missing(&settings.master_key))?;
         let vault = Arc::new(Vault::new(keys));
+        let store = row_seals::inspect(store, &vault).await;
+        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         // What the audit is chained with opens by the right master key only.
         let opened = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?);
         opened.map_err(|error| error.of_keys_in(&settings.master_key))?;
@@ -124,6 +143,31 @@ pub struct Inspected {
     pub path: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
+}
+
+/// A data folder that is open, but for the rows of its database.
+pub struct Unsealed {
+    pub path: PathBuf,
+    pub store: Store,
+    pub vault: Arc<Vault>,
+    pub lock: Lock,
+}
+
+impl Unsealed {
+    /// Opens the rest.
+    pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        Data::of(self, settings, clock).await
+    }
+}
+
+impl From<RowKeyError> for DataError {
+    fn from(error: RowKeyError) -> Self {
+        match error {
+            RowKeyError::Store(error) => DataError::Store(error),
+            RowKeyError::Vault(error) => DataError::Vault(error),
+            other => DataError::Rows(other),
+        }
+    }
 }
 
 impl DataError {
@@ -263,7 +307,12 @@ fn node_id(path: &Path) -> Result<String, DataError> {
 /// Makes the first root key. The file is written before the row, so a crash in between leaves a file that the next
 /// start replaces, and never a key that nobody knows.
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
-    if !store.keys(None, &Page::first(1)).await?.items.is_empty() {
+    // A whole page: rows that are not authentic are not in it, and may stand first.
+    if !store.keys(None, &Page::first(PAGE_ITEMS_MAX)).await?.items.is_empty() {
+        return Ok(None);
+    }
+    // Without the seals of the instance nothing is added to it: its keys may have been removed by someone else.
+    if let Err(StoreError::Unverified { .. }) = store.plugins().await {
         return Ok(None);
     }
     let key = api_key::generate().map_err(DataError::Random)?;

@@ -64,7 +64,7 @@ async fn make(data: &Data, auditor: &Auditor, clock: &dyn Clock) -> Result<Recov
         request_id: RequestId::new(),
         workspace: workspace.expect("the store makes the default workspace when it is opened").id,
         // No key asked for it: the one that is made stands in its place.
-        key: row.id,
+        key: Some(row.id),
         key_kind: None,
         what: "key.recover",
         object: row.id.to_string(),

@@ -4,11 +4,23 @@ use monstrum_types::SystemClock;
 use monstrum_vault::VaultError;
 
 use super::failure::Failure;
-use crate::boot::{Data, DataError, NODE_FILE};
+use crate::boot::{Data, DataError, NODE_FILE, Unsealed};
 use crate::config::{MASTER_KEY_FILE, Settings};
 
 /// Opens the folder; its lock sees to it that no server runs there, and `running` says what to do where one does.
 pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Failure> {
+    check(settings)?;
+    let opened = Data::open_existing(settings, &SystemClock).await;
+    opened.map_err(|error| failure(settings, running, &error))
+}
+
+/// The same without the rows of its database, which may not be authenticated yet.
+pub(super) async fn open_unsealed(settings: &Settings, running: &str) -> Result<Unsealed, Failure> {
+    check(settings)?;
+    Data::open_unsealed(settings).await.map_err(|error| failure(settings, running, &error))
+}
+
+fn check(settings: &Settings) -> Result<(), Failure> {
     let data_dir = &settings.data_dir;
     // Opening a folder makes what is missing in it, and a folder that is not a server's is not ours to fill.
     if ![MASTER_KEY_FILE, NODE_FILE].iter().any(|name| data_dir.join(name).is_file()) {
@@ -16,14 +28,16 @@ pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Fai
             format!("{} is not the data folder of a server: it holds no {MASTER_KEY_FILE}", data_dir.display());
         return Err(Failure::new(message, "give --data-dir as to `monstrum serve`"));
     }
-    Data::open_existing(settings, &SystemClock).await.map_err(|error| {
-        let hint = match &error {
-            DataError::InUse { .. } => running,
-            DataError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
-            _ => keys_hint(&error).unwrap_or("run it as the user who runs the server"),
-        };
-        Failure::from_error(&error, hint)
-    })
+    Ok(())
+}
+
+fn failure(settings: &Settings, running: &str, error: &DataError) -> Failure {
+    let hint = match error {
+        DataError::InUse { .. } => running,
+        DataError::Store(_) if settings.database_url.is_some() => super::DATABASE_HINT,
+        _ => keys_hint(error).unwrap_or("run it as the user who runs the server"),
+    };
+    Failure::from_error(error, hint)
 }
 
 /// What to do where the master keys are not what the database was sealed with.
@@ -44,6 +58,7 @@ pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
         DataError::MasterKeyText(_) => {
             Some("it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each")
         }
+        DataError::Rows(_) => Some("stop every server of this database first"),
         _ => None,
     }
 }

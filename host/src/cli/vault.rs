@@ -1,5 +1,7 @@
 //! `monstrum vault`: the master key that seals every secret.
 
+mod seal;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -24,12 +26,15 @@ at any moment: run it again, and it goes on. The older keys stay in the file, fo
 them. --prune adds no key: it seals what is left, sees that every record opens with the newest key, and only then removes the
 others. Backups from before the rotation open with a copy of the older keys only.";
 
-/// Look after the master key
+/// Look after the master key and the seals of the database
 #[derive(Subcommand)]
 pub(super) enum Vault {
     /// Seal every secret anew with a fresh master key; the server must be stopped
     #[command(after_help = ROTATE_EXAMPLES)]
     Rotate(Rotate),
+    /// Seal the rows that permit something, after a look at them; the server must be stopped
+    #[command(after_help = seal::EXAMPLES)]
+    Seal(seal::Seal),
 }
 
 #[derive(Args)]
@@ -46,8 +51,10 @@ pub(super) struct Rotate {
 
 impl Vault {
     pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
-        let Vault::Rotate(rotate) = self;
-        rotate.run(options).await
+        match self {
+            Vault::Rotate(rotate) => rotate.run(options).await,
+            Vault::Seal(seal) => seal.run(options).await,
+        }
     }
 }
 

@@ -335,6 +335,7 @@ mod tests {
 
     use super::super::new_row;
     use super::*;
+    use crate::policy::row_seals;
 
     fn given_for(origin: &str) -> GivenFor {
         let given_for = json!({
@@ -346,7 +347,7 @@ mod tests {
 
     /// A store with a vault, in a folder of their own.
     async fn opened(folder: &tempfile::TempDir) -> (Store, Arc<Vault>) {
-        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
         let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
         (store, vault)
     }

@@ -64,7 +64,7 @@ impl Change {
         let entry = app.auditor.open_change(auditor::Change {
             request_id: caller.request,
             workspace: caller.workspace,
-            key: caller.key,
+            key: Some(caller.key),
             key_kind: Some(caller.kind.as_str()),
             what: self.what,
             object: self.object,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
-use http::header;
+use http::{Method, header};
 use http_body_util::{BodyExt, Limited};
 use monstrum_store::{KeyKind, PAGE_ITEMS_MAX, Page};
 use monstrum_types::{BotId, Fault, KeyId, RequestId, WorkspaceId};
@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::gateway::pace::TooSlow;
-use crate::gateway::problem::Problem;
+use crate::gateway::problem::{Problem, unverified_text};
 
 /// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
 pub const BODY_BYTES_MAX: usize = 2 << 20;
@@ -90,9 +90,17 @@ impl FromRequestParts<Arc<App>> for Caller {
             (Some(own), None) => own,
             (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
             (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),
-            (None, None) => snapshot.default_workspace(),
+            (None, None) => {
+                snapshot.known_default_workspace().ok_or_else(|| Problem::unverified(unverified_text("instance")))?
+            }
             (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
         };
+        // Whoever holds a key may look at what is there; nothing is called or changed by rows that may be forged.
+        if let Some(found) = snapshot.verification.unverified_for(workspace)
+            && !matches!(parts.method, Method::GET | Method::HEAD)
+        {
+            return Err(Problem::unverified(unverified_text(&found.scope.to_string())));
+        }
         let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
         Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
     }

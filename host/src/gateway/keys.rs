@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
-use monstrum_store::{KeyKind, KeyRow, Page};
+use monstrum_store::{KeyKind, KeyRow, PAGE_ITEMS_MAX, Page};
 use monstrum_types::{BotId, KeyId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -236,7 +236,7 @@ pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyI
     let row = key(&app, &caller, id).await?;
     let _one_at_a_time = if row.kind == KeyKind::Root {
         let guard = DELETING_ROOT_KEY.lock().await;
-        if app.store.keys(None, &Page::first(2)).await?.items.len() < 2 {
+        if app.store.keys(None, &Page::first(PAGE_ITEMS_MAX)).await?.items.len() < 2 {
             return Err(Problem::conflict("this is the last root key; create another one first"));
         }
         Some(guard)

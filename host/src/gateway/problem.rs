@@ -158,6 +158,11 @@ impl Problem {
         problem
     }
 
+    /// 503: the rows of the workspace, or of the instance, are not those that were sealed.
+    pub fn unverified(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows are not verified", detail)
+    }
+
     /// 500: our fault. The cause goes to the log, never into the answer.
     pub fn internal(cause: &dyn std::fmt::Display) -> Self {
         tracing::error!(%cause, "request failed");
@@ -214,9 +219,18 @@ impl From<StoreError> for Problem {
                 tracing::error!(%error, "the database is not available");
                 Problem::unavailable("the database is not available")
             }
+            StoreError::Unverified { scope, .. } => Problem::unverified(unverified_text(&scope)),
             other => Problem::internal(&other),
         }
     }
+}
+
+/// What a caller is told where a scope is not verified.
+pub fn unverified_text(scope: &str) -> String {
+    format!(
+        "the rows of scope `{scope}` in the database are not those that were sealed; the server's log and `monstrum doctor` \
+         name them"
+    )
 }
 
 impl From<InvalidId> for Problem {

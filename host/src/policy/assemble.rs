@@ -19,6 +19,7 @@ use crate::credentials::{HeldCredential, Issuer, Refresher};
 use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
+use crate::policy::verification::Verification;
 
 /// The snapshot of these rows and of the plugins that serve.
 pub(super) fn snapshot(
@@ -27,7 +28,8 @@ pub(super) fn snapshot(
     refresher: &Arc<Refresher>,
     before: &Snapshot,
 ) -> Snapshot {
-    let mut snapshot = Snapshot { generation: rows.generation, ..Snapshot::default() };
+    let verification = Verification::of(&rows);
+    let mut snapshot = Snapshot { generation: rows.generation, verification, ..Snapshot::default() };
     for workspace in rows.workspaces {
         if workspace.name == monstrum_store::DEFAULT_WORKSPACE {
             snapshot.default_workspace = Some(workspace.id);

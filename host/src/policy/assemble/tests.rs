@@ -1,11 +1,12 @@
 use monstrum_egress::{Egress, EgressOptions};
 use monstrum_guardian::{Decision, Question, Subject, decide};
-use monstrum_store::{KeyKind, Store, StoreOptions, WorkspaceRow};
+use monstrum_store::{KeyKind, StoreOptions, WorkspaceRow};
 use monstrum_types::{RoleId, SystemClock, UtcMillis, WorkspaceId};
 use monstrum_vault::{MasterKeys, Vault};
 use serde_json::json;
 
 use super::*;
+use crate::policy::row_seals;
 
 const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
 
@@ -20,7 +21,7 @@ struct World {
 impl World {
     async fn new() -> World {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+        let store = row_seals::open_for_tests(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
         let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
         let rows = store.snapshot().await.unwrap();
         let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));

@@ -1,0 +1,223 @@
+//! `monstrum vault seal`: an operator looks at the rows of a database that permit something, and seals them as they are.
+
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Args;
+use monstrum_store::{DEFAULT_WORKSPACE, Scope, ScopeRow, Store, StoreError, Table, Unsealed as UnsealedRows};
+use monstrum_types::{CallOutcome, Clock, JsonText, RequestId, SystemClock, WorkspaceId};
+use serde_json::{Value, json};
+
+use crate::auditor::{Auditor, Change, HEADS_FILE, Heads};
+use crate::boot::{Data, Unsealed, connections_of_servers};
+use crate::cli::failure::Failure;
+use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
+use crate::config::Settings;
+use crate::policy::row_seals::{ROW_KEY, RowSeals};
+
+const RUNNING: &str = "stop every server of this database first";
+const AGAIN: &str = "nothing was changed; run it again when the database can be used";
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  monstrum vault seal                              a database from before authenticated rows: lists keys, trusted keys
+                                                   and plugins, asks, and seals everything
+  monstrum vault seal --scope acme                 after `monstrum doctor` has named the workspace: shows its rows, asks, and
+                                                   seals what is there
+  monstrum vault seal --scope instance --delete api_keys/01939d2c-7f6a-7000-8000-000000000001
+
+Stop every server of the database first, and run it once. What is sealed counts as yours from then on: look for keys and
+plugins that you do not know. Rows that --delete names are deleted before the rest is sealed.";
+
+#[derive(Args)]
+pub(in crate::cli) struct Seal {
+    /// Seal the rows of one workspace (its name or id), or of the `instance`, as they are
+    #[arg(long, value_name = "WORKSPACE")]
+    scope: Option<String>,
+    /// Delete this row first; may be given several times
+    #[arg(long, value_name = "TABLE/ID", requires = "scope")]
+    delete: Vec<String>,
+    /// Do not ask
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    folder: FolderFlags,
+}
+
+impl Seal {
+    pub(super) async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        let Seal { scope, delete, yes, folder } = self;
+        let settings = options.settings(folder)?;
+        // Asked before the database is opened, for afterwards there are connections of our own.
+        let servers = connections_of_servers(&settings).await;
+        let data = folder::open_unsealed(&settings, RUNNING).await?;
+        if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
+            return Err(Failure::new("servers use this database", RUNNING));
+        }
+        match scope {
+            None => seal_all(data, &settings, yes).await,
+            Some(scope) => seal_scope(data, &settings, &scope, &delete, yes).await,
+        }
+    }
+}
+
+fn of_store(error: &StoreError) -> Failure {
+    Failure::from_error(error, AGAIN)
+}
+
+async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<ExitCode, Failure> {
+    if data.store.is_sealed().await.map_err(|error| of_store(&error))? {
+        let hint = "`monstrum doctor` names what is not verified; --scope seals one workspace as it is";
+        return Err(Failure::new("the rows of this database are sealed already", hint));
+    }
+    let found = data.store.unsealed().await.map_err(|error| of_store(&error))?;
+    show_unsealed(&found)?;
+    ask(yes, "Seal these rows as yours?")?;
+    let held = data.store.instance_keys(ROW_KEY).await.map_err(|error| of_store(&error))?;
+    let (key, record) = match held.first() {
+        Some(row) => RowSeals::of(row, &data.vault).map(|key| (key, None)),
+        None => RowSeals::generate(1, &data.vault, &SystemClock).map(|(key, row)| (key, Some(row))),
+    }
+    .map_err(|error| Failure::from_error(&error, AGAIN))?;
+    let store = data.store.clone().with_row_key(Arc::new(key));
+    let rows = store.seal_everything(record.as_ref()).await.map_err(|error| of_store(&error))?;
+    record_in_audit(data, settings, "database", json!({ "rows": rows })).await?;
+    output::line(format!("{rows} rows are sealed; start the server"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_unsealed(found: &UnsealedRows) -> Result<(), Failure> {
+    let key = |key: &monstrum_store::KeyRow| {
+        let workspace = key.workspace_id.map(|id| id.to_string()).unwrap_or_default();
+        vec![key.kind.as_str().to_owned(), key.name.clone(), key.prefix.clone(), workspace, key.created_at.to_string()]
+    };
+    output::line("API keys:")?;
+    output::table(&["KIND", "NAME", "PREFIX", "WORKSPACE", "CREATED"], found.keys.iter().map(key).collect())?;
+    output::line("Trusted keys:")?;
+    let trust = |row: &monstrum_store::TrustRow| {
+        vec![row.public_key.clone(), row.name_glob.clone(), row.type_glob.clone(), row.created_at.to_string()]
+    };
+    output::table(&["KEY", "PLUGINS", "TYPES", "CREATED"], found.trust.iter().map(trust).collect())?;
+    output::line("Plugins:")?;
+    let plugin = |row: &monstrum_store::PluginRow| {
+        vec![row.name.to_string(), row.version.clone(), row.component_digest.to_string(), row.updated_at.to_string()]
+    };
+    output::table(&["NAME", "VERSION", "COMPONENT", "UPDATED"], found.plugins.iter().map(plugin).collect())?;
+    let counts: Vec<String> = found.rows.iter().map(|(table, rows)| format!("{rows} in {table}")).collect();
+    output::line(format!("Rows: {}", counts.join(", ")))
+}
+
+async fn seal_scope(
+    data: Unsealed,
+    settings: &Settings,
+    scope: &str,
+    delete: &[String],
+    yes: bool,
+) -> Result<ExitCode, Failure> {
+    let opened = data.with_rows(settings, &SystemClock).await;
+    let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
+    let scope = scope_called(&data.store, scope).await?;
+    let rows = data.store.scope_rows(scope).await.map_err(|error| of_store(&error))?;
+    let mut deleted = Vec::new();
+    for name in delete {
+        let row = rows.iter().find(|row| row.name.to_string() == *name);
+        let row = row.ok_or_else(|| Failure::new(format!("scope `{scope}` has no row {name}"), "see the list"))?;
+        deleted.push(row.name.clone());
+    }
+    show_rows(&rows, &deleted)?;
+    ask(yes, &format!("Seal scope `{scope}` as it stands here?"))?;
+    let sealed = data.store.seal_scope(scope, &deleted).await.map_err(|error| of_store(&error))?;
+    let names: Vec<String> = deleted.iter().map(ToString::to_string).collect();
+    audit(&data, &scope.to_string(), json!({ "rows": sealed, "deleted": names })).await?;
+    data.store.close().await;
+    output::line(format!("{sealed} rows of scope `{scope}` are sealed"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(), Failure> {
+    let row = |row: &ScopeRow| {
+        let state = match (deleted.contains(&row.name), row.is_valid) {
+            (true, _) => "delete",
+            (false, true) => "accept",
+            (false, false) => "accept, although its MAC is missing or wrong",
+        };
+        let shown = row.columns.iter().filter(|(name, text)| !text.is_empty() && *name != "hash");
+        let columns: Vec<String> = shown.map(|(name, text)| format!("{name}={text}")).collect();
+        vec![state.to_owned(), row.name.to_string(), columns.join(" ")]
+    };
+    output::table(&["", "ROW", "CONTENT"], rows.iter().map(row).collect())
+}
+
+/// The scope that goes by `text`: `instance`, or the name or id of a workspace.
+async fn scope_called(store: &Store, text: &str) -> Result<Scope, Failure> {
+    if text == Scope::Instance.to_string() {
+        return Ok(Scope::Instance);
+    }
+    let rows = store.scope_rows(Scope::Instance).await.map_err(|error| of_store(&error))?;
+    let of = |row: &ScopeRow, column: &str| {
+        row.columns.iter().find(|(name, _)| *name == column).map(|(_, text)| text.clone()).unwrap_or_default()
+    };
+    let workspaces = rows.iter().filter(|row| row.name.table == Table::Workspaces);
+    let found = workspaces.into_iter().find(|row| of(row, "id") == text || of(row, "name") == text);
+    let id = found.and_then(|row| of(row, "id").parse::<WorkspaceId>().ok());
+    id.map(Scope::Workspace)
+        .ok_or_else(|| Failure::new(format!("there is no workspace `{text}`"), "`instance` is a scope, too"))
+}
+
+fn ask(yes: bool, question: &str) -> Result<(), Failure> {
+    if yes {
+        return Ok(());
+    }
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::new("nobody can be asked here", "look at the list, then run it again with --yes"));
+    }
+    output::note(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    let read = std::io::stdin().read_line(&mut answer);
+    read.map_err(|error| Failure::from_error(&error, "run it with --yes"))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::new("nothing was sealed", "answer y to seal the rows")),
+    }
+}
+
+async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, after: Value) -> Result<(), Failure> {
+    let opened = data.with_rows(settings, &SystemClock).await;
+    let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
+    audit(&data, object, after).await?;
+    data.store.close().await;
+    Ok(())
+}
+
+/// Writes a row of the audit that says what was sealed.
+async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
+    let hint = "the rows are sealed, and the audit does not say so yet; see that its files can be written";
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let heads = Heads::open(&data.path.join(HEADS_FILE)).map_err(|error| Failure::from_error(&error, hint))?;
+    let started = Auditor::start(data.store.clone(), data.newest_audit_keys(), heads, data.node.clone(), clock).await;
+    let (auditor, writer) = started.map_err(|error| Failure::from_error(&error, hint))?;
+    let default = data.store.workspace_named(DEFAULT_WORKSPACE).await.map_err(|error| of_store(&error))?;
+    let entry = auditor.open_change(Change {
+        request_id: RequestId::new(),
+        workspace: default.map_or_else(WorkspaceId::new, |row| row.id),
+        key: None,
+        key_kind: None,
+        what: "vault.seal",
+        object: object.to_owned(),
+        bot: None,
+        resource: None,
+        before: Value::Null,
+        after,
+    });
+    let recorded = async {
+        let entry = entry?;
+        entry.started().await?;
+        entry.close(&CallOutcome::success(JsonText::from(&Value::Null))).await?.committed().await
+    };
+    let recorded = recorded.await;
+    auditor.close();
+    let ended = writer.await;
+    recorded.map_err(|error| Failure::from_error(&error, hint))?;
+    ended.map_err(|error| Failure::from_error(&error, hint))
+}

@@ -1,0 +1,232 @@
+//! An attacker who can write the database, and nothing else: what they write permits nothing, and is named by the log,
+//! by `doctor` and by the verification of the audit.
+
+use anyhow::{Context, Result, ensure};
+use rstest::rstest;
+use serde_json::{Value, json};
+use support::Bound;
+
+use crate::tamper::sqlite;
+use crate::world::{World, eventually, text};
+
+/// Other hosts are told by this number that something has changed.
+const BELL: &str = "update settings set generation = generation + 1";
+
+/// A server with a bot that may use one operation, and whose call works.
+struct Scene {
+    world: World,
+    bound: Bound,
+}
+
+impl Scene {
+    async fn make() -> Result<Scene> {
+        let world = World::with(&["test-echo"]).await?;
+        let bound = world.grant("test-echo", &["echo.*"], &json!({ "repos": ["acme/*"] })).await?;
+        let scene = Scene { world, bound };
+        ensure!(scene.call().await?.0 == 200, "the call works before the attack");
+        Ok(scene)
+    }
+
+    async fn call(&self) -> Result<(u16, Value)> {
+        let path = format!("/api/bots/{}/tools/test_echo_run/call", self.world.bot);
+        self.world.api.post(&path, &json!({ "params": { "repo": "acme/site" } })).await
+    }
+
+    fn binding(&self) -> String {
+        format!("/api/bots/{}/resources/{}", self.world.bot, self.bound.binding)
+    }
+
+    async fn attack(&self, statements: &[&str]) -> Result<()> {
+        sqlite(&self.world.server.data_dir(), statements).await?;
+        Ok(())
+    }
+
+    /// Calls and changes are refused, and the row or scope is named in all three places.
+    async fn is_refused_and_named(&self, named: &str) -> Result<()> {
+        let is_unverified =
+            |(status, body): &(u16, Value)| *status == 503 && text(&body["type"]) == "urn:monstrum:error:unverified";
+        eventually("the call is refused", async || Ok(is_unverified(&self.call().await?).then_some(()))).await?;
+        let change = self.world.api.post("/api/roles", &json!({ "name": "new" })).await?;
+        ensure!(is_unverified(&change), "a change is refused, too: {change:?}");
+        self.is_named(named).await
+    }
+
+    async fn is_named(&self, named: &str) -> Result<()> {
+        let report = self.world.api.verify_audit().await?;
+        ensure!(report["valid"] == false && report.to_string().contains(named), "`audit verify` on {named}: {report}");
+        let folder = self.world.server.data_dir();
+        let folder = folder.to_str().context("a temporary folder has a plain name")?;
+        let doctor = self.world.server.command(&["doctor", "--data-dir", folder]).await?;
+        let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        ensure!(found.contains(named), "`doctor` on {named}: {found} {}", String::from_utf8_lossy(&doctor.stderr));
+        let log = self.world.server.output();
+        ensure!(log.contains(named), "the log on {named}: {log}");
+        Ok(())
+    }
+}
+
+/// What an attacker edits, and the table by which it is named.
+#[rstest]
+#[case::role_widened("roles", "update roles set allowed_operations = '[\"*\"]', scope_constraints = '{}'")]
+#[case::resource_moved("resources", "update resources set config = replace(config, '127.0.0.1', '127.0.0.9')")]
+#[case::credential_for_another_audience(
+    "credentials",
+    "update credentials set given_for = replace(given_for, '127.0.0.1', '127.0.0.9')"
+)]
+#[case::bot_edited("bots", "update bots set system_prompt = 'obey'")]
+#[case::binding_without_end("bot_resources", "update bot_resources set scope_constraints = '{}'")]
+#[tokio::test]
+async fn an_edited_row_stops_its_workspace(
+    #[case] table: &str,
+    #[case] statement: &str,
+    #[values(true, false)] is_running: bool,
+) -> Result<()> {
+    let mut scene = Scene::make().await?;
+    if is_running {
+        scene.attack(&[statement, BELL]).await?;
+    } else {
+        scene.world.server.stop().await?;
+        scene.attack(&[statement]).await?;
+        scene.world.server.launch().await?;
+        scene.world.api = scene.world.server.api()?;
+    }
+    scene.is_refused_and_named(&format!("row {table}/")).await
+}
+
+#[tokio::test]
+async fn a_forged_root_key_does_not_exist() -> Result<()> {
+    let scene = Scene::make().await?;
+    let hash = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
+    let forged = format!(
+        "insert into api_keys (id, workspace_id, name, kind, bot_id, prefix, hash, created_at, mac) \
+         select '019a0000-0000-7000-8000-000000000001', null, 'forged', 'root', null, prefix, '{hash}', created_at, mac \
+         from api_keys where kind = 'root'"
+    );
+    scene.attack(&[&forged, BELL]).await?;
+    let named = "row api_keys/019a0000-0000-7000-8000-000000000001";
+    eventually("the log names the key", async || Ok(scene.world.server.output().contains(named).then_some(()))).await?;
+    scene.is_named(named).await?;
+    ensure!(scene.call().await?.0 == 200, "a row more changes nothing else");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_bot_key_does_not_become_a_root_key() -> Result<()> {
+    let scene = Scene::make().await?;
+    let body = json!({ "name": "b", "kind": "bot", "bot_id": scene.world.bot });
+    let key = scene.world.api.post("/api/keys", &body).await?.1;
+    let bot = scene.world.api.with_key(text(&key["key"]));
+    let widened = "update api_keys set kind = 'root', workspace_id = null, bot_id = null where kind = 'bot'";
+    scene.attack(&[widened, BELL]).await?;
+    scene.is_refused_and_named("row api_keys/").await?;
+    assert_eq!(bot.get("/api/workspaces").await?.0, 401);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_deleted_key_and_a_deleted_binding_stay_deleted() -> Result<()> {
+    let scene = Scene::make().await?;
+    let key = scene.world.api.post("/api/keys", &json!({ "name": "k", "kind": "admin" })).await?.1;
+    let keep = ["create table kept_keys as select * from api_keys", "create table kept as select * from bot_resources"];
+    scene.attack(&keep).await?;
+    let of_key = format!("/api/keys/{}", text(&key["id"]));
+    assert_eq!(scene.world.api.delete(&of_key).await?.0, 204);
+    assert_eq!(scene.world.api.delete(&scene.binding()).await?.0, 204);
+    let back = [
+        "insert into api_keys select * from kept_keys where name = 'k'",
+        "insert into bot_resources select * from kept",
+        BELL,
+    ];
+    scene.attack(&back).await?;
+    scene.is_refused_and_named("are not verified").await?;
+    let log = scene.world.server.output();
+    ensure!(log.contains(text(&key["id"])) && log.contains(&scene.bound.binding), "{log}");
+    let revoked = scene.world.api.with_key(text(&key["key"]));
+    assert_eq!(revoked.get("/api/bots").await?.0, 401, "this host knows that the key was gone");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_binding_that_was_switched_off_is_not_switched_on_again() -> Result<()> {
+    let scene = Scene::make().await?;
+    scene.attack(&["create table kept as select * from bot_resources"]).await?;
+    assert_eq!(scene.world.api.patch(&scene.binding(), &json!({ "enabled": false })).await?.0, 200);
+    let back = ["delete from bot_resources", "insert into bot_resources select * from kept", BELL];
+    scene.attack(&back).await?;
+    scene.is_refused_and_named("are not verified").await
+}
+
+#[rstest]
+#[case::dropped(&["delete from policy_seals", BELL])]
+#[case::of_another_plugin_version(&["update plugins set version = '9.9.9'", BELL])]
+#[tokio::test]
+async fn an_instance_that_is_not_verified_is_not_ready(#[case] statements: &[&str]) -> Result<()> {
+    let scene = Scene::make().await?;
+    scene.attack(statements).await?;
+    scene.is_refused_and_named("scope `instance`").await?;
+    assert_eq!(scene.world.api.get("/readyz").await?.0, 503);
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_operator_looks_and_seals_what_is_there() -> Result<()> {
+    let mut scene = Scene::make().await?;
+    scene.world.server.stop().await?;
+    scene.attack(&["update roles set name = 'renamed'"]).await?;
+    let folder = scene.world.server.data_dir();
+    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let seal = ["vault", "seal", "--scope", "default", "--data-dir", folder];
+    let asked = scene.world.server.command(&seal).await?;
+    ensure!(!asked.status.success(), "nothing is sealed without an answer");
+    ensure!(String::from_utf8_lossy(&asked.stdout).contains("its MAC is missing or wrong"), "the row is shown");
+    let sealed = scene.world.server.command(&[&seal[..], &["--yes"]].concat()).await?;
+    ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
+    scene.world.server.launch().await?;
+    scene.world.api = scene.world.server.api()?;
+    ensure!(scene.call().await?.0 == 200, "the workspace is served again");
+    let changes = scene.world.api.get("/api/audit/changes").await?.1;
+    ensure!(changes.to_string().contains("vault.seal"), "the audit says so: {changes}");
+    ensure!(scene.world.api.verify_audit().await?["valid"] == true, "the audit is whole");
+    Ok(())
+}
+
+/// A database from before: its rows have no MAC, and it has neither seals nor a row key.
+#[tokio::test]
+async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
+    let mut scene = Scene::make().await?;
+    scene.world.server.stop().await?;
+    let tables = [
+        "workspaces",
+        "api_keys",
+        "roles",
+        "bots",
+        "resources",
+        "credentials",
+        "bot_resources",
+        "oauth_providers",
+        "plugins",
+        "plugin_versions",
+        "trust",
+        "owners",
+    ];
+    let mut statements: Vec<String> = tables.iter().map(|table| format!("update {table} set mac = null")).collect();
+    statements.push("update plugin_versions set locales_digest = null".to_owned());
+    statements.push("delete from policy_seals".to_owned());
+    statements.push("delete from instance_keys where name = 'rows'".to_owned());
+    scene.attack(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    ensure!(scene.world.server.launch().await.is_err(), "a start never seals on its own");
+    let output = scene.world.server.output();
+    ensure!(output.contains("monstrum vault seal"), "it names the command: {output}");
+    let folder = scene.world.server.data_dir();
+    let folder = folder.to_str().context("a temporary folder has a plain name")?;
+    let sealed = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
+    ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
+    let shown = String::from_utf8_lossy(&sealed.stdout).into_owned();
+    ensure!(shown.contains("root") && shown.contains("test-echo"), "keys and plugins are listed: {shown}");
+    scene.world.server.launch().await?;
+    scene.world.api = scene.world.server.api()?;
+    ensure!(scene.call().await?.0 == 200, "it is served again");
+    let again = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
+    ensure!(!again.status.success(), "it is sealed once");
+    Ok(())
+}
