@@ -6,6 +6,7 @@ use monstrum_store::{
 };
 use monstrum_types::{Digest, KeyId, RequestId, TrustId};
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::rows::{self, NOW, default_workspace};
 
@@ -30,14 +31,17 @@ fn digest(byte: &str) -> Digest {
     format!("sha256:{}", byte.repeat(32)).parse().unwrap()
 }
 
+/// A version whose digests are those of its contents: one that holds anything else is not read.
 fn version(version: &str, component: &str) -> PluginVersionRow {
+    let of = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes))).parse().unwrap();
+    let (manifest, component) = ("name: github\n", [&[0, 0x61, 0x73, 0x6d, 0xff], component.as_bytes()].concat());
     PluginVersionRow {
         plugin: "github".parse().unwrap(),
         version: version.to_owned(),
-        manifest_digest: digest("01"),
-        component_digest: digest(component),
-        manifest: "name: github\n".to_owned(),
-        component: vec![0, 0x61, 0x73, 0x6d, 0xff],
+        manifest_digest: of(manifest.as_bytes()),
+        component_digest: of(&component),
+        manifest: manifest.to_owned(),
+        component,
         locales: json!({"en-US": {}}),
         created_at: NOW,
     }
@@ -54,7 +58,8 @@ fn serving(version: &PluginVersionRow) -> PluginRow {
 }
 
 pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
-    let (old, new) = (version("1.0.0", "0a"), version("1.1.0", "0b"));
+    let (old, mut new) = (version("1.0.0", "0a"), version("1.1.0", "0b"));
+    new.created_at = NOW.plus_ms(1);
     assert!(matches!(store.serve_plugin(&serving(&old), &[], &[]).await, Err(StoreError::UnknownReference)));
     assert!(store.insert_plugin_version(&old).await.unwrap());
     assert!(!store.insert_plugin_version(&old).await.unwrap());
