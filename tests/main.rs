@@ -17,6 +17,7 @@ mod machines;
 mod oauth;
 mod packages;
 mod postgres;
+mod rollback;
 mod rows;
 mod sandbox;
 mod sandboxes;

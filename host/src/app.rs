@@ -40,7 +40,14 @@ pub struct App {
 impl App {
     /// Puts a change of the database or of the plugins in force. Until this has succeeded no call runs.
     pub async fn changed(&self) -> Result<(), StoreError> {
-        self.policy.renew().await
+        self.policy.renew().await?;
+        self.sign_policy();
+        Ok(())
+    }
+
+    /// Has a head of the audit signed for the policy in force, if the last head is of an older one.
+    pub fn sign_policy(&self) {
+        self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }
 
     /// Brings the gauges of `/metrics` up to date.

@@ -8,13 +8,14 @@
 mod chain;
 mod change;
 mod heads;
+mod rollback;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use std::collections::HashSet;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
+pub use self::rollback::{AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed};
 pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
@@ -48,6 +50,9 @@ const BACKLOG_ROWS_MAX: usize = 10_000;
 /// How often a head is signed, and how often an audit that failed is tried again.
 const HEAD_INTERVAL: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// How often the writer looks whether the policy has changed since the last head, so that a head covers each change
+/// within a second.
+const POLICY_HEAD_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The audit cannot be written, so the call cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +65,8 @@ pub struct Auditor {
     queue: mpsc::Sender<Pending>,
     healthy: Arc<AtomicBool>,
     closing: CancellationToken,
+    /// The sum of the generations of all policy seals, which heads are signed for.
+    policy_generation: Arc<AtomicI64>,
     clock: Arc<dyn Clock>,
 }
 
@@ -83,21 +90,25 @@ type Committed = oneshot::Receiver<Result<(), AuditUnavailable>>;
 
 impl Auditor {
     /// Takes up the chain of `writer` where it ended, marks calls that a previous run left open as interrupted, and
-    /// starts the task that writes. The task ends after [`Auditor::close`].
+    /// starts the task that writes. The policy in the database is at `policy_generation`. The task ends after
+    /// [`Auditor::close`].
     pub async fn start(
         store: Store,
         keys: Arc<AuditKeys>,
         heads: Heads,
         writer: String,
+        policy_generation: i64,
         clock: Arc<dyn Clock>,
     ) -> Result<(Auditor, tokio::task::JoinHandle<()>), StoreError> {
         let chain = Chain::resume(&store, writer, keys).await?;
         let healthy = Arc::new(AtomicBool::new(true));
+        let policy_generation = Arc::new(AtomicI64::new(policy_generation));
         let (queue, rows) = mpsc::channel(QUEUE_ROWS_MAX);
         let mut task = Writer {
             store,
             chain,
             heads,
+            policy_generation: Arc::clone(&policy_generation),
             clock: Arc::clone(&clock),
             healthy: Arc::clone(&healthy),
             backlog: Vec::new(),
@@ -106,12 +117,17 @@ impl Auditor {
         task.sign_head();
         let closing = CancellationToken::new();
         let task = tokio::spawn(task.run(rows, closing.clone()));
-        Ok((Auditor { queue, healthy, closing, clock }, task))
+        Ok((Auditor { queue, healthy, closing, policy_generation, clock }, task))
     }
 
     /// Takes no more rows; the task writes what is queued, signs a last head and ends.
     pub fn close(&self) {
         self.closing.cancel();
+    }
+
+    /// Signs a head for this state of the policy within a second. An older state than the last one is ignored.
+    pub fn policy_is_at(&self, generation: i64) {
+        self.policy_generation.fetch_max(generation, Ordering::AcqRel);
     }
 
     /// Whether rows can be written.
@@ -386,6 +402,7 @@ struct Writer {
     store: Store,
     chain: Chain,
     heads: Heads,
+    policy_generation: Arc<AtomicI64>,
     clock: Arc<dyn Clock>,
     healthy: Arc<AtomicBool>,
     backlog: Vec<AuditRow>,
@@ -396,6 +413,8 @@ impl Writer {
         let mut next_head = tokio::time::interval(HEAD_INTERVAL);
         let mut retry = tokio::time::interval(RETRY_INTERVAL);
         retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut policy_head = tokio::time::interval(POLICY_HEAD_INTERVAL);
+        policy_head.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let mut batch = Vec::new();
             tokio::select! {
@@ -406,6 +425,7 @@ impl Writer {
                     self.write(batch).await;
                 }
                 _ = next_head.tick() => self.sign_head(),
+                _ = policy_head.tick(), if self.heads.lacks_policy(self.policy_generation()) => self.sign_head(),
                 () = closing.cancelled(), if !rows.is_closed() => rows.close(),
                 _ = retry.tick(), if !self.is_healthy() => self.retry(&mut rows).await,
             }
@@ -416,6 +436,10 @@ impl Writer {
 
     fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Acquire)
+    }
+
+    fn policy_generation(&self) -> i64 {
+        self.policy_generation.load(Ordering::Acquire)
     }
 
     /// One transaction for all of `batch`, then one answer to each.
@@ -530,7 +554,8 @@ impl Writer {
     }
 
     fn sign_head(&mut self) {
-        if let Err(error) = self.heads.sign(&mut self.chain, self.clock.now()) {
+        let policy_generation = self.policy_generation();
+        if let Err(error) = self.heads.sign(&mut self.chain, policy_generation, self.clock.now()) {
             tracing::error!(%error, "the head of the audit could not be signed");
         }
     }

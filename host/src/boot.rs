@@ -2,6 +2,7 @@
 
 mod data;
 mod listen;
+mod offline;
 mod recovery;
 mod sandboxes;
 
@@ -20,7 +21,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::auditor::{Auditor, HEADS_FILE, Heads};
+use crate::auditor::{Auditor, HEADS_FILE, Heads, RollbackList, find_rollback};
 use crate::call::Calls;
 use crate::config::Settings;
 use crate::credentials::Refresher;
@@ -41,6 +42,7 @@ pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, Unsealed, connections_of_servers,
     lost_key_versions,
 };
+pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
@@ -74,6 +76,10 @@ pub enum BootError {
     Runtime(#[from] monstrum_runtime::RuntimeError),
     #[error("cannot use the heads of the audit")]
     Heads(#[from] crate::auditor::HeadsError),
+    #[error("the database is older than the signed heads of its audit: {0}")]
+    OlderDatabase(RollbackList),
+    #[error("the signed heads of the audit cannot be compared with the database")]
+    Rollback(#[from] crate::auditor::RollbackError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
     #[error("cannot listen on {address}")]
@@ -113,6 +119,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings, clock.as_ref()).await?;
+    refuse_older_database(&data).await?;
     owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
@@ -134,8 +141,10 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let policy = Arc::new(policy);
     let heads = Heads::open(&data.path.join(HEADS_FILE))?;
     let keys = data.newest_audit_keys();
+    let sealed_generations = policy.load().verification.generations_total();
     let (auditor, audited) =
-        Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
+        Auditor::start(data.store.clone(), keys, heads, data.node.clone(), sealed_generations, Arc::clone(&clock))
+            .await?;
     let browsers_come_by = settings.url_for_browsers(address);
     let oauth = Oauth::new(
         store.clone(),
@@ -239,6 +248,12 @@ impl Running {
     }
 }
 
+/// A database that is older than its signed heads may have lost a revocation, so no call runs on it.
+async fn refuse_older_database(data: &Data) -> Result<(), BootError> {
+    let found = find_rollback(&data.store, &data.audit_keys, &data.path).await?;
+    if found.is_empty() { Ok(()) } else { Err(BootError::OlderDatabase(RollbackList(found))) }
+}
+
 fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     use std::os::unix::fs::DirBuilderExt;
     let path = &settings.plugins_dir;
@@ -313,6 +328,7 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
         if let Err(error) = renewed {
             tracing::warn!(error = %error, "the policy cannot be read; no call runs until it can");
         }
+        app.sign_policy();
     }
 }
 

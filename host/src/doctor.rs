@@ -14,6 +14,7 @@ use monstrum_store::{PAGE_ITEMS_MAX, Page, StoreError, TrustRow};
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
+use crate::auditor::find_rollback;
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use crate::credentials::Refresher;
@@ -75,6 +76,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     match Data::inspect(settings).await {
         Err(error) => cannot_open(&mut found, &error),
         Ok(data) => {
+            check_heads(&mut found, &data).await;
             if let Err(error) = check_policy(&mut found, settings, &data).await {
                 found.broken(
                     "database",
@@ -86,6 +88,20 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         }
     }
     found.0
+}
+
+/// A database that is older than its signed heads is refused by a start.
+async fn check_heads(found: &mut Findings, data: &Inspected) {
+    match find_rollback(&data.store, &data.audit_keys, &data.path).await {
+        Err(error) => found.broken("audit", with_causes(&error), "run it as the user who runs the server"),
+        Ok(older) => {
+            for way in older {
+                let remedy = "put back the database that belongs to this folder; if an older one was restored on purpose, \
+                              run `monstrum audit accept-loss --reason TEXT`";
+                found.broken("audit", way.to_string(), remedy);
+            }
+        }
+    }
 }
 
 fn check_settings(found: &mut Findings, settings: &Settings) {

@@ -2,7 +2,7 @@
 //! cut off the database is found.
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +11,7 @@ use monstrum_vault::AuditKeys;
 use serde::{Deserialize, Serialize};
 
 use super::chain::Chain;
+use super::verify::KeyRing;
 
 /// The file in the data folder.
 pub const HEADS_FILE: &str = "audit-heads.log";
@@ -18,6 +19,8 @@ pub const HEADS_FILE: &str = "audit-heads.log";
 pub const ROWS_PER_HEAD: i64 = 1000;
 /// A head has about 330 bytes; a line of more is not one.
 const LINE_BYTES_MAX: u64 = 4096;
+/// How much of the end of the file is searched for the newest head: some 200 of them.
+const NEWEST_BYTES_MAX: u64 = 64 << 10;
 
 /// The file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +32,7 @@ pub struct HeadsError {
     source: std::io::Error,
 }
 
-/// One line of the file.
+/// One line of the file. Lines of version 1, from before policy rows were authenticated, stay valid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -37,6 +40,9 @@ pub struct Head {
     pub writer: String,
     pub sequence: i64,
     pub hash: String,
+    /// The sum of the generations of all policy seals, from version 2 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_generation: Option<i64>,
     pub at: UtcMillis,
     pub key_version: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -53,7 +59,7 @@ impl Head {
     /// Whether `keys` signed it.
     pub fn is_signed_by(&self, keys: &AuditKeys) -> bool {
         let mut signature = [0; 64];
-        self.v == 1
+        matches!((self.v, self.policy_generation), (1, None) | (2, Some(_)))
             && hex::decode_to_slice(&self.signature, &mut signature).is_ok()
             && keys.verify_head(&self.signed_bytes(), &signature)
     }
@@ -63,6 +69,8 @@ impl Head {
 pub struct Heads {
     path: PathBuf,
     file: File,
+    /// What the last head that this run signed says of the policy.
+    policy_generation: Option<i64>,
 }
 
 impl Heads {
@@ -76,20 +84,21 @@ impl Heads {
         if content.last().is_some_and(|last| *last != b'\n') {
             file.write_all(b"\n").map_err(fail("write"))?;
         }
-        Ok(Heads { path: path.to_owned(), file })
+        Ok(Heads { path: path.to_owned(), file, policy_generation: None })
     }
 
-    /// Signs where `chain` stands, unless the last head says so already.
-    pub fn sign(&mut self, chain: &mut Chain, now: UtcMillis) -> Result<(), HeadsError> {
-        if !chain.wants_head() {
+    /// Signs where `chain` and the policy stand, unless the last head says so already.
+    pub fn sign(&mut self, chain: &mut Chain, policy_generation: i64, now: UtcMillis) -> Result<(), HeadsError> {
+        if !chain.wants_head() && self.policy_generation == Some(policy_generation) {
             return Ok(());
         }
         let position = chain.position();
         let mut head = Head {
-            v: 1,
+            v: 2,
             writer: chain.writer().to_owned(),
             sequence: position.sequence,
             hash: hex::encode(position.hash),
+            policy_generation: Some(policy_generation),
             at: now,
             key_version: chain.keys().version(),
             signature: String::new(),
@@ -100,8 +109,50 @@ impl Heads {
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
         written.map_err(|source| HeadsError { path: self.path.clone(), what: "append", source })?;
         chain.head_signed();
+        self.policy_generation = Some(policy_generation);
         Ok(())
     }
+
+    /// Whether the last head was signed for another state of the policy.
+    pub fn lacks_policy(&self, policy_generation: i64) -> bool {
+        self.policy_generation != Some(policy_generation)
+    }
+}
+
+/// The newest head of a file.
+#[derive(Debug)]
+pub enum Newest {
+    /// There is no file, or no head in it.
+    Absent,
+    /// There are heads, and none of the newest was signed by these keys.
+    OtherKeys,
+    Signed(Head),
+}
+
+/// Finds the newest head that `keys` signed, among the last lines of the file.
+pub fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
+    let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Newest::Absent),
+        Err(error) => return Err(fail("open")(error)),
+    };
+    let bytes = file.metadata().map_err(fail("read"))?.len();
+    let from = bytes.saturating_sub(NEWEST_BYTES_MAX);
+    file.seek(SeekFrom::Start(from)).map_err(fail("read"))?;
+    let mut tail = Vec::new();
+    file.take(NEWEST_BYTES_MAX).read_to_end(&mut tail).map_err(fail("read"))?;
+    // A line that a crash cut off has no end, and a tail that begins within a line does not parse there.
+    let whole = tail.iter().rposition(|byte| *byte == b'\n').map_or(&[][..], |end| &tail[..end]);
+    let mut newest = Newest::Absent;
+    for line in whole.split(|byte| *byte == b'\n').rev() {
+        let Ok(head) = serde_json::from_slice::<Head>(line) else { continue };
+        if keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys)) {
+            return Ok(Newest::Signed(head));
+        }
+        newest = Newest::OtherKeys;
+    }
+    Ok(newest)
 }
 
 /// A line of the file: a head, or the number of a line that is not one.

@@ -11,7 +11,13 @@ use crate::call::platform::Asks;
 fn entry() -> (Entry, mpsc::Receiver<Pending>) {
     let (queue, rows) = mpsc::channel(8);
     let healthy = Arc::new(AtomicBool::new(true));
-    let auditor = Auditor { queue, healthy, closing: CancellationToken::new(), clock: Arc::new(FixedClock::default()) };
+    let auditor = Auditor {
+        queue,
+        healthy,
+        closing: CancellationToken::new(),
+        policy_generation: Arc::default(),
+        clock: Arc::new(FixedClock::default()),
+    };
     let call = IncomingCall {
         request_id: RequestId::new(),
         workspace: WorkspaceId::new(),

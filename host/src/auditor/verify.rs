@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::chain::GENESIS;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
+use super::rollback::Rollback;
 
 /// Rows read at a time.
 const PAGE_ROWS: u32 = 1000;
@@ -54,16 +55,26 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     let mut found = Findings { rows: 0, problems: Vec::new() };
     // Heads are read first: rows that come in the meantime are ahead of them, never behind.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
+    let mut policy_generation = 0;
     match heads::read(&data_dir.join(HEADS_FILE))? {
         None => found.add("", 0, format!("{HEADS_FILE} is missing")),
         Some(lines) => {
             for line in lines {
                 match line {
-                    Ok(head) => check_signature(&mut found, keys, &mut heads, head),
+                    Ok(head) => {
+                        let signed = head.policy_generation;
+                        if check_signature(&mut found, keys, &mut heads, head) {
+                            policy_generation = policy_generation.max(signed.unwrap_or(0));
+                        }
+                    }
                     Err(number) => found.add("", number as i64, format!("line {number} of {HEADS_FILE} is not a head")),
                 }
             }
         }
+    }
+    let sealed = store.sealed_generations().await?;
+    if sealed < policy_generation {
+        found.add("", 0, Rollback::PolicyBehind { signed: policy_generation, found: sealed }.to_string());
     }
     // Counted before the chains are walked: rows that come in the meantime only add to what is found.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();
@@ -112,17 +123,20 @@ impl Findings {
     }
 }
 
+/// Adds a head to those of its writer, if this host signed it; whether it did.
 fn check_signature(
     found: &mut Findings,
     keys: &KeyRing,
     heads: &mut BTreeMap<String, BTreeMap<i64, Head>>,
     head: Head,
-) {
-    if keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys)) {
+) -> bool {
+    let is_signed = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
+    if is_signed {
         heads.entry(head.writer.clone()).or_default().insert(head.sequence, head);
     } else {
         found.add(&head.writer, head.sequence, format!("a head in {HEADS_FILE} is not signed by this host"));
     }
+    is_signed
 }
 
 /// Checks a chain; the sequence of its last row.

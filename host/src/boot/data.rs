@@ -126,9 +126,9 @@ impl Data {
         let store = row_seals::inspect(store, &vault).await;
         let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         // What the audit is chained with opens by the right master key only.
-        let opened = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?);
-        opened.map_err(|error| error.of_keys_in(&settings.master_key))?;
-        Ok(Inspected { path, store, vault })
+        let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?);
+        let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
+        Ok(Inspected { path, store, vault, audit_keys })
     }
 
     /// The keys with which new rows are chained.
@@ -143,6 +143,7 @@ pub struct Inspected {
     pub path: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
+    pub audit_keys: KeyRing,
 }
 
 /// A data folder that is open, but for the rows of its database.
@@ -154,6 +155,11 @@ pub struct Unsealed {
 }
 
 impl Unsealed {
+    /// The keys of the audit.
+    pub async fn audit_keys(&self) -> Result<KeyRing, DataError> {
+        unseal(&self.vault, self.store.instance_keys(AUDIT_KEYS).await?)
+    }
+
     /// Opens the rest.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::of(self, settings, clock).await

@@ -1,5 +1,7 @@
 //! `monstrum audit`: what was called, and whether the record of it is as it was written.
 
+mod accept_loss;
+
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -33,6 +35,14 @@ Examples:
 
 It ends with 0 if the audit is as it was written, and with 1 if it is not.";
 
+const ACCEPT_LOSS_EXAMPLES: &str = "\
+Examples:
+  monstrum audit accept-loss --reason 'restored the database of 2 November, its disk had failed'
+
+A server does not start on a database that is older than the heads signed for it in audit-heads.log: an older database may
+lack revocations. This command shows what is missing, records the reason in the audit, and keeps the heads that the database
+does not satisfy in a file beside it. Change API keys and credentials that were revoked since.";
+
 /// Read and verify the audit
 #[derive(Subcommand)]
 pub(super) enum Audit {
@@ -49,6 +59,15 @@ pub(super) enum Audit {
     /// Check that no row was changed, moved or removed
     #[command(after_help = VERIFY_EXAMPLES)]
     Verify {
+        #[command(flatten)]
+        folder: FolderFlags,
+    },
+    /// Go on with a database that is older than its signed heads; the server must be stopped
+    #[command(name = "accept-loss", after_help = ACCEPT_LOSS_EXAMPLES)]
+    AcceptLoss {
+        /// Why the older database is meant to be used; recorded in the audit
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
         #[command(flatten)]
         folder: FolderFlags,
     },
@@ -92,6 +111,7 @@ impl Audit {
                 };
                 tell(&report, options.json)
             }
+            Audit::AcceptLoss { reason, folder } => accept_loss::run(options, folder, reason).await,
         }
     }
 }

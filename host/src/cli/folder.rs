@@ -7,6 +7,10 @@ use super::failure::Failure;
 use crate::boot::{Data, DataError, NODE_FILE, Unsealed};
 use crate::config::{MASTER_KEY_FILE, Settings};
 
+/// What to do about a database that is older than its signed heads.
+pub(super) const OLDER_DATABASE_HINT: &str = "put back the database that belongs to this folder; if an older one was restored on \
+                                              purpose, run: monstrum audit accept-loss --reason TEXT";
+
 /// Opens the folder; its lock sees to it that no server runs there, and `running` says what to do where one does.
 pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Failure> {
     check(settings)?;

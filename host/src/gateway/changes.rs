@@ -102,8 +102,8 @@ fn shown(value: &impl Serialize) -> Value {
 #[derive(Serialize, ToSchema)]
 pub struct AuditedChange {
     pub request_id: RequestId,
-    /// The API key that asked.
-    #[schema(value_type = KeyId)]
+    /// The API key that asked; null for an offline command.
+    #[schema(value_type = Option<KeyId>)]
     pub key_id: Value,
     #[schema(value_type = String)]
     pub key_kind: Value,

@@ -28,6 +28,11 @@ impl Verification {
         }
     }
 
+    /// The sum of the generations of all verified scopes, which the heads of the audit are signed for.
+    pub fn generations_total(&self) -> i64 {
+        self.generations.values().fold(0, |sum, generation| sum.saturating_add(*generation))
+    }
+
     /// Whether root keys, plugins, trust and workspaces are those that were sealed.
     pub fn is_instance_verified(&self) -> bool {
         self.find(Scope::Instance).is_none()

@@ -265,11 +265,14 @@ impl Store {
         self.rows.as_ref().ok_or(StoreError::NoRowKey)
     }
 
-    /// The sum of the generations of all seals. It grows with each change of a row that permits something, and never
-    /// falls: the generation of a deleted workspace is added to that of the instance.
+    /// The sum of the generations of all seals that open: a forged seal adds nothing. It grows with each change of a row
+    /// that permits something, and never falls: the generation of a deleted workspace is added to that of the instance.
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
-        let sql = "select cast(coalesce(sum(generation), 0) as bigint) as value from policy_seals";
-        Ok(self.db.one(sql, args![]).await?.unwrap_or(0))
+        let rows = self.rows()?;
+        let sql = "select scope, generation, sealed from policy_seals";
+        let seals: Vec<SealRow> = self.db.all(sql, args![]).await?;
+        let opens = |seal: &&SealRow| rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some();
+        Ok(seals.iter().filter(opens).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
     /// The generation of each seal, as the database says it.

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use monstrum_store::{DEFAULT_WORKSPACE, Scope, ScopeRow, Store, StoreError, Table, Unsealed as UnsealedRows};
-use monstrum_types::{CallOutcome, Clock, JsonText, RequestId, SystemClock, WorkspaceId};
+use monstrum_store::{Scope, ScopeRow, Store, StoreError, Table, Unsealed as UnsealedRows};
+use monstrum_types::{SystemClock, WorkspaceId};
 use serde_json::{Value, json};
 
-use crate::auditor::{Auditor, Change, HEADS_FILE, Heads};
-use crate::boot::{Data, Unsealed, connections_of_servers};
+use crate::auditor::{HEADS_FILE, rows_were_sealed};
+use crate::boot::{Data, OfflineChange, OfflineError, Unsealed, connections_of_servers, recorded};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
 use crate::config::Settings;
@@ -67,6 +67,7 @@ fn of_store(error: &StoreError) -> Failure {
 }
 
 async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<ExitCode, Failure> {
+    refuse_where_sealed_before(&data).await?;
     if data.store.is_sealed().await.map_err(|error| of_store(&error))? {
         let hint = "`monstrum doctor` names what is not verified; --scope seals one workspace as it is";
         return Err(Failure::new("the rows of this database are sealed already", hint));
@@ -85,6 +86,18 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     record_in_audit(data, settings, "database", json!({ "rows": rows })).await?;
     output::line(format!("{rows} rows are sealed; start the server"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Without its seals a database looks like one from before authenticated rows. A head that was signed since tells them apart.
+async fn refuse_where_sealed_before(data: &Unsealed) -> Result<(), Failure> {
+    let keys = data.audit_keys().await;
+    let keys = keys.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
+    if rows_were_sealed(&data.path, &keys).map_err(|error| Failure::from_error(&error, AGAIN))? {
+        let message =
+            format!("{HEADS_FILE} says that the rows of this database were sealed before, and the seals are gone");
+        return Err(Failure::new(message, folder::OLDER_DATABASE_HINT));
+    }
+    Ok(())
 }
 
 fn show_unsealed(found: &UnsealedRows) -> Result<(), Failure> {
@@ -193,31 +206,8 @@ async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, afte
 /// Writes a row of the audit that says what was sealed.
 async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
     let hint = "the rows are sealed, and the audit does not say so yet; see that its files can be written";
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let heads = Heads::open(&data.path.join(HEADS_FILE)).map_err(|error| Failure::from_error(&error, hint))?;
-    let started = Auditor::start(data.store.clone(), data.newest_audit_keys(), heads, data.node.clone(), clock).await;
-    let (auditor, writer) = started.map_err(|error| Failure::from_error(&error, hint))?;
-    let default = data.store.workspace_named(DEFAULT_WORKSPACE).await.map_err(|error| of_store(&error))?;
-    let entry = auditor.open_change(Change {
-        request_id: RequestId::new(),
-        workspace: default.map_or_else(WorkspaceId::new, |row| row.id),
-        key: None,
-        key_kind: None,
-        what: "vault.seal",
-        object: object.to_owned(),
-        bot: None,
-        resource: None,
-        before: Value::Null,
-        after,
-    });
-    let recorded = async {
-        let entry = entry?;
-        entry.started().await?;
-        entry.close(&CallOutcome::success(JsonText::from(&Value::Null))).await?.committed().await
-    };
-    let recorded = recorded.await;
-    auditor.close();
-    let ended = writer.await;
-    recorded.map_err(|error| Failure::from_error(&error, hint))?;
-    ended.map_err(|error| Failure::from_error(&error, hint))
+    let change = OfflineChange { what: "vault.seal", object: object.to_owned(), before: Value::Null, after };
+    let sealed = async { Ok::<(), OfflineError>(()) };
+    let recorded = recorded(data, Arc::new(SystemClock), change, sealed).await;
+    recorded.map_err(|error| Failure::from_error(&error, hint))
 }

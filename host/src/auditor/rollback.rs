@@ -1,0 +1,182 @@
+//! Detects a database that is older than the heads signed for it, as after a restore of the database alone, and accepts
+//! the loss when an operator says so.
+//!
+//! The heads lie outside the database, so a writer of the database can put an older state back but cannot take back
+//! what was signed. Only the newest head is compared: heads are appended in the order of what they sign.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use monstrum_store::{Store, StoreError};
+use monstrum_types::UtcMillis;
+
+use super::heads::{self, HEADS_FILE, Head, Heads, HeadsError, Newest};
+use super::verify::KeyRing;
+
+/// What the new file of heads is called until it takes the place of the old one.
+const NEW_FILE: &str = "audit-heads.log.new";
+
+/// One way in which the database is older than its newest head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rollback {
+    /// The audit keys of the database signed none of the newest heads.
+    OtherKeys,
+    /// Rows of the audit that were signed are missing.
+    RowsMissing { writer: String, signed: i64, found: i64 },
+    /// The row that was signed is another one.
+    RowReplaced { writer: String, sequence: i64 },
+    /// Changes of the policy that were signed are missing.
+    PolicyBehind { signed: i64, found: i64 },
+}
+
+impl fmt::Display for Rollback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rollback::OtherKeys => {
+                write!(f, "the audit keys of the database signed none of the newest heads in {HEADS_FILE}")
+            }
+            Rollback::RowsMissing { writer, signed, found } => write!(
+                f,
+                "the audit of {writer} was signed up to row {signed}, and the database holds it up to row {found}"
+            ),
+            Rollback::RowReplaced { writer, sequence } => {
+                write!(f, "row {sequence} of the audit of {writer} is not the row that was signed")
+            }
+            Rollback::PolicyBehind { signed, found } => {
+                write!(f, "the policy was signed at generation {signed}, and the database holds generation {found}")
+            }
+        }
+    }
+}
+
+/// Every way in which a database is older than its newest head, as one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RollbackList(pub Vec<Rollback>);
+
+impl fmt::Display for RollbackList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&found.join("; "))
+    }
+}
+
+/// The comparison failed, or the loss could not be accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum RollbackError {
+    #[error("the audit cannot be read")]
+    Store(#[from] StoreError),
+    #[error("the heads cannot be used")]
+    Heads(#[from] HeadsError),
+    #[error("cannot write {}", path.display())]
+    Write { path: PathBuf, source: std::io::Error },
+}
+
+/// Compares the database with the newest head in `data_dir`. An empty list: the database is not older, or there is no
+/// head. A server may be running: the head is read first, and the database only grows.
+pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Vec<Rollback>, RollbackError> {
+    let head = match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
+        Newest::Absent => return Ok(Vec::new()),
+        Newest::OtherKeys => return Ok(vec![Rollback::OtherKeys]),
+        Newest::Signed(head) => head,
+    };
+    let mut found = Vec::new();
+    let last = store.last(&head.writer).await?.map_or(0, |row| row.sequence);
+    if last < head.sequence {
+        found.push(Rollback::RowsMissing { writer: head.writer.clone(), signed: head.sequence, found: last });
+    } else if !holds(store, &head).await? {
+        found.push(Rollback::RowReplaced { writer: head.writer.clone(), sequence: head.sequence });
+    }
+    let generation = store.sealed_generations().await?;
+    if let Some(signed) = head.policy_generation.filter(|signed| *signed > generation) {
+        found.push(Rollback::PolicyBehind { signed, found: generation });
+    }
+    Ok(found)
+}
+
+/// Whether a head in `data_dir` says that the rows of the policy were sealed.
+pub fn rows_were_sealed(data_dir: &Path, keys: &KeyRing) -> Result<bool, HeadsError> {
+    Ok(match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
+        Newest::Absent => false,
+        // Nothing that these keys can read says that they were not.
+        Newest::OtherKeys => true,
+        Newest::Signed(head) => head.policy_generation.is_some_and(|generation| generation > 0),
+    })
+}
+
+/// Whether the database holds the row that `head` was signed for.
+async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
+    if head.sequence == 0 {
+        return Ok(true);
+    }
+    let page = store.scan(&head.writer, head.sequence, 1).await?;
+    let row = page.rows.into_iter().next().and_then(Result::ok);
+    Ok(row.is_some_and(|row| row.sequence == head.sequence && hex::encode(row.hash) == head.hash))
+}
+
+/// A file of heads without those that the database is behind, which is not in place yet.
+pub struct AcceptedLoss {
+    data_dir: PathBuf,
+    at: UtcMillis,
+}
+
+impl AcceptedLoss {
+    /// Writes the heads that the database still satisfies into a new file beside the old one. Record the loss with
+    /// [`AcceptedLoss::heads`], then call [`AcceptedLoss::put_in_place`]. A run that ends in between changes nothing but
+    /// a row of the audit.
+    pub async fn prepare(
+        store: &Store,
+        keys: &KeyRing,
+        data_dir: &Path,
+        at: UtcMillis,
+    ) -> Result<AcceptedLoss, RollbackError> {
+        let policy_generation = store.sealed_generations().await?;
+        let mut kept = Vec::new();
+        let mut lines = heads::read(&data_dir.join(HEADS_FILE))?.unwrap_or_default();
+        // From the newest to the oldest: once the database holds the row of a head, it holds those before it.
+        while let Some(line) = lines.pop() {
+            let Ok(head) = line else { continue };
+            let is_ours = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
+            let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation);
+            if is_ours && !is_ahead && (!kept.is_empty() || holds(store, &head).await?) {
+                kept.push(head);
+            }
+        }
+        let path = data_dir.join(NEW_FILE);
+        let written = write_heads(&path, kept.iter().rev());
+        written.map_err(|source| RollbackError::Write { path, source })?;
+        Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at })
+    }
+
+    /// The new file, to sign the heads of the record of the loss in.
+    pub fn heads(&self) -> Result<Heads, HeadsError> {
+        Heads::open(&self.data_dir.join(NEW_FILE))
+    }
+
+    /// Puts the new file in the place of the old one, which is kept under the name that this returns.
+    pub fn put_in_place(self) -> Result<PathBuf, RollbackError> {
+        let (new, heads) = (self.data_dir.join(NEW_FILE), self.data_dir.join(HEADS_FILE));
+        let kept = self.data_dir.join(format!("audit-heads.superseded-{}.log", self.at.0));
+        let fail = |path: &Path| {
+            let path = path.to_owned();
+            move |source| RollbackError::Write { path, source }
+        };
+        std::fs::hard_link(&heads, &kept).map_err(fail(&kept))?;
+        std::fs::rename(&new, &heads).map_err(fail(&heads))?;
+        File::open(&self.data_dir).and_then(|folder| folder.sync_all()).map_err(fail(&self.data_dir))?;
+        Ok(kept)
+    }
+}
+
+fn write_heads<'a>(path: &Path, heads: impl Iterator<Item = &'a Head>) -> std::io::Result<()> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut text = Vec::new();
+    for head in heads {
+        serde_json::to_writer(&mut text, head)?;
+        text.push(b'\n');
+    }
+    file.write_all(&text)?;
+    file.sync_all()
+}

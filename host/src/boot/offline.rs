@@ -1,0 +1,106 @@
+//! Changes that a command makes while no server runs: recorded in the audit like those over the API.
+
+use std::sync::Arc;
+
+use monstrum_store::{DEFAULT_WORKSPACE, StoreError};
+use monstrum_types::{CallOutcome, Clock, Code, JsonText, RequestId};
+use serde_json::Value;
+
+use super::Data;
+use crate::auditor::{
+    AuditUnavailable, Auditor, Change, HEADS_FILE, Heads, HeadsError, RollbackError, RollbackList, find_rollback,
+};
+
+/// The kind of key that a change without one is recorded with.
+const OFFLINE: &str = "offline";
+
+/// What a command changes.
+pub struct OfflineChange {
+    /// A noun and a verb, such as `audit.accept_loss`.
+    pub what: &'static str,
+    /// The id or the name of what is changed.
+    pub object: String,
+    pub before: Value,
+    pub after: Value,
+}
+
+/// The change was not made, or not recorded.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    #[error("the database cannot be used")]
+    Store(#[from] StoreError),
+    #[error("the heads of the audit cannot be used")]
+    Heads(#[from] HeadsError),
+    #[error("the database is older than the signed heads of its audit: {0}")]
+    OlderDatabase(RollbackList),
+    #[error("the signed heads of the audit cannot be compared with the database")]
+    Rollback(#[from] RollbackError),
+    #[error("the audit cannot be written, so nothing was changed")]
+    Unavailable(#[from] AuditUnavailable),
+    #[error("the database has no workspace `{DEFAULT_WORKSPACE}`")]
+    NoWorkspace,
+    #[error("the audit's writer failed")]
+    Writer(#[source] tokio::task::JoinError),
+}
+
+/// Records `change` in the audit of this folder, makes it by `work`, and records how that ended. Without the first record
+/// nothing is done. A database that is older than its signed heads is refused: the head of this change would hide that.
+pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
+    data: &Data,
+    clock: Arc<dyn Clock>,
+    change: OfflineChange,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let older = find_rollback(&data.store, &data.audit_keys, &data.path).await.map_err(OfflineError::from)?;
+    if !older.is_empty() {
+        return Err(OfflineError::OlderDatabase(RollbackList(older)).into());
+    }
+    let heads = Heads::open(&data.path.join(HEADS_FILE)).map_err(OfflineError::from)?;
+    recorded_with(data, heads, clock, change, work).await
+}
+
+/// The same with another file of heads.
+pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
+    data: &Data,
+    heads: Heads,
+    clock: Arc<dyn Clock>,
+    change: OfflineChange,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let store = &data.store;
+    let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.map_err(OfflineError::from)?;
+    let workspace = workspace.ok_or(OfflineError::NoWorkspace)?;
+    let generation = store.sealed_generations().await.map_err(OfflineError::from)?;
+    let (keys, node) = (data.newest_audit_keys(), data.node.clone());
+    let started = Auditor::start(store.clone(), keys, heads, node, generation, clock).await;
+    let (auditor, writer) = started.map_err(OfflineError::from)?;
+    let OfflineChange { what, object, before, after } = change;
+    let entry = auditor.open_change(Change {
+        request_id: RequestId::new(),
+        workspace: workspace.id,
+        key: None,
+        key_kind: Some(OFFLINE),
+        what,
+        object,
+        bot: None,
+        resource: None,
+        before,
+        after,
+    });
+    let entry = entry.map_err(OfflineError::from)?;
+    entry.started().await.map_err(OfflineError::from)?;
+    let done = work.await;
+    let outcome = match &done {
+        Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
+        Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+    };
+    let closed = async { entry.close(&outcome).await?.committed().await };
+    if closed.await.is_err() {
+        tracing::error!("the end of a change is not in the audit");
+    }
+    // The last head covers what the change did to the policy.
+    auditor.policy_is_at(store.sealed_generations().await.map_err(OfflineError::from)?);
+    auditor.close();
+    writer.await.map_err(OfflineError::Writer)?;
+    done
+}

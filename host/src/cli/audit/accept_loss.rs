@@ -1,0 +1,79 @@
+//! `monstrum audit accept-loss`: goes on with a database that is older than its signed heads.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use monstrum_types::{Clock, SystemClock};
+use serde_json::json;
+
+use super::super::failure::Failure;
+use super::super::{FolderFlags, Options, folder, output};
+use crate::auditor::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
+use crate::boot::{Data, OfflineChange, OfflineError, recorded_with};
+
+/// A reason is one line of a person's words.
+const REASON_CHARS_MAX: usize = 500;
+
+/// The loss was not accepted.
+#[derive(Debug, thiserror::Error)]
+enum AcceptError {
+    #[error("the loss cannot be recorded")]
+    Record(#[from] OfflineError),
+    #[error("the heads cannot be replaced")]
+    Replace(#[from] RollbackError),
+    #[error("the new heads cannot be used")]
+    Heads(#[from] HeadsError),
+}
+
+pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -> Result<ExitCode, Failure> {
+    let reason = reason.trim();
+    if reason.is_empty() || reason.chars().count() > REASON_CHARS_MAX {
+        let message = format!("--reason: expected 1 to {REASON_CHARS_MAX} characters");
+        return Err(Failure::new(message, "say in a sentence why the older database is meant to be used"));
+    }
+    let settings = options.settings(flags)?;
+    let data = folder::open(&settings, "a server is running there: stop it first").await?;
+    let done = accept(&data, reason).await;
+    data.store.close().await;
+    let (lost, kept) = done?;
+    let lost: Vec<_> = lost.iter().map(ToString::to_string).collect();
+    let kept = kept.display().to_string();
+    if options.json {
+        output::json(&json!({ "accepted": lost, "reason": reason, "superseded_heads": kept }))?;
+    } else {
+        for way in &lost {
+            output::line(format!("accepted: {way}"))?;
+        }
+        output::note(&format!("the heads until now are kept in {}", output::plain(&kept)));
+        output::hint("API keys, credentials and permissions that were revoked since are back: revoke them anew");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn accept(data: &Data, reason: &str) -> Result<(Vec<Rollback>, std::path::PathBuf), Failure> {
+    let disk = "is there room on the disk? may this user write the folder?";
+    let lost = find_rollback(&data.store, &data.audit_keys, &data.path).await;
+    let lost = lost.map_err(|error| Failure::from_error(&error, disk))?;
+    if lost.is_empty() {
+        let message = "the database is not older than its signed heads, so there is no loss to accept";
+        return Err(Failure::new(message, "start the server as usual"));
+    }
+    let kept = replace(data, &lost, reason).await;
+    kept.map(|kept| (lost, kept)).map_err(|error| Failure::from_error(&error, disk))
+}
+
+/// Records the loss under new heads, then puts these in the place of the old ones.
+async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::path::PathBuf, AcceptError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let accepted = AcceptedLoss::prepare(&data.store, &data.audit_keys, &data.path, clock.now()).await?;
+    let lost: Vec<_> = lost.iter().map(ToString::to_string).collect();
+    let change = OfflineChange {
+        what: "audit.accept_loss",
+        object: data.node.clone(),
+        before: json!(null),
+        after: json!({ "lost": lost, "reason": reason }),
+    };
+    let record = async || Ok::<_, AcceptError>(());
+    recorded_with(data, accepted.heads()?, clock, change, record()).await?;
+    Ok(accepted.put_in_place()?)
+}

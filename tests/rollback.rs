@@ -1,0 +1,183 @@
+//! An older database under newer signed heads: a start refuses it, `doctor` and `audit verify` name it, and only
+//! `audit accept-loss` goes on with it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use support::Server;
+
+use crate::cli::{parsed, run, told};
+use crate::tamper::sqlite;
+use crate::world::{World, eventually};
+
+const HEADS: &str = "audit-heads.log";
+const SERVE: [&str; 3] = ["serve", "--listen", "127.0.0.1:0"];
+/// What the policy is compiled from, children first.
+const POLICY_TABLES: [&str; 11] = [
+    "policy_seals",
+    "bot_resources",
+    "credentials",
+    "api_keys",
+    "bots",
+    "resources",
+    "roles",
+    "plugins",
+    "trust",
+    "oauth_providers",
+    "workspaces",
+];
+
+/// A stopped server, and beside it its database as it was before a bot's key was deleted.
+struct Restored {
+    world: World,
+    /// The text of the key that was deleted after the copy was made.
+    revoked: String,
+    older: tempfile::TempDir,
+}
+
+impl Restored {
+    async fn make() -> Result<Restored> {
+        let mut world = World::with(&["test-echo"]).await?;
+        world.grant_all("test-echo").await?;
+        let (status, key) = world.api.post("/api/keys", &json!({ "name": "leaver", "kind": "admin" })).await?;
+        ensure!(status == 201, "{status} {key}");
+        world.server.stop().await?;
+        let older = tempfile::tempdir()?;
+        copy_database(&world.server.data_dir(), older.path())?;
+        world.server.launch().await?;
+        world.api = world.server.api()?;
+        let id = key["id"].as_str().context("a key has an id")?;
+        let (status, body) = world.api.delete(&format!("/api/keys/{id}")).await?;
+        ensure!(status == 204, "{status} {body}");
+        world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
+        world.server.stop().await?;
+        let revoked = key["key"].as_str().context("a new key has a text")?.to_owned();
+        Ok(Restored { world, revoked, older })
+    }
+
+    fn server(&self) -> &Server {
+        &self.world.server
+    }
+
+    /// What a start says, which must fail.
+    async fn refusal(&self) -> Result<String> {
+        let output = run(self.server(), &SERVE).await?;
+        ensure!(output.status.code() == Some(1), "the server started");
+        Ok(String::from_utf8(output.stderr)?)
+    }
+
+    /// What `doctor` says of the audit.
+    async fn diagnosis(&self) -> Result<Vec<Value>> {
+        let (_, report) = parsed(self.server(), &["doctor"]).await?;
+        let findings = report["findings"].as_array().context("a report has findings")?.clone();
+        Ok(findings.into_iter().filter(|finding| finding["about"] == "audit").collect())
+    }
+}
+
+fn copy_database(from: &Path, to: &Path) -> Result<()> {
+    for name in ["monstrum.db-wal", "monstrum.db-shm"] {
+        ensure!(!from.join(name).exists(), "{name}: a server that was stopped leaves its database in one file");
+    }
+    std::fs::copy(from.join("monstrum.db"), to.join("monstrum.db"))?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    copy_database(restored.older.path(), &data_dir)?;
+
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("the database is older than the signed heads of its audit"), "{refusal}");
+    ensure!(refusal.contains("monstrum audit accept-loss --reason TEXT"), "{refusal}");
+    ensure!(!restored.diagnosis().await?.is_empty(), "doctor does not name it");
+    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    let (code, report) = parsed(restored.server(), &["audit", "verify", "--data-dir", folder]).await?;
+    ensure!(code == Some(1) && report["valid"] == false, "{report}");
+
+    let without_reason = told(restored.server(), &["audit", "accept-loss", "--reason", " "]).await?;
+    ensure!(without_reason.contains("[exit 1]"), "{without_reason}");
+    ensure!(!restored.refusal().await?.is_empty());
+    let accept = ["audit", "accept-loss", "--reason", "its disk had failed"];
+    let (code, accepted) = parsed(restored.server(), &accept).await?;
+    ensure!(code == Some(0), "{accepted}");
+    let kept = accepted["superseded_heads"].as_str().context("the old heads are kept")?;
+    ensure!(Path::new(kept).is_file(), "{kept}");
+    let again = told(restored.server(), &accept).await?;
+    ensure!(again.contains("there is no loss to accept"), "{again}");
+
+    restored.world.server.launch().await?;
+    restored.world.api = restored.world.server.api()?;
+    let (status, changes) = restored.world.api.get("/api/audit/changes").await?;
+    ensure!(status == 200, "{changes}");
+    let change = &changes["items"][0];
+    assert_eq!(
+        (&change["change"], &change["key_kind"], &change["key_id"], &change["status"]),
+        (&json!("audit.accept_loss"), &json!("offline"), &Value::Null, &json!("success"))
+    );
+    assert_eq!(change["after"]["reason"], "its disk had failed");
+    ensure!(!change["after"]["lost"].as_array().context("the losses are a list")?.is_empty());
+    let (status, report) = restored.world.api.get("/api/audit/verify").await?;
+    assert_eq!((status, &report["valid"], &report["problems"]), (200, &json!(true), &json!([])));
+    restored.world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
+    restored.world.server.restart().await
+}
+
+/// Row by row each of them is valid, and so is their seal; only the head outside of the database says that it is old.
+#[tokio::test]
+async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
+    let restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let attach = format!("attach '{}' as old", restored.older.path().join("monstrum.db").display());
+    let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
+    for table in POLICY_TABLES {
+        statements.push(format!("delete from main.{table}"));
+        statements.push(format!("insert into main.{table} select * from old.{table}"));
+    }
+    statements.push("update settings set generation = generation + 1".to_owned());
+    statements.push("select changes()".to_owned());
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    assert_eq!(sqlite(&data_dir, &statements).await?, json!([[1]]));
+
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
+    let diagnosis = restored.diagnosis().await?;
+    ensure!(diagnosis.iter().any(|finding| finding["what"].to_string().contains("generation")), "{diagnosis:?}");
+    let folder = data_dir.to_str().context("a temporary folder has a plain name")?;
+    let (code, report) = parsed(restored.server(), &["audit", "verify", "--data-dir", folder]).await?;
+    ensure!(code == Some(1) && report["problems"].to_string().contains("generation"), "{report}");
+    ensure!(!restored.revoked.is_empty());
+    Ok(())
+}
+
+#[tokio::test]
+async fn heads_of_another_database_are_refused() -> Result<()> {
+    let restored = Restored::make().await?;
+    let other = World::with(&[]).await?;
+    let mut other = other.server;
+    other.stop().await?;
+    std::fs::copy(other.data_dir().join(HEADS), restored.server().data_dir().join(HEADS))?;
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("the audit keys of the database signed none of the newest heads"), "{refusal}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let heads = world.server.data_dir().join(HEADS);
+    let generation = || -> Result<i64> {
+        let text = std::fs::read_to_string(&heads)?;
+        let last: Value = serde_json::from_str(text.lines().last().context("there is a head")?)?;
+        assert_eq!(last["v"], 2);
+        last["policy_generation"].as_i64().context("a head names the state of the policy")
+    };
+    let before = generation()?;
+    world.grant_all("test-echo").await?;
+    eventually("a head covers the change", async || Ok((generation()? > before).then_some(()))).await?;
+    let refused = told(&world.server, &["audit", "accept-loss", "--reason", "none"]).await?;
+    ensure!(refused.contains("a server is running there"), "{refused}");
+    Ok(())
+}
