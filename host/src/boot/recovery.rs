@@ -4,22 +4,19 @@
 use std::sync::Arc;
 
 use monstrum_store::{KeyKind, KeyRow, StoreError};
-use monstrum_types::{CallOutcome, Clock, JsonText, KeyId, RequestId, Secret};
+use monstrum_types::{Clock, KeyId, Secret};
 use serde_json::{Value, json};
 
-use super::Data;
+use super::{Data, OfflineChange, OfflineError, recorded};
 use crate::api_key;
-use crate::auditor::{AuditUnavailable, Auditor, Change, HEADS_FILE, Heads, HeadsError};
 
 /// Why no key was made.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
     #[error("no random numbers can be had for the key")]
     Random(#[source] getrandom::Error),
-    #[error(transparent)]
-    Heads(#[from] HeadsError),
-    #[error("the audit cannot be written, so no key was made")]
-    Audit(#[from] AuditUnavailable),
+    #[error("the key cannot be recorded")]
+    Record(#[from] OfflineError),
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
 }
@@ -33,24 +30,12 @@ pub struct RecoveredKey {
 
 /// Makes a root key. The audit has it before it exists.
 pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<RecoveredKey, RecoveryError> {
-    let heads = Heads::open(&data.path.join(HEADS_FILE))?;
-    let keys = data.newest_audit_keys();
-    let (auditor, audited) =
-        Auditor::start(data.store.clone(), keys, heads, data.node.clone(), Arc::clone(&clock)).await?;
-    let made = make(data, &auditor, clock.as_ref()).await;
-    auditor.close();
-    // It ends when its last row is on disk; what went wrong with one that was waited for is known by now.
-    drop(audited.await);
-    made
-}
-
-async fn make(data: &Data, auditor: &Auditor, clock: &dyn Clock) -> Result<RecoveredKey, RecoveryError> {
     let key = api_key::generate().map_err(RecoveryError::Random)?;
     let now = clock.now();
     let row = KeyRow {
         id: KeyId::new(),
         workspace_id: None,
-        // Unlike that of any other: names of root keys are unique.
+        // Names of root keys are unique, and no other is of this moment.
         name: format!("recovered-{}", now.0),
         kind: KeyKind::Root,
         bot_id: None,
@@ -59,27 +44,13 @@ async fn make(data: &Data, auditor: &Auditor, clock: &dyn Clock) -> Result<Recov
         created_at: now,
         last_used_at: None,
     };
-    let workspace = data.store.workspace_named(monstrum_store::DEFAULT_WORKSPACE).await?;
-    let entry = auditor.open_change(Change {
-        request_id: RequestId::new(),
-        workspace: workspace.expect("the store makes the default workspace when it is opened").id,
-        // No key asked for it: the one that is made stands in its place.
-        key: Some(row.id),
-        key_kind: None,
+    let change = OfflineChange {
         what: "key.recover",
         object: row.id.to_string(),
-        bot: None,
-        resource: None,
         before: Value::Null,
         after: json!({ "id": row.id, "name": row.name, "kind": row.kind.as_str(), "prefix": row.prefix }),
-    })?;
-    entry.started().await?;
-    let stored = data.store.insert_key(&row).await;
-    let outcome = match &stored {
-        Ok(()) => CallOutcome::success(JsonText::from(&Value::Null)),
-        Err(error) => CallOutcome::error(monstrum_types::Code::Unavailable, error.to_string()),
     };
-    entry.close(&outcome).await?.committed().await?;
-    stored?;
+    let insert = async { data.store.insert_key(&row).await.map_err(RecoveryError::from) };
+    recorded(data, clock, change, insert).await?;
     Ok(RecoveredKey { id: row.id, name: row.name, text: key.text })
 }
