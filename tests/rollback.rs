@@ -181,3 +181,23 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     ensure!(refused.contains("a server is running there"), "{refused}");
     Ok(())
 }
+
+/// Without seals a database looks like one from before authenticated rows, but a head says otherwise.
+#[tokio::test]
+async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    sqlite(&restored.server().data_dir(), &["delete from policy_seals"]).await?;
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("older than the signed heads"), "{refusal}");
+    let refused = told(restored.server(), &["vault", "seal", "--yes"]).await?;
+    ensure!(refused.contains("were sealed before") && refused.contains("[exit 1]"), "{refused}");
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "checked by hand"]).await?;
+    ensure!(accepted.contains("[exit 0]"), "{accepted}");
+    let sealed = told(restored.server(), &["vault", "seal", "--yes"]).await?;
+    ensure!(sealed.contains("[exit 0]"), "{sealed}");
+    restored.world.server.launch().await?;
+    restored.world.api = restored.world.server.api()?;
+    let (status, report) = restored.world.api.get("/api/audit/verify").await?;
+    assert_eq!((status, &report["valid"]), (200, &json!(true)), "{report}");
+    Ok(())
+}

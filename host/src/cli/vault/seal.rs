@@ -95,7 +95,13 @@ async fn refuse_where_sealed_before(data: &Unsealed) -> Result<(), Failure> {
     if rows_were_sealed(&data.path, &keys).map_err(|error| Failure::from_error(&error, AGAIN))? {
         let message =
             format!("{HEADS_FILE} says that the rows of this database were sealed before, and the seals are gone");
-        return Err(Failure::new(message, folder::OLDER_DATABASE_HINT));
+        let held = data.store.instance_keys(ROW_KEY).await.map_err(|error| of_store(&error))?;
+        let hint = if held.is_empty() {
+            "its row key is gone as well: put back a backup of the database"
+        } else {
+            folder::OLDER_DATABASE_HINT
+        };
+        return Err(Failure::new(message, hint));
     }
     Ok(())
 }
