@@ -28,7 +28,14 @@ struct Keys {
 
 /// A server on the fixture, and what an operator of that revision does before its first start.
 async fn prepared() -> Result<Server> {
-    Server::prepare_on_fixture("7ca6635")
+    let server = Server::prepare_on_fixture("7ca6635")?;
+    // Its rows are not authenticated, and a start never authenticates rows on its own.
+    let refused = run(&server, &["serve", "--listen", "127.0.0.1:0"]).await?;
+    let told = String::from_utf8(refused.stderr)?;
+    ensure!(refused.status.code() == Some(1) && told.contains("monstrum vault seal"), "{told}");
+    let sealed = run(&server, &["vault", "seal", "--yes"]).await?;
+    ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
+    Ok(server)
 }
 
 async fn items(api: &Api, path: &str, member: &str) -> Result<Vec<String>> {
