@@ -139,7 +139,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let refresher = Arc::new(refresher);
     let policy = Policy::open(store.clone(), Arc::clone(&refresher), Arc::clone(&plugins)).await?;
     let policy = Arc::new(policy);
-    let heads = Heads::open(&data.path.join(HEADS_FILE))?;
+    let heads = Heads::open(&data.path.join(HEADS_FILE), &data.audit_keys)?;
     let keys = data.newest_audit_keys();
     let sealed_generations = policy.load().verification.generations_total();
     let (auditor, audited) =

@@ -84,23 +84,47 @@ fn parse(pattern: &str) -> Vec<Piece> {
 
 /// The set that begins after a `[`, and how many characters it takes, its `]` included. A `]` that comes first is a
 /// member, as is a `-` that stands at an end.
+///
+/// Python drops ranges that run backwards before it looks whether the set begins with `!`, so `[z-a!b]` is the same as
+/// `[!b]`; where the dropped range leaves `!-b` at the front, that is "neither `-` nor `b`".
 fn set(chars: &[char]) -> Option<(Piece, usize)> {
-    let negated = chars.first() == Some(&'!');
-    let start = usize::from(negated);
+    let start = usize::from(chars.first() == Some(&'!'));
     let end = start + 1 + chars.get(start + 1..)?.iter().position(|character| *character == ']')?;
-    let body = &chars[start..end];
-    let mut ranges = Vec::new();
-    let mut at = 0;
-    while at < body.len() {
-        if at + 2 < body.len() && body[at + 1] == '-' {
-            ranges.push((body[at], body[at + 2]));
-            at += 3;
-        } else {
-            ranges.push((body[at], body[at]));
-            at += 1;
+    let mut ranges = ranges(&chars[..end]);
+    let negated = match ranges.first() {
+        Some(('!', '!')) => {
+            ranges.remove(0);
+            true
         }
-    }
+        Some(('!', last)) => {
+            let last = *last;
+            ranges.splice(..1, [('-', '-'), (last, last)]);
+            true
+        }
+        _ => false,
+    };
     Some((Piece::Set { negated, ranges }, end + 1))
+}
+
+/// Cuts a set at the hyphens that make ranges: none that comes first, last, or right after the end of a range. A range
+/// that runs backwards is dropped.
+fn ranges(body: &[char]) -> Vec<(char, char)> {
+    let one = |character: &char| (*character, *character);
+    let mut ranges = Vec::new();
+    let mut literals_from = 0;
+    let mut search_from = if body.first() == Some(&'!') { 2 } else { 1 };
+    while let Some(offset) = body.get(search_from..).and_then(|rest| rest.iter().position(|next| *next == '-')) {
+        let hyphen = search_from + offset;
+        let Some(last) = body.get(hyphen + 1) else { break };
+        ranges.extend(body[literals_from..hyphen - 1].iter().map(one));
+        if body[hyphen - 1] <= *last {
+            ranges.push((body[hyphen - 1], *last));
+        }
+        literals_from = hyphen + 2;
+        search_from = hyphen + 3;
+    }
+    ranges.extend(body[literals_from..].iter().map(one));
+    ranges
 }
 
 #[cfg(test)]
@@ -126,6 +150,8 @@ mod tests {
             ("[a-c]", "b", true),
             ("[c-a]", "b", false),
             ("[!c-a]", "b", true),
+            ("[z-a!b]", "b", false),
+            ("[z-a!-b]", "c", true),
             ("[]]", "]", true),
             ("[!]]", "]", false),
             ("[", "[", true),

@@ -71,11 +71,18 @@ pub struct Heads {
     file: File,
     /// What the last head that this run signed says of the policy.
     policy_generation: Option<i64>,
+    /// What the newest head of an earlier run says of it. No head says less.
+    floor: i64,
 }
 
 impl Heads {
-    /// Opens the file, making it if need be, and ends a line that a crash left half written.
-    pub fn open(path: &Path) -> Result<Heads, HeadsError> {
+    /// Opens the file, making it if need be, and ends a line that a crash left half written. `keys` are those by which the
+    /// heads of earlier runs were signed.
+    pub fn open(path: &Path, keys: &KeyRing) -> Result<Heads, HeadsError> {
+        let floor = match newest(path, keys)? {
+            Newest::Signed(head) => head.policy_generation.unwrap_or(0),
+            Newest::Absent | Newest::OtherKeys => 0,
+        };
         let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
         let mut options = OpenOptions::new();
         let mut file = options.read(true).append(true).create(true).mode(0o600).open(path).map_err(fail("open"))?;
@@ -84,11 +91,12 @@ impl Heads {
         if content.last().is_some_and(|last| *last != b'\n') {
             file.write_all(b"\n").map_err(fail("write"))?;
         }
-        Ok(Heads { path: path.to_owned(), file, policy_generation: None })
+        Ok(Heads { path: path.to_owned(), file, policy_generation: None, floor })
     }
 
     /// Signs where `chain` and the policy stand, unless the last head says so already.
     pub fn sign(&mut self, chain: &mut Chain, policy_generation: i64, now: UtcMillis) -> Result<(), HeadsError> {
+        let policy_generation = policy_generation.max(self.floor);
         if !chain.wants_head() && self.policy_generation == Some(policy_generation) {
             return Ok(());
         }
@@ -115,7 +123,7 @@ impl Heads {
 
     /// Whether the last head was signed for another state of the policy.
     pub fn lacks_policy(&self, policy_generation: i64) -> bool {
-        self.policy_generation != Some(policy_generation)
+        self.policy_generation != Some(policy_generation.max(self.floor))
     }
 }
 

@@ -150,8 +150,8 @@ impl AcceptedLoss {
     }
 
     /// The new file, to sign the heads of the record of the loss in.
-    pub fn heads(&self) -> Result<Heads, HeadsError> {
-        Heads::open(&self.data_dir.join(NEW_FILE))
+    pub fn heads(&self, keys: &KeyRing) -> Result<Heads, HeadsError> {
+        Heads::open(&self.data_dir.join(NEW_FILE), keys)
     }
 
     /// Puts the new file in the place of the old one, which is kept under the name that this returns.

@@ -55,7 +55,7 @@ pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
     if !older.is_empty() {
         return Err(OfflineError::OlderDatabase(RollbackList(older)).into());
     }
-    let heads = Heads::open(&data.path.join(HEADS_FILE)).map_err(OfflineError::from)?;
+    let heads = Heads::open(&data.path.join(HEADS_FILE), &data.audit_keys).map_err(OfflineError::from)?;
     recorded_with(data, heads, clock, change, work).await
 }
 

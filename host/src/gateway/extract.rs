@@ -87,6 +87,10 @@ impl FromRequestParts<Arc<App>> for Caller {
         entry.last_use.note(app.clock.now());
         let named = parts.headers.get("monstrum-workspace").map(|value| value.to_str().unwrap_or_default());
         let workspace = match (entry.workspace, named) {
+            // Its row may be one that is not authentic.
+            (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
+                return Err(Problem::unverified(unverified_text(&own.to_string())));
+            }
             (Some(own), None) => own,
             (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
             (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),

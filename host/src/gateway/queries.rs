@@ -23,6 +23,10 @@ const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/a
 /// The query parameters of each route.
 pub struct Queries(HashMap<(String, Method), BTreeSet<String>>);
 
+/// How many unknown parameters an answer names, and how much of each name.
+const UNKNOWN_MAX: usize = 20;
+const NAME_CHARS_MAX: usize = 64;
+
 impl Queries {
     /// Those that the description names.
     pub fn of(description: &OpenApi) -> Arc<Queries> {
@@ -53,11 +57,12 @@ impl Queries {
         let Some(path) = request.extensions().get::<MatchedPath>() else { return Ok(()) };
         let route = (path.as_str().to_owned(), request.method().clone());
         let Some(known) = self.0.get(&route) else { return Ok(()) };
-        let mut unknown: Vec<String> = url::form_urlencoded::parse(query.as_bytes())
-            .map(|(name, _)| name.into_owned())
-            .filter(|name| !known.contains(name))
+        // No key has been looked at yet: the answer stays small, whatever the query is.
+        let unknown: BTreeSet<String> = url::form_urlencoded::parse(query.as_bytes())
+            .filter(|(name, _)| !known.contains(name.as_ref()))
+            .map(|(name, _)| name.chars().take(NAME_CHARS_MAX).collect())
+            .take(UNKNOWN_MAX)
             .collect();
-        unknown.dedup();
         if unknown.is_empty() {
             return Ok(());
         }

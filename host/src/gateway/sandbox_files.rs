@@ -131,7 +131,9 @@ pub async fn file(
     let answer = match action {
         Action::List => within(place.list(&row, &path).boxed()).await?,
         Action::Read => {
-            let reading = guarded(&app, &caller, in_time(place.read(&row, &path, turn).boxed()));
+            // The turn of a large body is not one for the file.
+            drop(turn);
+            let reading = guarded(&app, &caller, in_time(place.read(&row, &path).boxed()));
             let (answer, turn) = reading.await?;
             return Ok(delivery::held(&answer, turn, &app, &caller));
         }
@@ -152,6 +154,9 @@ async fn body(place: &Place<'_>, request: Request) -> Result<(Bytes, Option<Turn
         Some(0..=FREE_BYTES) => None,
         length => Some(place.turn(length.unwrap_or(BODY_BYTES_MAX)).await?),
     };
+    if turn.is_none() {
+        return Ok((whole_body_of(request.into_body(), BODY_BYTES_MAX).await?, None));
+    }
     let (body, is_late) = delivery::paced(request.into_body());
     let whole = whole_body_of(body, BODY_BYTES_MAX).await;
     if is_late.load(Ordering::Relaxed) {
@@ -234,16 +239,11 @@ impl Place<'_> {
     }
 
     /// The file, and the turn that it takes while it is in memory. A small one takes none.
-    async fn read(
-        &self,
-        row: &SandboxRow,
-        path: &str,
-        turn: Option<Turn>,
-    ) -> Result<(FileAnswer, Option<Turn>), Problem> {
+    async fn read(&self, row: &SandboxRow, path: &str) -> Result<(FileAnswer, Option<Turn>), Problem> {
         let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
-        let turn = match (turn, usize::try_from(entry.size).unwrap_or(usize::MAX)) {
-            (None, bytes @ FREE_BYTES..=FILE_BYTES_MAX) => Some(self.turn(bytes).await?),
-            (turn, _) => turn,
+        let turn = match usize::try_from(entry.size).unwrap_or(usize::MAX) {
+            bytes @ FREE_BYTES..=FILE_BYTES_MAX => Some(self.turn(bytes).await?),
+            _ => None,
         };
         let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
         let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {

@@ -16,6 +16,7 @@ pub struct Verification {
     pub unverified: Vec<UnverifiedScope>,
     /// The generation of each scope that is verified.
     generations: HashMap<Scope, i64>,
+    generations_total: i64,
 }
 
 impl Verification {
@@ -25,12 +26,13 @@ impl Verification {
             refused: rows.refused.clone(),
             unverified: rows.unverified.clone(),
             generations: rows.scope_generations.clone(),
+            generations_total: rows.generations_total,
         }
     }
 
-    /// The sum of the generations of all verified scopes, which the heads of the audit are signed for.
+    /// The sum of the generations for which the heads of the audit are signed.
     pub fn generations_total(&self) -> i64 {
-        self.generations.values().fold(0, |sum, generation| sum.saturating_add(*generation))
+        self.generations_total
     }
 
     /// Whether root keys, plugins, trust and workspaces are those that were sealed.

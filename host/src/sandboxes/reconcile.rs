@@ -56,7 +56,14 @@ impl Sandboxes {
         for row in rows {
             let state = match found.remove(&name(&row)) {
                 Some(inspection) => Some(inspection.state),
-                None => self.take_back(provider.as_ref(), &row).await?,
+                None => match self.take_back(provider.as_ref(), &row).await {
+                    Ok(state) => state,
+                    // The files may be there, so the row is not lost; the others are set right all the same.
+                    Err(error) => {
+                        tracing::warn!(sandbox.id = %row.sandbox_id, %error, "the files of a sandbox cannot be looked for");
+                        continue;
+                    }
+                },
             };
             self.set_right(&row, state).await?;
         }

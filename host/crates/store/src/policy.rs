@@ -34,6 +34,8 @@ pub struct PolicyRows {
     pub owners: Vec<OwnerRow>,
     /// The generation of each scope that is verified.
     pub scope_generations: HashMap<Scope, i64>,
+    /// The sum of the generations for which a head of the audit is signed; zero while the instance is unverified.
+    pub generations_total: i64,
     /// Rows whose MAC is missing or wrong. They are in none of the lists.
     pub refused: Vec<RowName>,
     /// Scopes whose rows are not those that were sealed. Of such a workspace, and of all where it is the instance, there
@@ -70,6 +72,7 @@ impl Store {
             bindings: judged.take(),
             owners: judged.take(),
             scope_generations: judged.generations,
+            generations_total: judged.generations_total,
             refused: judged.refused,
             unverified: judged.unverified,
         });

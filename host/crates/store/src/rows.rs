@@ -265,20 +265,27 @@ impl Store {
         self.rows.as_ref().ok_or(StoreError::NoRowKey)
     }
 
-    /// The sum of the generations of all seals that open: a forged seal adds nothing. It grows with each change of a row
-    /// that permits something, and never falls: the generation of a deleted workspace is added to that of the instance.
+    /// The sum of the generations of the instance and all workspaces, as far as their seals open. A forged seal adds
+    /// nothing, nor does one of a workspace that was deleted. The sum grows with each change of a row that permits something
+    /// and never falls: the generation of a deleted workspace is added to that of the instance.
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let rows = self.rows()?;
-        let sql = "select scope, generation, sealed from policy_seals";
-        let seals: Vec<SealRow> = self.db.all(sql, args![]).await?;
-        let opens = |seal: &&SealRow| rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some();
-        Ok(seals.iter().filter(opens).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
+        let mut session = self.db.read_consistently().await?;
+        let seals: Vec<SealRow> = session.all(change::SEALS, args![]).await?;
+        let workspaces = session.fetch(&Table::Workspaces.statements().all, args![]).await?;
+        session.commit().await?;
+        let valid = workspaces.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
+        let mut scopes: BTreeSet<String> = valid.filter_map(|row| row.text("id").ok()).collect();
+        scopes.insert(Scope::Instance.to_string());
+        let counts = |seal: &&SealRow| {
+            scopes.contains(&seal.scope) && rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some()
+        };
+        Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
     /// The generation of each seal, as the database says it.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        let sql = "select scope, generation, sealed from policy_seals order by scope";
-        let seals: Vec<SealRow> = self.db.all(sql, args![]).await?;
+        let seals: Vec<SealRow> = self.db.all(change::SEALS, args![]).await?;
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
     }
 

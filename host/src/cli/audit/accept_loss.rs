@@ -74,6 +74,6 @@ async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::pa
         after: json!({ "lost": lost, "reason": reason }),
     };
     let record = async || Ok::<_, AcceptError>(());
-    recorded_with(data, accepted.heads()?, clock, change, record()).await?;
+    recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, record()).await?;
     Ok(accepted.put_in_place()?)
 }

@@ -9,7 +9,7 @@ use monstrum_store::{Scope, ScopeRow, Store, StoreError, Table, Unsealed as Unse
 use monstrum_types::{SystemClock, WorkspaceId};
 use serde_json::{Value, json};
 
-use crate::auditor::{HEADS_FILE, rows_were_sealed};
+use crate::auditor::{HEADS_FILE, RollbackList, find_rollback, rows_were_sealed};
 use crate::boot::{Data, OfflineChange, OfflineError, Unsealed, connections_of_servers, recorded};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
@@ -17,6 +17,8 @@ use crate::config::Settings;
 use crate::policy::row_seals::{ROW_KEY, RowSeals};
 
 const RUNNING: &str = "stop every server of this database first";
+/// So much of the hash of a key tells it from another one.
+const HASH_DIGITS: usize = 12;
 const AGAIN: &str = "nothing was changed; run it again when the database can be used";
 
 pub(super) const EXAMPLES: &str = "\
@@ -82,7 +84,7 @@ async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<Exit
     }
     .map_err(|error| Failure::from_error(&error, AGAIN))?;
     let store = data.store.clone().with_row_key(Arc::new(key));
-    let rows = store.seal_everything(record.as_ref()).await.map_err(|error| of_store(&error))?;
+    let rows = store.seal_everything(&found, record.as_ref()).await.map_err(|error| of_store(&error))?;
     record_in_audit(data, settings, "database", json!({ "rows": rows })).await?;
     output::line(format!("{rows} rows are sealed; start the server"))?;
     Ok(ExitCode::SUCCESS)
@@ -137,6 +139,7 @@ async fn seal_scope(
     let opened = data.with_rows(settings, &SystemClock).await;
     let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     let scope = scope_called(&data.store, scope).await?;
+    refuse_older_database(&data).await?;
     let rows = data.store.scope_rows(scope).await.map_err(|error| of_store(&error))?;
     let mut deleted = Vec::new();
     for name in delete {
@@ -146,9 +149,11 @@ async fn seal_scope(
     }
     show_rows(&rows, &deleted)?;
     ask(yes, &format!("Seal scope `{scope}` as it stands here?"))?;
-    let sealed = data.store.seal_scope(scope, &deleted).await.map_err(|error| of_store(&error))?;
     let names: Vec<String> = deleted.iter().map(ToString::to_string).collect();
-    audit(&data, &scope.to_string(), json!({ "rows": sealed, "deleted": names })).await?;
+    let change = sealing(&scope.to_string(), json!({ "rows": rows.len(), "deleted": names }));
+    let seal = async { data.store.seal_scope(scope, &rows, &deleted).await.map_err(OfflineError::from) };
+    let sealed = recorded(&data, Arc::new(SystemClock), change, seal).await;
+    let sealed = sealed.map_err(|error| Failure::from_error(&error, AGAIN))?;
     data.store.close().await;
     output::line(format!("{sealed} rows of scope `{scope}` are sealed"))?;
     Ok(ExitCode::SUCCESS)
@@ -161,8 +166,12 @@ fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(
             (false, true) => "accept",
             (false, false) => "accept, although its MAC is missing or wrong",
         };
-        let shown = row.columns.iter().filter(|(name, text)| !text.is_empty() && *name != "hash");
-        let columns: Vec<String> = shown.map(|(name, text)| format!("{name}={text}")).collect();
+        let shown = row.columns.iter().filter(|(_, text)| !text.is_empty());
+        let column = |(name, text): &(&str, String)| match *name {
+            "hash" => format!("hash={}", text.chars().take(HASH_DIGITS).collect::<String>()),
+            _ => format!("{name}={text}"),
+        };
+        let columns: Vec<String> = shown.map(column).collect();
         vec![state.to_owned(), row.name.to_string(), columns.join(" ")]
     };
     output::table(&["", "ROW", "CONTENT"], rows.iter().map(row).collect())
@@ -212,8 +221,23 @@ async fn record_in_audit(data: Unsealed, settings: &Settings, object: &str, afte
 /// Writes a row of the audit that says what was sealed.
 async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
     let hint = "the rows are sealed, and the audit does not say so yet; see that its files can be written";
-    let change = OfflineChange { what: "vault.seal", object: object.to_owned(), before: Value::Null, after };
+    let change = sealing(object, after);
     let sealed = async { Ok::<(), OfflineError>(()) };
     let recorded = recorded(data, Arc::new(SystemClock), change, sealed).await;
     recorded.map_err(|error| Failure::from_error(&error, hint))
+}
+
+fn sealing(object: &str, after: Value) -> OfflineChange {
+    OfflineChange { what: "vault.seal", object: object.to_owned(), before: Value::Null, after }
+}
+
+/// What is missing in a database that is older than its heads, an operator cannot see in its rows.
+async fn refuse_older_database(data: &Data) -> Result<(), Failure> {
+    let older = find_rollback(&data.store, &data.audit_keys, &data.path).await;
+    let older = older.map_err(|error| Failure::from_error(&error, AGAIN))?;
+    if older.is_empty() {
+        return Ok(());
+    }
+    let message = format!("the database is older than the signed heads of its audit: {}", RollbackList(older));
+    Err(Failure::new(message, folder::OLDER_DATABASE_HINT))
 }

@@ -263,7 +263,16 @@ static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     names
 });
 
-/// The names that HTML has for characters of ASCII.
+/// The name by which programs write a character that has one.
+pub(super) fn name_of(character: char) -> Option<&'static str> {
+    if let Some((names, _)) = ASCII_NAMES.iter().find(|(_, known)| *known == character) {
+        return names.split(' ').next();
+    }
+    let position = u32::from(character).checked_sub(0xa0)?;
+    LATIN_1_NAMES.split_whitespace().nth(usize::try_from(position).ok()?)
+}
+
+/// The names that HTML has for characters of ASCII, the one that programs write first.
 const ASCII_NAMES: &[(&str, char)] = &[
     ("Tab", '\t'),
     ("NewLine", '\n'),
@@ -288,14 +297,14 @@ const ASCII_NAMES: &[(&str, char)] = &[
     ("gt GT", '>'),
     ("quest", '?'),
     ("commat", '@'),
-    ("lsqb lbrack", '['),
+    ("lbrack lsqb", '['),
     ("bsol", '\\'),
     ("rsqb rbrack", ']'),
     ("Hat", '^'),
     ("lowbar UnderBar", '_'),
     ("grave DiacriticalGrave", '`'),
     ("lcub lbrace", '{'),
-    ("verbar vert VerticalLine", '|'),
+    ("vert verbar VerticalLine", '|'),
     ("rcub rbrace", '}'),
     ("euro", '€'),
 ];

@@ -8,7 +8,7 @@ use percent_encoding::utf8_percent_encode;
 use zeroize::Zeroizing;
 
 use super::SECRET_BYTES_MIN;
-use super::escapes::Escapes;
+use super::escapes::{Escapes, name_of};
 use super::views::Reading;
 use crate::url::RESERVED;
 
@@ -163,6 +163,8 @@ fn in_html(secret: &str) -> Vec<String> {
         let ended = |character: char| format!("{};", escape(character));
         texts.extend([each(&all, &ended), each(&reserved, &ended), each(&must, &ended)]);
     }
+    let by_name = |character: char| name_of(character).map(|name| format!("&{name};")).unwrap_or_default();
+    texts.push(each(&|character| name_of(character).is_some(), &by_name));
     texts
 }
 

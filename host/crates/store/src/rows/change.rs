@@ -14,6 +14,9 @@ use crate::{Store, StoreError};
 const LOCK: &str =
     "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
 
+/// Every seal.
+pub(super) const SEALS: &str = "select scope, generation, sealed from policy_seals order by scope";
+
 /// A transaction that changes rows under a MAC.
 pub(crate) struct Change<'s> {
     pub(crate) session: Session,

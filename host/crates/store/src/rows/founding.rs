@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use monstrum_types::{UtcMillis, WorkspaceId};
 
-use super::change::{Exists, insert};
+use super::change::{Exists, SEALS, insert};
 use super::total::Total;
-use super::{Macs, RowName, Rows, Scope, Table, encoding, name_of};
+use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
 use crate::db::{Arg, Row, Session, args};
 use crate::{DEFAULT_WORKSPACE, InstanceKeyRow, KeyRow, PluginRow, Store, StoreError, TrustRow, WorkspaceRow};
 
@@ -21,7 +21,7 @@ const TRACES: [&str; 3] =
     [ANY_SEAL, "select name from instance_keys limit 1", "select writer from audit_events limit 1"];
 
 /// What `monstrum vault seal` accepts in a database from before.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsealed {
     pub keys: Vec<KeyRow>,
     pub trust: Vec<TrustRow>,
@@ -75,28 +75,21 @@ impl Store {
 
     /// What a database without seals holds. Nothing of it is verified.
     pub async fn unsealed(&self) -> Result<Unsealed, StoreError> {
-        let mut session = self.db.read_consistently().await?;
-        let mut rows = Vec::new();
-        for table in Table::counted() {
-            let found = session.fetch(&table.statements().all, args![]).await?;
-            rows.push((table.name(), found.len() as u64));
-        }
-        Ok(Unsealed {
-            keys: session.all(&Table::ApiKeys.statements().all, args![]).await?,
-            trust: session.all(&Table::Trust.statements().all, args![]).await?,
-            plugins: session.all(&Table::Plugins.statements().all, args![]).await?,
-            rows,
-        })
+        self.db.read_consistently().await?.unsealed().await
     }
 
-    /// Seals everything that a database without seals holds; how many rows. The row key is stored with it, unless it is there
+    /// Seals everything that a database without seals holds, unless its keys, trusted keys, plugins or numbers of rows are no
+    /// longer those that were `shown` to an operator; how many rows. The row key is stored with it, unless it is there
     /// already.
-    pub async fn seal_everything(&self, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
+    pub async fn seal_everything(&self, shown: &Unsealed, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
         session.run(LOCK, args![]).await?;
         if session.one::<Exists>(ANY_SEAL, args![]).await?.is_some() {
             return Err(StoreError::Conflict { constraint: "policy_seals_pkey".to_owned() });
+        }
+        if session.unsealed().await? != *shown {
+            return Err(changed_meanwhile("the database"));
         }
         if let Some(key) = key {
             session.run(INSERT_KEY, args![&key.name, key.version, &key.sealed, key.created_at]).await?;
@@ -127,25 +120,19 @@ impl Store {
 
     /// The rows of a scope, whether their MAC is right or not, in the order of the tables.
     pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
-        let rows = self.rows()?;
-        let mut session = self.db.read_consistently().await?;
-        let mut found = Vec::new();
-        for table in Table::counted() {
-            for row in session.rows_of(table, scope).await? {
-                let is_valid = rows.verify(table, &row).is_some();
-                let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
-                found.push(ScopeRow { name: name_of(table, &row), is_valid, columns });
-            }
-        }
-        Ok(found)
+        self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
 
-    /// Seals a scope as it stands, but for the rows that are to be deleted, which are deleted first; how many rows it has
-    /// then. Every row that is there is accepted, whatever its MAC.
-    pub async fn seal_scope(&self, scope: Scope, deleted: &[RowName]) -> Result<u64, StoreError> {
+    /// Seals a scope as it was `shown` to an operator, but for the rows that are to be deleted, which are deleted first; how
+    /// many rows it has then. Every row that was shown is accepted, whatever its MAC. Nothing is sealed where the rows are
+    /// no longer those that were shown.
+    pub async fn seal_scope(&self, scope: Scope, shown: &[ScopeRow], deleted: &[RowName]) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
         session.run(LOCK, args![]).await?;
+        if session.scope_rows(rows, scope).await? != shown {
+            return Err(changed_meanwhile(&scope.to_string()));
+        }
         let mut total = Total::default();
         // A row goes before those that it refers to.
         for table in Table::ALL.into_iter().rev().filter(|table| table.spec().is_counted) {
@@ -163,12 +150,13 @@ impl Store {
                 total.add(&macs.addend);
             }
         }
-        // Above every generation that a host can have seen of it.
-        let highest = "select cast(coalesce(sum(generation), 0) as bigint) as value from policy_seals";
-        let own = "select generation as value from policy_seals where scope = $1";
-        let own: Option<i64> = session.one(own, args![&scope.to_string()]).await?;
-        let highest: Option<i64> = session.one(highest, args![]).await?;
-        let generation = own.or(highest).unwrap_or(0).saturating_add(1);
+        // The generation of a seal that does not open may be forged. Above the sum of all others a scope is above every
+        // generation that it had.
+        let seals: Vec<SealRow> = session.all(SEALS, args![]).await?;
+        let opens = |seal: &&SealRow| rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some();
+        let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
+        let sum = seals.iter().filter(opens).fold(0_i64, |sum, seal| sum.saturating_add(seal.generation));
+        let generation = own.unwrap_or(sum).saturating_add(1);
         session.run("delete from policy_seals where scope = $1", args![&scope.to_string()]).await?;
         session.put_seal(rows, scope, generation, total).await?;
         session.bump_generation().await?;
@@ -177,7 +165,37 @@ impl Store {
     }
 }
 
+fn changed_meanwhile(what: &str) -> StoreError {
+    StoreError::Unverified { scope: what.to_owned(), why: "its rows changed after they were shown".to_owned() }
+}
+
 impl Session {
+    async fn unsealed(&mut self) -> Result<Unsealed, StoreError> {
+        let mut rows = Vec::new();
+        for table in Table::counted() {
+            let found = self.fetch(&table.statements().all, args![]).await?;
+            rows.push((table.name(), found.len() as u64));
+        }
+        Ok(Unsealed {
+            keys: self.all(&Table::ApiKeys.statements().all, args![]).await?,
+            trust: self.all(&Table::Trust.statements().all, args![]).await?,
+            plugins: self.all(&Table::Plugins.statements().all, args![]).await?,
+            rows,
+        })
+    }
+
+    async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
+        let mut found = Vec::new();
+        for table in Table::counted() {
+            for row in self.rows_of(table, scope).await? {
+                let is_valid = rows.verify(table, &row).is_some();
+                let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
+                found.push(ScopeRow { name: name_of(table, &row), is_valid, columns });
+            }
+        }
+        Ok(found)
+    }
+
     async fn is_empty(&mut self) -> Result<bool, StoreError> {
         for table in Table::ALL {
             if self.one::<Exists>(&table.statements().any, args![]).await?.is_some() {

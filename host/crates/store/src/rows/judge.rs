@@ -6,6 +6,7 @@ use std::sync::Arc;
 use monstrum_types::WorkspaceId;
 use rayon::prelude::*;
 
+use super::change::SEALS;
 use super::total::Total;
 use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, UnverifiedScope, name_of};
 use crate::db::{Row, Session, args};
@@ -14,7 +15,6 @@ use crate::{Store, StoreError};
 /// More rows of a scope than these are not named one by one.
 const NAMED_MAX: usize = 100;
 
-const SEALS: &str = "select scope, generation, sealed from policy_seals";
 const INSTANCE_SEAL: &str = "select scope, generation, sealed from policy_seals where scope = 'instance'";
 
 /// Rows as they were read in one transaction, with the seals of their scopes.
@@ -34,6 +34,10 @@ pub(crate) struct Judged {
     pub(crate) unverified: Vec<UnverifiedScope>,
     /// The generation of each scope that is verified.
     pub(crate) generations: HashMap<Scope, i64>,
+    /// What a head of the audit is signed for: the sum of the generations of all scopes, each the highest that this process
+    /// has seen, so that changes elsewhere never make up for a scope that was put back. Zero while the instance is
+    /// unverified.
+    pub(crate) generations_total: i64,
     /// Of an unverified scope: its rows when it was last verified, where this process has seen it then.
     verified_before: HashMap<Scope, Arc<Addends>>,
     unverified_scopes: HashSet<Scope>,
@@ -96,10 +100,14 @@ impl Reading {
         }
         let seals: HashMap<String, SealRow> = seals.into_iter().map(|seal| (seal.scope.clone(), seal)).collect();
         let (mut generations, mut faults) = (HashMap::new(), HashMap::new());
+        let mut generations_total: i64 = 0;
         for scope in scopes {
             let floor = floors.get(&scope).copied().unwrap_or(0);
             let total = totals.get(&scope).copied().unwrap_or_default();
-            match compare(&rows, scope, seals.get(&scope.to_string()), floor, total) {
+            let seal = seals.get(&scope.to_string());
+            let opened = seal.filter(|seal| rows.open_seal(scope, seal, 0).is_ok()).map_or(0, |seal| seal.generation);
+            generations_total = generations_total.saturating_add(opened.max(floor));
+            match compare(&rows, scope, seal, floor, total) {
                 Ok(generation) => {
                     generations.insert(scope, generation);
                 }
@@ -114,6 +122,7 @@ impl Reading {
             tables: valid,
             refused,
             unverified: Vec::new(),
+            generations_total: if faults.contains_key(&Scope::Instance) { 0 } else { generations_total },
             generations,
             verified_before: HashMap::new(),
             unverified_scopes: faults.keys().copied().collect(),
@@ -236,19 +245,19 @@ impl Judged {
     /// The valid rows of a table, in verified scopes only: in no workspace while the instance is unverified.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
-        let is_in_force = |scope: Scope| {
-            !self.unverified_scopes.contains(&scope) && !self.unverified_scopes.contains(&Scope::Instance)
-        };
+        // A workspace whose own row is not valid was not judged at all, and is not in force either.
+        let generations = &self.generations;
+        let is_in_force = |scope: Scope| generations.contains_key(&scope) && generations.contains_key(&Scope::Instance);
         self.read(rows.into_iter().filter(|row| is_in_force(row.scope)).collect())
     }
 
-    /// The valid rows of a table, of unverified scopes as well. Where this process has seen such a scope verified, a row
+    /// The valid rows of a table, of unverified scopes as well, but of no workspace whose own row is not valid. Where this process has seen such a scope verified, a row
     /// that was not there then is left out.
     pub(crate) fn take_known<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
         let was_there = |row: &ValidRow| match self.verified_before.get(&row.scope) {
             Some(before) => before.get(&name_of(T::TABLE, &row.row)) == Some(&row.addend),
-            None => true,
+            None => self.generations.contains_key(&row.scope) || self.unverified_scopes.contains(&row.scope),
         };
         self.read(rows.into_iter().filter(was_there).collect())
     }

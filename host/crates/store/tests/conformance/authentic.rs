@@ -200,9 +200,44 @@ pub(crate) async fn a_scope_is_sealed_anew_as_an_operator_accepts_it(store: &Sto
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
     assert!(matches!(store.insert_key(&key).await, Err(StoreError::Unverified { .. })));
     let binding = rows.iter().find(|row| row.name.table == Table::BotResources).unwrap();
-    assert_eq!(store.seal_scope(scope, std::slice::from_ref(&binding.name)).await.unwrap(), 4);
+    // What an operator has not seen is not sealed.
+    let fewer = store.seal_scope(scope, &rows[1..], &[]).await;
+    assert!(matches!(fewer, Err(StoreError::Unverified { .. })), "{fewer:?}");
+    assert_eq!(store.seal_scope(scope, &rows, std::slice::from_ref(&binding.name)).await.unwrap(), 4);
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!((unverified(&snapshot), refused(&snapshot)), (Vec::new(), Vec::new()));
     assert_eq!((snapshot.roles[0].name.as_str(), snapshot.bindings.len()), ("edited", 0));
     store.insert_key(&key).await.unwrap();
+}
+
+/// Its own row is in no sum, since its MAC is wrong, so nothing else is amiss.
+pub(crate) async fn a_deleted_workspace_does_not_come_back_with_its_keys(store: &Store, intruder: &mut impl Intruder) {
+    let other = other_workspace(store).await;
+    let key = rows::key(Some(other), KeyKind::Admin, None, "theirs");
+    store.insert_key(&key).await.unwrap();
+    store.insert_role(&rows::role(other, "theirs")).await.unwrap();
+    for table in ["workspaces", "api_keys", "roles", "policy_seals"] {
+        let column = match table {
+            "workspaces" => "id",
+            "policy_seals" => "scope",
+            _ => "workspace_id",
+        };
+        intruder.run(format!("create table kept_{table} as select * from {table} where {column} = '{other}'")).await;
+    }
+    for role in store.snapshot().await.unwrap().roles {
+        store.delete_role(other, role.id).await.unwrap();
+    }
+    assert!(store.delete_key(Some(other), key.id).await.unwrap());
+    assert!(store.delete_workspace(other).await.unwrap());
+    let total = store.sealed_generations().await.unwrap();
+
+    intruder.run("update kept_workspaces set mac = null".to_owned()).await;
+    for table in ["workspaces", "api_keys", "roles", "policy_seals"] {
+        intruder.run(format!("insert into {table} select * from kept_{table}")).await;
+        intruder.run(format!("drop table kept_{table}")).await;
+    }
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(refused(&snapshot), [format!("workspaces/{other}")]);
+    assert_eq!((snapshot.keys.len(), snapshot.roles.len()), (0, 0), "{:?}", snapshot.keys);
+    assert_eq!(store.sealed_generations().await.unwrap(), total, "its seal adds nothing");
 }

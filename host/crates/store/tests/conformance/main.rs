@@ -55,6 +55,7 @@ intrusions! {
     sums_follow_every_change,
     every_column_is_under_the_mac_or_left_out,
     a_scope_is_sealed_anew_as_an_operator_accepts_it,
+    a_deleted_workspace_does_not_come_back_with_its_keys,
 }
 
 macro_rules! cases {

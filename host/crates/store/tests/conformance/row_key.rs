@@ -52,7 +52,7 @@ pub(crate) fn record(version: u32) -> InstanceKeyRow {
 pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     let store = store.with_row_key(Arc::new(TestKey(1)));
     if !store.found(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
-        store.seal_everything(Some(&record(1))).await?;
+        store.seal_everything(&store.unsealed().await?, Some(&record(1))).await?;
     }
     Ok(store)
 }
