@@ -1,6 +1,8 @@
 //! An attacker who can write the database, and nothing else: what they write permits nothing, and is named by the log,
 //! by `doctor` and by the verification of the audit.
 
+use std::path::Path;
+
 use anyhow::{Context, Result, ensure};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -190,11 +192,9 @@ async fn an_operator_looks_and_seals_what_is_there() -> Result<()> {
     Ok(())
 }
 
-/// A database from before: its rows have no MAC, and it has neither seals nor a row key.
-#[tokio::test]
-async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
-    let mut scene = Scene::make().await?;
-    scene.world.server.stop().await?;
+/// Makes the database of a data folder one from before rows were authenticated: its rows have no MAC, it has neither seals nor
+/// a row key, and no head of its audit says that it had.
+pub(crate) async fn strip(data_dir: &Path) -> Result<()> {
     let tables = [
         "workspaces",
         "api_keys",
@@ -213,7 +213,15 @@ async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
     statements.push("update plugin_versions set locales_digest = null".to_owned());
     statements.push("delete from policy_seals".to_owned());
     statements.push("delete from instance_keys where name = 'rows'".to_owned());
-    scene.attack(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    sqlite(data_dir, &statements.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    Ok(std::fs::remove_file(data_dir.join("audit-heads.log"))?)
+}
+
+#[tokio::test]
+async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
+    let mut scene = Scene::make().await?;
+    scene.world.server.stop().await?;
+    strip(&scene.world.server.data_dir()).await?;
     ensure!(scene.world.server.launch().await.is_err(), "a start never seals on its own");
     let output = scene.world.server.output();
     ensure!(output.contains("monstrum vault seal"), "it names the command: {output}");

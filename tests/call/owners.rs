@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use support::{Bound, Server, TOKEN};
 
 use super::plugins::{edit, reloaded};
+use crate::rows::strip;
 use crate::stable::lines;
 use crate::tamper::sqlite;
 use crate::world::{World, text};
@@ -242,6 +243,9 @@ async fn the_owners_of_an_older_database_are_the_plugins_that_were_recorded_firs
     world.server.stop().await?;
     let older = ["delete from owners", "update settings set owners_due = true"];
     sqlite(&world.server.data_dir(), &older).await?;
+    strip(&world.server.data_dir()).await?;
+    let sealed = world.server.command(&["vault", "seal", "--yes"]).await?;
+    ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
     world.server.launch().await?;
     world.api = world.server.api()?;
     let taken = "[\"takes type `shared` from plugin `zed`\",\"takes tool `shared_run` from plugin `zed`\"]";
