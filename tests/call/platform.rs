@@ -108,13 +108,13 @@ async fn what_is_no_function_or_no_root_key_gets_nowhere() -> Result<()> {
     admin: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 1]"}
     operator: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 2]"}
     bot: 403 {"type":"urn:monstrum:error:forbidden","title":"This key may not do that","status":403,"detail":"a root key is needed","request_id":"[id 3]"}
-    unknown: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such function","request_id":"[id 4]"}
-    a tool: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such function","request_id":"[id 5]"}
-    no functions: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such function","request_id":"[id 6]"}
-    built in: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such function","request_id":"[id 7]"}
+    unknown: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `nothing`; it has: echo, fetch, fail, spin, crash","request_id":"[id 4]"}
+    a tool: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-functions` has no function `test_functions_get`; it has: echo, fetch, fail, spin, crash","request_id":"[id 5]"}
+    no functions: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `test-echo` has no functions","request_id":"[id 6]"}
+    built in: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"the plugin of type `bot` has no functions","request_id":"[id 7]"}
     no type: 404 {"type":"urn:monstrum:error:not_found","title":"Not found","status":404,"detail":"no such resource type","request_id":"[id 8]"}
     foreign resource: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/resource_id: no such resource of this type in this workspace","request_id":"[id 9]","errors":[{"path":"/resource_id","message":"no such resource of this type in this workspace"}]}
-    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/parms: unknown field `parms`, expected `params` or `resource_id` at line 1 column 8","request_id":"[id 10]","errors":[{"path":"/parms","message":"unknown field `parms`, expected `params` or `resource_id` at line 1 column 8"}]}
+    unknown field: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/parms: unknown field `parms`, expected `params` or `resource_id`","request_id":"[id 10]","errors":[{"path":"/parms","message":"unknown field `parms`, expected `params` or `resource_id`"}]}
     "#);
     // Nor does a bot reach a function as a tool.
     for name in ["platform.test-functions.echo", "echo"] {
@@ -143,9 +143,9 @@ async fn functions_are_called_on_the_command_line() -> Result<()> {
     [exit 1]
     [stderr]
     error: Not found (404)
-      no such function
+      the plugin of type `test-functions` has no function `nothing`; it has: echo, fetch, fail, spin, crash
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: `monstrum plugin info NAME` lists the functions of a plugin
     [exit 1]
     "#);
     Ok(())

@@ -262,10 +262,13 @@ async fn an_encoding_that_the_host_does_not_undo_is_refused() -> Result<()> {
 #[tokio::test]
 async fn a_transfer_encoding_other_than_chunked_is_refused() -> Result<()> {
     let world = world().await?;
-    for (encoding, expected) in [("gzip, chunked", "protocol"), ("gzip", "protocol"), ("chunked", "200")] {
-        world.github.answer("/coded", Canned::new(200, "ab").header("Transfer-Encoding", encoding));
+    let coded = |encoding: &str| Canned::new(200, "ab").header("Transfer-Encoding", encoding);
+    for (canned, expected) in
+        [(coded("gzip, chunked"), "protocol"), (coded("gzip"), "protocol"), (Canned::new(200, "ab"), "200")]
+    {
+        world.github.answer("/coded", canned);
         for answer in by_both_ways(&world, &json!({ "path": "/coded" })).await? {
-            assert_eq!(told(&answer)?, expected, "{encoding}: {answer}");
+            assert_eq!(told(&answer)?, expected, "{answer}");
         }
     }
     Ok(())

@@ -61,9 +61,16 @@ async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<
                 "type": "string",
                 "description": "ISO 8601 timestamp"
               },
+              "page": {
+                "type": "integer",
+                "minimum": 1,
+                "default": 1,
+                "description": "Page number; a page with fewer than per_page issues is the last"
+              },
               "per_page": {
                 "type": "integer",
-                "default": 30
+                "default": 30,
+                "description": "Issues per page, at most 100"
               }
             },
             "required": [

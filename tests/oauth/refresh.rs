@@ -310,8 +310,8 @@ async fn an_authorization_goes_on_over_a_rotation_of_the_master_key() -> Result<
     ensure!(rotated.status.success(), "{}", String::from_utf8_lossy(&rotated.stderr));
     let report: Value = serde_json::from_slice(&rotated.stdout)?;
     assert_eq!((&report["key_version"], &report["unreadable"]), (&json!(2), &json!([])), "{report}");
-    // The audit's keys, the client's secret and the verifier.
-    assert_eq!((&report["records"], &report["resealed"]), (&json!(3), &json!(3)), "{report}");
+    // The audit's keys, the row key, the client's secret and the verifier.
+    assert_eq!((&report["records"], &report["resealed"]), (&json!(4), &json!(4)), "{report}");
     authorizing.world.server.launch().await?;
     authorizing.world.api = authorizing.world.server.api()?;
     // The provider compares the address to which it has sent the browser; the port is another by now.

@@ -180,7 +180,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     error: Not found (404)
       no such registry: start the server with --registry
       request [id 1]
-    hint: is the name or id right? `list` shows what there is; --workspace may matter too
+    hint: start the server with `--registry DIR`, or with the URL of one
     [exit 1]
     [stderr]
     error: The input is not acceptable (422)
@@ -289,7 +289,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
       the package was changed after it was signed: its digest is [digest], [digest] was signed
     hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
     [exit 1]
-    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
+    {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}
     [stderr]
     error: cannot read nowhere
       No such file or directory (os error 2)

@@ -195,7 +195,7 @@ async fn on_postgresql_it_is_the_same() -> Result<()> {
     let server = server_on(&postgres.url("monstrum"))?;
     let mut secrets = Secrets::in_world(World::on(server).await?, 20).await?;
     secrets.world.server.stop().await?;
-    for (arguments, resealed) in [(&["vault", "rotate"][..], 22), (&["vault", "rotate", "--prune"], 0)] {
+    for (arguments, resealed) in [(&["vault", "rotate"][..], 23), (&["vault", "rotate", "--prune"], 0)] {
         let (code, report) = parsed(&secrets.world.server, arguments).await?;
         assert_eq!(
             (code, &report["resealed"], &report["unreadable"]),
@@ -231,7 +231,7 @@ async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     second.restart().await?;
     secrets.world.api = api_of(&second, &key)?;
     let (code, report) = parsed(&secrets.world.server, &["vault", "rotate"]).await?;
-    assert_eq!((code, &report["added"], &report["resealed"]), (Some(0), &json!(false), &json!(5)), "{report}");
+    assert_eq!((code, &report["added"], &report["resealed"]), (Some(0), &json!(false), &json!(6)), "{report}");
     secrets.serve().await?;
     assert_eq!(parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?.0, Some(0));
     secrets.serve().await?;

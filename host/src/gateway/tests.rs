@@ -117,7 +117,7 @@ fn routes() -> Vec<(Method, String)> {
 
 /// Probes, and the pages that a browser sees.
 fn is_open(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/api/oauth/callback") || path.starts_with("/oauth/begin/")
+    matches!(path, "/" | "/healthz" | "/readyz" | "/api/oauth/callback") || path.starts_with("/oauth/begin/")
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ impl Told {
         let (rows, scopes) = &mut *told;
         for row in store.refused_rows() {
             if rows.insert(row.clone()) {
-                tracing::error!(%row, "a row is not authentic: its MAC is missing or wrong, so it permits nothing");
+                tracing::error!("{}", row.refusal());
             }
         }
         let found: BTreeSet<String> = verification.unverified.iter().map(ToString::to_string).collect();
