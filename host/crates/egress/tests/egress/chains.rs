@@ -33,6 +33,13 @@ impl Echo {
         [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
     }
 
+    /// Whether base64 was made of a string escape or a character reference: digits that have lost their case can no longer be
+    /// read, and the ways in which programs escape are too many to look for each.
+    pub(crate) fn is_base64_of_escapes(&self) -> bool {
+        let escapes = ["\\x", "\\u{}", "\\U", "HTML", "a string in single quotes"];
+        self.outer.starts_with("base64") && escapes.iter().any(|escape| self.inner.starts_with(escape))
+    }
+
     /// Asserts that neither the echo nor any single encoding of the secret lies in `bytes`.
     pub(crate) fn assert_gone(&self, bytes: &[u8], encoded: &[u8]) {
         let shown = String::from_utf8_lossy(bytes);

@@ -142,9 +142,11 @@ pub(crate) async fn a_new_database_has_no_owners_to_fill(store: &Store) {
 /// Rows of a schema before the table of owners, in SQL that both databases know.
 pub(crate) const OLDER_ROWS: &str = "
     insert into plugin_versions (plugin, version, manifest_digest, component_digest, manifest, component, locales, created_at)
-    values ('github', '1.0.0', 'sha256:0101', 'sha256:0a0a', 'name: github', '', '{}', 7);
+    values ('github', '1.0.0',
+        'sha256:813b2c01e2c1560bd2684c173beb346e9c3595a3a1d2b4a2f6a086bc943282f1', 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855', 'name: github', '', '{}', 7);
     insert into plugins (name, version, manifest_digest, component_digest, updated_at)
-    values ('github', '1.0.0', 'sha256:0101', 'sha256:0a0a', 7);
+    values ('github', '1.0.0',
+        'sha256:813b2c01e2c1560bd2684c173beb346e9c3595a3a1d2b4a2f6a086bc943282f1', 'sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855', 7);
     insert into trust (id, public_key, name_glob, created_at)
     values ('01936a5e-0000-7000-8000-000000000001', 'ed25519:a', 'acme-*', 7);";
 
