@@ -78,7 +78,7 @@ pub trait Executor {
     /// What it can do.
     const OPERATIONS: Operations;
 
-    /// What it offers to infrastructure code, which is not for bots; see [`functions`](crate::functions). A plugin that has
+    /// What it offers to infrastructure code, which is not for bots; see [`functions`](macro@crate::functions). A plugin that has
     /// some ends with `export!(MyPlugin with functions)`.
     const FUNCTIONS: Functions = Functions::new(&[]);
 
