@@ -1,6 +1,6 @@
 //! Pure policy: who may call what, with which parameters.
 //!
-//! One function, [`decide`], answers for the tool list, the call and the check, so that they cannot disagree. A
+//! One function, [`decide()`], answers for the tool list, the call and the check, so that they cannot disagree. A
 //! [`Permit`] is made here and nowhere else, and it carries the parameters that were judged. Nothing here does I/O.
 
 #![forbid(unsafe_code)]

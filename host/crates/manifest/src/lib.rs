@@ -1,7 +1,7 @@
 //! The plugin manifest: its shape, its parser, and the small languages that it holds (origins, injection rules, JSON
 //! Schemas, field definitions, translations).
 //!
-//! Everything here is pure: no file, no network, no clock. What comes out of [`parse`] has been checked as a whole, so
+//! Everything here is pure: no file, no network, no clock. What comes out of [`parse()`] has been checked as a whole, so
 //! that the rest of the product reads a manifest without doubting it.
 
 #![forbid(unsafe_code)]
