@@ -39,7 +39,7 @@ struct NamedTool {
     name: ToolName,
 }
 
-/// The names in the text of a manifest, whatever else it says; `None` where it names no resource type.
+/// The names in the text of a manifest that may be invalid otherwise; `None` where it names no resource type.
 #[must_use]
 pub fn claimed_names(text: &str) -> Option<ClaimedNames> {
     let Names { resource_type: NamedType { id, tools } } = serde_json::from_value(STORED.value(text).ok()?).ok()?;

@@ -189,7 +189,7 @@ impl Index {
         })
     }
 
-    /// The plugins whose name, description or one of whose tags holds `text`, whatever the case of its letters.
+    /// The plugins whose name, description or one of whose tags holds `text`, without regard to case.
     #[must_use]
     pub fn search(&self, text: &str) -> Vec<Listing> {
         let text = text.to_lowercase();

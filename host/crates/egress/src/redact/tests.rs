@@ -185,7 +185,7 @@ fn an_escape_by_accident_hides_nothing() {
     }
 }
 
-/// A run of line breaks is no run of digits, however long.
+/// A run of line breaks is not a run of digits, even a long one.
 #[test]
 fn line_breaks_without_digits_are_text() {
     let redactor = redactor(&["s3cr3t-t0ken"]);

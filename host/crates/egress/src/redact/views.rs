@@ -257,7 +257,7 @@ fn utf16_unit(text: &[u8], big_endian: bool) -> Option<Unit> {
 mod tests {
     use super::*;
 
-    /// What lies within a run of backslashes starts with backslashes, whoever reads it.
+    /// Every part of a run of backslashes starts with a backslash.
     #[test]
     fn a_run_of_backslashes_is_looked_at_once() {
         let view = View::of(Nature { printable: true, marks: [false; MARKS.len()] })[0];

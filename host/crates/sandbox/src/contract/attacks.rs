@@ -310,7 +310,7 @@ print('tried')";
     assert_eq!(sandbox.python(program).await, "tried");
 }
 
-/// The kernel has one limit for the compiled filters of the whole host, and counts them as nobody's memory.
+/// The kernel has one limit for the compiled filters of the whole host, and charges their memory to no group.
 pub async fn filters_cannot_be_attached(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
