@@ -146,14 +146,23 @@ fn backslash(text: &[u8]) -> Option<Unit> {
         b'r' => b'\r',
         b'x' => return escaped_byte(text),
         b'u' if rest.first() == Some(&b'{') => return braced(&rest[1..]),
-        b'u' => return code_units(rest),
-        b'U' => {
-            let (character, digits) = number(rest.get(..NUMBER_DIGITS_MAX)?, 16)?;
-            return (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits));
-        }
+        b'u' => return code_point_in_lower_case(rest).or_else(|| code_units(rest)),
+        b'U' => return code_point(rest),
         _ => return None,
     };
     Some(Unit::byte(byte, 2))
+}
+
+/// The character whose `\U` has been read.
+fn code_point(text: &[u8]) -> Option<Unit> {
+    let (character, digits) = number(text.get(..NUMBER_DIGITS_MAX)?, 16)?;
+    (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
+}
+
+/// The same where the case of `\U` is lost, as in the names of headers. Read as `\u`, the first four digits of a
+/// character that is in use are one of the controls U+0000 to U+0003, which no secret holds.
+fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
+    matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
 
 /// `\xNN`: a byte of a character in UTF-8 where the next ones complete it, as in bytes of Python, and a character of
@@ -354,6 +363,8 @@ mod tests {
             ("\\u{1F600}", "😀"),
             ("\\u{0000002f}", "/"),
             ("\\U0001f600", "😀"),
+            ("\\u0001f600", "😀"),
+            ("\\u00000021", "!"),
             ("&lt;", "<"),
             ("&lt", "<"),
             ("&apos", "'"),

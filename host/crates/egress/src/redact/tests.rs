@@ -236,6 +236,9 @@ fn header_names_arrive_in_lower_case() {
     let redactor = redactor(&["S3cr3t-T0ken"]);
     assert_eq!(redactor.redact_name("x-s3cr3t-t0ken".into()), "x-[redacted]");
     assert_eq!(redactor.redact_text("x-s3cr3t-t0ken".into()), "x-s3cr3t-t0ken");
+    // `\U` of each character, percent-encoded, has become `\u`.
+    let escaped: String = "s3cr3t-t0ken".bytes().map(|byte| format!("%5cu{byte:08x}")).collect();
+    assert_eq!(redactor.redact_name(format!("x-{escaped}")), "x-[redacted]");
 }
 
 #[test]
