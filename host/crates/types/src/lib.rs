@@ -7,6 +7,7 @@
 
 mod call;
 mod clock;
+mod effort;
 mod http;
 mod ids;
 mod json_text;
@@ -16,6 +17,7 @@ pub mod special_purpose;
 
 pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
+pub use effort::{Effort, Halt, Overrun};
 pub use http::{
     Failure, FailureCode, HttpRequest, HttpResponse, REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX,
     REQUEST_HEADERS_MAX, URL_BYTES_MAX,

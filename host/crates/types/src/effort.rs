@@ -1,0 +1,142 @@
+//! How much work one check may take.
+//!
+//! Patterns and schemas are written by plugins and tenants, and the values that they are matched with by callers, so the
+//! work of a check is bounded before it is done: each piece of it is paid for in steps, from a budget that the host sets.
+//! A step takes about a nanosecond in an optimised build. The crates that do the work state a bound for each piece; they
+//! know nothing of threads, deadlines or tasks.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// The steps that a check may still take, and what ends it before they are used up.
+///
+/// Clones share one budget. An effort belongs to the thread that does the work.
+#[derive(Clone, Debug)]
+pub struct Effort(Rc<Budget>);
+
+#[derive(Debug)]
+struct Budget {
+    left: Cell<u64>,
+    halt: Option<Halt>,
+    overrun: Cell<Option<Overrun>>,
+}
+
+/// Ends a check from outside: at a deadline, or when its caller no longer waits for it.
+#[derive(Clone, Debug)]
+pub struct Halt {
+    deadline: Instant,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// Why a check ended without a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Overrun {
+    /// It needs more steps than its budget has.
+    #[error("the check needs more work than it may take")]
+    Steps,
+    /// Its deadline has passed.
+    #[error("the check did not end in time")]
+    Deadline,
+    /// Its caller no longer waits for it.
+    #[error("the check was cancelled")]
+    Cancelled,
+}
+
+impl Halt {
+    /// Ends the check at `deadline` unless [`Halt::cancel`] ends it before.
+    #[must_use]
+    pub fn at(deadline: Instant) -> Halt {
+        Halt { deadline, cancelled: Arc::default() }
+    }
+
+    /// Ends the check at its next step.
+    pub fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    fn reason(&self) -> Option<Overrun> {
+        if self.cancelled.load(Ordering::Relaxed) {
+            Some(Overrun::Cancelled)
+        } else if Instant::now() >= self.deadline {
+            Some(Overrun::Deadline)
+        } else {
+            None
+        }
+    }
+}
+
+impl Effort {
+    /// A budget that only the number of steps bounds.
+    #[must_use]
+    pub fn of(steps: u64) -> Effort {
+        Effort::new(steps, None)
+    }
+
+    /// A budget that `halt` may end early.
+    #[must_use]
+    pub fn until(steps: u64, halt: Halt) -> Effort {
+        Effort::new(steps, Some(halt))
+    }
+
+    fn new(steps: u64, halt: Option<Halt>) -> Effort {
+        Effort(Rc::new(Budget { left: Cell::new(steps), halt, overrun: Cell::new(None) }))
+    }
+
+    /// Pays for the next piece of work, before it is done.
+    ///
+    /// # Errors
+    /// The budget does not have that many steps, or the check was ended from outside. Every later piece is then refused
+    /// with the same reason.
+    pub fn spend(&self, steps: u64) -> Result<(), Overrun> {
+        let Budget { left, halt, overrun } = &*self.0;
+        if let Some(reason) = overrun.get() {
+            return Err(reason);
+        }
+        let reason = match left.get().checked_sub(steps) {
+            None => Some(Overrun::Steps),
+            Some(rest) => {
+                left.set(rest);
+                halt.as_ref().and_then(Halt::reason)
+            }
+        };
+        overrun.set(reason);
+        reason.map_or(Ok(()), Err)
+    }
+
+    /// Why the check ended without a result, if it did.
+    #[must_use]
+    pub fn overrun(&self) -> Option<Overrun> {
+        self.0.overrun.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn work_is_refused_from_the_first_piece_that_is_too_large() {
+        let effort = Effort::of(10);
+        assert_eq!(effort.spend(4), Ok(()));
+        assert_eq!(effort.clone().spend(6), Ok(()), "clones share the budget");
+        assert_eq!(effort.overrun(), None);
+        assert_eq!(effort.spend(1), Err(Overrun::Steps));
+        assert_eq!(effort.spend(0), Err(Overrun::Steps));
+        assert_eq!(effort.overrun(), Some(Overrun::Steps));
+    }
+
+    #[test]
+    fn a_check_ends_when_it_is_cancelled_or_late() {
+        let halt = Halt::at(Instant::now() + Duration::from_secs(3600));
+        let effort = Effort::until(10, halt.clone());
+        assert_eq!(effort.spend(1), Ok(()));
+        halt.cancel();
+        assert_eq!(effort.spend(1), Err(Overrun::Cancelled));
+        assert_eq!(Effort::until(10, Halt::at(Instant::now())).spend(1), Err(Overrun::Deadline));
+    }
+}
