@@ -13,9 +13,10 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
 use monstrum_guardian::Permit;
+use monstrum_manifest::CHECK_STEPS_MAX;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
-    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
+    BindingId, CallOutcome, Code, Effort, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
     SandboxOutput, Status, ToolFailure,
 };
 use tokio::time::Instant;
@@ -298,7 +299,9 @@ fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
         Ok(ExecuteResult::Success(data)) => {
             let schema = call.job.tool().and_then(|tool| tool.output.as_ref());
-            let output_mismatch = schema.is_some_and(|schema| !schema.matches(&data.value()));
+            let effort = Effort::of(CHECK_STEPS_MAX);
+            // An answer that takes too much work to check is not known to match.
+            let output_mismatch = schema.is_some_and(|schema| schema.matches(&data.value(), &effort) != Ok(true));
             CallOutcome { output_mismatch, ..CallOutcome::success(data) }
         }
         Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide};
-use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Fault, Status, ToolName};
+use monstrum_manifest::{CHECK_STEPS_MAX, json_depth};
+use monstrum_types::{CallOutcome, Code, Effort, Fault, Status, ToolName};
 use serde_json::{Map, Value, json};
 
 use crate::authorize::refuse;
@@ -353,7 +353,10 @@ pub fn check_params(tool: &Tool, params: &Value) -> Result<Map<String, Value>, V
     if let Value::Object(params) = &mut params {
         params.shift_remove(RESOURCE_PARAM);
     }
-    tool.input.check(params)
+    tool.input.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap_or_else(|_overrun| {
+        let message = "the parameters take more work to check than a call may use".to_owned();
+        Err(vec![Fault { path: String::new(), message }])
+    })
 }
 
 /// The answer to parameters that fail the schema: each fault with its JSON pointer.

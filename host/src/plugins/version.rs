@@ -6,11 +6,12 @@ use std::sync::Arc;
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{PatternSet, ToolRules};
 use monstrum_manifest::{
-    Capability, InputSchema, Locales, Manifest, MatchMode, OutputSchema, ScopeDimension, Tool as ToolManifest,
+    Capability, InputSchema, Locales, MANIFEST_STEPS_MAX, Manifest, MatchMode, OutputSchema, SchemaLimits,
+    ScopeDimension, Tool as ToolManifest,
 };
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
-use monstrum_types::{Digest, PluginName, ToolName};
+use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::config::Ceilings;
@@ -71,14 +72,17 @@ pub struct Tool {
 }
 
 impl Tool {
-    /// Compiles schemas and rules, or says what is wrong with which field.
+    /// Compiles schemas and rules, or says what is wrong with which field. The parser has held new schemas to the present
+    /// limits; a stored one may exceed them.
     pub fn compile(
         manifest: ToolManifest,
         own_name: ToolName,
         dimensions: &[ScopeDimension],
     ) -> Result<Tool, (&'static str, String)> {
-        let input = InputSchema::compile(&manifest.input_schema).map_err(|why| ("input_schema", why))?;
-        let output = manifest.output_schema.as_ref().map(OutputSchema::compile).transpose();
+        let limits = SchemaLimits::Stored;
+        let input = InputSchema::compile(&manifest.input_schema, limits, &Effort::of(MANIFEST_STEPS_MAX));
+        let input = input.map_err(|why| ("input_schema", why))?;
+        let output = manifest.output_schema.as_ref().map(|schema| OutputSchema::compile(schema, limits)).transpose();
         let output = output.map_err(|why| ("output_schema", why))?;
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));

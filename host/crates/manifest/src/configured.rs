@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::error::{FieldPath, Segment};
 use crate::fields::{check_fields, escape};
 use crate::model::{ResourceType, Tool, ToolDiscovery};
+use crate::schema::SchemaLimits;
 use crate::validate::{Faults, contract};
 
 /// The key in the configuration.
@@ -45,7 +46,7 @@ pub fn check_config(
     mut config: Map<String, Value>,
 ) -> Result<CheckedConfig, Vec<Fault>> {
     let written = take_tools(resource_type, &mut config);
-    let tools = tools(resource_type, name, written.as_ref());
+    let tools = tools(resource_type, name, written.as_ref(), SchemaLimits::Current);
     match (check_fields(&resource_type.config_schema, config), tools) {
         (Ok(mut values), Ok(tools)) => {
             values.extend(written.map(|written| (TOOLS.to_owned(), written)));
@@ -70,7 +71,8 @@ pub fn config_values(
     Ok(values)
 }
 
-/// The tools of the resource `name`, from the values of its configuration.
+/// The tools of the resource `name`, from the values of its stored configuration: what an earlier release accepted may
+/// exceed the present limits of schemas.
 ///
 /// # Errors
 /// Every fault of the tools, with a pointer into the configuration.
@@ -82,7 +84,7 @@ pub fn configured_tools(
     if resource_type.tool_discovery != ToolDiscovery::Configured {
         return Ok(Vec::new());
     }
-    tools(resource_type, name, values.get(TOOLS))
+    tools(resource_type, name, values.get(TOOLS), SchemaLimits::Stored)
 }
 
 /// Whether the resource `resource` would call one of its own tools `tool`.
@@ -98,11 +100,21 @@ fn take_tools(resource_type: &ResourceType, config: &mut Map<String, Value>) -> 
     config.remove(TOOLS).filter(|tools| !tools.is_null())
 }
 
-fn tools(resource_type: &ResourceType, name: &str, written: Option<&Value>) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
-    written.map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools))
+fn tools(
+    resource_type: &ResourceType,
+    name: &str,
+    written: Option<&Value>,
+    limits: SchemaLimits,
+) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+    written.map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools, limits))
 }
 
-fn check_tools(resource_type: &ResourceType, name: &str, written: &Value) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+fn check_tools(
+    resource_type: &ResourceType,
+    name: &str,
+    written: &Value,
+    limits: SchemaLimits,
+) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
     let list = FieldPath::default().key(TOOLS);
     let Value::Array(entries) = written else { return Err(vec![fault(&list, "expected a list of tools")]) };
     let mut faults = Vec::new();
@@ -121,7 +133,7 @@ fn check_tools(resource_type: &ResourceType, name: &str, written: &Value) -> Res
         return Err(faults);
     }
     let mut found = Faults::default();
-    contract::tools(&mut found, &tools, &list);
+    contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
         let message = "a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none \
                        of `_` and holds no `__`: it becomes a part of the tools' names";

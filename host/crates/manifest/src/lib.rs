@@ -36,6 +36,6 @@ pub use locale::{LocaleError, Locales, accepted_languages};
 pub use model::*;
 pub use names::{ClaimedNames, claimed_names};
 pub use origin::{InvalidOrigin, OriginPattern};
-pub use parse::{MANIFEST_BYTES_MAX, parse};
-pub use schema::{InputSchema, OutputSchema};
+pub use parse::{MANIFEST_BYTES_MAX, parse, parse_stored};
+pub use schema::{CHECK_STEPS_MAX, InputSchema, MANIFEST_STEPS_MAX, OutputSchema, SchemaLimits};
 pub use warnings::warnings;

@@ -4,6 +4,7 @@ use crate::document::{Document, Fault};
 use crate::error::{FieldPath, ManifestErrors, Segment};
 use crate::model::Manifest;
 use crate::repair::{self, Shaped};
+use crate::schema::SchemaLimits;
 use crate::validate::validate;
 use crate::yaml::{self, Keys};
 
@@ -19,13 +20,26 @@ const MANIFEST: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTE
 /// # Errors
 /// The fault that keeps the text from being YAML, or else every fault of shape and of content.
 pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
+    parse_within(file, text, SchemaLimits::Current)
+}
+
+/// Reads a manifest that an earlier release may have accepted: as [`parse()`], but schemas may exceed the limits that are
+/// newer than it. [`InputSchema::exceeds`](crate::InputSchema::exceeds) names what does.
+///
+/// # Errors
+/// As for [`parse()`].
+pub fn parse_stored(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
+    parse_within(file, text, SchemaLimits::Stored)
+}
+
+fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest, ManifestErrors> {
     let errors = |faults: Vec<Fault>| ManifestErrors(faults.into_iter().map(|fault| fault.into_error(file)).collect());
     let value = MANIFEST.value(text).map_err(|fault| errors(vec![fault]))?;
     let Shaped { read, mut faults, replaced } = repair::read::<Manifest>(text, value, FAULTS_MAX);
     faults.iter_mut().for_each(hint);
     // Repairs change the order in which serde meets the rest.
     faults.sort_by_key(|fault| fault.position.unwrap_or((usize::MAX, usize::MAX)));
-    let content = read.as_ref().map(validate).unwrap_or_default();
+    let content = read.as_ref().map(|manifest| validate(manifest, limits)).unwrap_or_default();
     if faults.is_empty()
         && content.is_empty()
         && let Some(manifest) = read

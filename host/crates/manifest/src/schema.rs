@@ -1,98 +1,128 @@
 //! JSON Schemas of tools: compiled once, used for every call.
 //!
 //! A schema comes from a plugin, so it must not cost the host more than it is worth: no reference leaves the schema,
-//! regular expressions run in linear time, and `shape` bounds how much there is to do for one value.
+//! regular expressions are small and run in linear time, and each check pays for its work from a budget before it does
+//! it. `cost` says what a schema costs for one value, and `weight` how many values there are.
 
+mod cost;
 mod defaults;
 mod faults;
+mod limits;
+mod pattern;
+mod paying;
 mod shape;
+mod unique;
 mod walk;
+mod weight;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
-use monstrum_types::Fault;
-use regex::Regex;
+use monstrum_types::{Effort, Fault, Overrun};
 use serde_json::{Map, Value};
 
 use crate::error::cut;
+use cost::Steps;
 use defaults::Defaults;
+pub use limits::{CHECK_STEPS_MAX, MANIFEST_STEPS_MAX, SchemaLimits};
+use limits::{PATTERN_BYTES_STORED_MAX, TEXT_CHARS_MAX};
+use pattern::{Pattern, Patterns};
+use paying::Paying;
+use shape::Shape;
+use unique::UniqueItems;
 use walk::{declares_in, parts};
+use weight::Weight;
 
 /// How many faults of one input are told: more than anybody mends in one go.
 const FAULTS_MAX: usize = 100;
-/// The largest compiled regular expression, in bytes: `^[\w.-]{1,100}$` with Unicode classes takes about 100 KiB.
-const PATTERN_BYTES_MAX: usize = 512 * 1024;
+/// Steps to look up one parameter among those that a schema declares.
+const PARAMETER_STEPS: u64 = 128;
 
 /// A tool's input_schema, ready to check parameters.
 #[derive(Debug)]
 pub struct InputSchema {
     root: Value,
-    validator: Validator,
+    compiled: Compiled,
     defaults: Defaults,
     /// What may be given at the top level; None where the schema is open.
     closed: Option<Declared>,
-    patterns: usize,
 }
 
 /// The parameters that a closed schema knows.
 #[derive(Debug)]
 struct Declared {
     names: BTreeSet<String>,
-    patterns: Vec<Regex>,
+    patterns: Vec<Arc<Pattern>>,
 }
 
 impl Declared {
-    fn holds(&self, name: &str) -> bool {
-        self.names.contains(name) || self.patterns.iter().any(|pattern| pattern.is_match(name))
+    fn holds(&self, name: &str) -> Result<bool, Overrun> {
+        if self.names.contains(name) {
+            return Ok(true);
+        }
+        if self.patterns.is_empty() || is_too_long(name) {
+            return Ok(false);
+        }
+        let name = Value::from(name);
+        for pattern in &self.patterns {
+            if pattern.is_match(&name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
 impl InputSchema {
-    /// Compiles a schema, or says what is wrong with it.
+    /// Compiles a schema, or says what is wrong with it. `effort` pays for checking its defaults.
     ///
     /// # Errors
     /// A text for the author: not an object schema, a reference to elsewhere, a recursion, a pattern that cannot run
-    /// in linear time, a default that the schema itself refuses, or anything else that is no JSON Schema.
-    pub fn compile(schema: &Map<String, Value>) -> Result<InputSchema, String> {
+    /// in linear time, a default that the schema itself refuses, something that exceeds `limits`, or anything else that
+    /// is no JSON Schema.
+    pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits, effort: &Effort) -> Result<InputSchema, String> {
         match schema.get("type") {
             None => {}
             Some(Value::String(kind)) if kind == "object" => {}
             Some(_) => return Err("at `/type`: parameters are an object, so the type must be `object`".to_owned()),
         }
         let root = Value::Object(schema.clone());
-        let (validator, patterns) = compile(&root)?;
-        let declared = declared(&root)?;
+        let (compiled, patterns) = Compiled::of(&root, limits)?;
+        let declared = declared(&root, &patterns);
         if let Some(name) = declared.names.iter().find(|name| name.starts_with('_')) {
             let name = cut(name, 64);
             return Err(format!("parameter `{name}`: names that start with `_` are reserved for the platform"));
         }
         let closed = if is_open(schema) { None } else { Some(declared) };
         let defaults = Defaults::of(&root, &root);
-        let compiled = InputSchema { root, validator, defaults, closed, patterns };
-        compiled.check_defaults()?;
+        let compiled = InputSchema { root, compiled, defaults, closed };
+        compiled.check_defaults(effort)?;
         Ok(compiled)
     }
 
-    /// Checks parameters and fills the defaults in, in nested objects too.
+    /// Checks parameters and fills the defaults in, in nested objects too. `effort` pays for the work before it is done.
+    /// The answer within is the parameters, or at most 100 faults, each with a JSON pointer into the parameters.
     ///
     /// # Errors
-    /// At most 100 faults, each with a JSON pointer into the parameters.
-    pub fn check(&self, params: Value) -> Result<Map<String, Value>, Vec<Fault>> {
+    /// The effort ended before the check.
+    pub fn check(&self, params: Value, effort: &Effort) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
         let Value::Object(mut params) = params else {
-            return Err(vec![Fault { path: String::new(), message: "expected an object".to_owned() }]);
+            return Ok(Err(vec![Fault { path: String::new(), message: "expected an object".to_owned() }]));
         };
-        let mut found = self.undeclared(&params);
+        let _paying = Paying::from(effort);
+        let mut found = self.undeclared(&params, effort)?;
         self.defaults.fill(&mut params);
         let value = Value::Object(params);
-        if found.is_empty() && self.validator.is_valid(&value) {
-            return match value {
-                Value::Object(params) => Ok(params),
-                _ => Err(found),
-            };
+        let weight = Weight::of(&value, effort)?;
+        let is_valid = found.is_empty() && self.compiled.is_valid(&value, &weight, effort)?;
+        match value {
+            Value::Object(params) if is_valid => Ok(Ok(params)),
+            value => {
+                self.compiled.collect(&value, &weight, effort, &mut found)?;
+                Ok(Err(found))
+            }
         }
-        faults::collect(&self.validator, &value, &mut found, FAULTS_MAX);
-        Err(found)
     }
 
     /// Whether the schema declares the parameter at `dotted_path`: dots lead into objects, and into the entries of
@@ -108,75 +138,154 @@ impl InputSchema {
         self.closed.is_none()
     }
 
-    /// How many regular expressions the schema holds.
-    pub(crate) fn patterns(&self) -> usize {
-        self.patterns
+    /// What exceeds the present limits, a sentence each with its place; empty unless the schema was compiled with
+    /// [`SchemaLimits::Stored`].
+    #[must_use]
+    pub fn exceeds(&self) -> &[String] {
+        &self.compiled.exceeds
     }
 
-    fn undeclared(&self, params: &Map<String, Value>) -> Vec<Fault> {
-        let accepted =
-            |name: &str| !name.starts_with('_') && self.closed.as_ref().is_none_or(|declared| declared.holds(name));
-        params.keys().filter(|name| !accepted(name)).take(FAULTS_MAX).map(|name| faults::undeclared("", name)).collect()
+    /// How many regular expressions the schema holds.
+    pub(crate) fn patterns(&self) -> usize {
+        self.compiled.pattern_count
+    }
+
+    fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<Fault>, Overrun> {
+        effort.spend(PARAMETER_STEPS.saturating_mul(params.len() as u64))?;
+        let mut found = Vec::new();
+        for name in params.keys() {
+            let is_declared = match &self.closed {
+                Some(declared) => declared.holds(name)?,
+                None => true,
+            };
+            if name.starts_with('_') || !is_declared {
+                found.push(faults::undeclared("", name));
+            }
+            if found.len() == FAULTS_MAX {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     /// A default that the schema refuses would make every call fail that leaves the parameter out.
-    fn check_defaults(&self) -> Result<(), String> {
+    fn check_defaults(&self, effort: &Effort) -> Result<(), String> {
         let mut filled = Map::new();
         self.defaults.fill(&mut filled);
         let value = Value::Object(filled);
-        let mut errors = self.validator.iter_errors(&value);
-        match errors.find(|error| !error.instance_path().as_str().is_empty()) {
-            Some(error) => {
-                let at = cut(error.instance_path().as_str(), 128);
-                Err(format!("the default at `{at}` is not valid: {}", faults::message(&error)))
+        match self.compiled.first_within(&value, effort) {
+            Ok(None) => Ok(()),
+            Ok(Some(fault)) => {
+                Err(format!("the default at `{}` is not valid: {}", cut(&fault.path, 128), fault.message))
             }
-            None => Ok(()),
+            Err(overrun) => Err(format!(
+                "the defaults cannot be checked: {overrun}; shorten them, or the patterns that they are matched with"
+            )),
         }
     }
 }
 
 /// A tool's output_schema. An answer that does not match is delivered all the same, but flagged.
 #[derive(Debug)]
-pub struct OutputSchema {
-    validator: Validator,
-    patterns: usize,
-}
+pub struct OutputSchema(Compiled);
 
 impl OutputSchema {
     /// Compiles a schema, or says what is wrong with it.
     ///
     /// # Errors
     /// A text for the author, as for [`InputSchema::compile`].
-    pub fn compile(schema: &Map<String, Value>) -> Result<OutputSchema, String> {
-        let (validator, patterns) = compile(&Value::Object(schema.clone()))?;
-        Ok(OutputSchema { validator, patterns })
+    pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
+        let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
+        Ok(OutputSchema(compiled))
     }
 
-    /// Whether an answer is what the schema says.
+    /// Whether an answer is what the schema says. `effort` pays for the work before it is done.
+    ///
+    /// # Errors
+    /// The effort ended before the check.
+    pub fn matches(&self, answer: &Value, effort: &Effort) -> Result<bool, Overrun> {
+        let _paying = Paying::from(effort);
+        let weight = Weight::of(answer, effort)?;
+        self.0.is_valid(answer, &weight, effort)
+    }
+
+    /// What exceeds the present limits, as [`InputSchema::exceeds`].
     #[must_use]
-    pub fn matches(&self, answer: &Value) -> bool {
-        self.validator.is_valid(answer)
+    pub fn exceeds(&self) -> &[String] {
+        &self.0.exceeds
     }
 
     pub(crate) fn patterns(&self) -> usize {
-        self.patterns
+        self.0.pattern_count
     }
 }
 
-fn compile(root: &Value) -> Result<(Validator, usize), String> {
-    let patterns = shape::check(root)?;
+/// A schema with what it costs.
+#[derive(Debug)]
+struct Compiled {
+    validator: Validator,
+    /// A bound for each value.
+    steps: Steps,
+    choices: u64,
+    has_name_patterns: bool,
+    pattern_count: usize,
+    exceeds: Vec<String>,
+}
+
+impl Compiled {
+    fn of(root: &Value, limits: SchemaLimits) -> Result<(Compiled, Arc<Patterns>), String> {
+        let Shape { pattern_count, patterns, cost, choices, exceeds } = shape::check(root)?;
+        if limits == SchemaLimits::Current && !exceeds.is_empty() {
+            return Err(exceeds.join("; "));
+        }
+        let patterns = Arc::new(patterns);
+        let steps = cost.steps();
+        let validator = validator(root, &patterns)?;
+        let has_name_patterns = steps.name_half > 0;
+        Ok((Compiled { validator, steps, choices, has_name_patterns, pattern_count, exceeds }, patterns))
+    }
+
+    /// Whether `value` is valid; its keywords pay from the effort that is in force on this thread, which must be `effort`.
+    fn is_valid(&self, value: &Value, weight: &Weight, effort: &Effort) -> Result<bool, Overrun> {
+        if self.has_long_name(weight) {
+            return Ok(false);
+        }
+        effort.spend(self.steps.of(weight))?;
+        let is_valid = self.validator.is_valid(value);
+        // After an overrun the rest was judged without its patterns.
+        effort.overrun().map_or(Ok(is_valid), Err)
+    }
+
+    /// Whether some name is longer than what patternProperties are matched with.
+    fn has_long_name(&self, weight: &Weight) -> bool {
+        self.has_name_patterns && weight.name_bytes_max as u64 > TEXT_CHARS_MAX
+    }
+}
+
+/// Whether a name is longer than what patterns are matched with.
+fn is_too_long(name: &str) -> bool {
+    name.len() as u64 > TEXT_CHARS_MAX
+}
+
+fn validator(root: &Value, patterns: &Arc<Patterns>) -> Result<Validator, String> {
+    let patterns = patterns.clone();
     // Formats are annotations, as the present draft has it by default.
-    let validator = jsonschema::options()
+    jsonschema::options()
         .offline()
-        .with_pattern_options(PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX))
+        .with_pattern_options(
+            PatternOptions::regex().size_limit(PATTERN_BYTES_STORED_MAX).dfa_size_limit(PATTERN_BYTES_STORED_MAX),
+        )
         .should_validate_formats(false)
+        .with_keyword("pattern", move |parent, text, _| Ok(Box::new(patterns.keyword(parent, text)?)))
+        .with_keyword("uniqueItems", |_, wanted, _| {
+            Ok(Box::new(UniqueItems { is_wanted: *wanted == Value::Bool(true) }))
+        })
         .build(root)
         .map_err(|error| {
             let at = cut(error.instance_path().as_str(), 128);
             let at = if at.is_empty() { String::new() } else { format!("at `{at}`: ") };
             format!("not a JSON Schema: {at}{}", faults::schema_message(&error))
-        })?;
-    Ok((validator, patterns))
+        })
 }
 
 fn is_open(schema: &Map<String, Value>) -> bool {
@@ -187,21 +296,17 @@ fn is_open(schema: &Map<String, Value>) -> bool {
     }
 }
 
-fn declared(root: &Value) -> Result<Declared, String> {
+fn declared(root: &Value, patterns: &Patterns) -> Declared {
     let mut declared = Declared { names: BTreeSet::new(), patterns: Vec::new() };
     for part in parts(root, root) {
         if let Some(Value::Object(properties)) = part.get("properties") {
             declared.names.extend(properties.keys().cloned());
         }
         if let Some(Value::Object(properties)) = part.get("patternProperties") {
-            for pattern in properties.keys() {
-                let regex = regex::RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
-                let why = |_| format!("at `/patternProperties`: `{}` is not a pattern", cut(pattern, 64));
-                declared.patterns.push(regex.map_err(why)?);
-            }
+            declared.patterns.extend(properties.keys().filter_map(|text| patterns.get(text)).cloned());
         }
     }
-    Ok(declared)
+    declared
 }
 
 #[cfg(test)]

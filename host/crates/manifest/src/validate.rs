@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use crate::error::FieldPath;
 use crate::fields::{check_url, check_value};
 use crate::model::{Capability, Executor, Field, FieldKind, Manifest};
+use crate::schema::SchemaLimits;
 
 /// Names that belong to the platform, as type and as plugin.
 pub(crate) const RESERVED_NAMES: [&str; 12] =
@@ -27,7 +28,7 @@ pub(crate) const FIELDS_MAX: usize = 100;
 pub(crate) const ENTRIES_MAX: usize = 64;
 /// Values of an enum field: a list that a person picks from.
 pub(crate) const ENUM_VALUES_MAX: usize = 1_000;
-/// Regular expressions in all schemas of a manifest: each may take some hundred KiB once compiled.
+/// Regular expressions in all schemas of a manifest: each takes time to compile, and memory.
 pub(crate) const PATTERNS_MAX: usize = 500;
 /// Hops that a manifest may ask for: what browsers and HTTP clients stop at, halved.
 pub(crate) const REDIRECTS_MAX: u8 = 10;
@@ -82,7 +83,7 @@ impl IntoIterator for Faults {
 }
 
 /// Checks a manifest of the right shape; the faults in the order of the file's usual layout.
-pub(crate) fn validate(manifest: &Manifest) -> Vec<(FieldPath, String)> {
+pub(crate) fn validate(manifest: &Manifest, limits: SchemaLimits) -> Vec<(FieldPath, String)> {
     let mut faults = Faults::default();
     let root = FieldPath::default();
     if RESERVED_NAMES.contains(&manifest.name.as_str()) {
@@ -98,7 +99,7 @@ pub(crate) fn validate(manifest: &Manifest) -> Vec<(FieldPath, String)> {
     if let Err(why) = check_file_name(&manifest.locales_dir) {
         faults.add(root.key("locales_dir"), why);
     }
-    contract::check(&mut faults, &manifest.resource_type, &root.key("resource_type"));
+    contract::check(&mut faults, &manifest.resource_type, limits, &root.key("resource_type"));
     executor(&mut faults, &manifest.executor, &root.key("executor"));
     faults.0
 }

@@ -1,7 +1,9 @@
 //! What loads but is probably not meant.
 
+use monstrum_types::Effort;
+
 use crate::model::{Manifest, ScopeDimension, Tool, ToolDiscovery};
-use crate::schema::InputSchema;
+use crate::schema::{InputSchema, MANIFEST_STEPS_MAX, SchemaLimits};
 
 /// What an author should know about a manifest that loads. `matches_glob(value, pattern)` is the product's one glob
 /// matcher, which lies above this crate.
@@ -13,8 +15,9 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
         found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
     }
     // A schema that does not compile declares nothing; the parser has refused such manifests already.
-    let schemas: Vec<Option<InputSchema>> =
-        resource_type.tools.iter().map(|tool| InputSchema::compile(&tool.input_schema).ok()).collect();
+    let effort = Effort::of(MANIFEST_STEPS_MAX);
+    let compile = |tool: &Tool| InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort).ok();
+    let schemas: Vec<Option<InputSchema>> = resource_type.tools.iter().map(compile).collect();
     for dimension in &resource_type.scope_dimensions {
         let concerned = |tool: &Tool| {
             dimension.operation_filter.as_deref().is_none_or(|filter| matches_glob(&tool.operation, filter))

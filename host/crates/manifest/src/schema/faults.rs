@@ -1,12 +1,16 @@
 //! From the validator's errors to faults that a caller, often a model, can mend.
 
-use jsonschema::Validator;
 use jsonschema::error::{ValidationError, ValidationErrorKind};
-use monstrum_types::Fault;
+use monstrum_types::{Effort, Fault, Overrun};
 use serde_json::Value;
 
 use crate::error::cut;
 use crate::fields::escape;
+
+use super::limits::TEXT_CHARS_MAX;
+use super::paying::Paying;
+use super::weight::Weight;
+use super::{Compiled, FAULTS_MAX, is_too_long};
 
 /// The longest message, in characters.
 const MESSAGE_CHARS_MAX: usize = 200;
@@ -14,16 +18,85 @@ const MESSAGE_CHARS_MAX: usize = 200;
 const QUOTED_CHARS_MAX: usize = 64;
 /// Inputs with more values than this get their first fault only: the validator gathers all faults before it hands out
 /// one, and an `anyOf` of a hundred branches makes a hundred of each wrong value.
-const VALUES_MAX: usize = 1_000;
+const VALUES_MAX: u64 = 1_000;
+/// The steps to name faults: about 70 milliseconds.
+const STEPS_MAX: u64 = 1 << 26;
+/// The steps to make a fault, in those of the visit that finds it.
+const FAULT_VISITS: u64 = 32;
 
-/// Adds the faults of `value` to `found`, up to `faults_max` in all; no fault twice.
-pub(super) fn collect(validator: &Validator, value: &Value, found: &mut Vec<Fault>, faults_max: usize) {
-    if count(value, VALUES_MAX) < VALUES_MAX {
-        for error in validator.iter_errors(value) {
-            add(&error, found, faults_max);
+impl Compiled {
+    /// Adds the faults of `value`, which is not valid, to `found`; no fault twice. Where naming them takes too much work,
+    /// one fault says so.
+    pub(super) fn collect(
+        &self,
+        value: &Value,
+        weight: &Weight,
+        effort: &Effort,
+        found: &mut Vec<Fault>,
+    ) -> Result<(), Overrun> {
+        if let Some(path) = self.has_long_name(weight).then(|| long_name(value)).flatten() {
+            let message = format!("the name is longer than {TEXT_CHARS_MAX} bytes, the limit beside patternProperties");
+            found.push(Fault { path, message });
+            return Ok(());
         }
-    } else if let Err(error) = validator.validate(value) {
-        add(&error, found, faults_max);
+        let before = found.len();
+        let gathers_all = weight.values() < VALUES_MAX;
+        // Where there is no choice, the first fault is found by going through the value once more.
+        let finds_one = !gathers_all && self.choices == 0;
+        let steps = if finds_one { 2 * self.steps.of(weight) } else { self.fault_steps(weight) };
+        let is_affordable = steps <= STEPS_MAX && effort.spend(steps).is_ok();
+        if is_affordable && gathers_all {
+            self.validator.iter_errors(value).for_each(|error| add(&error, found, FAULTS_MAX));
+        } else if is_affordable {
+            self.validator.validate(value).err().iter().for_each(|error| add(error, found, FAULTS_MAX));
+        }
+        match effort.overrun() {
+            None if is_affordable => {}
+            // The value is known to be invalid, whatever was not looked at.
+            None | Some(Overrun::Steps) => {
+                found.truncate(before);
+                let message = "not what the schema says; naming each fault would take too much work".to_owned();
+                found.push(Fault { path: String::new(), message });
+            }
+            Some(overrun) => return Err(overrun),
+        }
+        Ok(())
+    }
+
+    /// The first fault of a value within `value`, which itself may lack something.
+    pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<Fault>, Overrun> {
+        let _paying = Paying::from(effort);
+        let weight = Weight::of(value, effort)?;
+        effort.spend(self.fault_steps(&weight))?;
+        let mut errors = self.validator.iter_errors(value);
+        let error = errors.find(|error| !error.instance_path().as_str().is_empty());
+        let fault = |error: ValidationError<'_>| Fault {
+            path: error.instance_path().as_str().to_owned(),
+            message: message(&error),
+        };
+        effort.overrun().map_or(Ok(error.map(fault)), Err)
+    }
+
+    /// The steps to find every fault: each choice goes through its schemas once more.
+    fn fault_steps(&self, weight: &Weight) -> u64 {
+        self.steps.of(weight).saturating_mul(FAULT_VISITS).saturating_mul(2 + self.choices)
+    }
+}
+
+/// A pointer to a member whose name is too long for patternProperties.
+fn long_name(value: &Value) -> Option<String> {
+    match value {
+        Value::Object(members) => members.iter().find_map(|(name, member)| {
+            let step = || format!("/{}", escape(name));
+            if is_too_long(name) {
+                return Some(cut_path(step()));
+            }
+            long_name(member).map(|rest| cut_path(step() + &rest))
+        }),
+        Value::Array(items) => {
+            items.iter().enumerate().find_map(|(index, item)| Some(format!("/{index}{}", long_name(item)?)))
+        }
+        _ => None,
     }
 }
 
@@ -81,21 +154,4 @@ pub(super) fn schema_message(error: &ValidationError<'_>) -> String {
         }
         _ => message(error),
     }
-}
-
-/// How many values `value` holds, itself included; counting stops at `most`.
-fn count(value: &Value, most: usize) -> usize {
-    let inner: Box<dyn Iterator<Item = &Value>> = match value {
-        Value::Array(items) => Box::new(items.iter()),
-        Value::Object(map) => Box::new(map.values()),
-        _ => return 1,
-    };
-    let mut total = 1;
-    for item in inner {
-        if total >= most {
-            break;
-        }
-        total += count(item, most - total);
-    }
-    total
 }

@@ -10,6 +10,9 @@ use serde_json::{Map, Value};
 
 use crate::error::cut;
 
+use super::cost::{Cost, Parts};
+use super::limits::VALUE_STEPS_MAX;
+use super::pattern::{Patterns, stated_exceeds};
 use super::walk::{SAME_VALUE, SAME_VALUE_LISTS, one_or_many, resolve};
 
 /// Schemas within a schema, every reference written out: a tool has some ten parameters, the largest known a few
@@ -21,7 +24,7 @@ const LEVELS_MAX: usize = 64;
 const DEFAULT_BYTES_MAX: usize = 65_536;
 /// Values of one `enum`: all time zones or currencies fit; each entry of a list is compared with each.
 const ENUM_VALUES_MAX: usize = 1_000;
-/// Regular expressions of one schema: each may take some hundred KiB once compiled.
+/// Regular expressions of one schema: each takes time to compile, and memory.
 const PATTERNS_MAX: usize = 100;
 
 const DRAFTS: [&str; 4] = [
@@ -48,6 +51,9 @@ const SCHEMA_KEYWORDS: [&str; 10] = [
 const SCHEMA_MAPS: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 
+/// Keywords of which a value may fit one schema or another.
+const CHOICES: [&str; 5] = ["anyOf", "oneOf", "if", "unevaluatedItems", "unevaluatedProperties"];
+
 /// How large a schema is.
 #[derive(Clone, Copy, Default)]
 struct Size {
@@ -55,6 +61,9 @@ struct Size {
     levels: usize,
     default_bytes: usize,
     patterns: usize,
+    /// `anyOf` and the like within each other: each is gone through again to name the faults within it.
+    choices: u64,
+    cost: Cost,
 }
 
 impl Size {
@@ -63,12 +72,25 @@ impl Size {
         self.levels = self.levels.max(inner.levels);
         self.default_bytes = self.default_bytes.saturating_add(inner.default_bytes);
         self.patterns = self.patterns.saturating_add(inner.patterns);
+        self.choices = self.choices.max(inner.choices);
     }
 }
 
-/// Checks a schema; answers how many regular expressions it holds.
-pub(super) fn check(root: &Value) -> Result<usize, String> {
-    let mut measure = Measure { root, targets: HashMap::new() };
+/// What is known of a schema before it is compiled.
+pub(super) struct Shape {
+    /// How many regular expressions it holds, every reference written out.
+    pub(super) pattern_count: usize,
+    pub(super) patterns: Patterns,
+    /// A bound of what it costs for each value.
+    pub(super) cost: Cost,
+    pub(super) choices: u64,
+    /// What exceeds the present limits, a sentence each.
+    pub(super) exceeds: Vec<String>,
+}
+
+/// Checks a schema and compiles its regular expressions.
+pub(super) fn check(root: &Value) -> Result<Shape, String> {
+    let mut measure = Measure { root, targets: HashMap::new(), patterns: Patterns::default(), exceeds: Vec::new() };
     let size = measure.schema(root, &mut String::new(), 0)?;
     if size.schemas > SCHEMAS_MAX {
         return Err(format!("more than {SCHEMAS_MAX} schemas once every $ref is written out"));
@@ -77,20 +99,29 @@ pub(super) fn check(root: &Value) -> Result<usize, String> {
         return Err(format!("more than {DEFAULT_BYTES_MAX} bytes of defaults once every $ref is written out"));
     }
     if size.patterns > PATTERNS_MAX {
-        return Err(format!("more than {PATTERNS_MAX} patterns once every $ref is written out"));
+        return Err(too_many_patterns());
     }
-    Ok(size.patterns)
+    let Measure { patterns, mut exceeds, .. } = measure;
+    if size.cost.steps().most() > VALUE_STEPS_MAX {
+        exceeds.push(format!(
+            "one value may take more than {VALUE_STEPS_MAX} steps to check once every $ref is written out: put fewer \
+             schemas into anyOf, oneOf and allOf, above all within unevaluatedProperties or unevaluatedItems"
+        ));
+    }
+    Ok(Shape { pattern_count: size.patterns, patterns, cost: size.cost, choices: size.choices, exceeds })
 }
 
 struct Measure<'a> {
     root: &'a Value,
     /// The size of what a reference names; None while it is being measured.
     targets: HashMap<&'a str, Option<Size>>,
+    patterns: Patterns,
+    exceeds: Vec<String>,
 }
 
 impl<'a> Measure<'a> {
     fn schema(&mut self, schema: &'a Value, at: &mut String, level: usize) -> Result<Size, String> {
-        let mut size = Size { schemas: 1, levels: 1, ..Size::default() };
+        let mut size = Size { schemas: 1, levels: 1, cost: Cost::of_boolean(), ..Size::default() };
         let Value::Object(map) = schema else { return Ok(size) };
         if level >= LEVELS_MAX {
             return Err(too_deep());
@@ -103,28 +134,66 @@ impl<'a> Measure<'a> {
         if let Some(Value::Object(properties)) = map.get("patternProperties") {
             size.patterns += properties.len();
         }
+        let mut parts = Parts::of(map, self.compile_patterns(map, at)?);
         let mut inner = Size::default();
         for keyword in SCHEMA_KEYWORDS.iter().chain(&SAME_VALUE).chain(&SAME_VALUE_LISTS) {
             for schema in map.get(*keyword).map(one_or_many).unwrap_or_default() {
-                inner.add(self.at_key(schema, at, keyword, level)?);
+                let size = self.at_key(schema, at, keyword, level)?;
+                parts.add(keyword, schema, size.cost);
+                inner.add(size);
             }
         }
         for keyword in SCHEMA_MAPS {
             for (name, schema) in map.get(keyword).and_then(Value::as_object).into_iter().flatten() {
-                inner.add(self.at_key(schema, at, &format!("{keyword}/{name}"), level)?);
+                let size = self.at_key(schema, at, &format!("{keyword}/{name}"), level)?;
+                parts.add(keyword, schema, size.cost);
+                inner.add(size);
             }
         }
         if let Some(reference) = map.get("$ref") {
-            inner.add(self.target(reference, at, level)?);
+            let size = self.target(reference, at, level)?;
+            parts.add("$ref", reference, size.cost);
+            inner.add(size);
         }
         inner.levels += 1;
+        inner.choices += u64::from(CHOICES.iter().any(|keyword| map.contains_key(*keyword)));
         size.levels = 0;
         size.add(inner);
+        size.cost = parts.cost();
         // Stopping early keeps a schema that doubles at every step from being counted to its end.
         if size.levels > LEVELS_MAX {
             return Err(too_deep());
         }
         Ok(size)
+    }
+
+    /// Compiles the regular expressions of one schema; answers what a byte of the name of a member costs for its
+    /// patternProperties, in half steps.
+    fn compile_patterns(&mut self, map: &Map<String, Value>, at: &str) -> Result<u64, String> {
+        if let Some(text) = map.get("pattern").and_then(Value::as_str) {
+            let pattern = self.patterns.add(&format!("{at}/pattern"), text)?;
+            self.exceed(&format!("{at}/pattern"), pattern.exceeds());
+            self.exceed(&format!("{at}/maxLength"), stated_exceeds(map));
+        }
+        let mut half_steps = 0_u64;
+        for text in map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
+            let at = format!("{at}/patternProperties/{text}");
+            let pattern = self.patterns.add(&at, text)?;
+            self.exceed(&at, pattern.exceeds());
+            // additionalProperties matches the names once more.
+            half_steps = half_steps.saturating_add(pattern.half_steps().saturating_mul(2));
+        }
+        // Before the rest of them is compiled.
+        if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(half_steps) }
+    }
+
+    /// Notes what exceeds a limit. A schema that is referred to is met at its own place as well, with the same text.
+    fn exceed(&mut self, at: &str, why: Option<String>) {
+        let Some(why) = why else { return };
+        let sentence = format!("at `{}`: {why}", cut(at, 128));
+        if !self.exceeds.contains(&sentence) {
+            self.exceeds.push(sentence);
+        }
     }
 
     fn at_key(&mut self, schema: &'a Value, at: &mut String, key: &str, level: usize) -> Result<Size, String> {
@@ -162,6 +231,10 @@ impl<'a> Measure<'a> {
         self.targets.insert(reference, Some(size));
         Ok(size)
     }
+}
+
+fn too_many_patterns() -> String {
+    format!("more than {PATTERNS_MAX} patterns once every $ref is written out")
 }
 
 fn too_deep() -> String {

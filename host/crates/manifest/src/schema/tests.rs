@@ -3,16 +3,21 @@ use serde_json::json;
 use super::*;
 
 fn schema(value: &Value) -> InputSchema {
-    InputSchema::compile(value.as_object().unwrap()).unwrap()
+    InputSchema::compile(value.as_object().unwrap(), SchemaLimits::Current, &Effort::of(MANIFEST_STEPS_MAX)).unwrap()
 }
 
 fn refusal(value: &Value) -> String {
-    InputSchema::compile(value.as_object().unwrap()).unwrap_err()
+    InputSchema::compile(value.as_object().unwrap(), SchemaLimits::Current, &Effort::of(MANIFEST_STEPS_MAX))
+        .unwrap_err()
+}
+
+fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<Fault>> {
+    schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
 }
 
 /// The parameters as they are used, or the faults.
 fn check(schema: &InputSchema, params: Value) -> String {
-    match schema.check(params) {
+    match checked(schema, params) {
         Ok(params) => Value::Object(params).to_string(),
         Err(faults) => {
             let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
@@ -112,17 +117,17 @@ fn every_fault_has_its_pointer() {
 #[test]
 fn faults_are_few_and_short() {
     let open = schema(&json!({"properties": {"list": {"type": "array", "items": {"type": "string"}}}}));
-    let faults = open.check(json!({"list": vec![1; 500]})).unwrap_err();
+    let faults = checked(&open, json!({"list": vec![1; 500]})).unwrap_err();
     assert_eq!(faults.len(), 100);
-    let faults = open.check(json!({"list": vec![1; 100_000]})).unwrap_err();
+    let faults = checked(&open, json!({"list": vec![1; 100_000]})).unwrap_err();
     assert_eq!(faults.len(), 1);
-    let faults = open.check(Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
+    let faults = checked(&open, Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
     assert_eq!(faults.len(), 100);
     let long = "X".repeat(100_000);
     for params in
         [json!({"repo": long}), json!({"repo": "a", "state": long}), json!({"repo": "a", "filter": {long: 1}})]
     {
-        let faults = issues().check(params).err();
+        let faults = checked(&issues(), params).err();
         assert!(faults.is_some());
         for fault in faults.unwrap_or_default() {
             assert!(fault.message.chars().count() <= 200 && fault.path.len() < 1_100, "{}", fault.message);
@@ -342,16 +347,17 @@ fn properties_may_be_named_like_keywords() {
 fn patterns_run_in_linear_time() {
     let schema = schema(&json!({"properties": {"a": {"pattern": "^(a+)+$"}}}));
     let started = std::time::Instant::now();
-    assert!(schema.check(json!({"a": format!("{}b", "a".repeat(100_000))})).is_err());
+    assert!(checked(&schema, json!({"a": format!("{}b", "a".repeat(100_000))})).is_err());
     assert!(started.elapsed().as_secs() < 5);
 }
 
 #[test]
 fn answers_match_or_do_not() {
-    let compile = |value: Value| OutputSchema::compile(value.as_object().unwrap());
+    let compile = |value: Value| OutputSchema::compile(value.as_object().unwrap(), SchemaLimits::Current);
     let schema = compile(json!({"type": "array", "items": {"type": "object", "required": ["id"]}})).unwrap();
-    assert!(schema.matches(&json!([{"id": 1, "more": 2}])));
-    assert!(!schema.matches(&json!([{}])));
-    assert!(!schema.matches(&json!({"id": 1})));
+    let matches = |answer: Value| schema.matches(&answer, &Effort::of(CHECK_STEPS_MAX)).unwrap();
+    assert!(matches(json!([{"id": 1, "more": 2}])));
+    assert!(!matches(json!([{}])));
+    assert!(!matches(json!({"id": 1})));
     assert!(compile(json!({"$ref": "https://example.com/x"})).is_err());
 }

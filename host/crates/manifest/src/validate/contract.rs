@@ -2,19 +2,20 @@
 
 use std::collections::HashMap;
 
+use monstrum_types::Effort;
 use serde_json::Value;
 
 use crate::configured;
 use crate::error::FieldPath;
 use crate::model::{Mode, ResourceType, ScopeDimension, Tool, ToolDiscovery};
-use crate::schema::{InputSchema, OutputSchema};
+use crate::schema::{CHECK_STEPS_MAX, InputSchema, MANIFEST_STEPS_MAX, OutputSchema, SchemaLimits};
 
 use super::{
     DIMENSIONS_MAX, ENTRIES_MAX, Faults, FieldUse, PATTERNS_MAX, RESERVED_NAMES, RESERVED_TOOL_PREFIXES, TOOLS_MAX,
     auth, check_file_name, fields,
 };
 
-pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
+pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, limits: SchemaLimits, at: &FieldPath) {
     if RESERVED_NAMES.contains(&resource_type.id.as_str()) {
         faults.add(at.key("id"), format!("`{}` is a built-in type and cannot be replaced", resource_type.id));
     }
@@ -26,7 +27,7 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
     if let Err(why) = check_icon(&resource_type.icon) {
         faults.add(at.key("icon"), why);
     }
-    tools(faults, &resource_type.tools, &at.key("tools"));
+    tools(faults, &resource_type.tools, limits, &at.key("tools"));
     let own_tools = resource_type.config_schema.iter().position(|field| field.field == configured::TOOLS);
     if resource_type.tool_discovery == ToolDiscovery::Dynamic {
         let message = "`dynamic` is not available in this version: no resource can register tools yet";
@@ -51,10 +52,16 @@ fn credential_check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
         return;
     };
     // A schema that does not compile has been named already.
-    let Ok(schema) = InputSchema::compile(&tool.input_schema) else { return };
-    for fault in schema.check(Value::Object(check.params.clone())).err().unwrap_or_default() {
-        let place = if fault.path.is_empty() { String::new() } else { format!("at `{}`: ", fault.path) };
-        faults.add(at.key("params"), format!("not what the tool takes: {place}{}", fault.message));
+    let effort = Effort::of(CHECK_STEPS_MAX);
+    let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
+    match schema.check(Value::Object(check.params.clone()), &effort) {
+        Ok(checked) => {
+            for fault in checked.err().unwrap_or_default() {
+                let place = if fault.path.is_empty() { String::new() } else { format!("at `{}`: ", fault.path) };
+                faults.add(at.key("params"), format!("not what the tool takes: {place}{}", fault.message));
+            }
+        }
+        Err(overrun) => faults.add(at.key("params"), format!("cannot be checked: {overrun}")),
     }
 }
 
@@ -75,8 +82,9 @@ fn check_icon(icon: &str) -> Result<(), &'static str> {
 }
 
 /// Checks a list of tools.
-pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
+pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], limits: SchemaLimits, at: &FieldPath) {
     faults.cap(at.clone(), tools, TOOLS_MAX);
+    let effort = Effort::of(MANIFEST_STEPS_MAX);
     let mut patterns = 0;
     let mut seen = HashMap::new();
     // What is over the limit is refused anyway; compiling it too would only cost time.
@@ -100,7 +108,7 @@ pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], at: &FieldPath) {
         {
             faults.add(at.key("cost").key("credits"), "must not be negative");
         }
-        patterns += schemas(faults, tool, &at);
+        patterns += schemas(faults, tool, limits, &effort, &at);
         if patterns > PATTERNS_MAX {
             faults.add(at.key("input_schema"), format!("more than {PATTERNS_MAX} patterns in all schemas"));
             return;
@@ -114,14 +122,26 @@ pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
 }
 
 /// Checks the schemas of a tool; answers how many regular expressions they hold.
-fn schemas(faults: &mut Faults, tool: &Tool, at: &FieldPath) -> usize {
+fn schemas(faults: &mut Faults, tool: &Tool, limits: SchemaLimits, effort: &Effort, at: &FieldPath) -> usize {
     let mut patterns = 0;
-    match InputSchema::compile(&tool.input_schema) {
-        Ok(schema) => patterns += schema.patterns(),
+    let exceeds = |field: &str, sentences: &[String], faults: &mut Faults| {
+        for sentence in sentences.iter().filter(|_| limits == SchemaLimits::Current) {
+            faults.add(at.key(field), sentence);
+        }
+    };
+    // With the wider limits, so that each excess is a fault of its own.
+    match InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, effort) {
+        Ok(schema) => {
+            patterns += schema.patterns();
+            exceeds("input_schema", schema.exceeds(), faults);
+        }
         Err(why) => faults.add(at.key("input_schema"), why),
     }
-    match tool.output_schema.as_ref().map(OutputSchema::compile) {
-        Some(Ok(schema)) => patterns += schema.patterns(),
+    match tool.output_schema.as_ref().map(|schema| OutputSchema::compile(schema, SchemaLimits::Stored)) {
+        Some(Ok(schema)) => {
+            patterns += schema.patterns();
+            exceeds("output_schema", schema.exceeds(), faults);
+        }
         Some(Err(why)) => faults.add(at.key("output_schema"), why),
         None => {}
     }

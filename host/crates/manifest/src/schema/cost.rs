@@ -1,0 +1,230 @@
+//! What a schema costs for each value, by the kind of the value.
+//!
+//! The bound is for one value within the parameters or the answer, wherever it lies: a check pays it once for each value,
+//! before it begins. A value is visited by every schema that describes it, and within `unevaluatedProperties` and
+//! `unevaluatedItems` again by those beside them, at each level: such schemas within each other double the visits.
+//! Matches of the keyword `pattern` and `uniqueItems` are not in it: they pay when they are made.
+
+use serde_json::{Map, Value};
+
+use super::weight::Weight;
+
+/// Steps of a visit by one schema.
+const VISIT: u64 = 16;
+/// Steps of one keyword of a schema, but those below.
+const KEYWORD: u64 = 8;
+/// Steps to look a name up in an object.
+const LOOKUP: u64 = 32;
+/// Steps to begin to match one name with one of patternProperties.
+const NAME_MATCH: u64 = 128;
+/// Steps to divide floating-point numbers exactly.
+const MULTIPLE_OF: u64 = 256;
+/// Steps to decode 64 bytes of text, or to parse them.
+const CONTENT: u64 = 512;
+
+/// Steps for one value, by its kind, and for a byte of the name of a member, in halves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Steps {
+    pub(super) object: u64,
+    pub(super) array: u64,
+    pub(super) scalar: u64,
+    pub(super) name_half: u64,
+}
+
+impl Steps {
+    fn any(steps: u64) -> Steps {
+        Steps { object: steps, array: steps, scalar: steps, name_half: 0 }
+    }
+
+    fn object(steps: u64) -> Steps {
+        Steps { object: steps, ..Steps::default() }
+    }
+
+    fn with(self, other: Steps, join: impl Fn(u64, u64) -> u64) -> Steps {
+        Steps {
+            object: join(self.object, other.object),
+            array: join(self.array, other.array),
+            scalar: join(self.scalar, other.scalar),
+            name_half: join(self.name_half, other.name_half),
+        }
+    }
+
+    fn add(&mut self, other: Steps) {
+        *self = self.with(other, u64::saturating_add);
+    }
+
+    fn or(self, other: Steps) -> Steps {
+        self.with(other, u64::max)
+    }
+
+    fn times(self, factor: u64) -> Steps {
+        self.with(self, |steps, _| steps.saturating_mul(factor))
+    }
+
+    /// The most steps for any one value.
+    pub(super) fn most(&self) -> u64 {
+        self.object.max(self.array).max(self.scalar)
+    }
+
+    /// The steps for all values of `weight`.
+    pub(super) fn of(&self, weight: &Weight) -> u64 {
+        let names = self.name_half.saturating_mul(weight.name_bytes) / 2;
+        let kinds =
+            [(self.object, weight.objects), (self.array, weight.arrays), (self.scalar, weight.scalars), (names, 1)];
+        kinds.iter().fold(0, |sum: u64, (steps, count)| sum.saturating_add(steps.saturating_mul(*count)))
+    }
+}
+
+/// The steps of one walk: for the value itself, and for each value within it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walk {
+    here: Steps,
+    below: Steps,
+}
+
+impl Walk {
+    fn add(&mut self, other: Walk) {
+        self.here.add(other.here);
+        self.below.add(other.below);
+    }
+}
+
+/// The steps of a schema, every reference written out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cost {
+    /// Of validating.
+    valid: Walk,
+    /// Of finding which members or items a schema has evaluated, for an `unevaluated…` keyword around it.
+    mark: Walk,
+}
+
+impl Cost {
+    /// The steps of a schema that is only true or false.
+    pub(super) fn of_boolean() -> Cost {
+        Cost { valid: Walk { here: Steps::any(VISIT), below: Steps::default() }, mark: Walk::default() }
+    }
+
+    /// A bound for any one value.
+    pub(super) fn steps(&self) -> Steps {
+        self.valid.here.or(self.valid.below)
+    }
+}
+
+/// The parts of one schema, gathered.
+#[derive(Default)]
+pub(super) struct Parts {
+    own: Steps,
+    /// Schemas for the same value.
+    same: Cost,
+    property: Steps,
+    patterns: Steps,
+    additional: Steps,
+    item: Steps,
+    contains: Steps,
+    names: Steps,
+    unevaluated: Steps,
+    unevaluated_keywords: u32,
+}
+
+impl Parts {
+    /// Begins with what the schema itself costs; `name_half` is for its patternProperties.
+    pub(super) fn of(schema: &Map<String, Value>, name_half: u64) -> Parts {
+        let list = |keyword: &str| schema.get(keyword).map_or(0, |value| length(value));
+        let mut own = Steps::any(VISIT + KEYWORD * schema.len() as u64);
+        let lookups = ["properties", "required", "dependentSchemas", "dependencies", "dependentRequired"];
+        own.add(Steps::object(LOOKUP * lookups.into_iter().map(list).sum::<u64>()));
+        for keyword in ["dependentRequired", "dependencies"] {
+            let names = schema.get(keyword).and_then(Value::as_object).into_iter().flat_map(Map::values);
+            own.add(Steps::object(LOOKUP * names.map(length).sum::<u64>()));
+        }
+        let listed = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
+        for value in listed.chain(schema.get("const")) {
+            own.add(comparison(value));
+        }
+        if schema.contains_key("multipleOf") {
+            own.scalar += MULTIPLE_OF;
+        }
+        if schema.contains_key("contentMediaType") || schema.contains_key("contentEncoding") {
+            own.scalar += CONTENT;
+        }
+        own.name_half = name_half;
+        Parts { own, ..Parts::default() }
+    }
+
+    /// Adds the schema of `keyword`, one of its schemas where it has several.
+    pub(super) fn add(&mut self, keyword: &str, schema: &Value, cost: Cost) {
+        let steps = cost.steps();
+        match keyword {
+            "$ref" => {
+                self.same.valid.add(cost.valid);
+                self.same.mark.add(cost.mark);
+            }
+            "not" => self.same.valid.add(cost.valid),
+            "allOf" | "anyOf" | "oneOf" | "if" | "then" | "else" | "dependentSchemas" | "dependencies" => {
+                self.same.valid.add(cost.valid);
+                self.same.mark.add(cost.valid);
+                self.same.mark.add(cost.mark);
+            }
+            "properties" => self.property = self.property.or(steps),
+            "patternProperties" => {
+                self.patterns.add(steps);
+                self.patterns.add(Steps::any(2 * NAME_MATCH));
+            }
+            "additionalProperties" => self.additional = steps,
+            "items" | "prefixItems" | "additionalItems" => self.item = self.item.or(steps),
+            // minContains and maxContains each look again.
+            "contains" => self.contains = steps.times(3),
+            "propertyNames" => self.names = Steps::any(steps.scalar),
+            "unevaluatedProperties" if *schema == Value::Bool(true) => {}
+            "unevaluatedProperties" | "unevaluatedItems" => {
+                self.unevaluated.add(steps);
+                self.unevaluated_keywords += 1;
+            }
+            // Definitions cost where they are referred to, and contentSchema is a note.
+            _ => {}
+        }
+    }
+
+    /// The cost of the whole schema.
+    pub(super) fn cost(self) -> Cost {
+        let mut member = self.property;
+        member.add(self.patterns);
+        member = member.or(self.additional);
+        member.add(self.names);
+        let mut item = self.item;
+        item.add(self.contains);
+        let mut below = member.or(item);
+        below.add(self.unevaluated);
+        below.add(Steps::any(LOOKUP));
+        let mut mark = self.same.mark;
+        mark.here.add(self.own);
+        for steps in [Steps::any(2 * LOOKUP), self.patterns, self.contains, self.unevaluated] {
+            mark.below.add(steps);
+        }
+        let mut valid = Walk { here: self.own, below };
+        valid.add(self.same.valid);
+        for _ in 0..self.unevaluated_keywords {
+            valid.add(mark);
+        }
+        Cost { valid, mark }
+    }
+}
+
+fn length(value: &Value) -> u64 {
+    match value {
+        Value::Array(list) => list.len() as u64,
+        Value::Object(map) => map.len() as u64,
+        _ => 0,
+    }
+}
+
+/// The steps to compare a value with a listed one.
+fn comparison(listed: &Value) -> Steps {
+    let text = |divisor: u64| 4 + (listed.to_string().len() as u64) / divisor;
+    match listed {
+        Value::Array(_) => Steps { array: 8 * text(1), ..Steps::default() },
+        Value::Object(_) => Steps { object: 8 * text(1), ..Steps::default() },
+        Value::String(_) => Steps { scalar: text(32), ..Steps::default() },
+        Value::Null | Value::Bool(_) | Value::Number(_) => Steps { scalar: 4, ..Steps::default() },
+    }
+}

@@ -1,0 +1,193 @@
+//! The regular expressions of a schema: how large each is, and the keyword that pays for each match.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jsonschema::{Keyword, PatternOptions, ValidationError, Validator};
+use monstrum_types::Overrun;
+use serde_json::{Map, Value, json};
+
+use crate::error::cut;
+
+use super::limits::{PATTERN_BYTES_MAX, PATTERN_BYTES_STORED_MAX, STATED_CHARS_MAX, TEXT_CHARS_MAX};
+use super::paying;
+
+/// The smallest size that is told apart: what an expression of a few characters takes.
+const PATTERN_BYTES_MIN: usize = 512;
+/// Steps of a match that do not depend on the text: taking the engine's working memory, and starting it.
+const MATCH_STEPS: u64 = 256;
+/// What follows when a compiled pattern is too large.
+const HINT: &str = "state lengths as minLength and maxLength rather than by a count such as `{1,200}`, and use small \
+                    classes such as `[0-9A-Za-z_]` rather than `.`, `[^/]` or `\\p{L}`";
+
+/// A regular expression, compiled by the validator, which translates it from ECMA-262.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    matcher: Validator,
+    /// None for the expressions that the validator compares as plain texts.
+    compiled_bytes: Option<usize>,
+    text_bytes: usize,
+}
+
+impl Pattern {
+    /// None: not a regular expression, or too large even for a stored version.
+    fn compile(text: &str) -> Option<Pattern> {
+        let pattern = |matcher, compiled_bytes| Pattern { matcher, compiled_bytes, text_bytes: text.len() };
+        // What needs no regular expression fits into any size.
+        if let Some(matcher) = matcher(text, 0) {
+            return Some(pattern(matcher, None));
+        }
+        let mut size = PATTERN_BYTES_MIN;
+        loop {
+            if let Some(matcher) = matcher(text, size) {
+                return Some(pattern(matcher, Some(size)));
+            }
+            size = match size {
+                PATTERN_BYTES_STORED_MAX.. => return None,
+                // The limit itself is one of the sizes.
+                _ if size < PATTERN_BYTES_MAX => PATTERN_BYTES_MAX.min(size * 2),
+                _ => PATTERN_BYTES_STORED_MAX.min(size * 2),
+            };
+        }
+    }
+
+    /// What exceeds the present limits, if anything.
+    pub(super) fn exceeds(&self) -> Option<String> {
+        let is_too_large = self.compiled_bytes.is_some_and(|size| size > PATTERN_BYTES_MAX);
+        is_too_large.then(|| format!("the pattern takes more than {PATTERN_BYTES_MAX} bytes once compiled: {HINT}"))
+    }
+
+    /// A bound of the steps that a byte of text takes, in halves.
+    pub(super) fn half_steps(&self) -> u64 {
+        self.compiled_bytes.map_or(2, |size| size as u64)
+    }
+
+    /// Whether the expression is found in `text`; the match is paid for first.
+    pub(super) fn is_match(&self, text: &Value) -> Result<bool, Overrun> {
+        self.spend(text)?;
+        Ok(self.matcher.is_valid(text))
+    }
+
+    fn spend(&self, text: &Value) -> Result<(), Overrun> {
+        let bytes = text.as_str().map_or(0, str::len) as u64;
+        let own = self.compiled_bytes.map_or(self.text_bytes as u64, |_| MATCH_STEPS);
+        paying::spend(own.saturating_add(self.half_steps().saturating_mul(bytes) / 2))
+    }
+}
+
+/// The validator for `text` as a `pattern`, if that compiles to at most `size` bytes.
+fn matcher(text: &str, size: usize) -> Option<Validator> {
+    jsonschema::options()
+        .offline()
+        .with_pattern_options(PatternOptions::regex().size_limit(size).dfa_size_limit(PATTERN_BYTES_STORED_MAX))
+        .should_validate_formats(false)
+        .build(&json!({"pattern": text}))
+        .ok()
+}
+
+/// The regular expressions of one schema by their texts.
+#[derive(Debug, Default)]
+pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
+
+impl Patterns {
+    /// The pattern at the place `at`, compiled unless it has been.
+    pub(super) fn add(&mut self, at: &str, text: &str) -> Result<Arc<Pattern>, String> {
+        if let Some(pattern) = self.0.get(text) {
+            return Ok(pattern.clone());
+        }
+        let pattern = Pattern::compile(text).map(Arc::new).ok_or_else(|| invalid(at, text))?;
+        self.0.insert(text.to_owned(), pattern.clone());
+        Ok(pattern)
+    }
+
+    pub(super) fn get(&self, text: &str) -> Option<&Arc<Pattern>> {
+        self.0.get(text)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The keyword `pattern` with the value `text`, in the schema `parent`.
+    pub(super) fn keyword<'a>(
+        &self,
+        parent: &'a Map<String, Value>,
+        text: &'a Value,
+    ) -> Result<PatternKeyword, ValidationError<'a>> {
+        let pattern = text.as_str().and_then(|text| self.get(text));
+        // The walk through the schema has met every pattern that is used.
+        let pattern = pattern.ok_or_else(|| ValidationError::custom("the pattern has not been compiled"))?;
+        Ok(PatternKeyword {
+            pattern: pattern.clone(),
+            chars_max: stated_chars(parent).unwrap_or(0).max(TEXT_CHARS_MAX),
+        })
+    }
+}
+
+/// The error of a pattern that does not compile.
+fn invalid(at: &str, text: &str) -> String {
+    format!(
+        "not a JSON Schema: at `{}`: `{}` is no regular expression of moderate size without look-around and \
+         back-references",
+        cut(at, 128),
+        cut(text, 64)
+    )
+}
+
+/// The `maxLength` that the schema states itself.
+pub(super) fn stated_chars(schema: &Map<String, Value>) -> Option<u64> {
+    let stated = schema.get("maxLength")?;
+    // Written as 10.0 or beyond what u64 holds it is a limit as well.
+    stated.as_u64().or_else(|| stated.as_f64().map(|stated| stated as u64))
+}
+
+/// What exceeds the present limits in a `maxLength` beside a `pattern`, if anything.
+pub(super) fn stated_exceeds(schema: &Map<String, Value>) -> Option<String> {
+    stated_chars(schema).filter(|stated| *stated > STATED_CHARS_MAX)?;
+    Some(format!(
+        "beside a `pattern`, maxLength is at most {STATED_CHARS_MAX}: the work of a match grows with the text"
+    ))
+}
+
+/// The keyword `pattern`: pays for each match, and refuses longer texts than the schema allows for.
+pub(super) struct PatternKeyword {
+    pattern: Arc<Pattern>,
+    chars_max: u64,
+}
+
+impl PatternKeyword {
+    fn is_too_long(&self, text: &Value) -> bool {
+        let Value::String(text) = text else { return false };
+        text.len() as u64 > self.chars_max && text.chars().count() as u64 > self.chars_max
+    }
+
+    fn too_long<'i>(&self) -> ValidationError<'i> {
+        let max = self.chars_max;
+        ValidationError::custom(if max == TEXT_CHARS_MAX {
+            format!(
+                "longer than {max} characters, the limit of a text with a `pattern`; the schema may state a maxLength \
+                 of up to {STATED_CHARS_MAX}"
+            )
+        } else {
+            format!("longer than {max} characters")
+        })
+    }
+}
+
+impl<'i> Keyword<'i> for PatternKeyword {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        if !instance.is_string() {
+            return Ok(());
+        }
+        if self.is_too_long(instance) {
+            return Err(self.too_long());
+        }
+        // The check as a whole ends with the overrun, so the text of this one is not seen.
+        self.pattern.spend(instance).map_err(|overrun| ValidationError::custom(overrun.to_string()))?;
+        self.pattern.matcher.validate(instance)
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        !instance.is_string() || !self.is_too_long(instance) && self.pattern.is_match(instance) == Ok(true)
+    }
+}

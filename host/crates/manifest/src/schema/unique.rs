@@ -1,0 +1,101 @@
+//! The keyword `uniqueItems`, in time that grows with the list and not with its square.
+//!
+//! The validator's own keyword compares small lists in pairs and hashes longer ones, but its hash is the same for lists
+//! that are nested differently, such as `[[], []]` and `[[[]]]`: a list of such items takes quadratic time.
+
+use std::collections::HashSet;
+
+use jsonschema::{Keyword, ValidationError};
+use serde_json::{Number, Value};
+
+use super::paying;
+use super::weight::Weight;
+
+/// Steps to write down one value and to look it up.
+const VALUE_STEPS: u64 = 256;
+
+/// `uniqueItems`, or nothing where it is false.
+pub(super) struct UniqueItems {
+    pub(super) is_wanted: bool,
+}
+
+impl<'i> Keyword<'i> for UniqueItems {
+    fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
+        // In the words of the validator's own keyword.
+        if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("the value has non-unique elements")) }
+    }
+
+    fn is_valid(&self, instance: &'i Value) -> bool {
+        let Value::Array(items) = instance else { return true };
+        if !self.is_wanted || items.len() < 2 {
+            return true;
+        }
+        let effort = paying::current();
+        let weight = Weight::of(instance, &effort);
+        let paid = weight.and_then(|weight| effort.spend(weight.values().saturating_mul(VALUE_STEPS)));
+        paid.is_ok() && are_unique(items)
+    }
+}
+
+fn are_unique(items: &[Value]) -> bool {
+    let mut seen = HashSet::with_capacity(items.len());
+    items.iter().all(|item| {
+        let mut text = Vec::new();
+        write(item, &mut text);
+        seen.insert(text)
+    })
+}
+
+/// Writes `value` such that two values have the same text where they are equal as JSON, and only there.
+fn write(value: &Value, text: &mut Vec<u8>) {
+    match value {
+        Value::Null => text.push(b'n'),
+        Value::Bool(value) => text.push(if *value { b't' } else { b'f' }),
+        Value::Number(number) => write_number(number, text),
+        Value::String(string) => write_text(b's', string, text),
+        Value::Array(items) => {
+            text.push(b'a');
+            text.extend(items.len().to_le_bytes());
+            items.iter().for_each(|item| write(item, text));
+        }
+        Value::Object(members) => {
+            text.push(b'o');
+            text.extend(members.len().to_le_bytes());
+            let mut sorted: Vec<_> = members.iter().collect();
+            sorted.sort_unstable_by_key(|(name, _)| name.as_str());
+            for (name, member) in sorted {
+                write_text(b's', name, text);
+                write(member, text);
+            }
+        }
+    }
+}
+
+fn write_text(kind: u8, string: &str, text: &mut Vec<u8>) {
+    text.push(kind);
+    text.extend(string.len().to_le_bytes());
+    text.extend(string.as_bytes());
+}
+
+/// 1, 1.0 and 1e0 are the same number.
+fn write_number(number: &Number, text: &mut Vec<u8>) {
+    let float = number.as_f64().unwrap_or(f64::NAN);
+    let integer = if let Some(number) = number.as_u64() {
+        Some(i128::from(number))
+    } else if let Some(number) = number.as_i64() {
+        Some(i128::from(number))
+    } else if float.fract() == 0.0 && float.abs() < 1e30 {
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole and far smaller than the largest i128")]
+        let integer = float as i128;
+        Some(integer)
+    } else {
+        None
+    };
+    if let Some(integer) = integer {
+        text.push(b'i');
+        text.extend(integer.to_le_bytes());
+    } else {
+        text.push(b'd');
+        text.extend(float.to_bits().to_le_bytes());
+    }
+}
