@@ -18,7 +18,7 @@ use crate::auditor::find_rollback;
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use crate::credentials::Refresher;
-use crate::plugins::{PluginStatus, Plugins, with_causes};
+use crate::plugins::{Plugin, PluginStatus, Plugins, with_causes};
 use crate::policy::row_seals::RowKeyError;
 use crate::policy::{Policy, Resource};
 
@@ -277,6 +277,9 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     for entry in plugins.entries() {
         let about = format!("plugin {}", entry.name);
         let folder = dir.join(&entry.name);
+        if let Some(serving) = &entry.serving {
+            check_limits(found, serving);
+        }
         let serves_on = entry.serving.map(|plugin| format!(" (version {} serves on)", plugin.manifest.version));
         match (entry.status, entry.error, entry.pending) {
             (PluginStatus::Failed, error, _) => {
@@ -301,6 +304,18 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
             }
             _ => {}
         }
+    }
+}
+
+/// A version from before a limit serves on; the next one has to keep it.
+fn check_limits(found: &mut Findings, serving: &Plugin) {
+    let exceeds: Vec<&str> = serving.exceeds().map(String::as_str).collect();
+    if !exceeds.is_empty() {
+        let version = &serving.manifest.version;
+        let what =
+            format!("version {version} serves on, but a next version like it is refused: {}", exceeds.join("; "));
+        let remedy = "its author makes a version that keeps the limits: docs/authors-guide.md has them";
+        found.weak(format!("plugin {}", serving.name), what, remedy);
     }
 }
 

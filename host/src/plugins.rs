@@ -31,11 +31,11 @@ pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, MANIFEST, check_plugins_dir, staging};
+use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;
 use crate::plugins::owners::Owners;
-use crate::plugins::version::sha256;
+use crate::plugins::version::{parse_stored, sha256};
 
 /// Whether a plugin serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -133,7 +133,7 @@ impl Plugins {
     ) -> Result<Plugins, FolderError> {
         check_plugins_dir(dir)?;
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
-        let reader = Reader { dir, runtime, ceilings, clock };
+        let reader = Reader { dir, runtime, store: store.clone(), ceilings, clock };
         let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
         Ok(Plugins { reader, store, entries, loading, built_in: built_in::all() })
     }
@@ -378,7 +378,11 @@ impl Plugins {
     /// What `manifest` asks for beyond the version that is on record as serving.
     async fn growth(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
-        let Some(serving) = serving.and_then(|stored| monstrum_manifest::parse(MANIFEST, &stored.manifest).ok()) else {
+        let serving = match serving {
+            Some(stored) => parse_stored(stored.manifest).await.ok(),
+            None => None,
+        };
+        let Some(serving) = serving else {
             return Ok(vec!["the version that served cannot be read any more, so nothing can be compared".to_owned()]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
@@ -393,7 +397,7 @@ impl Plugins {
     ) -> Result<BTreeMap<ToolName, String>, StoreError> {
         let mut retired = BTreeMap::new();
         for stored in self.store.plugin_manifests(name).await? {
-            let Ok(manifest) = monstrum_manifest::parse(MANIFEST, &stored.text) else { continue };
+            let Ok(manifest) = parse_stored(stored.text).await else { continue };
             let tools = manifest.resource_type.tools.into_iter();
             retired.extend(tools.map(|tool| (tool.name, tool.operation)));
         }
@@ -430,7 +434,7 @@ impl Plugins {
         if !is_whole {
             return Err(LoadError::Altered { plugin: name });
         }
-        let manifest = monstrum_manifest::parse(MANIFEST, &stored.manifest)?;
+        let manifest = parse_stored(stored.manifest).await?;
         let taken = Owners::read(&self.store).await?.taken_by(&manifest);
         if !taken.is_empty() {
             return Err(LoadError::Taken { plugin: name, owners: owners::sentences(&taken) });

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use futures::stream::{self, Stream, StreamExt as _};
+use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
-use monstrum_store::{PluginRow, PluginVersionRow};
-use monstrum_types::Clock;
+use monstrum_store::{PluginRow, PluginVersionRow, Store};
+use monstrum_types::{Clock, PluginName};
 
-use super::version::{LoadError, Plugin, build, sha256};
+use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
 use crate::config::Ceilings;
 use crate::plugin_folder::{COMPONENT_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
@@ -36,6 +37,7 @@ impl Candidate {
 pub(super) struct Reader {
     pub(super) dir: PathBuf,
     pub(super) runtime: Runtime,
+    pub(super) store: Store,
     pub(super) ceilings: Ceilings,
     pub(super) clock: Arc<dyn Clock>,
 }
@@ -49,7 +51,7 @@ impl Reader {
     /// The version of the plugin `name` in a folder that is open.
     pub(super) async fn read_from(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
-        let manifest = monstrum_manifest::parse(MANIFEST, &text)?;
+        let manifest = self.manifest(name, &text).await?;
         if manifest.name.as_str() != name {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
@@ -70,6 +72,22 @@ impl Reader {
             created_at: self.clock.now(),
         };
         Ok(Candidate { plugin: Arc::new(plugin), stored })
+    }
+
+    /// The manifest in `text`, a version of plugin `name`. The version that serves by the record may exceed the limits that
+    /// are newer than it.
+    async fn manifest(&self, name: &str, text: &str) -> Result<Manifest, LoadError> {
+        let refused = match parse(text.to_owned()).await {
+            Err(refused @ LoadError::Manifest(_)) => refused,
+            other => return other,
+        };
+        let Ok(name) = name.parse::<PluginName>() else { return Err(refused) };
+        match self.store.plugin(&name).await? {
+            Some(recorded) if recorded.manifest_digest == sha256(text.as_bytes()) => {
+                parse_stored(text.to_owned()).await
+            }
+            _ => Err(refused),
+        }
     }
 
     /// The versions in all of `names`, in this order, read on all processors: a component is held in memory until its

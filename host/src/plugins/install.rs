@@ -13,9 +13,10 @@ use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
 
 use crate::packages::TrustedTypes;
+use crate::plugin_folder::PluginFolder;
 use crate::plugin_folder::staging::{self, StageError, Staged};
-use crate::plugin_folder::{MANIFEST, PluginFolder};
 use crate::plugins::owners::Owners;
+use crate::plugins::version::parse_stored;
 use crate::plugins::{Entry, LoadError, Plugins};
 
 /// How many bindings a refusal names; whoever removes these sees the next.
@@ -185,7 +186,7 @@ impl Plugins {
         let Ok(name) = name.parse::<PluginName>() else { return Ok(None) };
         let Some(row) = self.store.plugin(&name).await? else { return Ok(None) };
         let stored = self.store.plugin_version(&name, &row.manifest_digest, &row.component_digest).await?;
-        let manifest = stored.and_then(|stored| monstrum_manifest::parse(MANIFEST, &stored.manifest).ok());
-        Ok(manifest.map(|manifest| manifest.resource_type.id))
+        let Some(stored) = stored else { return Ok(None) };
+        Ok(parse_stored(stored.manifest).await.ok().map(|manifest| manifest.resource_type.id))
     }
 }

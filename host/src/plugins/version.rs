@@ -1,7 +1,7 @@
 //! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{PatternSet, ToolRules};
@@ -13,10 +13,14 @@ use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
+use tokio::sync::Semaphore;
 
 use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::built_in;
+
+/// How a warning begins that names what exceeds a limit newer than the version.
+const EXCEEDS: &str = "over a limit for new versions:";
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
@@ -49,6 +53,11 @@ impl Plugin {
             follow_redirects: self.manifest.executor.follow_redirects,
             network: Network::default(),
         }
+    }
+
+    /// The warnings that name limits which a next version must keep.
+    pub fn exceeds(&self) -> impl Iterator<Item = &String> {
+        self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
     /// Whether a call of it may make others: it names tools, or uses the sandbox, whose every use is a call.
@@ -135,6 +144,49 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Reads a manifest, which compiles its schemas, on a thread of its own.
+pub(super) async fn parse(text: String) -> Result<Manifest, LoadError> {
+    compiling(move || monstrum_manifest::parse(MANIFEST, &text)).await?.map_err(LoadError::from)
+}
+
+/// Reads the manifest of a version on record, which an earlier release may have accepted with wider limits.
+pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
+    compiling(move || monstrum_manifest::parse_stored(MANIFEST, &text)).await?.map_err(LoadError::from)
+}
+
+/// Does work that takes long for a large manifest: on a thread that serves no requests, and no more of it at once than
+/// there are processors.
+async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+    static PLACES: LazyLock<Semaphore> =
+        LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+    let _place = PLACES.acquire().await.expect("the semaphore is never closed");
+    tokio::task::spawn_blocking(work).await.map_err(|_| LoadError::Unforeseen)
+}
+
+/// The tools of a manifest, compiled.
+fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
+    let dimensions = &manifest.resource_type.scope_dimensions;
+    let tools = manifest.resource_type.tools.iter().enumerate();
+    tools
+        .map(|(index, tool)| {
+            let compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions);
+            compiled.map(Arc::new).map_err(|(field, why)| LoadError::Schema { index, field, why })
+        })
+        .collect()
+}
+
+/// What in the schemas of `tools` exceeds the present limits. A manifest that is read as new has none of it.
+fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
+    tools.iter().flat_map(|tool| {
+        let output = tool.output.as_ref().map_or(&[][..], OutputSchema::exceeds);
+        let schemas = [("input_schema", tool.input.exceeds()), ("output_schema", output)];
+        let name = &tool.manifest.name;
+        schemas.into_iter().flat_map(move |(field, sentences)| {
+            sentences.iter().map(move |why| format!("{EXCEEDS} {field} of tool `{name}`, {why}"))
+        })
+    })
+}
+
 /// Compiles a manifest and its component into something that can serve. `monstrum plugin validate` uses it as well.
 pub async fn build(
     runtime: &Runtime,
@@ -144,17 +196,16 @@ pub async fn build(
     component: Vec<u8>,
 ) -> Result<Plugin, LoadError> {
     let locales = Locales::load(locale_files).map_err(|error| LoadError::Locales(error.to_string()))?;
-    let dimensions = &manifest.resource_type.scope_dimensions;
-    let mut tools = Vec::with_capacity(manifest.resource_type.tools.len());
-    for (index, tool) in manifest.resource_type.tools.iter().enumerate() {
-        let compiled = Tool::compile(tool.clone(), tool.name.clone(), dimensions);
-        let compiled = compiled.map_err(|(field, why)| LoadError::Schema { index, field, why })?;
-        tools.push(Arc::new(compiled));
-    }
+    let compiled = compiling(move || {
+        let tools = tools(&manifest)?;
+        let mut warnings = monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob);
+        warnings.extend(exceeds(&tools));
+        Ok::<_, LoadError>((manifest, tools, warnings))
+    });
+    let (manifest, tools, mut warnings) = compiled.await??;
     // Its start is tried out with the memory that its calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
-    let mut warnings = monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob);
     warnings.extend(locales.warnings(&manifest));
     Ok(Plugin {
         name: manifest.name.clone(),

@@ -191,7 +191,9 @@ fn check_not_older(plugins_dir: &Path, manifest: &Manifest) -> Result<(), Failur
     let there = std::path::absolute(plugins_dir.join(manifest.name.as_str())).ok();
     let text = there.and_then(|path| PluginFolder::open(&path).ok()?.text(MANIFEST, MANIFEST_BYTES_MAX).ok());
     // A manifest that cannot be read is none that could be gone back from.
-    let Some(there) = text.and_then(|text| monstrum_manifest::parse(MANIFEST, &text).ok()) else { return Ok(()) };
+    let Some(there) = text.and_then(|text| monstrum_manifest::parse_stored(MANIFEST, &text).ok()) else {
+        return Ok(());
+    };
     if manifest.version.cmp_precedence(&there.version).is_lt() {
         let message = format!("version {} is older than {}, which is in place", manifest.version, there.version);
         return Err(Failure::new(message, "--allow-downgrade takes it all the same"));
