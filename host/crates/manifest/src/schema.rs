@@ -96,8 +96,12 @@ impl InputSchema {
         }
         let closed = if is_open(schema) { None } else { Some(declared) };
         let defaults = Defaults::of(&root, &root);
-        let compiled = InputSchema { root, compiled, defaults, closed };
-        compiled.check_defaults(effort)?;
+        let mut compiled = InputSchema { root, compiled, defaults, closed };
+        match compiled.check_defaults(effort) {
+            // Earlier releases checked the defaults as well, without these limits.
+            Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
+            checked => checked?,
+        }
         Ok(compiled)
     }
 
@@ -172,6 +176,9 @@ impl InputSchema {
     fn check_defaults(&self, effort: &Effort) -> Result<(), String> {
         let mut filled = Map::new();
         self.defaults.fill(&mut filled);
+        if filled.is_empty() {
+            return Ok(());
+        }
         let value = Value::Object(filled);
         match self.compiled.first_within(&value, effort) {
             Ok(None) => Ok(()),
@@ -241,7 +248,7 @@ impl Compiled {
         let patterns = Arc::new(patterns);
         let steps = cost.steps();
         let validator = validator(root, &patterns)?;
-        let has_name_patterns = steps.name_half > 0;
+        let has_name_patterns = steps.name_quarter > 0;
         Ok((Compiled { validator, steps, choices, has_name_patterns, pattern_count, exceeds }, patterns))
     }
 

@@ -10,8 +10,8 @@ pub enum SchemaLimits {
     Stored,
 }
 
-/// The steps of one check of parameters or of an answer: about a quarter of a second. Parameters of an ordinary tool
-/// take some ten thousand, and 1 MiB of small values some fifty million.
+/// The steps of one check of parameters or of an answer: at most a quarter of a second. Parameters of an ordinary tool
+/// take some ten thousand, a list of a thousand objects with a hundred members each ten million.
 pub const CHECK_STEPS_MAX: u64 = 1 << 28;
 /// The steps for the defaults of all tools of a manifest, while it is loaded: about a second. A hundred tools with ten
 /// defaults each take some ten million.
@@ -20,7 +20,7 @@ pub const MANIFEST_STEPS_MAX: u64 = 1 << 30;
 /// Characters of a text with a `pattern`, unless the schema states a larger `maxLength`: names, ids and addresses are
 /// shorter, and a page of prose is about as long.
 pub(super) const TEXT_CHARS_MAX: u64 = 4_096;
-/// The largest `maxLength` beside a `pattern`: with the largest pattern, a text of this length takes a whole check.
+/// The largest `maxLength` beside a `pattern`: a text of this length and the largest pattern take half of a check.
 pub(super) const STATED_CHARS_MAX: u64 = 65_536;
 /// A compiled pattern, in bytes: some hundred ASCII classes. The work of a match grows with it.
 pub(super) const PATTERN_BYTES_MAX: usize = 10 * 1024;

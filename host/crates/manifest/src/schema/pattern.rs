@@ -54,12 +54,13 @@ impl Pattern {
     /// What exceeds the present limits, if anything.
     pub(super) fn exceeds(&self) -> Option<String> {
         let is_too_large = self.compiled_bytes.is_some_and(|size| size > PATTERN_BYTES_MAX);
-        is_too_large.then(|| format!("the pattern takes more than {PATTERN_BYTES_MAX} bytes once compiled: {HINT}"))
+        is_too_large.then(|| format!("the pattern takes more than {PATTERN_BYTES_MAX} bytes once compiled; {HINT}"))
     }
 
-    /// A bound of the steps that a byte of text takes, in halves.
-    pub(super) fn half_steps(&self) -> u64 {
-        self.compiled_bytes.map_or(2, |size| size as u64)
+    /// A bound of the steps that a byte of text takes, in quarters: an expression that its engine cannot turn into an
+    /// automaton, such as `[ab]*a[ab]{100}$`, takes 0.22 nanoseconds for each byte of text and each of itself.
+    pub(super) fn quarter_steps(&self) -> u64 {
+        self.compiled_bytes.map_or(4, |size| size as u64)
     }
 
     /// Whether the expression is found in `text`; the match is paid for first.
@@ -71,7 +72,7 @@ impl Pattern {
     fn spend(&self, text: &Value) -> Result<(), Overrun> {
         let bytes = text.as_str().map_or(0, str::len) as u64;
         let own = self.compiled_bytes.map_or(self.text_bytes as u64, |_| MATCH_STEPS);
-        paying::spend(own.saturating_add(self.half_steps().saturating_mul(bytes) / 2))
+        paying::spend(own.saturating_add(self.quarter_steps().saturating_mul(bytes) / 4))
     }
 }
 
@@ -138,7 +139,9 @@ fn invalid(at: &str, text: &str) -> String {
 pub(super) fn stated_chars(schema: &Map<String, Value>) -> Option<u64> {
     let stated = schema.get("maxLength")?;
     // Written as 10.0 or beyond what u64 holds it is a limit as well.
-    stated.as_u64().or_else(|| stated.as_f64().map(|stated| stated as u64))
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
+    let rounded = |stated: f64| stated as u64;
+    stated.as_u64().or_else(|| stated.as_f64().map(rounded))
 }
 
 /// What exceeds the present limits in a `maxLength` beside a `pattern`, if anything.

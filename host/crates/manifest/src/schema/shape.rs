@@ -168,23 +168,23 @@ impl<'a> Measure<'a> {
     }
 
     /// Compiles the regular expressions of one schema; answers what a byte of the name of a member costs for its
-    /// patternProperties, in half steps.
+    /// patternProperties, in quarters of a step.
     fn compile_patterns(&mut self, map: &Map<String, Value>, at: &str) -> Result<u64, String> {
         if let Some(text) = map.get("pattern").and_then(Value::as_str) {
             let pattern = self.patterns.add(&format!("{at}/pattern"), text)?;
             self.exceed(&format!("{at}/pattern"), pattern.exceeds());
             self.exceed(&format!("{at}/maxLength"), stated_exceeds(map));
         }
-        let mut half_steps = 0_u64;
+        let mut quarters = 0_u64;
         for text in map.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys) {
             let at = format!("{at}/patternProperties/{text}");
             let pattern = self.patterns.add(&at, text)?;
             self.exceed(&at, pattern.exceeds());
             // additionalProperties matches the names once more.
-            half_steps = half_steps.saturating_add(pattern.half_steps().saturating_mul(2));
+            quarters = quarters.saturating_add(pattern.quarter_steps().saturating_mul(2));
         }
         // Before the rest of them is compiled.
-        if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(half_steps) }
+        if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(quarters) }
     }
 
     /// Notes what exceeds a limit. A schema that is referred to is met at its own place as well, with the same text.

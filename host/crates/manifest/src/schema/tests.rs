@@ -1,3 +1,5 @@
+mod bounds;
+
 use serde_json::json;
 
 use super::*;
