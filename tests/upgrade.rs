@@ -1,11 +1,16 @@
 //! Data folders of earlier revisions: a server of today opens them, serves by what is in them, and finds their audit whole.
 
+use std::fs;
+
 use anyhow::{Context, Result, ensure};
+use regex::Regex;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use support::{Api, Server};
 
 use crate::cli::{parsed, run};
+use crate::tamper::sqlite;
 use crate::world::text;
 
 /// What a test needs to know of a fixture and cannot read in it.
@@ -29,13 +34,18 @@ struct Keys {
 /// A server on the fixture, and what an operator of that revision does before its first start.
 async fn prepared() -> Result<Server> {
     let server = Server::prepare_on_fixture("7ca6635")?;
+    sealed(&server).await?;
+    Ok(server)
+}
+
+async fn sealed(server: &Server) -> Result<()> {
     // Its rows are not authenticated, and a start never authenticates rows on its own.
-    let refused = run(&server, &["serve", "--listen", "127.0.0.1:0"]).await?;
+    let refused = run(server, &["serve", "--listen", "127.0.0.1:0"]).await?;
     let told = String::from_utf8(refused.stderr)?;
     ensure!(refused.status.code() == Some(1) && told.contains("monstrum vault seal"), "{told}");
-    let sealed = run(&server, &["vault", "seal", "--yes"]).await?;
+    let sealed = run(server, &["vault", "seal", "--yes"]).await?;
     ensure!(sealed.status.success(), "{}", String::from_utf8_lossy(&sealed.stderr));
-    Ok(server)
+    Ok(())
 }
 
 async fn items(api: &Api, path: &str, member: &str) -> Result<Vec<String>> {
@@ -120,5 +130,71 @@ async fn calls_are_judged_as_before(root: &Api, facts: &Facts) -> Result<()> {
     let months = usage["items"].as_array().context("a list")?;
     let spent: u64 = months.iter().filter_map(|month| month["tokens"].as_u64()).sum();
     assert_eq!(spent, 20, "once in the fixture, once here: {usage}");
+    Ok(())
+}
+
+/// The manifest of `tracker` in its folder, with another version and a pattern that is larger than allowed by now.
+fn manifest_over_the_limits(server: &Server, version: &str) -> Result<String> {
+    let file = server.plugins_dir().join("tracker/monstrum.yaml");
+    let before = fs::read_to_string(&file)?;
+    let version = format!("version: {version}\n");
+    let text = Regex::new(r"version: [0-9.]+\n")?.replace(&before, version);
+    let text = Regex::new(r"id: \{ type: string.*\}\n")?
+        .replace(&text, r#"id: { type: string, maxLength: 100000, pattern: "^[0-9a-z]{1,1000}$" }"#.to_owned() + "\n");
+    fs::write(file, &*text)?;
+    Ok(text.into_owned())
+}
+
+#[tokio::test]
+async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
+    let facts: Facts = serde_json::from_str(include_str!("fixtures/7ca6635/facts.json"))?;
+    let mut server = Server::prepare_on_fixture("7ca6635")?;
+    let manifest = manifest_over_the_limits(&server, "1.2.0")?;
+    let digest = format!("sha256:{}", hex::encode(Sha256::digest(&manifest)));
+    let insert = format!(
+        "insert into plugin_versions select plugin, '1.2.0', '{digest}', component_digest, '{}', component, locales, \
+         created_at + 1 from plugin_versions where plugin = 'tracker' and version = '1.1.0'",
+        manifest.replace('\'', "''")
+    );
+    let serve = format!("update plugins set version = '1.2.0', manifest_digest = '{digest}' where name = 'tracker'");
+    sqlite(&server.data_dir(), &[&insert, &serve]).await?;
+    sealed(&server).await?;
+
+    server.launch().await?;
+    let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
+    assert_eq!((&plugin["status"], &plugin["version"]), (&json!("loaded"), &json!("1.2.0")), "{plugin}");
+    let warnings = plugin["warnings"].to_string();
+    for excess in ["id/pattern`: the pattern takes more than 10240 bytes", "id/maxLength`: beside a `pattern`"] {
+        assert!(
+            warnings.contains("over a limit for new versions: input_schema of tool `tracker_get_item`, at"),
+            "{plugin}"
+        );
+        assert!(warnings.contains(excess), "{plugin}");
+    }
+    serves(&server, &facts).await?;
+    server.stop().await?;
+    let (_, report) = parsed(&server, &["doctor"]).await?;
+    let findings = report["findings"].as_array().context("a list")?;
+    let finding = findings.iter().find(|finding| finding["about"] == "plugin tracker").context("a finding")?;
+    assert_eq!(finding["severity"], "weak", "{finding}");
+    assert!(text(&finding["what"]).starts_with("version 1.2.0 serves on, but a next version like it is refused: "));
+
+    // The next version has to keep the limits; until it does, the stored one serves.
+    manifest_over_the_limits(&server, "1.3.0")?;
+    server.launch().await?;
+    let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
+    assert_eq!((&plugin["status"], &plugin["version"]), (&json!("failed"), &json!("1.2.0")), "{plugin}");
+    assert!(text(&plugin["error"]).contains("the pattern takes more than 10240 bytes once compiled"), "{plugin}");
+    serves(&server, &facts).await
+}
+
+/// A call of the plugin's tool is made, and a parameter that its pattern refuses is named.
+async fn serves(server: &Server, facts: &Facts) -> Result<()> {
+    let bot = server.api()?.with_key(&facts.keys.bot);
+    for (id, expected) in [("abc", "success"), ("ABC", "error")] {
+        let params = json!({ "repo": "acme/site", "id": id });
+        let answer = bot.call(&facts.bot, "tracker_get_item", &params).await?;
+        assert_eq!(answer["status"], expected, "{answer}");
+    }
     Ok(())
 }

@@ -146,6 +146,35 @@ async fn a_good_folder_is_valid() -> Result<()> {
 }
 
 #[tokio::test]
+async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
+    let before = "          repo: { type: string }\n        additionalProperties: true";
+    let after = "          repo: { type: string, maxLength: 70000, pattern: \"^.{0,200}$\" }\n        \
+                 patternProperties: { \"^x-.{0,100}$\": {} }\n        additionalProperties: true";
+    let server = changed(before, after)?;
+    let (code, report) = parsed(&server, &VALIDATE).await?;
+    assert_eq!(code, Some(1), "{report}");
+    let errors = report["errors"].as_array().context("a list of faults")?;
+    let told: Vec<_> = errors.iter().map(|error| (text(&error["field"]), text(&error["message"]))).collect();
+    let field = "resource_type.tools[3].input_schema";
+    let too_large = "the pattern takes more than 10240 bytes once compiled; state lengths as minLength and maxLength \
+                     rather than by a count such as `{1,200}`, and use small classes such as `[0-9A-Za-z_]` rather \
+                     than `.`, `[^/]` or `\\p{L}`";
+    assert_eq!(
+        told,
+        [
+            (field, format!("at `/patternProperties/^x-.{{0,100}}$`: {too_large}").as_str()),
+            (field, format!("at `/properties/repo/pattern`: {too_large}").as_str()),
+            (
+                field,
+                "at `/properties/repo/maxLength`: beside a `pattern`, maxLength is at most 65536: the work of a match \
+                 grows with the text"
+            ),
+        ]
+    );
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     let server = changed("version: 1.0.0", "version: 1.0.0\nlisence: MIT")?;
     assert_snapshot!(told(&server, &VALIDATE).await?, @r#"

@@ -20,7 +20,7 @@ pub const MANIFEST_STEPS_MAX: u64 = 1 << 30;
 /// Characters of a text with a `pattern`, unless the schema states a larger `maxLength`: names, ids and addresses are
 /// shorter, and a page of prose is about as long.
 pub(super) const TEXT_CHARS_MAX: u64 = 4_096;
-/// The largest `maxLength` beside a `pattern`: a text of this length and the largest pattern take half of a check.
+/// The largest `maxLength` beside a `pattern`: a text of this length and the largest pattern take most of a check.
 pub(super) const STATED_CHARS_MAX: u64 = 65_536;
 /// A compiled pattern, in bytes: some hundred ASCII classes. The work of a match grows with it.
 pub(super) const PATTERN_BYTES_MAX: usize = 10 * 1024;
