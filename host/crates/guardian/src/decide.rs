@@ -8,12 +8,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use monstrum_manifest::MatchMode;
+use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
 use crate::denial::{Denial, Holder, Refusal};
 use crate::policy::{BindingRules, Constraint, ConstraintSet, DelegationRules, Dimension, ToolRules};
-use crate::values::{Found, visit};
+use crate::values::{Found, Stop, paid, visit};
 
+/// The longest value that is compared with patterns, in bytes. No pattern of a role or binding is longer, and matching
+/// takes time in proportion to both.
+pub const VALUE_BYTES_MAX: usize = 4096;
+/// Steps to compare a key of a set with one of the tool.
+const KEY_STEPS: u64 = 8;
 /// Refusals that are gathered for one answer: nobody reads more, and a hostile call has thousands.
 const REFUSALS_MAX: usize = 8;
 
@@ -49,27 +55,41 @@ pub enum Decision {
 /// Decides. Whatever is allowed to be called is listed too.
 #[must_use]
 pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
+    decide_within(subject, question, &Effort::of(u64::MAX)).expect("an effort without a bound is never used up")
+}
+
+/// The same, paying for each comparison before it is made.
+///
+/// # Errors
+/// The effort is used up; nothing is decided, so nothing may run.
+pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
-    // Broken off when enough has been gathered; either way the list is the answer.
-    let _: ControlFlow<()> = examine(subject, question, &mut refusals);
-    match refusals.0.split_first() {
+    match examine(subject, question, effort, &mut refusals) {
+        ControlFlow::Break(Stop::Overrun(overrun)) => return Err(overrun),
+        // Broken off when enough has been gathered; either way the list is the answer.
+        ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
+    }
+    Ok(match refusals.0.split_first() {
         None => Decision::Allow,
         Some((first, others)) => Decision::Deny(Denial::new(subject.tool, question, first, others)),
-    }
+    })
 }
+
+/// The way of an examination: on, or ended with enough refusals or without effort.
+type Flow = ControlFlow<Stop<()>>;
 
 struct Refusals<'a>(Vec<Refusal<'a>>);
 
 impl<'a> Refusals<'a> {
-    fn add(&mut self, refusal: Refusal<'a>) -> ControlFlow<()> {
+    fn add(&mut self, refusal: Refusal<'a>) -> Flow {
         self.0.push(refusal);
-        if self.0.len() < REFUSALS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if self.0.len() < REFUSALS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(Stop::Found(())) }
     }
 }
 
-fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<()> {
-    roles(subject, refusals)?;
-    sets_alone(subject, refusals)?;
+fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
+    roles(subject, effort, refusals)?;
+    sets_alone(subject, effort, refusals)?;
     for dimension in subject.tool.dimensions.iter().filter(|dimension| dimension.applies) {
         let constraints: Vec<(Holder, &Constraint)> = sets(subject)
             .filter_map(|(holder, set)| Some((holder, set.constraint(&dimension.key)?)))
@@ -82,32 +102,47 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, refusals: &mut Ref
         } else if let Question::Call(params) = question {
             // Rules of a binding to another version of the type permit no value.
             let is_of_type = subject.binding.matches_in(&dimension.key, dimension.mode);
-            let permits = |holder: Holder, constraint: &Constraint, value: &str| {
-                (is_of_type || matches!(holder, Holder::Delegation(_)))
-                    && constraint.patterns.matches(dimension.mode, value)
+            let matches = |holder: Holder, constraint: &Constraint, value: &str| {
+                if !is_of_type && !matches!(holder, Holder::Delegation(_)) {
+                    return Ok(Match::No);
+                }
+                if value.len() > VALUE_BYTES_MAX && !constraint.patterns.matches_everything(dimension.mode) {
+                    return Ok(Match::TooLong);
+                }
+                let matches = constraint.patterns.matches(dimension.mode, value, effort)?;
+                Ok(if matches { Match::Yes } else { Match::No })
             };
-            values(dimension, &constraints, params, permits, refusals)?;
+            values(dimension, &constraints, params, matches, effort, refusals)?;
         }
     }
     ControlFlow::Continue(())
 }
 
-fn roles<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<()> {
+/// What became of comparing a value with the patterns of one list.
+enum Match {
+    Yes,
+    No,
+    /// The value is longer than what is compared.
+    TooLong,
+}
+
+fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
     let ToolRules { tool, operation, .. } = subject.tool;
     let grants = &subject.binding.grants;
     if !grants.iter().any(|(_, grant)| grant.has_a_list()) {
         refusals.add(Refusal::NoGrant)?;
     }
     for (source, grant) in grants {
-        if !grant.allows_operation(operation) {
+        if !paid(grant.allows_operation(operation, effort))? {
             refusals.add(Refusal::Operation(*source))?;
         }
-        if !grant.allows_tool(tool) {
+        if !paid(grant.allows_tool(tool, effort))? {
             refusals.add(Refusal::Tool(Holder::from(*source)))?;
         }
     }
     for (index, link) in subject.delegation.iter().enumerate() {
-        if link.tools.as_ref().is_some_and(|tools| !tools.matches(MatchMode::Pattern, tool.as_str())) {
+        let Some(tools) = &link.tools else { continue };
+        if !paid(tools.matches(MatchMode::Pattern, tool.as_str(), effort))? {
             refusals.add(Refusal::Tool(Holder::Delegation(index)))?;
         }
     }
@@ -116,8 +151,11 @@ fn roles<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<
 
 /// What needs no values: keys that the manifest does not have, and lists that permit nothing. Either refuses every tool
 /// of the binding, whatever its operation.
-fn sets_alone<'a>(subject: &Subject<'a>, refusals: &mut Refusals<'a>) -> ControlFlow<()> {
+fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
+    let dimensions = subject.tool.dimensions.len() as u64;
     for (holder, set) in sets(subject) {
+        // Each key is looked for among the dimensions, and each dimension among the keys.
+        paid(effort.spend(KEY_STEPS * (1 + set.constraints.len() as u64 * (1 + 2 * dimensions))))?;
         if subject.tool.forwards && matches!(holder, Holder::Delegation(_)) {
             continue;
         }
@@ -140,19 +178,29 @@ fn values<'a>(
     dimension: &'a Dimension,
     constraints: &[(Holder, &Constraint)],
     params: &'a Map<String, Value>,
-    permits: impl Fn(Holder, &Constraint, &str) -> bool,
+    matches: impl Fn(Holder, &Constraint, &str) -> Result<Match, Overrun>,
+    effort: &Effort,
     refusals: &mut Refusals<'a>,
-) -> ControlFlow<()> {
+) -> Flow {
     let mut is_missing = true;
     for path in &dimension.param_paths {
-        visit(params, path, &mut |found| {
+        visit(params, path, effort, &mut |found| {
             is_missing = false;
+            paid(effort.spend(KEY_STEPS))?;
             match found {
                 Found::Unfit(value) => refusals.add(Refusal::Unfit { dimension, value })?,
                 Found::Text(value) => {
                     for (holder, constraint) in constraints {
-                        if !permits(*holder, constraint, &value) {
-                            refusals.add(Refusal::Unmatched { holder: *holder, dimension, value: value.clone() })?;
+                        match paid(matches(*holder, constraint, &value))? {
+                            Match::Yes => {}
+                            Match::No => {
+                                refusals.add(Refusal::Unmatched {
+                                    holder: *holder,
+                                    dimension,
+                                    value: value.clone(),
+                                })?;
+                            }
+                            Match::TooLong => refusals.add(Refusal::TooLong { dimension, bytes: value.len() })?,
                         }
                     }
                 }

@@ -1,21 +1,24 @@
 //! A refusal in words: for the LLM, for the audit, and for whoever could change the rules.
 
 use std::borrow::Cow;
+use std::io::Write;
 use std::ops::ControlFlow;
 
 use monstrum_manifest::MatchMode;
-use monstrum_types::{Code, Status};
+use monstrum_types::{Code, Effort, Status};
 use serde_json::Value;
 
-use crate::decide::Question;
+use crate::decide::{Question, VALUE_BYTES_MAX};
 use crate::matching::{escape_glob, match_path};
 use crate::policy::{Dimension, GrantSource, SetSource, ToolRules};
-use crate::values::{Found, visit};
+use crate::values::{Found, Stop, visit};
 
 /// Characters of a value that are shown: enough to recognise it, too few to flood a log or a prompt.
 const SHOWN_CHARS_MAX: usize = 200;
 /// How the message of every scope violation begins (plugin-contract).
 const SCOPE_VIOLATION: &str = "Scope violation: ";
+/// Steps to find a value for a text: where they do not suffice, the text does without.
+const VALUE_STEPS_MAX: u64 = 1 << 16;
 /// What stands for a value that the call does not give.
 const MISSING: &str = "(missing)";
 
@@ -67,6 +70,7 @@ pub(crate) enum Refusal<'a> {
     Missing { dimension: &'a Dimension },
     Unfit { dimension: &'a Dimension, value: &'a Value },
     Unmatched { holder: Holder, dimension: &'a Dimension, value: Cow<'a, str> },
+    TooLong { dimension: &'a Dimension, bytes: usize },
 }
 
 impl Denial {
@@ -108,6 +112,9 @@ impl Denial {
                 Status::ScopeViolation,
                 format!("{SCOPE_VIOLATION}scope {} is not one that this tool knows", visible(key)),
             ),
+            (Refusal::TooLong { dimension, bytes }, _) => {
+                (Status::ScopeViolation, format!("{SCOPE_VIOLATION}{}", too_long(&dimension.key, *bytes)))
+            }
             (_, Some((dimension, value))) => {
                 (Status::ScopeViolation, in_words(&dimension.error_template, &dimension.key, value))
             }
@@ -142,7 +149,8 @@ impl Refusal<'_> {
             | Refusal::Undeclared { dimension, .. }
             | Refusal::Missing { dimension }
             | Refusal::Unfit { dimension, .. }
-            | Refusal::Unmatched { dimension, .. } => format!("scope.{}", dimension.key),
+            | Refusal::Unmatched { dimension, .. }
+            | Refusal::TooLong { dimension, .. } => format!("scope.{}", dimension.key),
         }
     }
 
@@ -150,7 +158,12 @@ impl Refusal<'_> {
     fn violation(&self, question: Question<'_>) -> Option<(&Dimension, String)> {
         let missing = || MISSING.to_owned();
         match self {
-            Refusal::NoGrant | Refusal::Operation(_) | Refusal::Tool(_) | Refusal::UnknownKey { .. } => None,
+            Refusal::NoGrant
+            | Refusal::Operation(_)
+            | Refusal::Tool(_)
+            | Refusal::UnknownKey { .. }
+            // Its message names the limit and not the value, in no template's words.
+            | Refusal::TooLong { .. } => None,
             Refusal::EmptyList { dimension, .. } => {
                 Some((dimension, first_value(dimension, question).map_or_else(missing, |value| visible(&value))))
             }
@@ -195,6 +208,7 @@ impl Refusal<'_> {
             Refusal::Unmatched { holder, dimension, value } => {
                 format!("value `{}` matches no entry of {}", visible(value), list(dimension, *holder))
             }
+            Refusal::TooLong { dimension, bytes } => too_long(&dimension.key, *bytes),
         }
     }
 
@@ -220,6 +234,10 @@ impl Refusal<'_> {
                 format!("none: the call must give text, a number or a boolean at one of {}", paths(dimension))
             }
             Refusal::Unmatched { holder, dimension, value } => add_entry(dimension, *holder, value),
+            Refusal::TooLong { dimension, .. } => format!(
+                "none: the call must give at most {VALUE_BYTES_MAX} bytes for scope {}, unless every list for it has the entry `*`",
+                dimension.key
+            ),
         }
     }
 }
@@ -264,6 +282,12 @@ impl From<SetSource> for Holder {
     }
 }
 
+fn too_long(key: &str, bytes: usize) -> String {
+    format!(
+        "{key} has a value of {bytes} bytes; at most {VALUE_BYTES_MAX} bytes are compared with the patterns of a scope"
+    )
+}
+
 fn not_available(tool: &str) -> String {
     format!("Permission denied: tool '{}' is not available to this bot", visible(tool))
 }
@@ -288,6 +312,9 @@ fn paths(dimension: &Dimension) -> String {
 /// The entry that permits `value` and as little else as the match mode can say.
 fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
     let list = list(dimension, holder);
+    if value.len() > VALUE_BYTES_MAX {
+        return format!("none: no entry of {list} can permit a value of more than {VALUE_BYTES_MAX} bytes");
+    }
     let (entry, note) = match dimension.mode {
         MatchMode::Pattern => (escape_glob(value), ""),
         MatchMode::Path => (escape_glob(value), ", which permits all below it too"),
@@ -309,20 +336,47 @@ fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<
     if !dimension.applies {
         return None;
     }
+    let effort = Effort::of(VALUE_STEPS_MAX);
     let found = dimension.param_paths.iter().try_for_each(|path| {
-        visit(params, path, &mut |found| match found {
-            Found::Text(value) => ControlFlow::Break(value),
-            Found::Unfit(value) => ControlFlow::Break(text_of(value)),
+        visit(params, path, &effort, &mut |found| {
+            ControlFlow::Break(Stop::Found(match found {
+                Found::Text(value) => value,
+                Found::Unfit(value) => text_of(value),
+            }))
         })
     });
-    found.break_value()
+    match found.break_value() {
+        Some(Stop::Found(value)) => Some(value),
+        Some(Stop::Overrun(_)) | None => None,
+    }
 }
 
-/// A text as it is, anything else as JSON.
+/// A text as it is, anything else as JSON, of which no more is written than is shown.
 fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
-        other => Cow::Owned(other.to_string()),
+        other => {
+            let mut start = Start(Vec::new());
+            // It fails where the text is longer than what is kept.
+            let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut start, other);
+            Cow::Owned(String::from_utf8_lossy(&start.0).into_owned())
+        }
+    }
+}
+
+/// Keeps the first bytes of a text, more than are shown, and refuses the rest.
+struct Start(Vec<u8>);
+
+impl Write for Start {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        const BYTES_MAX: usize = 4 * (SHOWN_CHARS_MAX + 1);
+        let kept = bytes.len().min(BYTES_MAX - self.0.len());
+        self.0.extend_from_slice(&bytes[..kept]);
+        if kept < bytes.len() { Err(std::io::ErrorKind::WriteZero.into()) } else { Ok(kept) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 

@@ -13,10 +13,11 @@ pub mod permit;
 pub mod policy;
 mod values;
 
-pub use decide::{Decision, Question, Subject, decide};
+pub use decide::{Decision, Question, Subject, VALUE_BYTES_MAX, decide, decide_within};
 pub use denial::{Denial, Violation};
 pub use matching::{
-    Glob, PathPattern, PatternList, PatternSet, escape_glob, match_any, match_any_path, match_glob, match_path,
+    Glob, PathPattern, PatternList, PatternSet, compiled_bytes_max, escape_glob, match_any, match_any_path, match_glob,
+    match_path,
 };
 pub use permit::{CallFacts, Permit, authorize, authorize_check, authorize_function};
 pub use policy::{

@@ -9,12 +9,13 @@ mod glob;
 mod path;
 mod search;
 mod set;
+mod weight;
 
 use regex::RegexBuilder;
 
 pub use glob::{Glob, escape_glob};
 pub use path::PathPattern;
-pub use set::{PatternList, PatternSet};
+pub use set::{PatternList, PatternSet, compiled_bytes_max};
 
 /// Memory that one regular expression may take when compiled: some thousand states, far more than a rule needs.
 const REGEX_BYTES_MAX: usize = 1 << 20;

@@ -3,10 +3,12 @@
 //! It is made by [`authorize`] and by nothing else, can be used once, and owns the parameters that were judged,
 //! so that what runs is what was allowed.
 
-use monstrum_types::{BindingId, BotId, Digest, PluginName, RequestId, ResourceId, ToolName, WorkspaceId};
+use monstrum_types::{
+    BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
+};
 use serde_json::{Map, Value};
 
-use crate::decide::{Decision, Question, Subject, decide};
+use crate::decide::{Decision, Question, Subject, decide_within};
 use crate::denial::Denial;
 use crate::policy::ToolRules;
 
@@ -42,17 +44,17 @@ pub struct Permit {
 /// Judges a call and, if it may run, makes its permit.
 ///
 /// # Errors
-/// The refusal, ready to be answered and recorded.
-pub fn authorize(subject: &Subject<'_>, call: CallFacts) -> Result<Permit, Denial> {
-    match decide(subject, Question::Call(&call.params)) {
-        Decision::Deny(denial) => Err(denial),
-        Decision::Allow => Ok(Permit {
-            tool: subject.tool.tool.to_string(),
-            operation: subject.tool.operation.clone(),
-            scope_json: scope_json(subject),
-            facts: call,
-        }),
+/// The effort is used up, so there is no permit. The inner error is the refusal, ready to be answered and recorded.
+pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
+    if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
+        return Ok(Err(denial));
     }
+    Ok(Ok(Permit {
+        tool: subject.tool.tool.to_string(),
+        operation: subject.tool.operation.clone(),
+        scope_json: scope_json(subject),
+        facts: call,
+    }))
 }
 
 /// Permits a function of a plugin, which infrastructure code calls under a root key. There is no bot and there are no

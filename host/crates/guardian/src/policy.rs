@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use monstrum_manifest::{MatchMode, ScopeDimension};
-use monstrum_types::ToolName;
+use monstrum_types::{Effort, Overrun, ToolName};
 use serde::{Deserialize, Serialize};
 
 use crate::matching::{PatternList, match_glob};
@@ -182,12 +182,14 @@ impl GrantRules {
         GrantRules { operations: list(&grant.allowed_operations), tools: list(&grant.allowed_tools) }
     }
 
-    pub(crate) fn allows_operation(&self, operation: &str) -> bool {
-        self.operations.as_ref().is_none_or(|operations| operations.matches(MatchMode::Pattern, operation))
+    pub(crate) fn allows_operation(&self, operation: &str, effort: &Effort) -> Result<bool, Overrun> {
+        let Some(operations) = &self.operations else { return Ok(true) };
+        operations.matches(MatchMode::Pattern, operation, effort)
     }
 
-    pub(crate) fn allows_tool(&self, tool: &ToolName) -> bool {
-        self.tools.as_ref().is_none_or(|tools| tools.matches(MatchMode::Pattern, tool.as_str()))
+    pub(crate) fn allows_tool(&self, tool: &ToolName, effort: &Effort) -> Result<bool, Overrun> {
+        let Some(tools) = &self.tools else { return Ok(true) };
+        tools.matches(MatchMode::Pattern, tool.as_str(), effort)
     }
 
     pub(crate) fn has_a_list(&self) -> bool {

@@ -6,7 +6,11 @@
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
+use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
+
+/// Steps to look a key up in an object.
+const KEY_STEPS: u64 = 32;
 
 /// Something that stands at a parameter path.
 pub(crate) enum Found<'p> {
@@ -17,20 +21,39 @@ pub(crate) enum Found<'p> {
     Unfit(&'p Value),
 }
 
+/// Why a visit ended before its last value.
+pub(crate) enum Stop<T> {
+    /// The effort is used up.
+    Overrun(Overrun),
+    /// The visitor has what it looked for.
+    Found(T),
+}
+
+/// Ends a visit where the effort is used up.
+pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> {
+    match result {
+        Ok(value) => ControlFlow::Continue(value),
+        Err(overrun) => ControlFlow::Break(Stop::Overrun(overrun)),
+    }
+}
+
 /// Hands every value at `path` to `visit`. Null is absent, and a list stands for its elements.
 ///
-/// Recursion goes as deep as the parameters do, which their parser limits.
-pub(crate) fn visit<'p, B>(
+/// Recursion goes as deep as the parameters do, which their parser limits. Objects whose keys have dots can make many
+/// ways along one path, so each is paid for.
+pub(crate) fn visit<'p, T>(
     params: &'p Map<String, Value>,
     path: &str,
-    visitor: &mut impl FnMut(Found<'p>) -> ControlFlow<B>,
-) -> ControlFlow<B> {
+    effort: &Effort,
+    visitor: &mut impl FnMut(Found<'p>) -> ControlFlow<Stop<T>>,
+) -> ControlFlow<Stop<T>> {
+    paid(effort.spend(KEY_STEPS * (1 + path.matches('.').count() as u64) + path.len() as u64))?;
     if let Some(value) = params.get(path) {
         leaf(value, visitor)?;
     }
     for (dot, _) in path.match_indices('.') {
         match params.get(&path[..dot]) {
-            Some(Value::Object(inner)) => visit(inner, &path[dot + 1..], visitor)?,
+            Some(Value::Object(inner)) => visit(inner, &path[dot + 1..], effort, visitor)?,
             Some(Value::Null) | None => {}
             Some(other) => visitor(Found::Unfit(other))?,
         }
@@ -38,7 +61,7 @@ pub(crate) fn visit<'p, B>(
     ControlFlow::Continue(())
 }
 
-fn leaf<'p, B>(value: &'p Value, visitor: &mut impl FnMut(Found<'p>) -> ControlFlow<B>) -> ControlFlow<B> {
+fn leaf<'p, T>(value: &'p Value, visitor: &mut impl FnMut(Found<'p>) -> ControlFlow<Stop<T>>) -> ControlFlow<Stop<T>> {
     match value {
         Value::Null => ControlFlow::Continue(()),
         Value::Array(elements) => elements.iter().try_for_each(|element| visitor(scalar(element))),
@@ -62,12 +85,13 @@ mod tests {
 
     fn found(path: &str, params: &Value) -> Vec<String> {
         let mut texts = Vec::new();
-        let end = visit(params.as_object().unwrap(), path, &mut |found| {
+        let effort = Effort::of(10_000);
+        let end = visit(params.as_object().unwrap(), path, &effort, &mut |found| {
             texts.push(match found {
                 Found::Text(text) => text.into_owned(),
                 Found::Unfit(value) => format!("unfit {value}"),
             });
-            ControlFlow::<()>::Continue(())
+            ControlFlow::<Stop<()>>::Continue(())
         });
         assert!(end.is_continue());
         texts
@@ -104,5 +128,16 @@ mod tests {
         ] {
             assert_eq!(found(path, &params), expected, "{path} in {params}");
         }
+    }
+
+    #[test]
+    fn many_ways_along_one_path_are_paid_for() {
+        // Each object has the key `a` and the key `a.a`, so the ways double every other level.
+        let params = (0..16).fold(json!({}), |inner, _| json!({"a": inner, "a.a": inner}));
+        let path = vec!["a"; 40].join(".");
+        let none = |_: Found<'_>| ControlFlow::<Stop<()>>::Continue(());
+        let visited = visit(params.as_object().unwrap(), &path, &Effort::of(1 << 20), &mut { none });
+        assert!(matches!(visited, ControlFlow::Break(Stop::Overrun(Overrun::Steps))));
+        assert!(visit(params.as_object().unwrap(), "a.a.a", &Effort::of(1 << 20), &mut { none }).is_continue());
     }
 }

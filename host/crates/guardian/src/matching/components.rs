@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::glob::Glob;
+use super::weight::Matching;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
@@ -45,6 +46,17 @@ impl ComponentSearch {
             }
         }
         ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
+    }
+
+    /// What a search takes at most: each component is compared with each different glob.
+    pub(super) fn weight(&self) -> Matching {
+        let words = self.length.div_ceil(WORD_BITS) as u64;
+        let mut sum = Matching { fixed: 64, per_byte: 1, per_component: 64 + 4 * words };
+        for glob in self.globs.iter().map(|(glob, _)| glob.weight()) {
+            sum.per_byte = sum.per_byte.saturating_add(glob.per_byte);
+            sum.per_component = sum.per_component.saturating_add(glob.fixed + words);
+        }
+        sum
     }
 
     /// What follows the first occurrence of the run in `path`.

@@ -4,6 +4,7 @@
 //! looked for from left to right: the leftmost place is always good enough, so nothing is ever tried again.
 
 use super::search::Search;
+use super::weight::Matching;
 
 const CODE_MAX: u32 = char::MAX as u32;
 
@@ -79,6 +80,20 @@ impl Glob {
         }
     }
 
+    /// What a match with a value takes at most. The runs between stars are looked for one after another, so that each
+    /// character of a value is looked at for one of them.
+    pub(super) fn weight(&self) -> Matching {
+        match &self.0 {
+            Shape::Literal(_) => Matching { fixed: 16, per_byte: 1, ..Matching::default() },
+            Shape::Fixed(elements) => Matching { fixed: 16 + 8 * elements.len() as u64, ..Matching::default() },
+            Shape::Starred { head, middle, tail } => Matching {
+                fixed: 32 + 8 * (head.length() + tail.length() + middle.len()) as u64,
+                per_byte: middle.iter().map(Finder::steps_per_byte).max().unwrap_or_default(),
+                per_component: 0,
+            },
+        }
+    }
+
     pub(super) fn has_wildcard_characters(pattern: &str) -> bool {
         pattern.contains(['*', '?', '['])
     }
@@ -115,6 +130,14 @@ impl Run {
         }
     }
 
+    /// Elements, or bytes of a text.
+    fn length(&self) -> usize {
+        match self {
+            Run::Text(text) => text.len(),
+            Run::Elements(elements) => elements.len(),
+        }
+    }
+
     fn strip_start<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Run::Text(start) => text.strip_prefix(&**start),
@@ -139,6 +162,13 @@ impl Finder {
         match Run::new(elements) {
             Run::Text(text) => Finder::Text(text),
             Run::Elements(elements) => Finder::Search(Search::new(&elements)),
+        }
+    }
+
+    fn steps_per_byte(&self) -> u64 {
+        match self {
+            Finder::Text(_) => 2,
+            Finder::Search(search) => search.steps_per_byte(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::components::{ComponentSearch, RUN_COMPONENTS_MAX};
 use super::glob::Glob;
+use super::weight::Matching;
 
 /// A compiled path pattern.
 ///
@@ -65,6 +66,30 @@ impl PathPattern {
             return matches!(self.0, Shape::Empty);
         }
         normalise(value).is_some_and(|path| self.matches_normalised(&path))
+    }
+
+    /// What a match with a normalised path takes at most.
+    pub(super) fn weight(&self) -> Matching {
+        match &self.0 {
+            Shape::Never | Shape::Empty => Matching::default(),
+            Shape::Below(top) => Matching { fixed: 16 * top.components.len() as u64, per_byte: 1, per_component: 0 },
+            Shape::Level(level) => of_globs(&level.components),
+            Shape::Recursive { head, middle, tail, .. } => {
+                let (head, tail) = (of_globs(head), of_globs(tail));
+                // One after another, each over what the one before it has left.
+                let middle =
+                    middle.iter().map(ComponentSearch::weight).fold(Matching::default(), |one, other| Matching {
+                        fixed: one.fixed + other.fixed,
+                        per_byte: one.per_byte.max(other.per_byte),
+                        per_component: one.per_component.max(other.per_component),
+                    });
+                Matching {
+                    fixed: head.fixed + middle.fixed + tail.fixed,
+                    per_byte: head.per_byte.max(middle.per_byte).max(tail.per_byte),
+                    per_component: middle.per_component,
+                }
+            }
+        }
     }
 
     pub(super) fn matches_normalised(&self, path: &Located<&str>) -> bool {
@@ -132,6 +157,15 @@ fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>>
         }
     }
     Some(Located { absolute, components })
+}
+
+/// Of globs that are each compared with one component.
+fn of_globs(globs: &[Glob]) -> Matching {
+    globs.iter().map(Glob::weight).fold(Matching::default(), |sum, glob| Matching {
+        fixed: sum.fixed.saturating_add(glob.fixed),
+        per_byte: sum.per_byte.max(glob.per_byte),
+        per_component: 0,
+    })
 }
 
 fn all_match(globs: &[Glob], components: &[&str]) -> bool {

@@ -24,6 +24,28 @@ pub(super) struct Search {
     rest: Box<[Element]>,
 }
 
+/// The table: one row after another, each from the one before it and the elements whose ranges begin or end there. So its
+/// cost is its size, however many classes an element accepts.
+fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
+    let mut changes: Vec<(usize, usize)> = Vec::new();
+    for (index, element) in elements.iter().enumerate() {
+        for (low, high) in element.ranges() {
+            changes.extend([(class_of(low), index), (class_of(high) + 1, index)]);
+        }
+    }
+    changes.sort_unstable();
+    let mut changes = changes.into_iter().peekable();
+    let (mut table, mut row) = (Vec::with_capacity(classes * words), vec![0_u64; words]);
+    for class in 0..classes {
+        while let Some((_, index)) = changes.next_if(|(at, _)| *at == class) {
+            // The ranges of an element are apart from each other, so a change is always the other way round.
+            row[index / WORD_BITS] ^= 1 << (index % WORD_BITS);
+        }
+        table.extend_from_slice(&row);
+    }
+    table
+}
+
 impl Search {
     /// Compiles a run of at least one element.
     pub(super) fn new(run: &[Element]) -> Self {
@@ -35,14 +57,7 @@ impl Search {
         let (head, rest) = run.split_at(run.len().min(words_max * WORD_BITS));
         let words = head.len().div_ceil(WORD_BITS);
         let class_of = |code: u32| starts.partition_point(|start| *start <= code) - 1;
-        let mut masks = vec![0_u64; starts.len() * words];
-        for (index, element) in head.iter().enumerate() {
-            for (low, high) in element.ranges() {
-                for class in class_of(low)..=class_of(high) {
-                    masks[class * words + index / WORD_BITS] |= 1 << (index % WORD_BITS);
-                }
-            }
-        }
+        let masks = masks(head, starts.len(), words, class_of);
         let ascii_classes = (0..128).map(|code| u32::try_from(class_of(code)).unwrap_or(u32::MAX)).collect();
         let last_bit = 1 << ((head.len() - 1) % WORD_BITS);
         Search {
@@ -53,6 +68,11 @@ impl Search {
             last_bit,
             rest: rest.into(),
         }
+    }
+
+    /// What each byte of a text costs at most: a word of the state each, and the elements beyond the table.
+    pub(super) fn steps_per_byte(&self) -> u64 {
+        4 + 2 * self.words as u64 + 4 * self.rest.len() as u64
     }
 
     /// What follows the first occurrence of the run in `text`.

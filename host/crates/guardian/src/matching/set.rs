@@ -4,9 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
 
 use monstrum_manifest::MatchMode;
+use monstrum_types::{Effort, Overrun};
 
 use super::glob::Glob;
 use super::path::{Located, PathPattern, Shape, normalise};
+use super::weight::{Compiling, Matching};
+
+/// Steps to look a value up in a table, whatever is in it.
+const LOOKUP_STEPS: u64 = 64;
 
 /// A compiled list of patterns. A value must match one of them.
 #[derive(Clone, Debug)]
@@ -14,7 +19,7 @@ pub struct PatternSet(Members);
 
 #[derive(Clone, Debug)]
 enum Members {
-    Pattern { literals: HashSet<Box<str>>, globs: Vec<Glob> },
+    Pattern { literals: HashSet<Box<str>>, globs: Vec<(Glob, Matching)> },
     Path(PathSet),
     Exact(HashSet<Box<str>>),
 }
@@ -23,34 +28,96 @@ impl PatternSet {
     /// Compiles the patterns, each of which may be any text.
     #[must_use]
     pub fn new(mode: MatchMode, patterns: impl IntoIterator<Item: AsRef<str>>) -> Self {
-        let patterns = patterns.into_iter();
+        let mut set = PatternSet::empty(mode);
+        patterns.into_iter().for_each(|pattern| set.add(pattern.as_ref()));
+        set
+    }
+
+    /// The same, paying for each pattern before it is compiled.
+    fn within(mode: MatchMode, patterns: &[String], effort: &Effort) -> Result<Self, Overrun> {
+        let mut set = PatternSet::empty(mode);
+        for pattern in patterns {
+            effort.spend(compiling(mode, pattern).steps)?;
+            set.add(pattern);
+        }
+        Ok(set)
+    }
+
+    fn empty(mode: MatchMode) -> Self {
         PatternSet(match mode {
-            MatchMode::Pattern => {
-                let (mut literals, mut globs) = (HashSet::new(), Vec::new());
-                for pattern in patterns {
-                    let glob = Glob::new(pattern.as_ref());
-                    match glob.literal() {
-                        Some(text) => _ = literals.insert(text.into()),
-                        None => globs.push(glob),
-                    }
-                }
-                Members::Pattern { literals, globs }
-            }
-            MatchMode::Path => Members::Path(PathSet::new(patterns)),
-            MatchMode::Exact => Members::Exact(patterns.map(|pattern| pattern.as_ref().into()).collect()),
+            MatchMode::Pattern => Members::Pattern { literals: HashSet::new(), globs: Vec::new() },
+            MatchMode::Path => Members::Path(PathSet::default()),
+            MatchMode::Exact => Members::Exact(HashSet::new()),
         })
+    }
+
+    fn add(&mut self, pattern: &str) {
+        match &mut self.0 {
+            Members::Pattern { literals, globs } => {
+                let glob = Glob::new(pattern);
+                match glob.literal() {
+                    Some(text) => _ = literals.insert(text.into()),
+                    None => globs.push((glob.clone(), glob.weight())),
+                }
+            }
+            Members::Path(paths) => paths.add(pattern),
+            Members::Exact(texts) => _ = texts.insert(pattern.into()),
+        }
     }
 
     /// Whether one of the patterns matches. An empty list matches nothing.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
+        self.matches_within(value, &Effort::of(u64::MAX)).unwrap_or(false)
+    }
+
+    /// The same, paying for each comparison before it is made.
+    ///
+    /// # Errors
+    /// The effort is used up; there is no answer.
+    pub fn matches_within(&self, value: &str, effort: &Effort) -> Result<bool, Overrun> {
+        effort.spend(LOOKUP_STEPS + value.len() as u64)?;
         match &self.0 {
             Members::Pattern { literals, globs } => {
-                literals.contains(value) || globs.iter().any(|glob| glob.matches(value))
+                if literals.contains(value) {
+                    return Ok(true);
+                }
+                any(globs, effort, |weight| weight.steps(value.len(), 0), |glob| glob.matches(value))
             }
-            Members::Path(paths) => paths.matches(value),
-            Members::Exact(texts) => texts.contains(value),
+            Members::Path(paths) => paths.matches(value, effort),
+            Members::Exact(texts) => Ok(texts.contains(value)),
         }
+    }
+}
+
+/// Whether one of the patterns matches, each of which is paid for first.
+fn any<P>(
+    patterns: &[(P, Matching)],
+    effort: &Effort,
+    steps: impl Fn(Matching) -> u64,
+    matches: impl Fn(&P) -> bool,
+) -> Result<bool, Overrun> {
+    for (pattern, weight) in patterns {
+        effort.spend(steps(*weight))?;
+        if matches(pattern) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The memory that a pattern takes once it is compiled, at most: as a glob or as a path pattern, whichever is more.
+#[must_use]
+pub fn compiled_bytes_max(pattern: &str) -> u64 {
+    Compiling::of_glob(pattern).bytes.max(Compiling::of_path(pattern).bytes)
+}
+
+/// What it takes to compile a pattern for a mode.
+fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
+    match mode {
+        MatchMode::Pattern => Compiling::of_glob(pattern),
+        MatchMode::Path => Compiling::of_path(pattern),
+        MatchMode::Exact => Compiling { steps: LOOKUP_STEPS + pattern.len() as u64, bytes: 0 },
     }
 }
 
@@ -61,6 +128,8 @@ impl PatternSet {
 #[derive(Clone, Debug)]
 pub struct PatternList {
     texts: Box<[String]>,
+    /// One of the texts consists of stars.
+    has_star: bool,
     /// For the modes pattern, path and exact.
     compiled: [OnceLock<PatternSet>; 3],
 }
@@ -69,7 +138,12 @@ impl PatternList {
     /// Keeps the patterns, each of which may be any text. Nothing is compiled yet.
     #[must_use]
     pub fn new(texts: impl IntoIterator<Item: Into<String>>) -> Self {
-        PatternList { texts: texts.into_iter().map(Into::into).collect(), compiled: Default::default() }
+        let texts: Box<[String]> = texts.into_iter().map(Into::into).collect();
+        PatternList {
+            has_star: texts.iter().any(|text| !text.is_empty() && text.bytes().all(|byte| byte == b'*')),
+            texts,
+            compiled: Default::default(),
+        }
     }
 
     /// Whether the list has no pattern, so that nothing matches.
@@ -78,10 +152,30 @@ impl PatternList {
         self.texts.is_empty()
     }
 
-    /// Whether one of the patterns matches. Compiles the list for `mode` if this is the first question.
+    /// Whether the list matches every value in this mode, so that values need not be looked at.
     #[must_use]
-    pub fn matches(&self, mode: MatchMode, value: &str) -> bool {
-        self.place(mode).get_or_init(|| PatternSet::new(mode, &self.texts)).matches(value)
+    pub fn matches_everything(&self, mode: MatchMode) -> bool {
+        self.has_star && mode == MatchMode::Pattern
+    }
+
+    /// Whether one of the patterns matches. Compiles the list for `mode` if this is the first question.
+    ///
+    /// # Errors
+    /// The effort is used up; there is no answer.
+    pub fn matches(&self, mode: MatchMode, value: &str, effort: &Effort) -> Result<bool, Overrun> {
+        if self.matches_everything(mode) {
+            return Ok(true);
+        }
+        let place = self.place(mode);
+        let set = match place.get() {
+            Some(set) => set,
+            None => {
+                // Compiled outside of the lock, so that whoever else needs the list pays for itself and can be stopped.
+                let compiled = PatternSet::within(mode, &self.texts, effort)?;
+                place.get_or_init(|| compiled)
+            }
+        };
+        set.matches_within(value, effort)
     }
 
     /// Whether a question has compiled the list, for any mode.
@@ -105,7 +199,7 @@ impl PatternList {
 struct PathSet {
     absolute: Tree,
     relative: Tree,
-    others: Vec<PathPattern>,
+    others: Vec<(PathPattern, Matching)>,
 }
 
 /// Nodes refer to one another by index, so that a deep pattern is no deep recursion. The root is node 0.
@@ -122,26 +216,31 @@ struct Node {
 }
 
 impl PathSet {
-    fn new(patterns: impl Iterator<Item: AsRef<str>>) -> Self {
-        let mut set = PathSet::default();
-        for pattern in patterns {
-            let pattern = PathPattern::new(pattern.as_ref());
-            match pattern.0 {
-                Shape::Below(Located { absolute: true, components }) => set.absolute.insert(components),
-                Shape::Below(Located { absolute: false, components }) => set.relative.insert(components),
-                _ => set.others.push(pattern),
+    fn add(&mut self, pattern: &str) {
+        let pattern = PathPattern::new(pattern);
+        match pattern.0 {
+            Shape::Below(Located { absolute: true, components }) => self.absolute.insert(components),
+            Shape::Below(Located { absolute: false, components }) => self.relative.insert(components),
+            _ => {
+                let weight = pattern.weight();
+                self.others.push((pattern, weight));
             }
         }
-        set
     }
 
-    fn matches(&self, value: &str) -> bool {
+    fn matches(&self, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         if value.is_empty() {
-            return self.others.iter().any(|pattern| pattern.matches(value));
+            return Ok(self.others.iter().any(|(pattern, _)| pattern.matches(value)));
         }
-        let Some(path) = normalise(value) else { return false };
+        let Some(path) = normalise(value) else { return Ok(false) };
+        let components = path.components.len();
+        effort.spend(LOOKUP_STEPS * components as u64)?;
         let tree = if path.absolute { &self.absolute } else { &self.relative };
-        tree.covers(&path.components) || self.others.iter().any(|pattern| pattern.matches_normalised(&path))
+        if tree.covers(&path.components) {
+            return Ok(true);
+        }
+        let steps = |weight: Matching| weight.steps(value.len(), components);
+        any(&self.others, effort, steps, |pattern| pattern.matches_normalised(&path))
     }
 }
 
@@ -207,11 +306,12 @@ mod tests {
         let list = PatternList::new(["/tmp/*"]);
         let compiled = |list: &PatternList| list.compiled.each_ref().map(|place| place.get().is_some());
         assert!(!list.is_compiled());
-        assert!(list.matches(MatchMode::Pattern, "/tmp/a/b") && list.matches(MatchMode::Pattern, "/tmp/c"));
+        let matches = |mode, value: &str| list.matches(mode, value, &Effort::of(10_000)).unwrap();
+        assert!(matches(MatchMode::Pattern, "/tmp/a/b") && matches(MatchMode::Pattern, "/tmp/c"));
         assert!(list.is_compiled());
         assert_eq!(compiled(&list), [true, false, false]);
-        assert!(!list.matches(MatchMode::Path, "/tmp/a/b") && list.matches(MatchMode::Path, "/tmp/a"));
-        assert!(list.matches(MatchMode::Exact, "/tmp/*") && !list.matches(MatchMode::Exact, "/tmp/a"));
+        assert!(!matches(MatchMode::Path, "/tmp/a/b") && matches(MatchMode::Path, "/tmp/a"));
+        assert!(matches(MatchMode::Exact, "/tmp/*") && !matches(MatchMode::Exact, "/tmp/a"));
     }
 
     #[test]

@@ -4,6 +4,12 @@
 use std::time::{Duration, Instant};
 
 use monstrum_guardian::matching::{match_any, match_glob, match_path};
+use monstrum_guardian::{Decision, PatternList, Question, VALUE_BYTES_MAX, compiled_bytes_max, decide_within};
+use monstrum_manifest::MatchMode;
+use monstrum_types::{Effort, Halt, Overrun, Status};
+use serde_json::json;
+
+use crate::support::{World, denial, dimension, repos};
 
 const MIB: usize = 1 << 20;
 const AT_MOST: Duration = Duration::from_secs(30);
@@ -67,4 +73,98 @@ fn paths_do_not_backtrack() {
     }
     assert!(quickly("dots", || match_path(&"a/../".repeat(MIB / 5), ".")));
     assert!(quickly("slashes", || match_path(&"/".repeat(MIB), "/")));
+}
+
+/// A glob of 4 080 bytes whose every run but the first is looked for in the whole value.
+fn heavy(seed: char) -> String {
+    let other = char::from_u32(seed as u32 + 1).unwrap();
+    format!("*{}*", format!("[{seed}{other}]").repeat(1_019))
+}
+
+#[test]
+fn a_value_over_the_limit_is_refused_before_it_is_matched() {
+    let world = World::new().constrained(&[("repos", &["acme/*"])]);
+    let fits = format!("acme/{}", "x".repeat(VALUE_BYTES_MAX - 5));
+    assert_eq!(world.call(&json!({ "repo": fits })), Decision::Allow);
+    let refusal = world.refusal(&json!({ "repo": format!("{fits}x") }));
+    assert_eq!((refusal.status, refusal.rule.as_str()), (Status::ScopeViolation, "scope.repos"));
+    assert_eq!(
+        refusal.message,
+        "Scope violation: repos has a value of 4097 bytes; at most 4096 bytes are compared with the patterns of a scope"
+    );
+    assert_eq!(
+        refusal.smallest_change,
+        "none: the call must give at most 4096 bytes for scope repos, unless every list for it has the entry `*`"
+    );
+    // In a list as well, and where another entry would fit.
+    let refusal = world.refusal(&json!({ "repo": ["acme/x", "y".repeat(5_000)] }));
+    assert_eq!(refusal.rule, "scope.repos");
+}
+
+#[test]
+fn a_lone_star_and_a_free_dimension_look_at_nothing() {
+    let long = json!({ "repo": "x".repeat(1 << 20) });
+    assert_eq!(World::new().call(&long), Decision::Allow, "nobody constrains it");
+    for star in ["*", "**"] {
+        assert_eq!(World::new().constrained(&[("repos", &["acme/*", star])]).call(&long), Decision::Allow, "{star}");
+    }
+    // Every list has to have it.
+    let world = World::new().constrained(&[("repos", &["*"])]).constrained(&[("repos", &["x*"])]);
+    assert_eq!(world.refusal(&long).rule, "scope.repos");
+    // In paths and exact texts a star means something else.
+    for mode in [MatchMode::Path, MatchMode::Exact] {
+        let world = World { dimensions: vec![dimension("repos", &["repo"], mode)], ..World::new() };
+        assert_eq!(world.constrained(&[("repos", &["*"])]).refusal(&long).rule, "scope.repos", "{mode:?}");
+    }
+}
+
+#[test]
+fn a_decision_ends_with_its_effort() {
+    let patterns: Vec<String> = ('a'..'z').map(heavy).collect();
+    let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
+    let world = World { dimensions: vec![repos()], ..World::new() }.constrained(&[("repos", &patterns)]);
+    let params = json!({ "repo": "ab".repeat(2_048) });
+    let decided = |effort: &Effort| {
+        world.with_subject(|subject| decide_within(subject, Question::Call(params.as_object().unwrap()), effort))
+    };
+    assert_eq!(decided(&Effort::of(32_768)), Err(Overrun::Steps));
+    let halt = Halt::at(Instant::now());
+    assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Deadline));
+    let halt = Halt::at(Instant::now() + Duration::from_secs(3600));
+    halt.cancel();
+    assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Cancelled));
+    let matched = decided(&Effort::of(u64::MAX)).unwrap();
+    assert_eq!(matched, Decision::Allow, "the first of them matches");
+    // A usual decision takes a small part of what runs in place.
+    let world = World::new().constrained(&[("repos", &["acme/*", "acme-labs/*", "other/api"])]);
+    let usual = json!({ "repo": "other/web" });
+    let usual = world.with_subject(|subject| {
+        let effort = Effort::of(8_192);
+        decide_within(subject, Question::Call(usual.as_object().unwrap()), &effort)
+    });
+    assert_eq!(denial(usual.unwrap()).rule, "scope.repos");
+}
+
+#[test]
+fn the_memory_of_a_pattern_is_known_before_it_is_compiled() {
+    // Literals and plain globs cost little more than their text.
+    assert!(compiled_bytes_max("acme/api") < 400 && compiled_bytes_max("acme/*") < 600);
+    // 680 sets in a row are a table of 1 361 classes and 11 words.
+    let sets: String = (0x4e00..0x4e00 + 680).filter_map(char::from_u32).map(|one| format!("[{one}x]")).collect();
+    assert!(compiled_bytes_max(&format!("*{sets}*")) > 1_361 * 11 * 8);
+    assert!(compiled_bytes_max(&"?".repeat(4_096)) <= (4 << 20) + 256 * 1_024);
+}
+
+proptest::proptest! {
+    #[test]
+    fn an_effort_that_suffices_changes_no_answer(
+        patterns in proptest::collection::vec("[ab?*\\[\\]!/]{0,12}", 0..6),
+        value in "[ab/]{0,20}",
+    ) {
+        for mode in [MatchMode::Pattern, MatchMode::Path, MatchMode::Exact] {
+            let list = PatternList::new(patterns.iter().map(String::as_str));
+            let set = monstrum_guardian::PatternSet::new(mode, &patterns);
+            proptest::prop_assert_eq!(list.matches(mode, &value, &Effort::of(1 << 20)), Ok(set.matches(&value)));
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use monstrum_guardian::{
     CallFacts, Delegation, Denial, Permit, SetSource, ToolRules, authorize, authorize_check, authorize_function,
 };
-use monstrum_types::{BindingId, BotId, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{BindingId, BotId, Effort, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
 
 use crate::support::{World, set};
@@ -22,7 +22,7 @@ fn facts(params: &Value) -> CallFacts {
 }
 
 fn ask(world: &World, facts: CallFacts) -> Result<Permit, Denial> {
-    world.with_subject(|subject| authorize(subject, facts))
+    world.with_subject(|subject| authorize(subject, facts, &Effort::of(u64::MAX))).unwrap()
 }
 
 #[test]

@@ -347,7 +347,7 @@ fn templates() {
     assert_eq!(message("", "a/b"), "Scope violation: repos a/b is not authorized");
     assert_eq!(message("no", "a/b"), "Scope violation: no");
     assert_eq!(message("<{value}>", "{value}{value}"), "Scope violation: <{value}{value}>");
-    let long = message("{value}", &"x".repeat(100_000));
+    let long = message("{value}", &"x".repeat(4_000));
     assert_eq!(long, format!("Scope violation: {}…", "x".repeat(200)));
 }
 
