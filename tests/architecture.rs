@@ -25,6 +25,7 @@ const LAYERS: &[(&[&str], bool)] = &[
             "oauth",
             "sandboxes",
             "call",
+            "checks",
         ],
         true,
     ),

@@ -3,6 +3,7 @@
 //! Contained means: the caller gets exactly the words of the contract, the audit has the row, another bot's calls of
 //! another plugin do not notice, the next call of the same plugin is well, and the memory comes back.
 
+mod bounds;
 pub(crate) mod guests;
 mod limits;
 mod requests;

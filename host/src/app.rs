@@ -14,6 +14,7 @@ use crate::oauth::Oauth;
 use crate::packages::Packages;
 use crate::plugins::Plugins;
 use crate::policy::Policy;
+use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::{FileTurns, Sandboxes};
 use crate::telemetry::meters;
 
@@ -31,6 +32,7 @@ pub struct App {
     pub policy: Arc<Policy>,
     pub sandboxes: Arc<Sandboxes>,
     pub file_turns: FileTurns,
+    pub pattern_room: PatternRoom,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
     /// The start-up scan has finished, whatever failed.

@@ -1,10 +1,10 @@
 //! Third stage: asks the Guardian for a permit.
 
 use monstrum_guardian::{CallFacts, Denial, Permit, authorize};
-use monstrum_types::CallOutcome;
+use monstrum_types::{CallOutcome, Effort};
 use serde_json::{Map, Value};
 
-use crate::call::{IncomingCall, Refusal};
+use crate::call::{IncomingCall, Refusal, Unjudged};
 use crate::session::Session;
 use crate::tools::ResolvedCall;
 
@@ -14,7 +14,8 @@ pub fn permit(
     session: &Session,
     resolved: &ResolvedCall,
     params: Map<String, Value>,
-) -> Result<Permit, Refusal> {
+    effort: &Effort,
+) -> Result<Permit, Unjudged> {
     let facts = CallFacts {
         request_id: call.request_id,
         workspace: session.bot.row.workspace_id,
@@ -25,8 +26,8 @@ pub fn permit(
         plugin_digest: resolved.plugin.digest().cloned(),
         params,
     };
-    let permitted = resolved.with_subject(|subject| authorize(subject, facts));
-    permitted.map_err(|denial| refuse(call.language.of_denial(denial, &resolved.plugin.locales)))
+    let permitted = resolved.with_subject(|subject| authorize(subject, facts, effort))?;
+    permitted.map_err(|denial| refuse(call.language.of_denial(denial, &resolved.plugin.locales)).into())
 }
 
 /// A denial as the end of a call.

@@ -34,6 +34,7 @@ use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::{Plugins, owners};
 use crate::policy::Policy;
+use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::FileTurns;
 use crate::telemetry::meters;
 use listen::Patience;
@@ -166,6 +167,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let packages = Packages::new(data.store.clone(), Arc::clone(&plugins), registry);
 
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
+    let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
         settings,
         store: data.store,
@@ -179,6 +181,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         policy,
         sandboxes,
         file_turns: FileTurns::default(),
+        pattern_room,
         calls: Arc::new(calls),
         clock,
         scanned: tokio::sync::watch::Sender::new(false),

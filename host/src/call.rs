@@ -19,8 +19,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use monstrum_guardian::Permit;
 use monstrum_sandbox::Feed;
-use monstrum_types::{BotId, CallOutcome, Clock, Code, KeyId, RequestId, ResourceId, WorkspaceId};
+use monstrum_types::{
+    BotId, CallOutcome, Clock, Code, Effort, Fault, KeyId, Overrun, RequestId, ResourceId, WorkspaceId,
+};
 use serde_json::Value;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument as _, Span};
@@ -29,12 +32,14 @@ use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
 use crate::call::nested::{Below, Identity, Lineage};
 use crate::call::platform::Asks;
+use crate::checks::{Asker, Checks, Unchecked, in_place};
 use crate::executor::{Executor, PermittedCall};
+use crate::lanes::{BotPlace, WAIT_MAX};
 use crate::language::Language;
 use crate::policy::{Policy, Snapshot};
 use crate::session::Session;
 use crate::telemetry::meters::{self, Laps, Stage};
-use crate::tools::{self, Job};
+use crate::tools::{self, Job, Verdict};
 
 /// The longest name of a tool, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
@@ -106,6 +111,7 @@ pub struct Calls {
     pub auditor: Auditor,
     pub executor: Executor,
     pub clock: Arc<dyn Clock>,
+    checks: Arc<Checks>,
     running: TaskTracker,
     stop: CancellationToken,
 }
@@ -113,7 +119,8 @@ pub struct Calls {
 impl Calls {
     /// A pipeline in which nothing runs yet.
     pub fn new(policy: Arc<Policy>, auditor: Auditor, executor: Executor, clock: Arc<dyn Clock>) -> Calls {
-        Calls { policy, auditor, executor, clock, running: TaskTracker::new(), stop: CancellationToken::new() }
+        let checks = Arc::clone(executor.checks());
+        Calls { policy, auditor, executor, clock, checks, running: TaskTracker::new(), stop: CancellationToken::new() }
     }
 
     /// Runs a call to its end. The work is a task of its own, so it is recorded even if the caller goes away: dropping
@@ -146,6 +153,7 @@ impl Calls {
         cancelled: CancellationToken,
     ) -> Result<Ending, AuditUnavailable> {
         let entry = Arc::new(self.auditor.open(&call)?);
+        let call = Arc::new(call);
         let children = TaskTracker::new();
         let Ended { outcome, retry_after } = tokio::select! {
             ended = self.stages(&call, &entry, &children) => ended,
@@ -163,9 +171,9 @@ impl Calls {
     }
 
     /// The stages, each taking what the one before returned; the first refusal ends the call.
-    async fn stages(self: &Arc<Self>, call: &IncomingCall, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
+    async fn stages(self: &Arc<Self>, call: &Arc<IncomingCall>, entry: &Arc<Entry>, children: &TaskTracker) -> Ended {
         let span = Span::current();
-        let Judged { job, permit, identity, judged_by } = match self.judge(call, entry) {
+        let (Judged { job, permit, identity, judged_by }, of_bot) = match self.judged(call, entry).await {
             Ok(permitted) => permitted,
             Err(refusal) => {
                 span.record("decision", "deny");
@@ -177,26 +185,97 @@ impl Calls {
         let below = Below { calls: Arc::clone(self), children: children.clone(), identity };
         let permitted = PermittedCall { job: &job, task_id: &task_id, call, below };
         tokio::select! {
-            ended = self.executor.execute(&permitted, permit, entry) => ended,
-            refusal = revoked::revoked(&self.policy, self.clock.as_ref(), call, job.resolved(), &judged_by) => Ended::from(*refusal),
+            ended = self.executor.execute(&permitted, permit, of_bot, entry) => ended,
+            refusal = revoked::revoked(self, call, job.resolved(), &judged_by) => Ended::from(*refusal),
         }
     }
 
+    /// Judges a call, in place if it needs little. A call that needs more takes its place among those of its bot first, so
+    /// that a bot with many such calls waits for its own.
+    async fn judged(
+        self: &Arc<Self>,
+        call: &Arc<IncomingCall>,
+        entry: &Arc<Entry>,
+    ) -> Result<(Judged, Option<BotPlace>), Refusal> {
+        let judged = self.judge(call, entry, &in_place());
+        match judged {
+            Ok(judged) => return Ok((judged, None)),
+            Err(Unjudged::Refused(refusal)) => return Err(refusal),
+            Err(Unjudged::Overrun(_)) => {}
+        }
+        let of_bot = match &call.under {
+            // It runs in the place of its root.
+            Some(_) => None,
+            None => Some(self.bot_place(call.workspace, call.bot).await.map_err(Unchecked::refusal)?),
+        };
+        let asker = self.asker(call);
+        let (calls, call, entry) = (Arc::clone(self), Arc::clone(call), Arc::clone(entry));
+        let judged = self.checks.beside(asker, move |effort| match calls.judge(&call, &entry, effort) {
+            Ok(judged) => Ok(Ok(judged)),
+            Err(Unjudged::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Unjudged::Overrun(overrun)) => Err(overrun),
+        });
+        Ok((judged.await.map_err(Unchecked::refusal)??, of_bot))
+    }
+
+    /// For whom a check of this call runs.
+    fn asker(&self, call: &IncomingCall) -> Asker {
+        let until = Instant::now() + self.executor.longest_call();
+        let until = call.under.as_ref().map_or(until, |lineage| until.min(lineage.until));
+        Asker { until, ..self.asker_of(call.workspace, call.bot) }
+    }
+
+    fn asker_of(&self, workspace: WorkspaceId, bot: Option<BotId>) -> Asker {
+        let share = self.policy.load().share_of_host();
+        Asker { workspace, bot, share, until: Instant::now() + self.executor.longest_call() }
+    }
+
+    async fn bot_place(&self, workspace: WorkspaceId, bot: Option<BotId>) -> Result<BotPlace, Unchecked> {
+        let place = self.executor.lanes().enter_bot(workspace, bot, Instant::now() + WAIT_MAX).await;
+        place.map_err(|_| Unchecked::Busy)
+    }
+
+    /// Answers what a bot may see.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        workspace: WorkspaceId,
+        bot: BotId,
+        question: impl Fn(&Effort) -> Result<T, Overrun> + Send + 'static,
+    ) -> Result<T, Unchecked> {
+        self.checks.run(self.asker_of(workspace, Some(bot)), question).await
+    }
+
+    /// Answers what would become of a call: in place if that needs little, else from a place among the bot's calls, as the
+    /// call itself.
+    pub async fn ask_of_call(
+        self: &Arc<Self>,
+        workspace: WorkspaceId,
+        bot: BotId,
+        question: impl Fn(&Effort) -> Result<Verdict, Overrun> + Send + 'static,
+    ) -> Result<Verdict, Unchecked> {
+        let answer = question(&in_place());
+        if let Ok(answer) = answer {
+            return Ok(answer);
+        }
+        let _place = self.bot_place(workspace, Some(bot)).await?;
+        self.checks.beside(self.asker_of(workspace, Some(bot)), question).await
+    }
+
     /// Everything before the plugin: pure, and over the same snapshot.
-    fn judge(&self, call: &IncomingCall, entry: &Entry) -> Result<Judged, Refusal> {
+    fn judge(&self, call: &IncomingCall, entry: &Entry, effort: &Effort) -> Result<Judged, Unjudged> {
         if !matches!(call.asks, Asks::Tool) {
-            let (job, permit, judged_by) = platform::judge(&self.policy, call)?;
+            let (job, permit, judged_by) = platform::judge(&self.policy, call, effort)?;
             entry.resolved(&job.plugin, job.resource.as_deref(), permit.operation());
             let identity = job.plugin.makes_calls().then(|| Identity::of(&call.tool, permit.params()));
             return Ok(Judged { job, permit, identity, judged_by });
         }
         let mut laps = Laps::start();
-        let noted = |refusal| self.noted(call, entry, refusal);
-        let session = Session::open(&self.policy, self.clock.now(), call).map_err(noted)?;
+        let noted = |refusal: Unjudged| self.noted(call, entry, refusal);
+        let session = Session::open(&self.policy, self.clock.now(), call).map_err(|refusal| noted(refusal.into()))?;
         if let Some(lineage) = &call.under {
-            lineage.check(&session, call).map_err(noted)?;
+            lineage.check(&session, call, effort).map_err(noted)?;
         }
-        let resolved = tools::resolve(&session, call).map_err(|refused| match refused.tool {
+        let resolved = tools::resolve(&session, call, effort).map_err(|refused| match refused.tool {
             Some((plugin, tool)) => {
                 entry.resolved(&plugin, refused.resource.as_deref(), &tool.manifest.operation);
                 refused.refusal
@@ -206,11 +285,11 @@ impl Calls {
         let operation = &resolved.tool().manifest.operation;
         entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
         laps.end(Stage::Resolve);
-        let params = resolved.checked_params(call)?;
+        let params = resolved.checked_params(call, effort)?;
         laps.end(Stage::Params);
         let is_in_a_chain = call.under.is_some() || resolved.plugin.makes_calls();
         let identity = is_in_a_chain.then(|| Identity::of(resolved.tool().manifest.name.as_str(), &params));
-        let permit = authorize::permit(call, &session, &resolved, params)?;
+        let permit = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(identity)) = (&call.under, identity) {
             lineage.check_new(identity)?;
         }
@@ -220,8 +299,9 @@ impl Calls {
 
     /// Adds to the entry what the name of a tool alone says, where a call is refused before it is resolved: a tool that
     /// exists is found in the audit by its operation and plugin, whoever was refused.
-    fn noted(&self, call: &IncomingCall, entry: &Entry, refusal: Refusal) -> Refusal {
-        if let Ok(name) = call.tool.parse()
+    fn noted(&self, call: &IncomingCall, entry: &Entry, refusal: Unjudged) -> Unjudged {
+        if matches!(refusal, Unjudged::Refused(_))
+            && let Ok(name) = call.tool.parse()
             && let Some((plugin, tool)) = self.policy.load().tool(&name)
         {
             entry.resolved(plugin, None, &tool.manifest.operation);
@@ -267,6 +347,33 @@ struct Judged {
 
 /// A refusal by a stage. Boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
+
+/// Why a stage has not let a call through.
+#[derive(Debug)]
+pub enum Unjudged {
+    Refused(Refusal),
+    /// It takes more work than it may where it runs.
+    Overrun(Overrun),
+}
+
+impl Unjudged {
+    /// Parameters that fail a schema.
+    pub fn invalid(faults: &[Fault]) -> Unjudged {
+        Unjudged::Refused(Box::new(tools::invalid_params(faults)))
+    }
+}
+
+impl From<Refusal> for Unjudged {
+    fn from(refusal: Refusal) -> Self {
+        Unjudged::Refused(refusal)
+    }
+}
+
+impl From<Overrun> for Unjudged {
+    fn from(overrun: Overrun) -> Self {
+        Unjudged::Overrun(overrun)
+    }
+}
 
 /// A call that has ended, with its answer under lock until the row of its end is on disk.
 #[must_use = "the answer comes out of it"]

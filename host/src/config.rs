@@ -102,6 +102,10 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_BOT", value_name = "CALLS")]
     pub max_calls_per_bot: Option<NonZeroU32>,
 
+    /// Most memory of the compiled patterns of a workspace's roles and bindings, up to 4096 [default: 64]
+    #[arg(long, env = "MONSTRUM_WORKSPACE_PATTERNS_MIB", value_name = "MIB", value_parser = patterns_mib)]
+    pub workspace_patterns_mib: Option<NonZeroU32>,
+
     /// Who provides sandboxes: embedded (this process, on Linux as root) or off [default: embedded]
     #[arg(long, env = "MONSTRUM_SANDBOX", value_name = "PROVIDER")]
     pub sandbox: Option<SandboxKind>,
@@ -227,6 +231,16 @@ fn calls(text: &str) -> Result<NonZeroU32, String> {
     up_to(text, CALLS_MAX)
 }
 
+/// What the compiled patterns of a workspace may take unless the operator says otherwise: some 100 000 bindings with a few
+/// patterns each, or 16 patterns of the most expensive kind.
+const WORKSPACE_PATTERNS_MIB: u32 = 64;
+/// More than a host has to spare for one tenant.
+const PATTERNS_MIB_MAX: u32 = 4096;
+
+fn patterns_mib(text: &str) -> Result<NonZeroU32, String> {
+    up_to(text, PATTERNS_MIB_MAX)
+}
+
 fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
     let number = text.parse::<NonZeroU32>().ok().filter(|number| number.get() <= max);
     number.ok_or_else(|| format!("expected a number from 1 to {max}"))
@@ -309,6 +323,7 @@ pub struct Settings {
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: CallsAtOnce,
+    pub workspace_patterns_mib: u32,
     pub sandboxes: SandboxSettings,
     pub shutdown_grace: Duration,
     pub public_docs: bool,
@@ -384,6 +399,10 @@ impl Settings {
                 .unwrap_or_default(),
             ceilings,
             calls_at_once,
+            workspace_patterns_mib: flags
+                .workspace_patterns_mib
+                .or(file.workspace_patterns_mib)
+                .map_or(WORKSPACE_PATTERNS_MIB, NonZeroU32::get),
             sandboxes,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),

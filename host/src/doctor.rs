@@ -1,6 +1,7 @@
 //! Looks at an installation as it is and says what is weak or broken, each with its remedy. It reads and changes nothing,
 //! and needs no lock: a server may be running.
 
+mod patterns;
 #[cfg(target_os = "linux")]
 mod sandboxes;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use monstrum_egress::{CredentialSource, CredentialState, Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
-use monstrum_store::{PAGE_ITEMS_MAX, Page, StoreError, TrustRow};
+use monstrum_store::{PAGE_ITEMS_MAX, Page, ResourceRow, StoreError, TrustRow};
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
@@ -233,7 +234,10 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
     check_rows(found, data).await?;
-    check_resources(found, data, &policy, clock.as_ref()).await
+    let rows = data.store.snapshot().await?;
+    patterns::check(found, settings, &rows, &policy);
+    check_resources(found, rows.resources, &policy, clock.as_ref());
+    Ok(())
 }
 
 /// The right newest key opens what a start looks at; credentials may still need an older one.
@@ -336,14 +340,9 @@ async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreE
     Ok(())
 }
 
-async fn check_resources(
-    found: &mut Findings,
-    data: &Inspected,
-    policy: &Policy,
-    clock: &dyn Clock,
-) -> Result<(), StoreError> {
+fn check_resources(found: &mut Findings, rows: Vec<ResourceRow>, policy: &Policy, clock: &dyn Clock) {
     let snapshot = policy.load();
-    for row in data.store.snapshot().await?.resources {
+    for row in rows {
         let about = format!("resource {}", row.name);
         let Some(resource) = snapshot.resource(row.workspace_id, row.id) else {
             let what = match snapshot.resource_type(&row.resource_type) {
@@ -359,7 +358,6 @@ async fn check_resources(
         };
         check_credential(found, about, resource, clock);
     }
-    Ok(())
 }
 
 fn check_credential(found: &mut Findings, about: String, resource: &Resource, clock: &dyn Clock) {

@@ -13,10 +13,9 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
 use monstrum_guardian::Permit;
-use monstrum_manifest::CHECK_STEPS_MAX;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
-    BindingId, CallOutcome, Code, Effort, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
+    BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
     SandboxOutput, Status, ToolFailure,
 };
 use tokio::time::Instant;
@@ -26,9 +25,10 @@ use crate::auditor::Entry;
 use crate::call::nested::{Below, Nesting};
 use crate::call::sandboxed::import::SandboxImport;
 use crate::call::{Ended, IncomingCall, Refusal, delegated, sandboxed};
+use crate::checks::{Asker, Checks};
 use crate::config::Ceilings;
 use crate::credentials::ResourceCredential;
-use crate::lanes::{self, Asking, Lanes, NoRoom, Place};
+use crate::lanes::{self, Asking, BotPlace, Lanes, NoRoom, Place};
 use crate::ledger::Ledger;
 use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
@@ -43,6 +43,7 @@ const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct Executor {
     egress: Egress,
     lanes: Lanes,
+    checks: Arc<Checks>,
     ceilings: Ceilings,
     ledger: Ledger,
     sandboxes: Arc<Sandboxes>,
@@ -59,7 +60,18 @@ impl Executor {
         ledger: Ledger,
         sandboxes: Arc<Sandboxes>,
     ) -> Executor {
-        Executor { egress, lanes, ceilings, ledger, sandboxes, rates: Mutex::default() }
+        let checks = Arc::new(Checks::new());
+        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Mutex::default() }
+    }
+
+    /// Where checks run that are not done in place.
+    pub fn checks(&self) -> &Arc<Checks> {
+        &self.checks
+    }
+
+    /// The time that the operator allows a call.
+    pub fn longest_call(&self) -> Duration {
+        Duration::from_secs(u64::from(self.ceilings.timeout_s))
     }
 
     /// Who runs and who waits.
@@ -67,14 +79,20 @@ impl Executor {
         &self.lanes
     }
 
-    /// Runs the call that `permit` permits.
-    pub async fn execute(&self, call: &PermittedCall<'_>, permit: Permit, entry: &Arc<Entry>) -> Ended {
+    /// Runs the call that `permit` permits. `of_bot` is its place among the bot's calls, if it has one already.
+    pub async fn execute(
+        &self,
+        call: &PermittedCall<'_>,
+        permit: Permit,
+        of_bot: Option<BotPlace>,
+        entry: &Arc<Entry>,
+    ) -> Ended {
         let binding = call.job.binding();
         if let Some(ended) = binding.and_then(|binding| self.over_rate(binding)) {
             return ended;
         }
         let mut laps = Laps::start();
-        let _place = match self.enter(call, &permit).await {
+        let _place = match self.enter(call, &permit, of_bot).await {
             Ok(place) => place,
             Err(NoRoom::Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
             Err(NoRoom::Full) => {
@@ -123,15 +141,28 @@ impl Executor {
         entry.redact_with(door.redactor.current());
         write_log(&permit, &end, entry);
         meters::fuel(end.fuel_used);
+        let mut outcome = outcome(end, &door);
+        if let (Some(tool), Some(result)) = (call.job.tool().filter(|tool| tool.output.is_some()), &outcome.data) {
+            let share = call.below.calls.policy.load().share_of_host();
+            let asker = Asker { workspace: call.call.workspace, bot: permit.bot(), share, until };
+            let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
+            outcome.output_mismatch = !matches;
+        }
         laps.end(Stage::Execute);
-        Ended::from(outcome(call, end, &door))
+        Ended::from(outcome)
     }
 
     /// Waits for room: among the bot's own calls first, unless the call runs in the place of its root.
-    async fn enter(&self, call: &PermittedCall<'_>, permit: &Permit) -> Result<Place, NoRoom> {
+    async fn enter(
+        &self,
+        call: &PermittedCall<'_>,
+        permit: &Permit,
+        of_bot: Option<BotPlace>,
+    ) -> Result<Place, NoRoom> {
         let (workspace, bot, depth) = (call.call.workspace, permit.bot(), call.depth());
         let until = Instant::now() + lanes::WAIT_MAX;
         let of_bot = match depth {
+            0 if of_bot.is_some() => of_bot,
             0 => Some(self.lanes.enter_bot(workspace, bot, until).await?),
             _ => None,
         };
@@ -295,15 +326,9 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
 }
 
 /// Turns the end of a component into the end of a call, with the code that names the cause.
-fn outcome(call: &PermittedCall<'_>, end: CallEnd, door: &Door) -> CallOutcome {
+fn outcome(end: CallEnd, door: &Door) -> CallOutcome {
     match end.outcome {
-        Ok(ExecuteResult::Success(data)) => {
-            let schema = call.job.tool().and_then(|tool| tool.output.as_ref());
-            let effort = Effort::of(CHECK_STEPS_MAX);
-            // An answer that takes too much work to check is not known to match.
-            let output_mismatch = schema.is_some_and(|schema| schema.matches(&data.value(), &effort) != Ok(true));
-            CallOutcome { output_mismatch, ..CallOutcome::success(data) }
-        }
+        Ok(ExecuteResult::Success(data)) => CallOutcome::success(data),
         Ok(ExecuteResult::Error(message)) => CallOutcome::error(door.cause(), message),
         Ok(ExecuteResult::ScopeViolation(reason)) => {
             let message = format!("Scope violation: {reason}");

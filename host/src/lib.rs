@@ -8,6 +8,7 @@ pub mod auditor;
 pub mod authorize;
 pub mod boot;
 pub mod call;
+pub mod checks;
 pub mod cli;
 pub mod config;
 pub mod credentials;

@@ -8,6 +8,7 @@
 //! change is taken over from the snapshot before, with everything compiled in it.
 
 mod assemble;
+pub mod pattern_limits;
 pub mod row_seals;
 mod sharing;
 mod switch;
@@ -24,7 +25,8 @@ use monstrum_guardian::{BindingRules, DelegationRules, PatternList, RoleRules};
 use monstrum_manifest::{ConfiguredTool, MatchMode, configured_tools, is_own_tool};
 use monstrum_store::{BindingRow, BotRow, KeyKind, KeyRow, ResourceRow, RoleRow, Store, StoreError};
 use monstrum_types::{
-    BindingId, BotId, KeyId, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis, WorkspaceId,
+    BindingId, BotId, Effort, KeyId, Overrun, PluginName, ResourceId, ResourceTypeId, RoleId, ToolName, UtcMillis,
+    WorkspaceId,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -37,6 +39,11 @@ use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Told, Verification};
+
+/// Steps to compile the tools that a resource has of its own, whatever its configuration: never done in place.
+const TOOLS_STEPS: u64 = 1 << 16;
+/// Steps for each byte of the configuration, which names the tools.
+const TOOLS_STEPS_PER_BYTE: u64 = 512;
 
 /// A key that exists.
 #[derive(Clone, Debug)]
@@ -79,6 +86,8 @@ impl Bot {
 /// A role, shared by all bindings to it.
 pub struct Role {
     pub row: RoleRow,
+    /// What its patterns take at most once they are compiled.
+    pattern_bytes: u64,
     /// None where the stored lists are unreadable: its bindings grant nothing.
     pub rules: Option<RoleRules>,
 }
@@ -93,6 +102,8 @@ pub struct Binding {
     /// What a bot that is called through this binding may do; without `delegate` it is not narrowed.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
+    /// What its own patterns take at most once they are compiled.
+    pattern_bytes: u64,
 }
 
 impl Binding {
@@ -107,8 +118,8 @@ impl Binding {
     }
 
     /// Whether it permits the plugin of its resource to call `tool`.
-    pub fn allows_call(&self, tool: &str) -> bool {
-        self.allow_calls.matches(MatchMode::Pattern, tool)
+    pub fn allows_call(&self, tool: &str, effort: &Effort) -> Result<bool, Overrun> {
+        self.allow_calls.matches(MatchMode::Pattern, tool, effort)
     }
 }
 
@@ -155,19 +166,25 @@ impl Resource {
 
     /// Its own tools, beside those of its type. The first question compiles their schemas. If one of them does not
     /// compile, there are none.
-    pub fn tools(&self) -> &[Arc<Tool>] {
-        self.tools.get_or_init(|| {
+    pub fn tools(&self, effort: &Effort) -> Result<&[Arc<Tool>], Overrun> {
+        if self.tools.get().is_none() {
+            effort.spend(TOOLS_STEPS + TOOLS_STEPS_PER_BYTE * self.config_text.len() as u64)?;
+        }
+        Ok(self.tools.get_or_init(|| {
             self.compile_tools().unwrap_or_else(|why| {
                 tracing::error!(resource.id = %self.row.id, why, "a stored tool is not valid; the resource has no tools of its own");
                 Vec::new()
             })
-        })
+        }))
     }
 
     /// One of its own tools.
-    pub fn tool(&self, name: &ToolName) -> Option<&Arc<Tool>> {
+    pub fn tool(&self, name: &ToolName, effort: &Effort) -> Result<Option<&Arc<Tool>>, Overrun> {
         // Other tools are none of its own, so their names compile nothing.
-        is_own_tool(&self.row.name, name).then(|| self.tools().iter().find(|tool| tool.manifest.name == *name))?
+        if !is_own_tool(&self.row.name, name) {
+            return Ok(None);
+        }
+        Ok(self.tools(effort)?.iter().find(|tool| tool.manifest.name == *name))
     }
 
     fn compile_tools(&self) -> Result<Vec<Arc<Tool>>, String> {
@@ -220,9 +237,16 @@ pub struct Snapshot {
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
     sharing: Sharing,
     owners: Owners,
+    /// What the patterns of each workspace take at most once they are compiled.
+    pattern_bytes: HashMap<WorkspaceId, u64>,
 }
 
 impl Snapshot {
+    /// What the patterns of a workspace take at most once they are compiled.
+    pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
+        self.pattern_bytes.get(&workspace).copied().unwrap_or_default()
+    }
+
     /// The key with this SHA-256.
     pub fn key(&self, hash: &[u8; 32]) -> Option<&Key> {
         self.keys.get(hash)

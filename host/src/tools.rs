@@ -5,13 +5,14 @@
 use std::sync::Arc;
 
 use monstrum_egress::Redactor;
-use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide};
-use monstrum_manifest::{CHECK_STEPS_MAX, json_depth};
-use monstrum_types::{CallOutcome, Code, Effort, Fault, Status, ToolName};
+use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide_within};
+use monstrum_manifest::json_depth;
+use monstrum_types::{CallOutcome, Code, Effort, Fault, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
 use crate::authorize::refuse;
-use crate::call::{IncomingCall, Refusal};
+use crate::call::{IncomingCall, Refusal, Unjudged};
+use crate::checks::pay_for;
 use crate::plugins::built_in::SHELL;
 use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
@@ -20,6 +21,9 @@ use crate::session::Session;
 /// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
 /// `_` are reserved, so no tool has a parameter like it.
 pub const RESOURCE_PARAM: &str = "_resource";
+
+/// Steps to look at a tool of a binding.
+const CANDIDATE_STEPS: u64 = 64;
 
 /// A tool, the version of the plugin that serves it, and the binding through which this bot has it.
 #[derive(Clone)]
@@ -38,8 +42,8 @@ impl ResolvedCall {
 
     /// The parameters, without the name of the resource, valid against the tool's schema and with its defaults filled
     /// in.
-    pub fn checked_params(&self, call: &IncomingCall) -> Result<Map<String, Value>, Refusal> {
-        check_params(self.tool(), &call.params).map_err(|faults| Box::new(invalid_params(&faults)))
+    pub fn checked_params(&self, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, Unjudged> {
+        check_params(self.tool(), &call.params, effort)?.map_err(|faults| Unjudged::invalid(&faults))
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -65,8 +69,8 @@ impl ResolvedCall {
     }
 
     /// What the Guardian says to `question`.
-    pub fn decide(&self, question: Question<'_>) -> Decision {
-        decide(&self.subject(), question)
+    pub fn decide(&self, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
+        decide_within(&self.subject(), question, effort)
     }
 
     /// What the Guardian needs to know of this call's two sides.
@@ -109,9 +113,9 @@ impl Job {
     }
 
     /// The tool, unless it is a function.
-    pub fn tool(&self) -> Option<&Tool> {
+    pub fn tool(&self) -> Option<&Arc<Tool>> {
         match &self.what {
-            What::Tool(resolved) => Some(resolved.tool()),
+            What::Tool(resolved) => Some(&resolved.tool),
             What::Check(tool) => Some(tool),
             What::Function(_) => None,
         }
@@ -124,28 +128,31 @@ impl Job {
 }
 
 /// Every tool that the bot may see, by name, each with the bindings through which it has it.
-pub fn list(session: &Session) -> Vec<ResolvedCall> {
-    let mut visible: Vec<ResolvedCall> = session
-        .bindings()
-        .flat_map(|binding| {
-            let plugin = &binding.resource.plugin;
-            let tools = plugin.tools.iter().chain(binding.resource.tools()).filter(|tool| !tool.is_hidden);
-            tools.map(|tool| ResolvedCall {
+pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Overrun> {
+    let mut visible = Vec::new();
+    for binding in session.bindings() {
+        let plugin = &binding.resource.plugin;
+        let tools = plugin.tools.iter().chain(binding.resource.tools(effort)?).filter(|tool| !tool.is_hidden);
+        for tool in tools {
+            effort.spend(CANDIDATE_STEPS)?;
+            let resolved = ResolvedCall {
                 binding: Arc::clone(binding),
                 plugin: Arc::clone(plugin),
                 tool: Arc::clone(tool),
                 delegation: Arc::clone(&session.delegation),
-            })
-        })
-        .filter(|resolved| matches!(resolved.decide(Question::List), Decision::Allow))
-        .collect();
+            };
+            if let Decision::Allow = resolved.decide(Question::List, effort)? {
+                visible.push(resolved);
+            }
+        }
+    }
     visible.sort_by(|a, b| a.tool().manifest.name.cmp(&b.tool().manifest.name));
-    visible
+    Ok(visible)
 }
 
 /// Why a call was not resolved, and what is known of it nevertheless, for the audit.
 pub struct Refused {
-    pub refusal: Refusal,
+    pub refusal: Unjudged,
     pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
     /// Where it is clear which one is meant.
     pub resource: Option<Arc<Resource>>,
@@ -153,15 +160,18 @@ pub struct Refused {
 
 /// Finds the binding through which the bot has the tool. A tool that does not exist and one that no role of the bot
 /// permits get the same answer.
-pub fn resolve(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Refused> {
+pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<ResolvedCall, Refused> {
     let tool = |resolved: &ResolvedCall| (Arc::clone(&resolved.plugin), Arc::clone(&resolved.tool));
-    find(session, call).map_err(|unresolved| match unresolved {
+    find(session, call, effort).map_err(|unresolved| match unresolved {
+        Unresolved::Overrun(overrun) => Refused { refusal: overrun.into(), tool: None, resource: None },
         Unresolved::Denied(denial, found) => Refused {
-            refusal: refuse(*denial),
+            refusal: refuse(*denial).into(),
             tool: found.as_deref().map(tool),
             resource: found.map(|resolved| Arc::clone(&resolved.binding.resource)),
         },
-        Unresolved::Input(refusal, found) => Refused { refusal, tool: found.as_deref().map(tool), resource: None },
+        Unresolved::Input(refusal, found) => {
+            Refused { refusal: refusal.into(), tool: found.as_deref().map(tool), resource: None }
+        }
     })
 }
 
@@ -185,9 +195,17 @@ enum Unresolved {
     /// The call does not say which resource it means, or names none through which the bot has the tool, which it has
     /// through several.
     Input(Refusal, Option<Box<ResolvedCall>>),
+    /// Finding it takes more work than it may.
+    Overrun(Overrun),
 }
 
-fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolved> {
+impl From<Overrun> for Unresolved {
+    fn from(overrun: Overrun) -> Self {
+        Unresolved::Overrun(overrun)
+    }
+}
+
+fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<ResolvedCall, Unresolved> {
     let unknown = || Unresolved::Denied(Box::new(unknown(&call.tool)), None);
     let name: ToolName = call.tool.parse().map_err(|_| unknown())?;
     let declared = session.snapshot.tool(&name);
@@ -198,8 +216,15 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
             continue;
         }
         let plugin = &binding.resource.plugin;
+        effort.spend(CANDIDATE_STEPS)?;
         let of_type = declared.filter(|(owner, _)| owner.name == plugin.name).map(|(_, tool)| tool);
-        let Some(tool) = of_type.or_else(|| binding.resource.tool(&name)) else { continue };
+        let tool = match of_type {
+            Some(tool) => tool,
+            None => match binding.resource.tool(&name, effort)? {
+                Some(tool) => tool,
+                None => continue,
+            },
+        };
         if tool.is_hidden && !call.is_of_the_sandbox_import() {
             continue;
         }
@@ -209,7 +234,7 @@ fn find(session: &Session, call: &IncomingCall) -> Result<ResolvedCall, Unresolv
             tool: Arc::clone(tool),
             delegation: Arc::clone(&session.delegation),
         };
-        match resolved.decide(Question::List) {
+        match resolved.decide(Question::List, effort)? {
             // What a role permits is known to the bot; its scopes are judged with the parameters at hand.
             Decision::Deny(denial) if denial.status == Status::PermissionDenied => denied = Some((denial, resolved)),
             Decision::Deny(_) | Decision::Allow => candidates.push(resolved),
@@ -282,20 +307,22 @@ pub struct Verdict {
 }
 
 /// Judges a call by the same functions that would run it.
-pub fn check(session: &Session, call: &IncomingCall) -> Verdict {
-    let resolved = match find(session, call) {
+pub fn check(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Verdict, Overrun> {
+    let resolved = match find(session, call, effort) {
         Ok(resolved) => resolved,
-        Err(Unresolved::Denied(denial, _)) => return Verdict::denied(*denial),
-        Err(Unresolved::Input(outcome, _)) => return Verdict::unfit(*outcome),
+        Err(Unresolved::Denied(denial, _)) => return Ok(Verdict::denied(*denial)),
+        Err(Unresolved::Input(outcome, _)) => return Ok(Verdict::unfit(*outcome)),
+        Err(Unresolved::Overrun(overrun)) => return Err(overrun),
     };
-    let verdict = match resolved.checked_params(call) {
-        Err(outcome) => Verdict::unfit(*outcome),
-        Ok(params) => match resolved.decide(Question::Call(&params)) {
+    let verdict = match resolved.checked_params(call, effort) {
+        Err(Unjudged::Refused(outcome)) => Verdict::unfit(*outcome),
+        Err(Unjudged::Overrun(overrun)) => return Err(overrun),
+        Ok(params) => match resolved.decide(Question::Call(&params), effort)? {
             Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
             Decision::Deny(denial) => Verdict::denied(call.language.of_denial(denial, &resolved.plugin.locales)),
         },
     };
-    verdict.redacted(resolved.binding.resource.credential_source().redactor())
+    Ok(verdict.redacted(resolved.binding.resource.credential_source().redactor()))
 }
 
 impl Verdict {
@@ -347,16 +374,20 @@ pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
 }
 
 /// The parameters as the tool's schema wants them, or what is wrong with them.
-pub fn check_params(tool: &Tool, params: &Value) -> Result<Map<String, Value>, Vec<Fault>> {
-    check_size(params)?;
+pub fn check_params(
+    tool: &Tool,
+    params: &Value,
+    effort: &Effort,
+) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+    pay_for(params, effort)?;
+    if let Err(faults) = check_size(params) {
+        return Ok(Err(faults));
+    }
     let mut params = params.clone();
     if let Value::Object(params) = &mut params {
         params.shift_remove(RESOURCE_PARAM);
     }
-    tool.input.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap_or_else(|_overrun| {
-        let message = "the parameters take more work to check than a call may use".to_owned();
-        Err(vec![Fault { path: String::new(), message }])
-    })
+    tool.input.check(params, effort)
 }
 
 /// The answer to parameters that fail the schema: each fault with its JSON pointer.

@@ -9,9 +9,10 @@ use monstrum_host::app::App;
 use monstrum_host::auditor::Queued;
 use monstrum_host::authorize;
 use monstrum_host::boot::{self, Running};
-use monstrum_host::call::IncomingCall;
 use monstrum_host::call::nested::Below;
 use monstrum_host::call::platform::Asks;
+use monstrum_host::call::{IncomingCall, Unjudged};
+use monstrum_host::checks::in_place;
 use monstrum_host::config::{ServeFlags, Settings};
 use monstrum_host::executor::PermittedCall;
 use monstrum_host::language::Language;
@@ -251,22 +252,26 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
         last = now;
     };
     let refused = |outcome: Box<CallOutcome>| anyhow!("refused: {:?}", outcome.message);
+    let unjudged = |unjudged: Unjudged| match unjudged {
+        Unjudged::Refused(outcome) => refused(outcome),
+        Unjudged::Overrun(overrun) => anyhow!("not checked in place: {overrun}"),
+    };
     let entry = Arc::new(app.auditor.open(&call)?);
     lap(0);
     let session = Session::open(&app.policy, app.clock.now(), &call).map_err(refused)?;
     lap(1);
-    let resolved = tools::resolve(&session, &call).map_err(|refusal| refused(refusal.refusal))?;
+    let resolved = tools::resolve(&session, &call, &in_place()).map_err(|refusal| unjudged(refusal.refusal))?;
     let operation = &resolved.tool().manifest.operation;
     entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
     lap(2);
-    let params = resolved.checked_params(&call).map_err(refused)?;
+    let params = resolved.checked_params(&call, &in_place()).map_err(unjudged)?;
     lap(3);
-    let permit = authorize::permit(&call, &session, &resolved, params).map_err(refused)?;
+    let permit = authorize::permit(&call, &session, &resolved, params, &in_place()).map_err(unjudged)?;
     lap(4);
     let task_id = call.request_id.to_string();
     let below = Below { calls: Arc::clone(&app.calls), children: TaskTracker::new(), identity: None };
     let permitted = PermittedCall { job: &Job::of(resolved), task_id: &task_id, call: &call, below };
-    let ended = app.calls.executor.execute(&permitted, permit, &entry).await;
+    let ended = app.calls.executor.execute(&permitted, permit, None, &entry).await;
     lap(5);
     let outcome = entry.redacted(ended.outcome);
     lap(6);

@@ -23,6 +23,7 @@ mod scene;
 mod soak;
 mod start;
 mod suspended;
+mod tenant;
 mod upstream;
 mod variant;
 

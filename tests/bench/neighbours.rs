@@ -1,4 +1,5 @@
-//! Good calls beside hostile ones of another bot and other plugins, and the same good calls alone.
+//! Good calls beside hostile ones, and the same good calls alone. Hostile are another bot with plugins that misbehave, and
+//! another tenant, whose patterns, checks and changes take as much work as they may.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use crate::load::{self, Connection};
 use crate::report::{Measure, Row};
 use crate::sample::Rounds;
 use crate::scene::{self, Bot, PLUGIN};
+use crate::tenant;
 use crate::upstream::Upstream;
 
 /// A quarter of full load.
@@ -32,12 +34,13 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     let (api, address, upstream) = (server.api()?, scene::address(&server)?, Upstream::start().await?);
     let requests = scene::requests(&scene::bots(&api, BOTS).await?, CONNECTIONS)?;
     let bot = hostile::bot(&api, "hostile", &upstream.url()).await?;
+    let tenant = tenant::requests(&api).await?;
     load::run(&address, &requests, Duration::from_secs(1)).await?;
 
     let duration = Duration::from_secs(seconds);
     let (mut all, mut failed, mut hostile_calls) = (Rounds::default(), 0, 0);
     for _ in 0..rounds {
-        let attack = Attack::start(&address, &bot)?;
+        let attack = Attack::start(&address, &bot, &tenant)?;
         tokio::time::sleep(SETTLE).await;
         let beside = load::count(&address, &requests, duration).await?;
         hostile_calls += attack.stop().await?;
@@ -47,7 +50,8 @@ pub async fn measure(rounds: usize, seconds: u64) -> Result<Row> {
     server.stop().await?;
     ensure!(hostile_calls >= HOSTILE_CONNECTIONS * rounds, "only {hostile_calls} hostile calls were answered");
     let added_us = all.added_to_tail_us();
-    let name = format!("{CONNECTIONS} connections beside {HOSTILE_CONNECTIONS} hostile ones");
+    let hostile_connections = HOSTILE_CONNECTIONS + tenant.len();
+    let name = format!("{CONNECTIONS} connections beside {hostile_connections} hostile ones, a tenant's among them");
     let goal = format!("p99 <= 50 ms more (now {:.1}), no call fails ({failed} failed)", added_us / 1e3);
     let is_met = added_us <= GOAL_US && failed == 0;
     Ok(Row::reported((&name, "the same calls alone"), Measure::Tail, &all).with_goal(&goal, is_met))
@@ -60,7 +64,7 @@ struct Attack {
 }
 
 impl Attack {
-    fn start(address: &str, bot: &Bot) -> Result<Attack> {
+    fn start(address: &str, bot: &Bot, tenant: &[Vec<u8>]) -> Result<Attack> {
         let kinds = hostile::kinds();
         let calls = kinds.into_iter().map(|kind| Ok((scene::call(bot, kind.tool, &kind.params)?, kind)));
         let calls: Arc<Vec<(Vec<u8>, Kind)>> = Arc::new(calls.collect::<Result<_>>()?);
@@ -68,6 +72,9 @@ impl Attack {
         let mut connections = JoinSet::new();
         for number in 0..HOSTILE_CONNECTIONS {
             connections.spawn(attack(address.to_owned(), Arc::clone(&calls), number, is_over.clone()));
+        }
+        for request in tenant {
+            connections.spawn(repeat(address.to_owned(), request.clone(), is_over.clone()));
         }
         Ok(Attack { connections, is_over })
     }
@@ -81,6 +88,18 @@ impl Attack {
         }
         Ok(count)
     }
+}
+
+/// Sends the same request again and again, however it is answered.
+async fn repeat(address: String, request: Vec<u8>, is_over: CancellationToken) -> Result<usize> {
+    let mut connection = Connection::open(&address).await?;
+    let mut count = 0;
+    while !is_over.is_cancelled() {
+        let answer = connection.ask(&request).await?;
+        ensure!(!answer.is_success(), "a hostile request went through: {answer}");
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Calls one after the other, from the one at `first` on.

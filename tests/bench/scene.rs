@@ -86,12 +86,16 @@ pub fn request(bot: &Bot) -> Result<Vec<u8>> {
 
 /// The text of any call over HTTP.
 pub fn call(bot: &Bot, tool: &str, params: &Value) -> Result<Vec<u8>> {
-    let body = serde_json::to_string(&json!({ "params": params })).context("JSON has a text")?;
+    let path = format!("/api/bots/{}/tools/{tool}/call", bot.id);
+    text("POST", &path, &bot.key, &json!({ "params": params }))
+}
+
+/// The text of a request over HTTP.
+pub fn text(method: &str, path: &str, key: &str, body: &Value) -> Result<Vec<u8>> {
+    let body = serde_json::to_string(body).context("JSON has a text")?;
     let head = format!(
-        "POST /api/bots/{}/tools/{tool}/call HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {}\r\n\
+        "{method} {path} HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer {key}\r\n\
          Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-        bot.id,
-        bot.key,
         body.len()
     );
     Ok((head + &body).into_bytes())

@@ -5,7 +5,7 @@
 
 use monstrum_guardian::{Decision, Permit, Question};
 use monstrum_runtime::RESULT_BYTES_MAX;
-use monstrum_types::{CallOutcome, Code, JsonText};
+use monstrum_types::{CallOutcome, Code, Effort, JsonText, Overrun};
 use serde_json::{Map, Value, json};
 
 use crate::call::nested::Nesting;
@@ -14,11 +14,14 @@ use crate::plugins::built_in::{CALL_TOOL, LIST_TOOLS};
 use crate::session::Session;
 use crate::tools;
 
+/// Steps to write a tool into a list: a usual schema has one or two KiB.
+const SHOWN_STEPS: u64 = 2_048;
+
 /// Runs one of the tools.
 pub async fn run(call: &PermittedCall<'_>, permit: &Permit, nesting: &Nesting) -> CallOutcome {
     match permit.tool() {
         CALL_TOOL => call_tool(permit.params(), nesting).await,
-        LIST_TOOLS => list_tools(call, nesting),
+        LIST_TOOLS => list_tools(call, nesting).await,
         // Only reached if a tool is declared that nothing implements.
         _ => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
     }
@@ -38,37 +41,48 @@ async fn call_tool(params: &Map<String, Value>, nesting: &Nesting) -> CallOutcom
 }
 
 /// The other bot's list under the delegation, less what this binding keeps from being called.
-fn list_tools(call: &PermittedCall<'_>, nesting: &Nesting) -> CallOutcome {
+async fn list_tools(call: &PermittedCall<'_>, nesting: &Nesting) -> CallOutcome {
     let Some(session) = nesting.session() else {
         return CallOutcome::error(Code::Unavailable, "the bot of this resource cannot be used at present");
     };
-    let may_be_called = |name: &str| {
+    let sibling = call.job.resolved().and_then(|resolved| resolved.sibling(CALL_TOOL));
+    let may_be_called = move |name: &str, effort: &Effort| {
+        let Some(sibling) = &sibling else { return Ok(false) };
         let asked = Map::from_iter([("tool".to_owned(), Value::from(name)), ("params".to_owned(), json!({}))]);
-        let sibling = call.job.resolved().and_then(|resolved| resolved.sibling(CALL_TOOL));
-        sibling.is_some_and(|sibling| matches!(sibling.decide(Question::Call(&asked)), Decision::Allow))
+        Ok(matches!(sibling.decide(Question::Call(&asked), effort)?, Decision::Allow))
     };
-    let data = list(&session, may_be_called);
-    let text = JsonText::from(&data);
+    let text = match nesting.check(move |effort| list(&session, &may_be_called, effort)).await {
+        Ok(text) => text,
+        Err(unchecked) => return unchecked.outcome(),
+    };
     if text.as_str().len() > RESULT_BYTES_MAX {
         return CallOutcome::error(Code::ResultTooLarge, "the list of tools is larger than 1 MiB");
     }
     CallOutcome::success(text)
 }
 
-fn list(session: &Session, may_be_called: impl Fn(&str) -> bool) -> Value {
-    let visible = tools::list(session);
-    let same_tool = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
-    let listed = same_tool.filter(|same| may_be_called(same[0].tool().manifest.name.as_str())).map(|same| {
+fn list(
+    session: &Session,
+    may_be_called: &impl Fn(&str, &Effort) -> Result<bool, Overrun>,
+    effort: &Effort,
+) -> Result<JsonText, Overrun> {
+    let visible = tools::list(session, effort)?;
+    let mut listed = Vec::new();
+    for same in visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name) {
         let manifest = &same[0].tool().manifest;
+        if !may_be_called(manifest.name.as_str(), effort)? {
+            continue;
+        }
+        effort.spend(SHOWN_STEPS)?;
         let names: Vec<&str> = same.iter().map(|resolved| resolved.binding.resource.row.name.as_str()).collect();
-        json!({
+        listed.push(json!({
             "name": manifest.name,
             "description": manifest.description,
             "input_schema": tools::with_resource(manifest.input_schema.clone(), &names),
             "operation": manifest.operation,
             "resource_type": same[0].plugin.manifest.resource_type.id,
-        })
-    });
-    let listed: Vec<Value> = listed.collect();
-    json!({ "bot": {"id": session.bot.row.id, "name": session.bot.row.name}, "tools": listed })
+        }));
+    }
+    let shown = json!({ "bot": {"id": session.bot.row.id, "name": session.bot.row.name}, "tools": listed });
+    Ok(JsonText::from(&shown))
 }

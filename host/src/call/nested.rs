@@ -13,7 +13,7 @@ use monstrum_guardian::{Denial, PatternSet};
 use monstrum_manifest::json_depth;
 use monstrum_runtime::DelegateConstraints;
 use monstrum_store::BindingRow;
-use monstrum_types::{BindingId, BotId, CallOutcome, Code, JsonText, RequestId, ToolFailure};
+use monstrum_types::{BindingId, BotId, CallOutcome, Code, Effort, JsonText, Overrun, RequestId, ToolFailure};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -22,7 +22,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::auditor::AuditUnavailable;
 use crate::authorize::refuse;
-use crate::call::{Attached, Calls, IncomingCall, Refusal};
+use crate::call::{Attached, Calls, IncomingCall, Refusal, Unjudged};
+use crate::checks::Unchecked;
 use crate::plugins::built_in;
 use crate::policy::Binding;
 use crate::session::Session;
@@ -180,26 +181,28 @@ impl Lineage {
     }
 
     /// Whether the call may be made at all by what made it, in the words of a tool that does not exist.
-    pub fn check(&self, session: &Session, call: &IncomingCall) -> Result<(), Refusal> {
+    pub fn check(&self, session: &Session, call: &IncomingCall, effort: &Effort) -> Result<(), Unjudged> {
         if self.depth > DEPTH_MAX {
-            return Err(limit(format!("calls of tools are nested {DEPTH_MAX} deep at most")));
+            return Err(limit(format!("calls of tools are nested {DEPTH_MAX} deep at most")).into());
         }
         match &self.made_by {
             MadeBy::Bot => {}
             MadeBy::SandboxImport => {
                 if !built_in::SANDBOX_TOOLS.contains(&call.tool.as_str()) {
-                    return Err(hidden(call, "executor.capabilities", "the import leads to the sandbox alone"));
+                    return Err(hidden(call, "executor.capabilities", "the import leads to the sandbox alone").into());
                 }
             }
             MadeBy::Plugin { binding, calls } => {
-                if !calls.matches(&call.tool) {
-                    return Err(hidden(call, "executor.calls", "the calling plugin's manifest does not name the tool"));
+                if !calls.matches_within(&call.tool, effort)? {
+                    let reason = "the calling plugin's manifest does not name the tool";
+                    return Err(hidden(call, "executor.calls", reason).into());
                 }
                 // By the policy of this moment, not of the one when the calling call began.
                 let caller = session.bindings().find(|present| present.row.id == *binding);
-                if !caller.is_some_and(|caller| caller.allows_call(&call.tool)) {
+                let is_allowed = caller.map(|caller| caller.allows_call(&call.tool, effort)).transpose()?;
+                if is_allowed != Some(true) {
                     let reason = "the binding of the calling plugin does not name the tool";
-                    return Err(hidden(call, "binding.allow_calls", reason));
+                    return Err(hidden(call, "binding.allow_calls", reason).into());
                 }
             }
         }
@@ -311,6 +314,15 @@ impl Nesting {
     pub fn session(&self) -> Option<Session> {
         let calls = &self.below.calls;
         Session::open(&calls.policy, calls.clock.now(), &self.next(String::new(), Value::Null)).ok()
+    }
+
+    /// Runs a check on behalf of the call, in place if it needs little.
+    pub async fn check<T: Send + 'static>(
+        &self,
+        check: impl Fn(&Effort) -> Result<T, Overrun> + Send + 'static,
+    ) -> Result<T, Unchecked> {
+        let calls = &self.below.calls;
+        calls.checks.run(calls.asker(&self.next(String::new(), Value::Null)), check).await
     }
 
     /// Calls a tool for a plugin: `params` is whatever it has written.

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{CallFacts, Permit, authorize_check, authorize_function};
-use monstrum_types::{CallOutcome, Code, ResourceTypeId};
+use monstrum_types::{CallOutcome, Code, Effort, ResourceTypeId};
 use serde_json::{Map, Value};
 
-use crate::call::{IncomingCall, Refusal};
+use crate::call::{IncomingCall, Refusal, Unjudged};
+use crate::checks::pay_for;
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
-use crate::tools::{Job, What, check_params, check_size, invalid_params};
+use crate::tools::{Job, What, check_params, check_size};
 
 /// What a call asks for.
 #[derive(Clone, Debug)]
@@ -29,9 +30,13 @@ pub fn function_name(resource_type: &str, function: &str) -> String {
 }
 
 /// Finds what is asked for, and permits it where it is neither more nor less than that.
-pub(super) fn judge(policy: &Policy, call: &IncomingCall) -> Result<(Job, Permit, Arc<Snapshot>), Refusal> {
+pub(super) fn judge(
+    policy: &Policy,
+    call: &IncomingCall,
+    effort: &Effort,
+) -> Result<(Job, Permit, Arc<Snapshot>), Unjudged> {
     if policy.is_stale() {
-        return Err(unavailable("the permissions could not be read; try again"));
+        return Err(unavailable("the permissions could not be read; try again").into());
     }
     let snapshot = policy.load();
     let resource = match call.resource {
@@ -46,10 +51,12 @@ pub(super) fn judge(policy: &Policy, call: &IncomingCall) -> Result<(Job, Permit
         Asks::Function { resource_type, function } => {
             let plugin =
                 snapshot.resource_type(resource_type).ok_or_else(|| unavailable("no plugin serves the type"))?;
-            job_of_function(call, plugin, resource, function)?
+            job_of_function(call, plugin, resource, function, effort)?
         }
-        Asks::CredentialCheck => job_of_check(call, resource.ok_or_else(|| unavailable("the resource is not there"))?)?,
-        Asks::Tool => return Err(unavailable("a tool is a bot's to call")),
+        Asks::CredentialCheck => {
+            job_of_check(call, resource.ok_or_else(|| unavailable("the resource is not there"))?, effort)?
+        }
+        Asks::Tool => return Err(unavailable("a tool is a bot's to call").into()),
     };
     Ok((job, permit, snapshot))
 }
@@ -59,16 +66,18 @@ fn job_of_function(
     plugin: &Arc<Plugin>,
     resource: Option<Arc<Resource>>,
     function: &str,
-) -> Result<(Job, Permit), Refusal> {
+    effort: &Effort,
+) -> Result<(Job, Permit), Unjudged> {
     let is_there = plugin.component.as_ref().is_some_and(|one| one.functions().iter().any(|name| name == function));
     let is_its_own = resource.as_ref().is_none_or(|resource| Arc::ptr_eq(&resource.plugin, plugin));
     if !is_there || !is_its_own {
-        return Err(unavailable("the plugin has no such function, or the resource is not of its type"));
+        return Err(unavailable("the plugin has no such function, or the resource is not of its type").into());
     }
+    pay_for(&call.params, effort)?;
     let Value::Object(params) = call.params.clone() else {
-        return Err(Box::new(CallOutcome::error(Code::InvalidParams, "Invalid parameters: expected an object")));
+        return Err(Box::new(CallOutcome::error(Code::InvalidParams, "Invalid parameters: expected an object")).into());
     };
-    check_size(&call.params).map_err(|faults| Box::new(invalid_params(&faults)))?;
+    check_size(&call.params).map_err(|faults| Unjudged::invalid(&faults))?;
     let resource_type = plugin.manifest.resource_type.id.as_str();
     let permit = authorize_function(resource_type, function, facts(call, plugin, params));
     let permit = permit.ok_or_else(|| unavailable("a function is not a bot's to call"))?;
@@ -76,14 +85,14 @@ fn job_of_function(
     Ok((Job { plugin: Arc::clone(plugin), resource, what }, permit))
 }
 
-fn job_of_check(call: &IncomingCall, resource: Arc<Resource>) -> Result<(Job, Permit), Refusal> {
+fn job_of_check(call: &IncomingCall, resource: Arc<Resource>, effort: &Effort) -> Result<(Job, Permit), Unjudged> {
     let plugin = Arc::clone(&resource.plugin);
     let declared = plugin.manifest.resource_type.credential_check.as_ref();
     let declared = declared.ok_or_else(|| unavailable("the type declares no check"))?;
     let tool = plugin.tools.iter().find(|tool| tool.manifest.name == declared.tool);
     let tool = Arc::clone(tool.ok_or_else(|| unavailable("the type declares no check"))?);
     // With their defaults, on both sides.
-    let filled = |params: &Value| check_params(&tool, params).map_err(|faults| Box::new(invalid_params(&faults)));
+    let filled = |params: &Value| check_params(&tool, params, effort)?.map_err(|faults| Unjudged::invalid(&faults));
     let (params, wanted) = (filled(&call.params)?, filled(&Value::Object(declared.params.clone()))?);
     let permit = authorize_check(&tool.rules, (&declared.tool, &wanted), facts(call, &plugin, params));
     let permit = permit.ok_or_else(|| unavailable("only the declared check may be run this way"))?;

@@ -8,37 +8,38 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::{Decision, Denial, Question};
-use monstrum_types::Clock;
+use monstrum_types::{Clock, Effort};
 
 use crate::authorize::refuse;
-use crate::call::{IncomingCall, Refusal};
-use crate::policy::{Policy, Snapshot};
+use crate::call::{Calls, IncomingCall, Refusal, Unjudged};
+use crate::checks::{Unchecked, in_place};
+use crate::policy::Snapshot;
 use crate::session::Session;
 use crate::tools::ResolvedCall;
 
 /// Waits until what permitted the call by `judged_by` no longer does, and says so in the words of a refusal. Never ends
 /// otherwise. Without a bot only the key is asked about.
 pub(super) async fn revoked(
-    policy: &Policy,
-    clock: &dyn Clock,
-    call: &IncomingCall,
+    calls: &Arc<Calls>,
+    call: &Arc<IncomingCall>,
     resolved: Option<&ResolvedCall>,
     judged_by: &Arc<Snapshot>,
 ) -> Refusal {
+    let clock = calls.clock.as_ref();
     // Before the snapshot is looked at, so that no change falls between the two.
-    let mut renewals = policy.renewals();
+    let mut renewals = calls.policy.renewals();
     let key = call.key.and_then(|key| judged_by.key_hash(key)).copied();
     let mut snapshot = Arc::clone(judged_by);
     let mut is_judged = true;
     loop {
-        let present = policy.load();
+        let present = calls.policy.load();
         is_judged &= Arc::ptr_eq(&snapshot, &present);
         snapshot = present;
         if call.key.is_some_and(|id| key.is_none() || snapshot.key_hash(id).copied() != key) {
             return taken_back(call, "key", "the key under which the call came is gone");
         }
         if let Some(resolved) = resolved.filter(|_| !is_judged)
-            && let Err(refusal) = judge(&snapshot, clock, call, resolved)
+            && let Err(refusal) = judged(calls, &snapshot, call, resolved).await
         {
             return refusal;
         }
@@ -55,16 +56,41 @@ pub(super) async fn revoked(
     }
 }
 
-/// The decision once more, by `snapshot`.
+/// The decision once more, by `snapshot`: in place if it needs little. Where it comes to no end, the call ends, since
+/// nothing permits it any more.
+async fn judged(
+    calls: &Arc<Calls>,
+    snapshot: &Arc<Snapshot>,
+    call: &Arc<IncomingCall>,
+    resolved: &ResolvedCall,
+) -> Result<(), Refusal> {
+    let judged = judge(snapshot, calls.clock.as_ref(), call, resolved, &in_place());
+    match judged {
+        Ok(()) => return Ok(()),
+        Err(Unjudged::Refused(refusal)) => return Err(refusal),
+        Err(Unjudged::Overrun(_)) => {}
+    }
+    let (snapshot, clock, asker) = (Arc::clone(snapshot), Arc::clone(&calls.clock), calls.asker(call));
+    let (call, resolved) = (Arc::clone(call), resolved.clone());
+    let judged =
+        calls.checks.beside(asker, move |effort| match judge(&snapshot, clock.as_ref(), &call, &resolved, effort) {
+            Ok(()) => Ok(Ok(())),
+            Err(Unjudged::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Unjudged::Overrun(overrun)) => Err(overrun),
+        });
+    judged.await.map_err(Unchecked::refusal)?
+}
+
 fn judge(
     snapshot: &Arc<Snapshot>,
     clock: &dyn Clock,
     call: &IncomingCall,
     resolved: &ResolvedCall,
-) -> Result<(), Refusal> {
+    effort: &Effort,
+) -> Result<(), Unjudged> {
     let session = Session::of(Arc::clone(snapshot), clock.now(), call)?;
     if let Some(lineage) = &call.under {
-        lineage.check(&session, call)?;
+        lineage.check(&session, call, effort)?;
     }
     let row = &resolved.binding.row;
     let Some(binding) = session.bot.binding(row.id, session.now) else {
@@ -72,17 +98,17 @@ fn judge(
         if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
             return Ok(());
         }
-        return Err(taken_back(call, "binding", "the binding is gone, disabled or expired"));
+        return Err(taken_back(call, "binding", "the binding is gone, disabled or expired").into());
     };
     if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_under(&session.delegation) {
         // Nothing of what judged the call has changed.
         return Ok(());
     }
     let resolved = resolved.by(binding, &session);
-    let params = resolved.checked_params(call)?;
-    match resolved.decide(Question::Call(&params)) {
+    let params = resolved.checked_params(call, effort)?;
+    match resolved.decide(Question::Call(&params), effort)? {
         Decision::Allow => Ok(()),
-        Decision::Deny(denial) => Err(refuse(call.language.of_denial(denial, &resolved.plugin.locales))),
+        Decision::Deny(denial) => Err(refuse(call.language.of_denial(denial, &resolved.plugin.locales)).into()),
     }
 }
 

@@ -18,6 +18,8 @@ use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Id, Ids, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::rules;
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 use input::{BindingChange, Delegate, Limits, NewBinding, Permissions};
 
 /// What a bot may do with a resource.
@@ -93,7 +95,8 @@ pub async fn create(
     caller.admin()?;
     bot_exists(&app, &caller, bot).await?;
     let row = new.into_row(caller.workspace, bot, app.clock.now());
-    let warnings = input::check(&app, &row, true).await?;
+    let warnings = input::check(&app, &row, None, true).await?;
+    let _room = rules::pattern_room(&app, caller.workspace, 0, compiled_bytes(lists_of_binding(&row))).await?;
     let made = async {
         app.store.insert_binding(&row).await?;
         Ok(app.changed().await?)
@@ -132,7 +135,9 @@ pub async fn update(
     let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
     let scopes_are_new = input.names_scopes();
     let row = input.apply(before.clone(), changed_at(&app, before.updated_at));
-    let warnings = input::check(&app, &row, scopes_are_new).await?;
+    let warnings = input::check(&app, &row, Some(&before), scopes_are_new).await?;
+    let (replaced, bytes) = (compiled_bytes(lists_of_binding(&before)), compiled_bytes(lists_of_binding(&row)));
+    let _room = rules::pattern_room(&app, caller.workspace, replaced, bytes).await?;
     let made = async {
         if !app.store.update_binding(&row, before.updated_at).await? {
             return Err(Problem::changed_meanwhile());

@@ -17,6 +17,7 @@ use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::{rules, scope_warnings};
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
 
 /// What a binding with this role allows. A list that is absent does not restrict; if both are, nothing is allowed.
 #[derive(Serialize, ToSchema)]
@@ -101,8 +102,6 @@ pub async fn create(
     caller.admin()?;
     let mut faults = Faults::default();
     rules::name(&mut faults, "/name", &new.name);
-    check_patterns(&mut faults, new.allowed_operations.as_ref(), new.allowed_tools.as_ref(), &new.scope_constraints);
-    faults.check()?;
     let now = app.clock.now();
     let row = RoleRow {
         id: RoleId::new(),
@@ -114,6 +113,9 @@ pub async fn create(
         created_at: now,
         updated_at: now,
     };
+    rules::patterns(&mut faults, lists_of_role(&row));
+    faults.check()?;
+    let _room = rules::pattern_room(&app, caller.workspace, 0, compiled_bytes(lists_of_role(&row))).await?;
     let made = async {
         app.store.insert_role(&row).await?;
         Ok(app.changed().await?)
@@ -164,12 +166,6 @@ pub async fn update(
         rules::name(&mut faults, "/name", &name);
         row.name = name;
     }
-    let none = ScopeConstraints::new();
-    let constraints = change.scope_constraints.as_ref().and_then(Option::as_ref).unwrap_or(&none);
-    let operations = change.allowed_operations.as_ref().and_then(Option::as_ref);
-    let tools = change.allowed_tools.as_ref().and_then(Option::as_ref);
-    check_patterns(&mut faults, operations, tools, constraints);
-    faults.check()?;
     if let Some(operations) = change.allowed_operations {
         row.allowed_operations = operations.map(|globs| json!(globs));
     }
@@ -180,6 +176,12 @@ pub async fn update(
         row.scope_constraints = json!(constraints.unwrap_or_default());
     }
     row.updated_at = changed_at(&app, before.updated_at);
+    // What is stored and stays as it is may be over a limit that was not there when it was saved.
+    let stored = lists_of_role(&before);
+    rules::patterns(&mut faults, lists_of_role(&row).into_iter().filter(|list| !stored.contains(list)));
+    faults.check()?;
+    let (replaced, bytes) = (compiled_bytes(stored), compiled_bytes(lists_of_role(&row)));
+    let _room = rules::pattern_room(&app, caller.workspace, replaced, bytes).await?;
     let made = async {
         if !app.store.update_role(&row, before.updated_at).await? {
             return Err(Problem::changed_meanwhile());
@@ -210,15 +212,4 @@ pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<Role
     };
     Change::new("role.delete", &id).from(&Role::from(before)).made(&app, &caller, made).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-fn check_patterns(
-    faults: &mut Faults,
-    operations: Option<&Vec<String>>,
-    tools: Option<&Vec<String>>,
-    constraints: &ScopeConstraints,
-) {
-    rules::patterns(faults, "/allowed_operations", operations.into_iter().flatten().map(String::as_str));
-    rules::patterns(faults, "/allowed_tools", tools.into_iter().flatten().map(String::as_str));
-    rules::scope_patterns(faults, "/scope_constraints", constraints);
 }

@@ -1,8 +1,13 @@
 //! Rules that several inputs share.
 
-use std::collections::BTreeMap;
+use monstrum_types::WorkspaceId;
+use serde_json::Value;
 
+use crate::app::App;
 use crate::gateway::extract::Faults;
+use crate::gateway::problem::Problem;
+pub use crate::policy::pattern_limits::pointer_token;
+use crate::policy::pattern_limits::{NoPatternRoom, Saving, faults_of_list};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
 pub fn name(faults: &mut Faults, path: &str, name: &str) {
@@ -23,25 +28,21 @@ pub fn length(faults: &mut Faults, path: &str, text: &str, chars_max: usize) {
     }
 }
 
-/// A list of patterns. A pattern is as long as the longest name or path that anyone writes down; matching a hostile
-/// value against a longer one could cost more than a call is worth.
-pub fn patterns<'a>(faults: &mut Faults, path: &str, patterns: impl IntoIterator<Item = &'a str>) {
-    const BYTES_MAX: usize = 4096;
-    for (index, pattern) in patterns.into_iter().enumerate() {
-        if pattern.len() > BYTES_MAX {
-            faults.add(format!("{path}/{index}"), format!("a pattern has {BYTES_MAX} bytes at most"));
+/// The lists of patterns in what is saved: how many patterns, and how long.
+pub fn patterns<'v>(faults: &mut Faults, lists: impl IntoIterator<Item = (String, &'v Value)>) {
+    for (path, list) in lists {
+        for (at, message) in faults_of_list(&path, list) {
+            faults.add(at, message);
         }
     }
 }
 
-/// The patterns of every key.
-pub fn scope_patterns(faults: &mut Faults, path: &str, constraints: &BTreeMap<String, Vec<String>>) {
-    for (key, list) in constraints {
-        patterns(faults, &format!("{path}/{}", pointer_token(key)), list.iter().map(String::as_str));
-    }
-}
-
-/// A key as a part of a JSON pointer (RFC 6901).
-pub fn pointer_token(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
+/// Makes sure that the workspace has room for the compiled patterns of what is saved. What comes back is held until it is in
+/// force.
+pub async fn pattern_room(app: &App, workspace: WorkspaceId, replaced: u64, bytes: u64) -> Result<Saving, Problem> {
+    let reserved = app.pattern_room.reserve(&app.policy, workspace, replaced, bytes).await;
+    reserved.map_err(|error| match error {
+        NoPatternRoom::Full { .. } => Problem::invalid_at("", error.to_string()),
+        NoPatternRoom::Busy => Problem::full(error.to_string()),
+    })
 }

@@ -7,7 +7,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use monstrum_manifest::{Cost, Locales};
 use monstrum_store::KeyKind;
-use monstrum_types::{BotId, CallOutcome, Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};
+use monstrum_types::{
+    BotId, CallOutcome, Code, JsonText, Overrun, RequestId, ResourceId, ResourceTypeId, Status, ToolName,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -16,6 +18,7 @@ use crate::app::App;
 use crate::auditor::AuditUnavailable;
 use crate::call::platform::Asks;
 use crate::call::{Attached, CallAnswer, IncomingCall};
+use crate::checks::Unchecked;
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -26,6 +29,9 @@ use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
+
+/// Steps to write a tool into a list: a usual schema has one or two KiB.
+const SHOWN_STEPS: u64 = 2_048;
 
 /// A tool as a bot sees it.
 #[derive(Serialize, ToSchema)]
@@ -175,9 +181,12 @@ pub async fn list(
 ) -> Result<Json<ToolList>, Problem> {
     let call = incoming(&app, &caller, bot, RequestId::new(), String::new(), no_params())?;
     let session = session(&app, &call)?;
-    let visible = tools::list(&session);
-    let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
-    let items = items.map(|same| tool(same, &language)).collect();
+    let listed = app.calls.ask(call.workspace, bot, move |effort| {
+        let visible = tools::list(&session, effort)?;
+        let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
+        items.map(|same| effort.spend(SHOWN_STEPS).map(|()| tool(same, &language))).collect()
+    });
+    let items: Vec<Tool> = listed.await.map_err(unchecked)?;
     match query.format.as_deref() {
         None => Ok(Json(ToolList::Plain { items })),
         Some("openai") => Ok(Json(ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() })),
@@ -243,7 +252,21 @@ pub async fn check(
     call.resource = input.resource_id;
     call.language = language;
     let session = session(&app, &call)?;
-    Ok(Json(check_result(tools::check(&session, &call), caller.kind)))
+    let verdict = app.calls.ask_of_call(call.workspace, bot, move |effort| tools::check(&session, &call, effort));
+    Ok(Json(check_result(verdict.await.map_err(unchecked)?, caller.kind)))
+}
+
+/// Why a question about a bot has no answer.
+fn unchecked(unchecked: Unchecked) -> Problem {
+    match unchecked {
+        Unchecked::Busy => Problem::full("the server is busy checking other calls of this bot or workspace"),
+        Unchecked::Overrun(Overrun::Steps) => {
+            Problem::over_limit("checking this takes more work than one request may; send smaller parameters")
+        }
+        Unchecked::Overrun(Overrun::Deadline | Overrun::Cancelled) => {
+            Problem::timeout("the check did not end in time; try again")
+        }
+    }
 }
 
 /// A call by `caller`, if there is such a bot for it.

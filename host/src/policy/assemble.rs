@@ -10,9 +10,10 @@ use monstrum_guardian::{
 };
 use monstrum_manifest::{AuthMethod, Manifest, config_values};
 use monstrum_store::{BindingRow, BotRow, CredentialRow, KeyRow, PolicyRows, ResourceRow, RoleRow};
-use monstrum_types::{BindingId, BotId, KeyId, PluginName, ResourceId};
+use monstrum_types::{BindingId, BotId, KeyId, PluginName, ResourceId, WorkspaceId};
 use serde_json::{Map, Value};
 
+use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
 use super::sharing::Sharing;
 use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
@@ -51,7 +52,27 @@ pub(super) fn snapshot(
     snapshot.roles = rows.roles.into_iter().map(|row| (row.id, role(row, before))).collect();
     add_bots(&mut snapshot, rows.bots, rows.bindings, sandbox.as_ref(), before);
     snapshot.sharing = Sharing::of(snapshot.bots.values().map(Arc::as_ref));
+    snapshot.pattern_bytes = pattern_bytes(&snapshot);
     snapshot
+}
+
+/// What the patterns of each workspace take at most once they are compiled.
+fn pattern_bytes(snapshot: &Snapshot) -> HashMap<WorkspaceId, u64> {
+    let mut sums: HashMap<WorkspaceId, u64> = HashMap::new();
+    let mut add = |workspace: WorkspaceId, bytes: u64| {
+        let sum = sums.entry(workspace).or_default();
+        *sum = sum.saturating_add(bytes);
+    };
+    for role in snapshot.roles.values() {
+        add(role.row.workspace_id, role.pattern_bytes);
+    }
+    for bot in snapshot.bots.values() {
+        let active = bot.bindings.iter().map(|binding| binding.pattern_bytes);
+        // They are compiled as soon as their plugin serves.
+        let dormant = bot.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
+        active.chain(dormant).for_each(|bytes| add(bot.row.workspace_id, bytes));
+    }
+    sums
 }
 
 /// Adds the plugins that serve; that of the sandbox is handed back.
@@ -194,7 +215,7 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
             None
         }
     };
-    Arc::new(Role { row, rules })
+    Arc::new(Role { pattern_bytes: compiled_bytes(lists_of_role(&row)), row, rules })
 }
 
 /// `None` for a binding that grants nothing: the plugin of its resource does not serve, or a row is unreadable.
@@ -226,7 +247,8 @@ fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) 
     let link = row.delegate.clone().map_or(Ok(Delegation::default()), serde_json::from_value);
     let link = Arc::new(DelegationRules::new(&link.map_err(|error| unreadable("delegation", &error)).ok()?));
     let (role, resource) = (role.cloned(), Arc::clone(resource));
-    Some(Arc::new(Binding { row: row.clone(), role, rules, allow_calls, link, resource }))
+    let pattern_bytes = compiled_bytes(lists_of_binding(row));
+    Some(Arc::new(Binding { row: row.clone(), role, rules, allow_calls, link, resource, pattern_bytes }))
 }
 
 #[cfg(test)]

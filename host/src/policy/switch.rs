@@ -33,6 +33,8 @@ pub(super) fn binding(
         rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
         allow_calls: PatternList::new(Vec::<String>::new()),
         link: Arc::new(DelegationRules::new(&Delegation::default())),
+        // A lone star takes none.
+        pattern_bytes: 0,
         resource: Arc::new(resource(bot, row.resource_id, plugin)),
         role: None,
         row,

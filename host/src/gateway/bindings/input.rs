@@ -13,6 +13,7 @@ use crate::app::App;
 use crate::gateway::extract::{Faults, given, named};
 use crate::gateway::problem::Problem;
 use crate::gateway::{rules, scope_warnings};
+use crate::policy::pattern_limits::lists_of_binding;
 
 type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
@@ -187,10 +188,15 @@ impl BindingChange {
 /// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false where the
 /// scopes are those that were stored: a binding can be changed and disabled although its plugin no longer knows them.
 /// Answers what whoever saves it should know.
-pub async fn check(app: &App, row: &BindingRow, scopes_are_new: bool) -> Result<Vec<String>, Problem> {
+pub async fn check(
+    app: &App,
+    row: &BindingRow,
+    before: Option<&BindingRow>,
+    scopes_are_new: bool,
+) -> Result<Vec<String>, Problem> {
     let mut faults = Faults::default();
     let mut warnings = Vec::new();
-    check_alone(&mut faults, row);
+    check_alone(&mut faults, row, before);
     let role = match row.role_id {
         None => None,
         Some(id) => {
@@ -218,7 +224,7 @@ pub async fn check(app: &App, row: &BindingRow, scopes_are_new: bool) -> Result<
     faults.check().map(|()| warnings)
 }
 
-fn check_alone(faults: &mut Faults, row: &BindingRow) {
+fn check_alone(faults: &mut Faults, row: &BindingRow, before: Option<&BindingRow>) {
     if row.role_id.is_none() && row.permissions.is_none() {
         faults.add("", "role_id or permissions are required: without either the binding would allow nothing");
     }
@@ -229,25 +235,9 @@ fn check_alone(faults: &mut Faults, row: &BindingRow) {
     if row.calls_per_minute == Some(0) {
         faults.add("/calls_per_minute", "must be at least 1");
     }
-    let lists = [
-        ("/permissions/allowed_operations", row.permissions.as_ref().and_then(|own| own.get("allowed_operations"))),
-        ("/permissions/allowed_tools", row.permissions.as_ref().and_then(|own| own.get("allowed_tools"))),
-        ("/delegate/allowed_tools", row.delegate.as_ref().and_then(|link| link.get("allowed_tools"))),
-        ("/allow_calls", Some(&row.allow_calls)),
-    ];
-    for (path, list) in lists {
-        rules::patterns(faults, path, list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str));
-    }
-    let sets = [
-        ("/scope_constraints", Some(&row.scope_constraints)),
-        ("/delegate/scope_constraints", row.delegate.as_ref().and_then(|link| link.get("scope_constraints"))),
-    ];
-    for (path, set) in sets {
-        for (key, list) in set.and_then(Value::as_object).into_iter().flatten() {
-            let path = format!("{path}/{}", rules::pointer_token(key));
-            rules::patterns(faults, &path, list.as_array().into_iter().flatten().filter_map(Value::as_str));
-        }
-    }
+    // What is stored and stays as it is may be over a limit that was not there when it was saved.
+    let stored = before.map(lists_of_binding).unwrap_or_default();
+    rules::patterns(faults, lists_of_binding(row).into_iter().filter(|list| !stored.contains(list)));
 }
 
 /// A key that the type does not have would deny every call of the binding, so it is refused here.
@@ -285,7 +275,7 @@ mod tests {
         let dimensions: Vec<ScopeDimension> =
             serde_json::from_value(json!([{"key": "repos", "param_paths": ["repo"]}])).unwrap();
         let mut faults = Faults::default();
-        check_alone(&mut faults, row);
+        check_alone(&mut faults, row, None);
         check_scopes(&mut faults, row, Some(&dimensions));
         faults.into_inner().into_iter().map(|fault| fault.path).collect()
     }

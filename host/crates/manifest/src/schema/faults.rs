@@ -40,30 +40,25 @@ impl Compiled {
             found.push(Fault { path, message });
             return Ok(());
         }
-        let before = found.len();
         let gathers_all = weight.values() < VALUES_MAX;
         // Where there is no choice, the first fault is found by going through the value once more.
         let finds_one = !gathers_all && self.choices == 0;
         let steps = if finds_one { 2 * self.steps.of(weight) } else { self.fault_steps(weight) };
-        let is_affordable = steps <= STEPS_MAX && effort.spend(steps).is_ok();
-        if is_affordable && gathers_all {
+        if steps > STEPS_MAX {
+            // The value is known to be invalid, whatever was not looked at.
+            if found.is_empty() {
+                let message = "not what the schema says; naming each fault would take too much work".to_owned();
+                found.push(Fault { path: String::new(), message });
+            }
+            return Ok(());
+        }
+        effort.spend(steps)?;
+        if gathers_all {
             self.validator.iter_errors(value).for_each(|error| add(&error, found, FAULTS_MAX));
-        } else if is_affordable {
+        } else {
             self.validator.validate(value).err().iter().for_each(|error| add(error, found, FAULTS_MAX));
         }
-        match effort.overrun() {
-            None if is_affordable => {}
-            // The value is known to be invalid, whatever was not looked at.
-            None | Some(Overrun::Steps) => {
-                found.truncate(before);
-                if found.is_empty() {
-                    let message = "not what the schema says; naming each fault would take too much work".to_owned();
-                    found.push(Fault { path: String::new(), message });
-                }
-            }
-            Some(overrun) => return Err(overrun),
-        }
-        Ok(())
+        effort.overrun().map_or(Ok(()), Err)
     }
 
     /// The first fault of a value within `value`, which itself may lack something.

@@ -1,0 +1,34 @@
+//! Patterns that were saved before there were limits, or under wider ones: they stay in force until they are saved anew.
+
+use std::collections::BTreeMap;
+
+use monstrum_store::PolicyRows;
+use monstrum_types::WorkspaceId;
+
+use super::Findings;
+use crate::config::Settings;
+use crate::policy::Policy;
+use crate::policy::pattern_limits::{PatternRoom, faults_of_list, lists_of_binding, lists_of_role};
+
+/// Names the roles and bindings, and the workspaces, that are over a limit.
+pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
+    let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
+    let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));
+    for (about, lists) in roles.chain(bindings) {
+        for (path, message) in lists.iter().flat_map(|(path, list)| faults_of_list(path, list)) {
+            let remedy = "it stays in force until it is changed; make the list smaller";
+            found.weak(about.clone(), format!("{path}: {message}"), remedy);
+        }
+    }
+    let names: BTreeMap<WorkspaceId, &str> = rows.workspaces.iter().map(|row| (row.id, row.name.as_str())).collect();
+    let (snapshot, room) = (policy.load(), PatternRoom::new(settings.workspace_patterns_mib));
+    for (id, name) in names {
+        if let Some(over) = room.over(snapshot.pattern_bytes(id)) {
+            found.weak(
+                format!("workspace {name}"),
+                over.to_string(),
+                "what is stored stays in force, and nothing may be added; delete roles and bindings that are not needed",
+            );
+        }
+    }
+}

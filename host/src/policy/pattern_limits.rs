@@ -1,0 +1,162 @@
+//! How many patterns roles and bindings may hold, and how much memory those of a workspace may take once compiled.
+//!
+//! The limits are those of what is saved. What was stored before there were limits stays in force until it is saved anew;
+//! `doctor` names it.
+
+use monstrum_guardian::compiled_bytes_max;
+use monstrum_store::{BindingRow, RoleRow};
+use monstrum_types::WorkspaceId;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::fair_queue::{FairQueues, Share, Ticket};
+use crate::lanes::WAIT_MAX;
+use crate::policy::Policy;
+
+/// The longest pattern, in bytes: as long as the longest value that is compared with it.
+pub const PATTERN_BYTES_MAX: usize = 4096;
+/// The most patterns of one list: each value is compared with all of them.
+pub const LIST_PATTERNS_MAX: usize = 200;
+
+/// The lists of a role: where each stands, and the list.
+pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
+    let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];
+    let own = own.into_iter().filter_map(|(name, list)| Some((format!("/{name}"), list.as_ref()?)));
+    own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).collect()
+}
+
+/// The lists of a binding: where each stands, and the list.
+pub fn lists_of_binding(row: &BindingRow) -> Vec<(String, &Value)> {
+    let (permissions, delegate) = (row.permissions.as_ref(), row.delegate.as_ref());
+    let own = [
+        ("/permissions/allowed_operations", permissions.and_then(|own| own.get("allowed_operations"))),
+        ("/permissions/allowed_tools", permissions.and_then(|own| own.get("allowed_tools"))),
+        ("/delegate/allowed_tools", delegate.and_then(|link| link.get("allowed_tools"))),
+        ("/allow_calls", Some(&row.allow_calls)),
+    ];
+    let own = own.into_iter().filter_map(|(path, list)| Some((path.to_owned(), list?)));
+    let of_link =
+        lists_of_scopes("/delegate/scope_constraints", delegate.and_then(|link| link.get("scope_constraints")));
+    own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).chain(of_link).collect()
+}
+
+fn lists_of_scopes<'v>(path: &str, scopes: Option<&'v Value>) -> impl Iterator<Item = (String, &'v Value)> {
+    let scopes = scopes.and_then(Value::as_object).into_iter().flatten();
+    scopes.map(move |(key, list)| (format!("{path}/{}", pointer_token(key)), list))
+}
+
+/// A key as a part of a JSON pointer (RFC 6901).
+pub fn pointer_token(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// What exceeds the limits in the list at `path`: where, and why.
+pub fn faults_of_list(path: &str, list: &Value) -> Vec<(String, String)> {
+    let patterns = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+    let mut faults = Vec::new();
+    let mut number = 0;
+    for (index, pattern) in patterns.enumerate() {
+        number += 1;
+        if pattern.len() > PATTERN_BYTES_MAX {
+            faults.push((format!("{path}/{index}"), format!("a pattern has {PATTERN_BYTES_MAX} bytes at most")));
+        }
+    }
+    if number > LIST_PATTERNS_MAX {
+        let message = format!(
+            "{number} patterns; a list has {LIST_PATTERNS_MAX} at most. Fewer and wider patterns, or \
+                               several roles, say the same"
+        );
+        faults.push((path.to_owned(), message));
+    }
+    faults
+}
+
+/// The memory that the patterns in these lists take at most once they are compiled.
+pub fn compiled_bytes<'v>(lists: impl IntoIterator<Item = (String, &'v Value)>) -> u64 {
+    let lists = lists.into_iter().filter_map(|(_, list)| list.as_array());
+    lists.flatten().filter_map(Value::as_str).map(compiled_bytes_max).fold(0, u64::saturating_add)
+}
+
+/// Room for the patterns that are being saved in a workspace.
+pub struct PatternRoom {
+    bytes_max: u64,
+    /// One change at a time in each workspace, so that each is judged by what the one before it has left.
+    saving: FairQueues<WorkspaceId, (), ()>,
+}
+
+/// Held until what is saved is in force.
+pub struct Saving {
+    _turn: Option<Ticket<(), ()>>,
+}
+
+/// Why patterns may not be saved.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPatternRoom {
+    #[error(
+        "the patterns of this workspace would take up to {} MiB once compiled; at most {} MiB are allowed. Use fewer \
+         patterns with `?` or `[...]`, or ask the operator to raise --workspace-patterns-mib",
+        mib(*bytes),
+        mib(*bytes_max)
+    )]
+    Full { bytes: u64, bytes_max: u64 },
+    #[error("other changes of this workspace's patterns are being saved; try again")]
+    Busy,
+}
+
+/// In MiB, rounded up to a tenth.
+fn mib(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
+    if tenths % 10 == 0 { (tenths / 10).to_string() } else { format!("{}.{}", tenths / 10, tenths % 10) }
+}
+
+impl PatternRoom {
+    /// Room for so much in each workspace.
+    pub fn new(mib_max: u32) -> PatternRoom {
+        PatternRoom { bytes_max: u64::from(mib_max) << 20, saving: FairQueues::default() }
+    }
+
+    /// Whether patterns of so many bytes are over the limit.
+    pub fn over(&self, bytes: u64) -> Option<NoPatternRoom> {
+        (bytes > self.bytes_max).then_some(NoPatternRoom::Full { bytes, bytes_max: self.bytes_max })
+    }
+
+    /// Makes sure that a workspace has room for patterns of `bytes` in the place of others of `replaced`. What needs no more
+    /// than it replaces has room, even where a workspace is over the limit.
+    pub async fn reserve(
+        &self,
+        policy: &Policy,
+        workspace: WorkspaceId,
+        replaced: u64,
+        bytes: u64,
+    ) -> Result<Saving, NoPatternRoom> {
+        if bytes <= replaced {
+            return Ok(Saving { _turn: None });
+        }
+        let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + WAIT_MAX).await;
+        let turn = turn.ok_or(NoPatternRoom::Busy)?;
+        let bytes = policy.load().pattern_bytes(workspace).saturating_sub(replaced).saturating_add(bytes);
+        self.over(bytes).map_or(Ok(Saving { _turn: Some(turn) }), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_list_has_200_patterns_of_4_kib_at_most() {
+        let list = |number: usize, bytes: usize| json!(vec!["x".repeat(bytes); number]);
+        assert_eq!(faults_of_list("/allow_calls", &list(200, 4096)), []);
+        let paths =
+            |list: &Value| faults_of_list("/allow_calls", list).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+        assert_eq!(paths(&list(201, 1)), ["/allow_calls"]);
+        assert_eq!(paths(&json!(["x", "x".repeat(4097)])), ["/allow_calls/1"]);
+    }
+
+    #[test]
+    fn sizes_are_rounded_up() {
+        assert_eq!([64 << 20, (64 << 20) + 1, 1, 0].map(mib), ["64", "64.1", "0.1", "0"]);
+    }
+}

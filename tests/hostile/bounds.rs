@@ -1,0 +1,193 @@
+//! What a tenant writes into rules and parameters: it is bounded before it is matched, and what takes long runs beside the
+//! threads that serve everybody.
+
+use anyhow::{Context, Result, ensure};
+use futures::future::join_all;
+use serde_json::{Value, json};
+use support::{Api, Server};
+
+use crate::http::workspace;
+use crate::world::{World, text};
+
+/// The most that is compared, and the longest pattern.
+const VALUE_BYTES_MAX: usize = 4096;
+const LIST_PATTERNS_MAX: usize = 200;
+
+/// A glob of some 4 KiB that compares every character of a value with hundreds of sets.
+fn heavy(number: usize) -> String {
+    let (first, second) = (char::from(b'a' + (number % 26) as u8), char::from(b'a' + (number / 26) as u8));
+    format!("*{}*", format!("[{first}{second}]").repeat(1_000))
+}
+
+/// A value that none of them matches.
+fn unmatched() -> String {
+    "0".repeat(VALUE_BYTES_MAX)
+}
+
+/// A bot of the workspace whose use of GitHub is constrained by as many heavy patterns as fit into a list.
+async fn constrained(world: &World, api: &Api, name: &str) -> Result<String> {
+    let bot = api.bot(name).await?;
+    let patterns: Vec<String> = (0..LIST_PATTERNS_MAX).map(heavy).collect();
+    let upstream = (world.github.url(), world.github.token());
+    let upstream = (upstream.0.as_str(), upstream.1.as_str());
+    api.grant(&bot, "github", upstream, &["*"], &json!({ "repos": patterns })).await?;
+    Ok(bot)
+}
+
+#[tokio::test]
+async fn a_value_over_the_limit_is_refused_whatever_the_patterns() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let bot = constrained(&world, &world.api, "constrained").await?;
+    let params = json!({ "repo": "x".repeat(900_000) });
+    let message = "Scope violation: repos has a value of 900000 bytes; at most 4096 bytes are compared with the patterns \
+                   of a scope";
+    let checked = world.api.check(&bot, "github_get_repo", &params).await?;
+    assert_eq!(checked["decision"], "deny");
+    assert_eq!(checked["message"], message);
+    let called = world.api.call(&bot, "github_get_repo", &params).await?;
+    assert_eq!([&called["status"], &called["code"], &called["message"]], ["scope_violation", "scope", message]);
+    let audit = world.audit_of(&called).await?;
+    assert_eq!(audit["rule"], "scope.repos", "{audit}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_lone_star_matches_any_length() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["*"], &json!({ "repos": ["*"] })).await?;
+    let checked = world.check("github_get_repo", &json!({ "repo": "x".repeat(100_000) })).await?;
+    assert_eq!(checked["decision"], "allow", "{checked}");
+    Ok(())
+}
+
+/// Checks and calls that match with heavy patterns as fast as they can, until the future is dropped.
+async fn hammer(api: &Api, bot: &str) -> Result<()> {
+    let params = json!({ "repo": unmatched() });
+    loop {
+        let checks = join_all((0..8).map(|_| api.check(bot, "github_get_repo", &params)));
+        let calls = join_all((0..8).map(|_| api.call(bot, "github_get_repo", &params)));
+        let (_checked, called) = tokio::join!(checks, calls);
+        for answer in called {
+            let answer = answer?;
+            ensure!(answer["status"] != "success", "{answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn heavy_patterns_of_one_workspace_hold_up_no_other() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let (hostile, calm) = (workspace(&world.api, "hostile").await?, workspace(&world.api, "calm").await?);
+    let attacker = constrained(&world, &hostile, "attacker").await?;
+    let victim = calm.bot("victim").await?;
+    let upstream = (world.github.url(), world.github.token());
+    calm.grant(&victim, "github", (&upstream.0, &upstream.1), &["*"], &json!({ "repos": ["acme/*"] })).await?;
+    let calm_calls = async {
+        for _ in 0..20 {
+            let answer = calm.call(&victim, "github_get_repo", &json!({ "repo": "acme/site" })).await?;
+            ensure!(answer["status"] == "success", "{answer}");
+            // What is too large to be checked in place is checked beside, in turn with the attacker's.
+            let large = json!({ "repo": "acme/site", "unknown": "x".repeat(50_000) });
+            let answer = calm.call(&victim, "github_get_repo", &large).await?;
+            ensure!(answer["code"] == "invalid_params", "{answer}");
+            let (status, _) = world.api.get("/healthz").await?;
+            ensure!(status == 200, "/healthz: {status}");
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = hammer(&hostile, &attacker) => ended.context("the attacker's calls go on"),
+        done = calm_calls => done,
+    }
+}
+
+#[tokio::test]
+async fn a_change_does_not_wait_for_the_patterns_of_another_workspace() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let hostile = workspace(&world.api, "hostile").await?;
+    let attacker = constrained(&world, &hostile, "attacker").await?;
+    let key = world.api.new_key("operator", None).await?;
+    let changes = async {
+        for number in 0..10 {
+            world.api.bot(&format!("bot {number}")).await?;
+        }
+        // A key that is taken away is refused at once.
+        let (status, keys) = world.api.get("/api/keys").await?;
+        ensure!(status == 200, "{keys}");
+        let operator = keys["items"].as_array().into_iter().flatten().find(|key| key["kind"] == "operator");
+        let id = text(&operator.context("the key is listed")?["id"]).to_owned();
+        let (status, _) = world.api.delete(&format!("/api/keys/{id}")).await?;
+        ensure!(status == 204, "{status}");
+        let (status, _) = world.api.with_key(&key).get("/api/bots").await?;
+        ensure!(status == 401, "the key is gone: {status}");
+        Ok(())
+    };
+    tokio::select! {
+        ended = hammer(&hostile, &attacker) => ended.context("the attacker's calls go on"),
+        done = changes => done,
+    }
+}
+
+#[tokio::test]
+async fn lists_and_patterns_have_limits() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let fault = async |body: &Value| -> Result<String> {
+        let (status, problem) = world.api.post("/api/roles", body).await?;
+        ensure!(status == 422, "{status} {problem}");
+        Ok(text(&problem["errors"][0]["path"]).to_owned())
+    };
+    let many = vec!["x"; LIST_PATTERNS_MAX + 1];
+    assert_eq!(fault(&json!({ "name": "r", "allowed_tools": many })).await?, "/allowed_tools");
+    assert_eq!(fault(&json!({ "name": "r", "scope_constraints": { "a/b": many } })).await?, "/scope_constraints/a~1b");
+    let long = ["x".to_owned(), "x".repeat(VALUE_BYTES_MAX + 1)];
+    assert_eq!(fault(&json!({ "name": "r", "allowed_operations": long })).await?, "/allowed_operations/1");
+    let (status, _) = world.api.post("/api/roles", &json!({ "name": "r", "allowed_tools": vec!["x"; 200] })).await?;
+    assert_eq!(status, 201);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
+    let server = Server::prepare(&["github"])?.argument("--workspace-patterns-mib=1");
+    let world = World::on(server).await?;
+    // A table of 2 001 classes and 16 words each.
+    let sets = |from: u32| -> String {
+        let one = |at: u32| char::from_u32(from + at).map(|one| format!("[{one}x]")).unwrap_or_default();
+        format!("*{}*", (0..680).map(one).collect::<String>())
+    };
+    let role = |name: &str, patterns: Vec<String>| json!({ "name": name, "allowed_tools": patterns });
+    let (status, body) = world.api.post("/api/roles", &role("small", vec![sets(0x4e00)])).await?;
+    assert_eq!(status, 201, "{body}");
+    let id = text(&body["id"]).to_owned();
+    let large: Vec<String> = (0..5).map(|number| sets(0x4e00 + number)).collect();
+    let (status, problem) = world.api.post("/api/roles", &role("large", large.clone())).await?;
+    assert_eq!(status, 422, "{problem}");
+    let detail = text(&problem["detail"]);
+    assert!(
+        detail.starts_with("the patterns of this workspace would take up to ")
+            && detail.contains("at most 1 MiB are allowed")
+            && detail.ends_with("ask the operator to raise --workspace-patterns-mib"),
+        "{detail}"
+    );
+    // A change counts what it replaces, and another workspace has room of its own.
+    let (status, problem) = world.api.patch(&format!("/api/roles/{id}"), &json!({ "allowed_tools": large })).await?;
+    assert_eq!(status, 422, "{problem}");
+    let (status, body) =
+        world.api.patch(&format!("/api/roles/{id}"), &json!({ "allowed_tools": [sets(0x5000)] })).await?;
+    assert_eq!(status, 200, "{body}");
+    let other = workspace(&world.api, "other").await?;
+    let (status, body) = other.post("/api/roles", &role("small", vec![sets(0x4e00)])).await?;
+    assert_eq!(status, 201, "{body}");
+    // Many at once do not get past it together.
+    let at_once = join_all((0..8).map(|number| {
+        let (api, role) = (&other, role(&format!("{number}"), vec![sets(0x4e00)]));
+        async move { api.post("/api/roles", &role).await }
+    }));
+    let made = at_once.await.into_iter().map(|answer| Ok(answer?.0)).collect::<Result<Vec<u16>>>()?;
+    let (status, body) = other.get("/api/roles").await?;
+    ensure!(status == 200, "{body}");
+    let stored = body["items"].as_array().map_or(0, Vec::len);
+    assert_eq!(stored, 1 + made.iter().filter(|status| **status == 201).count());
+    assert!(made.contains(&422) && stored < 5, "{made:?}");
+    Ok(())
+}
