@@ -3,6 +3,7 @@
 
 mod deleting;
 mod idle;
+mod shares;
 mod start;
 mod starting;
 mod storm;

@@ -10,7 +10,9 @@ mod file_turns;
 mod open;
 mod reaper;
 mod reconcile;
+mod room;
 mod settings;
+mod shares;
 mod starting;
 
 use std::collections::HashSet;

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
 use super::open::taken_away;
+use super::room::Claimed;
 use super::settings::{told, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
@@ -18,9 +19,6 @@ use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, opera
 const START_MAX: Duration = Duration::from_secs(60);
 /// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// How long it waits for others who make room, and how often it makes some that somebody else takes.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
-const ROOM_TRIES: usize = 3;
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How old the note of a sandbox's last activity may be when it is used again.
@@ -43,15 +41,6 @@ enum Step {
     Again,
     /// Somebody else is at work on it.
     Wait,
-}
-
-/// What has come of a claim.
-enum Claimed {
-    Mine,
-    /// Somebody else was faster.
-    Moved,
-    /// As many others run as may.
-    Full,
 }
 
 impl Sandboxes {
@@ -232,66 +221,16 @@ impl Sandboxes {
         provider.capabilities()?;
         let settings = self.settings_of(row.workspace_id).await?;
         let operation = operation();
-        let claimed = match self.claim(&row, is_new, &operation).await? {
-            Claimed::Full => self.claim_with_room(&row, is_new, &operation).await?,
-            claimed => claimed,
-        };
-        match claimed {
+        match self.claim(&row, is_new, &operation).await? {
             Claimed::Mine => {}
             Claimed::Moved => return Ok(Step::Again),
-            Claimed::Full => {
-                let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
-                let max = self.settings.running_max;
-                return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));
+            Claimed::NoPlace(why) => {
+                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.settings))));
             }
         }
         let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
         started
-    }
-
-    /// Claims a row for which there was no room, once others have made room for theirs and some was made for it.
-    async fn claim_with_room(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
-        let Ok(_one_at_a_time) = timeout(ROOM_WAIT_MAX, self.making_room.lock()).await else {
-            return Ok(Claimed::Full);
-        };
-        // The server may have been told to end meanwhile.
-        self.provider()?;
-        for _ in 0..ROOM_TRIES {
-            match self.claim(row, is_new, operation).await? {
-                // Somebody who came by may take what was just made.
-                Claimed::Full if self.make_room().await? => {}
-                claimed => return Ok(claimed),
-            }
-        }
-        self.claim(row, is_new, operation).await
-    }
-
-    /// Claims a row that stands as `row` says, or adds it, claimed.
-    async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
-        let _claiming = self.claiming.lock().await;
-        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
-        if running >= u64::from(self.settings.running_max) {
-            // What takes the place may be this very sandbox, which another call has made by now.
-            let is_there = is_new
-                && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
-            return Ok(if is_there { Claimed::Moved } else { Claimed::Full });
-        }
-        let until = self.clock.now().plus_ms(LEASE_MS);
-        let is_claimed = if is_new {
-            let claimed =
-                SandboxRow { operation: Some(operation.to_owned()), operation_until: Some(until), ..row.clone() };
-            match self.store.insert_sandbox(&claimed).await {
-                Ok(true) => true,
-                // Its bot is gone.
-                Ok(false) => return Err(Fault::NotFound),
-                Err(StoreError::Conflict { .. }) => false,
-                Err(error) => return Err(error.into()),
-            }
-        } else {
-            self.store.claim_sandbox(row, SandboxStatus::Creating, operation, until).await?
-        };
-        Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
     }
 
     async fn have_it_run(
