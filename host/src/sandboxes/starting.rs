@@ -17,6 +17,8 @@ use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, opera
 
 /// The longest that a provider may take to have a sandbox run: far beyond what any needs.
 const START_MAX: Duration = Duration::from_secs(60);
+/// The longest that it may take to say whether it has the files of a sandbox.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 /// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
@@ -219,6 +221,10 @@ impl Sandboxes {
         // Nothing is written for a provider that cannot do it.
         let provider = self.provider()?;
         provider.capabilities()?;
+        // Before it asks for a place, which would stop another sandbox for one that cannot run.
+        if has_run(&row) && within(LOOK_MAX, "looked for", provider.inspect(&name(&row))).await?.is_none() {
+            return self.find_files(provider.as_ref(), &row).await;
+        }
         let settings = self.settings_of(row.workspace_id).await?;
         let operation = operation();
         match self.claim(&row, is_new, &operation).await? {
@@ -233,6 +239,43 @@ impl Sandboxes {
         started
     }
 
+    /// Gives a sandbox the files back that were set aside. Where there are none, it is lost.
+    async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, Fault> {
+        let operation = operation();
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
+            return Ok(Step::Again);
+        }
+        let taken = within(START_MAX, "looked for", provider.take_back(&name(row), row.created_at)).await;
+        if matches!(taken, Ok(false)) {
+            self.settle(row, &operation, row.status, &lost()).await?;
+        } else {
+            self.store.release_sandbox(row.id, &operation).await?;
+        }
+        self.moved.notify_waiters();
+        if taken? {
+            return Ok(Step::Again);
+        }
+        tell_lost(row);
+        Err(Fault::Lost)
+    }
+
+    /// Ends an operation that brought a sandbox to `from`.
+    async fn settle(
+        &self,
+        row: &SandboxRow,
+        operation: &str,
+        from: SandboxStatus,
+        settled: &SandboxSettled,
+    ) -> Result<(), StoreError> {
+        if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
+            // It is to be deleted by now, and that may go ahead.
+            self.store.release_sandbox(row.id, operation).await?;
+            self.deletion.notify_one();
+        }
+        Ok(())
+    }
+
     async fn have_it_run(
         &self,
         provider: &dyn SandboxProvider,
@@ -242,13 +285,7 @@ impl Sandboxes {
     ) -> Result<Step, Fault> {
         let started = within(START_MAX, "started", ensure(provider, row, spec)).await;
         let settled = match &started {
-            Ok(None) => SandboxSettled {
-                status: SandboxStatus::Lost,
-                last_active_at: None,
-                error: Some(Fault::Lost.to_string()),
-                limit: None,
-                network: None,
-            },
+            Ok(None) => lost(),
             Ok(Some(_)) => SandboxSettled {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
@@ -267,16 +304,10 @@ impl Sandboxes {
         if matches!(started, Ok(Some(Ensured::Created | Ensured::Resumed))) {
             self.quiet().insert(row.id);
         }
-        if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
-            // It is to be deleted by now, and that may go ahead.
-            self.store.release_sandbox(row.id, operation).await?;
-            self.deletion.notify_one();
-        }
+        self.settle(row, operation, SandboxStatus::Creating, &settled).await?;
         match started {
             Ok(None) => {
-                if row.status != SandboxStatus::Lost {
-                    tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
-                }
+                tell_lost(row);
                 Err(Fault::Lost)
             }
             Ok(Some(ensured)) => {
@@ -290,6 +321,24 @@ impl Sandboxes {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// How a sandbox stands whose files are missing.
+fn lost() -> SandboxSettled {
+    SandboxSettled {
+        status: SandboxStatus::Lost,
+        last_active_at: None,
+        error: Some(Fault::Lost.to_string()),
+        limit: None,
+        network: None,
+    }
+}
+
+/// Tells the operator once.
+fn tell_lost(row: &SandboxRow) {
+    if row.status != SandboxStatus::Lost {
+        tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
     }
 }
 

@@ -114,12 +114,13 @@ impl Images {
         Ok(true)
     }
 
-    /// Removes the images that were set aside before `before`; how many.
+    /// Removes the images that were set aside before `before`; how many. One that cannot be removed keeps no other from
+    /// it; the first of the errors is told when all were tried.
     pub fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
-        kept.iter().try_for_each(|kept| remove(&kept.path))?;
-        Ok(kept.len())
+        let removed: Vec<io::Result<()>> = kept.iter().map(|kept| remove(&kept.path)).collect();
+        removed.into_iter().collect::<io::Result<Vec<()>>>().map(|removed| removed.len())
     }
 
     /// Makes an image, whole or not at all.
@@ -304,6 +305,24 @@ mod tests {
         assert_eq!(images.delete_aside(at(1001)).expect("it is removed"), 1);
         assert!(kept_images(folder.path()).expect("it is read").aside.is_empty());
         assert!(images.find(name).is_some());
+    }
+
+    #[test]
+    fn one_image_that_cannot_be_removed_keeps_no_other() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let images = Images::open(folder.path()).expect("it is opened");
+        for name in ["ms-aa-1", "ms-aa-2", "ms-aa-3"] {
+            fs::write(images.place(name, TemplateKind::Host), "x").expect("it is written");
+            images.set_aside(name, UtcMillis(1000)).expect("it is moved");
+        }
+        // A folder is not removed like a file.
+        let stuck = kept_images(folder.path()).expect("it is read").aside[0].path.clone();
+        fs::remove_file(&stuck).expect("it is removed");
+        fs::create_dir(&stuck).expect("it is made");
+        assert!(images.delete_aside(UtcMillis(2000)).is_err());
+        let left: Vec<_> =
+            kept_images(folder.path()).expect("it is read").aside.into_iter().map(|kept| kept.path).collect();
+        assert_eq!(left, [stuck]);
     }
 
     #[test]
