@@ -6,6 +6,7 @@ mod delegation;
 mod exec;
 mod files;
 mod import;
+mod kept;
 mod prompt;
 mod rows;
 mod shares;

@@ -3,6 +3,7 @@
 
 mod deleting;
 mod idle;
+mod kept;
 mod shares;
 mod start;
 mod starting;

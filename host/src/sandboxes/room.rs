@@ -25,6 +25,8 @@ pub(super) enum Claimed {
     /// The row has moved on.
     Moved,
     NoPlace(NoPlace),
+    /// The workspace keeps as many sandboxes as it may; in words.
+    Limit(String),
 }
 
 /// Whether a sandbox was stopped for the one that is claimed, so that it has the other's place.
@@ -59,11 +61,16 @@ impl Sandboxes {
 
     async fn try_claim(&self, row: &SandboxRow, is_new: bool, operation: &str, place: Place) -> Result<Claimed, Fault> {
         let _claiming = self.claiming.lock().await;
-        if let Some(why) = self.refusal(row, place).await? {
+        let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.settings) } else { None };
+        let refused = match limit {
+            Some(words) => Some(Claimed::Limit(words)),
+            None => self.refusal(row, place).await?.map(Claimed::NoPlace),
+        };
+        if let Some(refused) = refused {
             // What takes the place may be this very sandbox, which another call has made by now.
             let is_there = is_new
                 && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
-            return Ok(if is_there { Claimed::Moved } else { Claimed::NoPlace(why) });
+            return Ok(if is_there { Claimed::Moved } else { refused });
         }
         let until = self.clock.now().plus_ms(LEASE_MS);
         let is_claimed = if is_new {

@@ -41,6 +41,8 @@ enum Step {
     Entered(Box<SandboxRow>, Activity),
     /// The row has moved on.
     Again,
+    /// The sandbox was started.
+    Started,
     /// Somebody else is at work on it.
     Wait,
 }
@@ -78,16 +80,22 @@ impl Sandboxes {
 
     async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, Fault> {
         let until = Instant::now() + WAIT_MAX;
+        let mut has_started = false;
         loop {
             let mut moved = pin!(self.moved.notified());
             moved.as_mut().enable();
             match self.step(&sought).await? {
-                Step::Entered(row, activity) => return Ok(Open::new(Arc::clone(self), *row, activity)),
+                Step::Entered(row, activity) => {
+                    // Counting takes too long for each use.
+                    let warning = if has_started { self.warning(row.workspace_id).await } else { None };
+                    return Ok(Open::new(Arc::clone(self), *row, activity, warning));
+                }
                 _ if Instant::now() >= until => {
                     let words = "others start, stop or delete this sandbox at present; try again";
                     return Err(Fault::Unavailable(words.to_owned()));
                 }
                 Step::Again => {}
+                Step::Started => has_started = true,
                 // Told or not: it looks again.
                 Step::Wait => drop(timeout(LOOK_AGAIN, moved).await),
             }
@@ -233,6 +241,7 @@ impl Sandboxes {
             Claimed::NoPlace(why) => {
                 return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.settings))));
             }
+            Claimed::Limit(words) => return Err(Fault::Limit(words)),
         }
         let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
@@ -312,7 +321,7 @@ impl Sandboxes {
             }
             Ok(Some(ensured)) => {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
-                Ok(Step::Again)
+                Ok(Step::Started)
             }
             // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),

@@ -16,11 +16,7 @@ pub struct RunningSandboxes {
 
 impl FromRow for RunningSandboxes {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(RunningSandboxes {
-            workspace: row.id("workspace_id")?,
-            bot: row.id("bot_id")?,
-            count: u64::try_from(row.int("value")?).map_err(|_| unfit("value", "no number of sandboxes"))?,
-        })
+        Ok(RunningSandboxes { workspace: row.id("workspace_id")?, bot: row.id("bot_id")?, count: count(row)? })
     }
 }
 
@@ -51,6 +47,21 @@ const SWITCHED_OFF: &str = concat!(
      and not exists (select 1 from bots where bots.id = sandbox_instances.bot_id and bots.use_agent_sandbox = $3) \
      order by id limit $4"
 );
+
+struct KeptSandboxes {
+    workspace: WorkspaceId,
+    count: u64,
+}
+
+impl FromRow for KeptSandboxes {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(KeptSandboxes { workspace: row.id("workspace_id")?, count: count(row)? })
+    }
+}
+
+fn count(row: &Row) -> Result<u64, StoreError> {
+    u64::try_from(row.int("value")?).map_err(|_| unfit("value", "no number of sandboxes"))
+}
 
 /// The id after which a list begins: every id is greater than the empty text.
 fn after(id: Option<SandboxInstanceId>) -> String {
@@ -112,6 +123,21 @@ impl Store {
                    where (node is null or node = $1) and status in ('creating', 'running', 'stopping') and id <> $2 \
                    group by workspace_id, bot_id";
         self.db.all(sql, args![node, but]).await
+    }
+
+    /// How many sandboxes a workspace has, on all hosts, but those that are being deleted.
+    pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
+        let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
+        let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
+        Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
+    }
+
+    /// The workspaces that have at least `least` sandboxes, not counting those that are being deleted, with how many.
+    pub async fn workspaces_with_sandboxes(&self, least: u32) -> Result<Vec<(WorkspaceId, u64)>, StoreError> {
+        let sql = "select workspace_id, count(*) as value from sandbox_instances where status <> 'deleting' \
+                   group by workspace_id having count(*) >= $1 order by workspace_id";
+        let rows: Vec<KeptSandboxes> = self.db.all(sql, args![i64::from(least)]).await?;
+        Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
     }
 
     /// Whether a bot of another workspace may use sandboxes.
