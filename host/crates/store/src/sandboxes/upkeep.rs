@@ -156,6 +156,14 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
+    /// Says of the sandboxes of this node that none of them runs or is about to: its host has just begun.
+    pub async fn stop_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
+        let sql = "update sandbox_instances set status = 'stopped', operation = null, operation_until = null \
+                   where node = $1 and status in ('creating', 'running', 'stopping')";
+        self.db.run(sql, args![node]).await?;
+        Ok(())
+    }
+
     /// Voids what was claimed by the host of this node: there is one at a time, and it has just begun.
     pub async fn release_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
