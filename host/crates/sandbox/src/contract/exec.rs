@@ -321,6 +321,13 @@ pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
     assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
 }
 
+/// Whether there are any pages is another matter.
+pub async fn manuals_can_be_looked_up(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let output = sandbox.run("command -v man >/dev/null || exit 0; man no-such-page-of-ours").await;
+    assert!(!output.stderr.text.contains("configuration"), "{output:?}");
+}
+
 pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for (program, command) in [
