@@ -6,8 +6,10 @@ mod delegation;
 mod exec;
 mod files;
 mod import;
+mod kept;
 mod prompt;
 mod rows;
+mod shares;
 mod tool;
 
 use std::path::PathBuf;
@@ -54,16 +56,25 @@ impl Doors {
 
     /// With these plugins, whose calls may take so many seconds.
     pub(crate) async fn within(plugins: &[&str], max_timeout_s: u32) -> Result<Doors> {
+        Doors::start(plugins, |flags| flags.max_timeout_s = max_timeout_s.try_into().ok()).await
+    }
+
+    /// With other settings.
+    pub(crate) async fn set(change: impl FnOnce(&mut ServeFlags)) -> Result<Doors> {
+        Doors::start(&[], change).await
+    }
+
+    async fn start(plugins: &[&str], change: impl FnOnce(&mut ServeFlags)) -> Result<Doors> {
         let home = Server::prepare(plugins)?;
-        let flags = ServeFlags {
+        let mut flags = ServeFlags {
             listen: Some(([127, 0, 0, 1], 0).into()),
             data_dir: Some(home.data_dir()),
             plugins_dir: Some(home.plugins_dir()),
             watch_plugins: Some(false),
-            max_timeout_s: Some(max_timeout_s.try_into()?),
             sandbox_max: Some(RUNNING_MAX),
             ..ServeFlags::default()
         };
+        change(&mut flags);
         let settings = Settings::resolve(flags, home.home())?;
         let machines = Arc::new(Machines::default());
         let outside = Outside { sandboxes: Some(Arc::clone(&machines) as _), ..Outside::default() };

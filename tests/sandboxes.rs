@@ -3,6 +3,8 @@
 
 mod deleting;
 mod idle;
+mod kept;
+mod shares;
 mod start;
 mod starting;
 mod storm;

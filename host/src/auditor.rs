@@ -8,6 +8,7 @@
 mod chain;
 mod change;
 mod heads;
+mod reading;
 mod rollback;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
+pub use self::reading::Reading;
 pub use self::rollback::{AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed};
 pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
@@ -313,6 +315,15 @@ impl Entry {
         Ok(Queued { duration_ms, committed: self.enqueue(row).await? })
     }
 
+    /// Queues the last row without waiting for it.
+    fn close_with(&self, row: AuditRow) {
+        self.closed.store(true, Ordering::Release);
+        let (committed, _) = oneshot::channel();
+        if self.queue.try_send(Pending { row, committed }).is_err() {
+            tracing::error!("the end of a call could not be queued for the audit");
+        }
+    }
+
     fn finished(&self, outcome: &CallOutcome) -> AuditRow {
         let mut row = self.row(AuditKind::Finished);
         row.status = Some(outcome.status.as_str().to_owned());
@@ -373,16 +384,16 @@ impl Drop for Entry {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
-        let message = if self.lock().row.is_of_change() {
-            "the request was broken off; the change may have been made"
-        } else {
-            "the call failed on the host's side"
+        let (is_of_change, is_of_call) = {
+            let row = &self.lock().row;
+            (row.is_of_change(), row.tool.is_some())
         };
-        let row = self.finished(&CallOutcome::error(Code::Unavailable, message));
-        let (committed, _) = oneshot::channel();
-        if self.queue.try_send(Pending { row, committed }).is_err() {
-            tracing::error!("the end of a call could not be queued for the audit");
-        }
+        let message = match (is_of_change, is_of_call) {
+            (true, _) => "the request was broken off; the change may have been made",
+            (false, true) => "the call failed on the host's side",
+            (false, false) => "the request was broken off",
+        };
+        self.close_with(self.finished(&CallOutcome::error(Code::Unavailable, message)));
     }
 }
 

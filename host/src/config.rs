@@ -138,6 +138,22 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
     pub sandbox_max: Option<u32>,
 
+    /// Percent of these that one workspace has while other workspaces may use sandboxes; 100 is no share [default: 50]
+    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_WORKSPACE", value_name = "PERCENT", value_parser = sandboxes::share)]
+    pub sandbox_share_workspace: Option<u32>,
+
+    /// Percent of these that one bot has while other bots may use sandboxes; 100 is no share [default: 25]
+    #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_BOT", value_name = "PERCENT", value_parser = sandboxes::share)]
+    pub sandbox_share_bot: Option<u32>,
+
+    /// Most sandboxes that one workspace keeps, whether they run or not; then it gets no new one [default: 1000]
+    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_MAX", value_name = "SANDBOXES", value_parser = sandboxes::kept_max)]
+    pub sandbox_kept_max: Option<u32>,
+
+    /// Most disk of this host that the sandboxes of one workspace take up; then it gets no new one [default: 50]
+    #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB", value_parser = sandboxes::kept_gib)]
+    pub sandbox_kept_gib: Option<u32>,
+
     /// Most memory of all sandboxes of this host together [default: its memory less an eighth, at least 1 GiB]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
     pub sandbox_total_memory_mib: Option<u32>,

@@ -227,7 +227,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     check_plugins(found, &plugins, &settings.plugins_dir);
     check_keys(found, settings, data).await?;
     #[cfg(target_os = "linux")]
-    sandboxes::check(found, data).await?;
+    sandboxes::check(found, settings, data).await?;
     check_trust(found, data).await?;
     // Nothing is sent: what is opened is only looked at.
     let egress = Egress::new(EgressOptions::default());

@@ -7,10 +7,13 @@ mod activity;
 mod conversation;
 mod deletion;
 mod file_turns;
+mod kept;
 mod open;
 mod reaper;
 mod reconcile;
+mod room;
 mod settings;
+mod shares;
 mod starting;
 
 use std::collections::HashSet;
@@ -29,6 +32,7 @@ use activity::Activities;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
+pub use kept::Kept;
 pub use open::Open;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::{SandboxLimits, WorkspaceSandbox};
@@ -54,6 +58,9 @@ pub enum Fault {
     /// It ran once, and the provider no longer has its files: they are not replaced by empty ones.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
+    /// The workspace keeps as many sandboxes as it may.
+    #[error("{0}")]
+    Limit(String),
     #[error(transparent)]
     Provider(SandboxError),
     #[error("the database cannot be used")]

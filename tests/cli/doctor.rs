@@ -4,10 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use anyhow::{Context, Result, ensure};
+use monstrum_store::StoreOptions;
 use serde_json::{Value, json};
 use support::Server;
 
 use crate::cli::{parsed, told};
+use crate::sandbox::plant;
 use crate::world::{World, text};
 
 /// What the doctor says of the server, with these flags besides.
@@ -123,6 +125,27 @@ async fn a_database_out_of_reach_and_a_wrong_key_are_named() -> Result<()> {
     assert_eq!(code, Some(1));
     assert!(text(&report["findings"][0]["remedy"]).contains("monstrum serve"), "{report}");
     assert!(!std::path::Path::new(&nowhere).exists(), "nothing is made");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_workspace_that_keeps_as_many_sandboxes_as_it_may_is_named() -> Result<()> {
+    let mut server = Server::start(&[]).await?;
+    let api = server.api()?;
+    let bot = api.bot("keeper").await?;
+    let (_, workspaces) = api.get("/api/workspaces").await?;
+    let workspace = text(&workspaces["items"][0]["id"]).to_owned();
+    server.stop().await?;
+    for chat in ["1", "2"] {
+        let store = StoreOptions::sqlite(server.data_dir().join("monstrum.db"));
+        plant(store, server.data_dir(), &workspace, &bot, "app", chat).await?;
+    }
+    assert_eq!(examined(&server, &["--sandbox-kept-max=3"]).await?.0, Some(0));
+    let (_, findings) = examined(&server, &["--sandbox-kept-max=2"]).await?;
+    let finding = about(&findings, "workspace default")?;
+    assert_eq!(finding["severity"], "weak");
+    assert!(text(&finding["what"]).starts_with("it gets no new sandbox: this workspace keeps 2 of 2"), "{finding}");
+    assert_eq!(findings.len(), 1, "{findings:?}");
     Ok(())
 }
 

@@ -170,7 +170,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [exit 2]
     $ unknown setting
     [stderr]
-    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `max_connections`, `max_connections_per_address`, `data_dir`, `plugins_dir`, `watch_plugins`, `database_url`, `master_key_file`, `public_url`, `registry`, `registry_allow_addresses`, `max_fuel`, `max_memory_mib`, `max_timeout_s`, `max_calls`, `max_calls_per_plugin`, `max_calls_per_bot`, `workspace_patterns_mib`, `sandbox`, `sandbox_idle_s`, `sandbox_sweep_s`, `sandbox_memory_mib`, `sandbox_cpus`, `sandbox_disk_mib`, `sandbox_processes`, `sandbox_max`, `sandbox_total_memory_mib`, `sandbox_total_processes`, `sandbox_template`, `sandbox_network`, `sandbox_resolvers`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`, `otlp_endpoint`
+    error: monstrum.toml: unknown field `lisen`, expected one of `listen`, `max_connections`, `max_connections_per_address`, `data_dir`, `plugins_dir`, `watch_plugins`, `database_url`, `master_key_file`, `public_url`, `registry`, `registry_allow_addresses`, `max_fuel`, `max_memory_mib`, `max_timeout_s`, `max_calls`, `max_calls_per_plugin`, `max_calls_per_bot`, `workspace_patterns_mib`, `sandbox`, `sandbox_idle_s`, `sandbox_sweep_s`, `sandbox_memory_mib`, `sandbox_cpus`, `sandbox_disk_mib`, `sandbox_processes`, `sandbox_max`, `sandbox_share_workspace`, `sandbox_share_bot`, `sandbox_kept_max`, `sandbox_kept_gib`, `sandbox_total_memory_mib`, `sandbox_total_processes`, `sandbox_template`, `sandbox_network`, `sandbox_resolvers`, `shutdown_grace_s`, `public_docs`, `log_format`, `log`, `otlp_endpoint`
       TOML parse error at line 2, column 1
         |
       2 | lisen = 1

@@ -55,6 +55,26 @@ async fn sandboxes_are_looked_at_and_used_from_a_shell() -> Result<()> {
     Ok(())
 }
 
+/// A name is a sandbox's to choose.
+#[tokio::test]
+async fn a_name_with_a_line_feed_makes_no_row_of_a_table() -> Result<()> {
+    let mut doors = Doors::open().await?;
+    doors.home.set_variable("MONSTRUM_URL", Some(&doors.running.base_url.clone()));
+    doors.shell("save a.txt").await?;
+    doors.machines.put("/workspace/b\n file  5  \u{2028}forged", "x");
+    let id = text(&doors.sandbox().await?["id"]).to_owned();
+    assert_snapshot!(told(&doors.home, &["sandbox", "files", &id]).await?, @"
+     TYPE  SIZE  PATH
+     file  5     /workspace/a.txt
+     file  1     /workspace/b� file  5  �forged
+    [exit 0]
+    ");
+    let audit = told(&doors.home, &["audit", "list", "--operation", "sandbox.list"]).await?;
+    let lines: Vec<&str> = audit.lines().collect();
+    assert!(lines.len() == 3 && lines[1].contains("success") && lines[1].contains("sandbox.list"), "{audit}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_download_is_there_whole_or_not_at_all() -> Result<()> {
     let mut doors = Doors::open().await?;

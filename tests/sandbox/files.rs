@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use insta::assert_snapshot;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::http::{Answers, send};
 use crate::sandbox::Doors;
-use crate::world::text;
+use crate::tamper::sqlite;
+use crate::world::{eventually, text};
 
 const DOWNLOAD: &str = "/api/core/ai/sandbox/download";
 
@@ -244,5 +245,77 @@ async fn a_folder_is_not_sent_where_a_part_could_pass_for_the_whole() -> Result<
         let answer = answered(socket).await?;
         assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{path}: {answer}");
     }
+    Ok(())
+}
+
+/// The row of the only reading by this operation, without what differs from run to run.
+async fn reading(doors: &Doors, operation: &str) -> Result<Value> {
+    let (status, list) = doors.api.get(&format!("/api/audit?operation={operation}")).await?;
+    let items = list["items"].as_array().filter(|items| status == 200 && items.len() == 1);
+    let row = items.with_context(|| format!("one row of {operation}: {list}"))?[0].clone();
+    assert_eq!(row["bot_id"], json!(doors.bot));
+    assert_eq!(row["params"]["object"], doors.sandbox().await?["id"]);
+    assert_eq!(row["params"]["key_kind"], "root");
+    let mut params = row["params"].clone();
+    for known in ["object", "key_id", "key_kind"] {
+        params.as_object_mut().and_then(|params| params.remove(known)).context("who and what")?;
+    }
+    Ok(json!([row["operation"], row["tool"], row["status"], row["message"], params]))
+}
+
+#[tokio::test]
+async fn what_is_read_is_recorded_without_its_content() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("save made.txt").await?;
+    doors.machines.put("/workspace/secret.txt", "what nobody else shall read");
+    doors.file(&doors.api, &json!({ "action": "list", "path": "/workspace" })).await?;
+    doors.file(&doors.api, &json!({ "action": "read", "path": "secret.txt" })).await?;
+    assert_snapshot!(reading(&doors, "sandbox.list").await?, @r#"["sandbox.list",null,"success",null,{"path":"/workspace","entries":2}]"#);
+    assert_snapshot!(reading(&doors, "sandbox.read").await?, @r#"["sandbox.read",null,"success",null,{"path":"secret.txt","bytes":27}]"#);
+    let download = async |path: &str| {
+        let body = json!({ "appId": "a", "chatId": "c", "path": path });
+        let taken = doors.api.request(Method::POST, DOWNLOAD).json(&body).send().await?.bytes().await;
+        // The end of the row may come after the end of the answer.
+        let ended = async || {
+            let (_, list) = doors.api.get("/api/audit?operation=sandbox.download&limit=1").await?;
+            let row = &list["items"][0];
+            let is_it = text(&row["params"]["path"]) == path && row["status"] != "running";
+            Ok(is_it.then(|| json!([row["status"], row["message"], row["params"]["bytes"]])))
+        };
+        let ended = eventually("the download has ended", ended).await?;
+        anyhow::Ok((taken.is_ok(), ended))
+    };
+    assert_eq!(download("secret.txt").await?, (true, json!(["success", null, 27])));
+    assert_eq!(download("/workspace").await?, (true, json!(["success", null, 26])), "a ZIP as it was sent");
+    assert_eq!(download("none").await?, (true, json!(["error", "/workspace/none: no such file or folder", null])));
+    doors.machines.breaks_off.store(true, Ordering::SeqCst);
+    assert_eq!(download("./secret.txt").await?, (false, json!(["error", "the download was broken off", 13])));
+    let (_, all) = doors.api.get("/api/audit?limit=1000").await?;
+    assert!(!all.to_string().contains("nobody else"), "{all}");
+    let (_, changes) = doors.api.get("/api/audit/changes").await?;
+    assert!(!changes.to_string().contains("sandbox.read"), "reading is no change");
+    Ok(())
+}
+
+#[tokio::test]
+async fn nothing_is_read_that_cannot_be_recorded() -> Result<()> {
+    let doors = Doors::open().await?;
+    doors.shell("save made.txt").await?;
+    let full = "create trigger full before insert on audit_events begin select raise(abort, 'full'); end";
+    sqlite(&doors.home.data_dir(), &[full]).await?;
+    let mut answers = Answers::default();
+    for (action, path) in [("list", "/workspace"), ("read", "made.txt"), ("write", "made.txt")] {
+        let body = json!({ "action": action, "path": path, "content": "new" });
+        answers.add(action, doors.file(&doors.api, &body).await?);
+    }
+    let body = json!({ "appId": "a", "chatId": "c", "path": "made.txt" });
+    answers.add("download", doors.api.post(DOWNLOAD, &body).await?);
+    assert_snapshot!(answers, @r#"
+    list: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing is read","request_id":"[id 1]"}
+    read: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing is read","request_id":"[id 2]"}
+    write: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing was changed","request_id":"[id 3]"}
+    download: 503 {"type":"urn:monstrum:error:unavailable","title":"Not available at present","status":503,"detail":"the audit cannot be written, so nothing is read","request_id":"[id 4]"}
+    "#);
+    assert_eq!(doors.machines.files()["/workspace/made.txt"], "saved");
     Ok(())
 }

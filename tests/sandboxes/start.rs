@@ -11,6 +11,7 @@ use support::Asked;
 use super::{Hosts, NODE, NOW, conversation, on_both, words};
 
 on_both! {
+    nothing_runs_before_the_first_request,
     rows_are_set_right,
     rows_whose_files_are_missing_are_lost,
     what_has_no_row_is_set_aside_for_a_week,
@@ -19,6 +20,20 @@ on_both! {
     what_runs_is_adopted,
     a_provider_that_cannot_be_asked_changes_nothing,
     the_end_of_a_host_stops_what_runs,
+}
+
+async fn nothing_runs_before_the_first_request(hosts: Hosts) -> Result<()> {
+    use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
+    for status in [Creating, Running, Stopping, Stopped, Error, Deleting, Lost] {
+        hosts.insert(status.as_str(), |row| row.status = status).await?;
+    }
+    hosts.insert("claimed", |row| row.operation = Some("of the host before".to_owned())).await?;
+    hosts.insert("of another host", |row| row.node = Some("node-2".to_owned())).await?;
+    hosts.host().nothing_runs_yet().await?;
+    let rows = "claimed stopped\ncreating stopped\ndeleting deleting\nerror error\nlost lost\nof another host running\n\
+                running stopped\nstopped stopped\nstopping stopped";
+    assert_eq!(hosts.rows().await?, rows);
+    Ok(())
 }
 
 async fn rows_are_set_right(hosts: Hosts) -> Result<()> {

@@ -24,6 +24,7 @@ on_both! {
     of_twenty_calls_after_a_crash_all_are_served,
     a_sandbox_whose_files_are_missing_is_lost_and_not_made_anew,
     a_lost_sandbox_has_its_files_again_when_they_are_back,
+    a_lost_sandbox_asks_for_no_place,
     a_sandbox_that_never_ran_is_made_however_often_it_failed,
     as_many_run_as_may,
     the_one_without_use_for_longest_makes_room,
@@ -251,6 +252,25 @@ async fn a_lost_sandbox_has_its_files_again_when_they_are_back(hosts: Hosts) -> 
     hosts.double.crash(&hosts.name("chat"));
     hosts.exec(&host, "chat", "true").await?;
     assert_eq!(hosts.rows().await?, "chat running");
+    Ok(())
+}
+
+async fn a_lost_sandbox_asks_for_no_place(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    hosts.exec(&host, "gone", "true").await?;
+    hosts.after(Duration::from_secs(61));
+    hosts.exec(&host, "kept", "true").await?;
+    hosts.double.lose(&hosts.name("gone"));
+    hosts.after(Duration::from_secs(61));
+    let lost = "the files of the sandbox are missing on the server";
+    for _ in 0..2 {
+        assert_eq!(words(hosts.exec(&host, "gone", "true").await), lost);
+        assert_eq!(hosts.rows().await?, format!("gone lost ({lost})\nkept running"), "nothing was stopped for it");
+    }
+    let held = hosts.spawn_exec(&host, "kept", "wait");
+    hosts.double.running_execs(1).await;
+    assert_eq!(words(hosts.exec(&host, "gone", "true").await), lost, "no place is free");
+    held.abort();
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! A provider of sandboxes that has none: files in memory, and a few commands that it knows by heart.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct Machines {
     pub is_full: AtomicBool,
     /// Every stream of a file or an archive breaks off after its first piece.
     pub breaks_off: AtomicBool,
+    /// What every workspace's sandboxes take up on disk.
+    pub kept_bytes: AtomicU64,
     /// How many sandboxes it has made.
     pub created: AtomicUsize,
     /// Commands that have begun, and those that somebody has ended.
@@ -67,6 +69,7 @@ impl Default for Machines {
             is_down: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
             breaks_off: AtomicBool::new(false),
+            kept_bytes: AtomicU64::new(0),
             created: AtomicUsize::new(0),
             begun: AtomicUsize::new(0),
             ended: AtomicUsize::new(0),
@@ -335,6 +338,10 @@ impl SandboxProvider for Machines {
                 .collect())
         }
         .boxed()
+    }
+
+    fn kept_bytes<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>> {
+        async { Ok(self.kept_bytes.load(Ordering::SeqCst)) }.boxed()
     }
 
     fn exec<'a>(

@@ -34,7 +34,11 @@ pub(super) async fn open(
         }
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
-    Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone())
+    let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone());
+    if let Err(error) = sandboxes.nothing_runs_yet().await {
+        tracing::warn!(%error, "rows of sandboxes may say for a moment that one runs which does not");
+    }
+    sandboxes
 }
 
 /// A machine that cannot have sandboxes still has a server.

@@ -92,7 +92,7 @@ impl Machine<'_> {
         let feed = self.call.attached.feed.clone();
         let output = open.exec(request, feed).await.map_err(|fault| self.failed(fault))?;
         let is_for_a_model = !self.call.is_of_the_sandbox_import();
-        let data = if is_for_a_model && output::is_too_long(&output) {
+        let mut data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
             let (stdout, stderr) = output::cut(&output, &kept);
             let mut data = answer(&output, &stdout, &stderr, true);
@@ -103,6 +103,9 @@ impl Machine<'_> {
         } else {
             answer(&output, &output.stdout.text, &output.stderr.text, output.is_truncated())
         };
+        if let Some(warning) = open.warning() {
+            data["warning"] = json!(warning);
+        }
         let data = JsonText::from(&data);
         Ok(match output.termination {
             Termination::Lost | Termination::Cancelled => {
@@ -222,6 +225,7 @@ impl Machine<'_> {
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
             }
             Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
+            Fault::Limit(message) => CallOutcome::error(Code::Limit, message),
             // What ran in a sandbox that was taken away has run, for a while.
             Fault::Provider(SandboxError::NotFound(_)) if is_command => {
                 CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(no_answer())

@@ -21,7 +21,8 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   monstrum audit list
   monstrum audit list --status permission_denied --since 2026-11-21T00:00:00Z
-  monstrum audit list --tool github_create_issue --limit 500 --json";
+  monstrum audit list --tool github_create_issue --limit 500 --json
+  monstrum audit list --operation sandbox.download      who took which files out of sandboxes";
 
 const CHANGES_EXAMPLES: &str = "\
 Examples:
@@ -81,6 +82,9 @@ pub(super) struct List {
     /// Only calls of this tool
     #[arg(long, value_name = "NAME")]
     tool: Option<String>,
+    /// Only of this operation, such as sandbox.read
+    #[arg(long, value_name = "NAME")]
+    operation: Option<String>,
     /// Only calls that ended so: success, error, scope_violation, permission_denied, running or interrupted
     #[arg(long)]
     status: Option<String>,
@@ -126,6 +130,7 @@ impl List {
         let filters = [
             ("bot_id", self.bot.clone()),
             ("tool", self.tool.clone()),
+            ("operation", self.operation.clone()),
             ("status", self.status.clone()),
             ("since", self.since.map(|time| time.to_string())),
             ("until", self.until.map(|time| time.to_string())),
@@ -199,7 +204,11 @@ fn show(items: &[Value]) -> Result<(), Failure> {
         output::note("no calls");
         return Ok(());
     }
-    let row = |item: &Value| FIELDS.iter().map(|field| output::cell(&item[*field]).replace('\n', " ")).collect();
+    let row = |item: &Value| {
+        // What the file routes of sandboxes have read is of no tool.
+        let field = |name: &str| if name == "tool" && item["tool"].is_null() { "operation" } else { name }.to_owned();
+        FIELDS.iter().map(|name| output::cell(&item[field(name)]).replace('\n', " ")).collect()
+    };
     output::table(
         &["STARTED", "STATUS", "CODE", "TOOL", "MS", "BOT", "REQUEST", "MESSAGE"],
         items.iter().map(row).collect(),

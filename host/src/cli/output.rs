@@ -38,13 +38,14 @@ pub(super) fn json_text(value: &Value) -> String {
     safe
 }
 
-/// A table for people: no borders, as wide as the terminal, one line a row where there is none.
+/// A table for people: no borders, as wide as the terminal, one line a row where there is none. A line feed in a cell
+/// would pass for the start of another row.
 pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>) -> Result<(), Failure> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header.to_vec());
     for row in rows {
-        table.add_row(row.iter().map(|cell| plain(cell)).collect::<Vec<_>>());
+        table.add_row(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>());
     }
     line(table.trim_fmt())
 }
@@ -92,6 +93,11 @@ pub(super) fn plain(text: &str) -> String {
         .collect()
 }
 
+/// The same on one line.
+fn one_line(text: &str) -> String {
+    plain(text).replace(['\n', '\u{2028}', '\u{2029}'], "\u{fffd}")
+}
+
 /// Control characters, and those that make text read in another order than it is written.
 fn is_command(character: char) -> bool {
     character.is_control()
@@ -120,6 +126,7 @@ mod tests {
             plain("a\u{1b}[2Jb\rc\u{9b}d\u{202e}e\nf\u{7}"),
             "a\u{fffd}[2Jb\u{fffd}c\u{fffd}d\u{fffd}e\nf\u{fffd}"
         );
+        assert_eq!(one_line("a\nb\r\nc\u{2028}d"), "a\u{fffd}b\u{fffd}\u{fffd}c\u{fffd}d");
         let value = json!({ "a\u{1b}": "\u{9b}\u{202e}\u{7f}ü" });
         let text = json_text(&value);
         assert!(!text.chars().any(|character| is_command(character) && character != '\n'), "{text:?}");

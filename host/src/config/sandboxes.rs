@@ -24,6 +24,12 @@ pub const SANDBOX_TMP_MIB: RangeInclusive<u32> = 1..=1_048_576;
 pub const SANDBOX_PROCESSES: RangeInclusive<u32> = 16..=65_536;
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
+/// Rows that a listing still goes through quickly.
+const KEPT_MAX: RangeInclusive<u32> = 1..=1_000_000;
+/// No file system is larger than the most.
+const KEPT_GIB: RangeInclusive<u32> = 1..=1_048_576;
+/// In percent.
+const SHARE: RangeInclusive<u32> = 1..=100;
 /// At least one sandbox of the least memory beside its init; no machine has more than the most.
 const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
 /// At least one sandbox of the fewest processes; the kernel has no more than the most.
@@ -94,6 +100,12 @@ pub struct SandboxSettings {
     pub limits: Limits,
     /// How many run at once on this host.
     pub running_max: u32,
+    /// Percent of these that one workspace, or one bot, has while others may use sandboxes too.
+    pub share_workspace: u32,
+    pub share_bot: u32,
+    /// Sandboxes that one workspace keeps, whether they run or not, and GiB of them on this host.
+    pub kept_max: u32,
+    pub kept_gib: u32,
     /// What all of them may use together on this host.
     pub totals: SandboxTotals,
     pub template: SandboxTemplate,
@@ -112,6 +124,10 @@ impl Default for SandboxSettings {
             sweep: Duration::from_secs(300),
             limits: Limits::default(),
             running_max: 64,
+            share_workspace: 50,
+            share_bot: 25,
+            kept_max: 1000,
+            kept_gib: 50,
             totals: SandboxTotals::default(),
             template: SandboxTemplate::default(),
             network: None,
@@ -139,6 +155,13 @@ impl SandboxSettings {
                 processes_per_exec: default.limits.processes_per_exec.min(processes),
             },
             running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
+            share_workspace: flags
+                .sandbox_share_workspace
+                .or(file.sandbox_share_workspace)
+                .unwrap_or(default.share_workspace),
+            share_bot: flags.sandbox_share_bot.or(file.sandbox_share_bot).unwrap_or(default.share_bot),
+            kept_max: flags.sandbox_kept_max.or(file.sandbox_kept_max).unwrap_or(default.kept_max),
+            kept_gib: flags.sandbox_kept_gib.or(file.sandbox_kept_gib).unwrap_or(default.kept_gib),
             totals: SandboxTotals {
                 memory_mib: flags.sandbox_total_memory_mib.or(file.sandbox_total_memory_mib),
                 processes: flags.sandbox_total_processes.or(file.sandbox_total_processes),
@@ -158,6 +181,10 @@ impl SandboxSettings {
             ("sandbox_disk_mib", file.sandbox_disk_mib, SANDBOX_DISK_MIB),
             ("sandbox_processes", file.sandbox_processes, SANDBOX_PROCESSES),
             ("sandbox_max", file.sandbox_max, RUNNING_MAX),
+            ("sandbox_share_workspace", file.sandbox_share_workspace, SHARE),
+            ("sandbox_share_bot", file.sandbox_share_bot, SHARE),
+            ("sandbox_kept_max", file.sandbox_kept_max, KEPT_MAX),
+            ("sandbox_kept_gib", file.sandbox_kept_gib, KEPT_GIB),
             ("sandbox_total_memory_mib", file.sandbox_total_memory_mib, TOTAL_MEMORY_MIB),
             ("sandbox_total_processes", file.sandbox_total_processes, TOTAL_PROCESSES),
         ];
@@ -193,6 +220,18 @@ pub(super) fn processes(text: &str) -> Result<u32, String> {
 
 pub(super) fn running_max(text: &str) -> Result<u32, String> {
     number(text, &RUNNING_MAX)
+}
+
+pub(super) fn share(text: &str) -> Result<u32, String> {
+    number(text, &SHARE)
+}
+
+pub(super) fn kept_max(text: &str) -> Result<u32, String> {
+    number(text, &KEPT_MAX)
+}
+
+pub(super) fn kept_gib(text: &str) -> Result<u32, String> {
+    number(text, &KEPT_GIB)
 }
 
 pub(super) fn total_memory_mib(text: &str) -> Result<u32, String> {
@@ -244,7 +283,7 @@ mod tests {
                 .map_err(|error| error.to_string())
         };
         assert_eq!(resolve("", ServeFlags::default()).unwrap(), SandboxSettings::default());
-        let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_total_memory_mib = 4096\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
+        let file = "sandbox = \"off\"\nsandbox_idle_s = 10\nsandbox_cpus = 1.5\nsandbox_max = 2\nsandbox_share_bot = 40\nsandbox_kept_max = 7\nsandbox_total_memory_mib = 4096\nsandbox_processes = 100\nsandbox_template = \"built\"\n\
                     sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]";
         let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
         let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
@@ -255,6 +294,10 @@ mod tests {
             sweep,
             limits,
             running_max: 2,
+            share_workspace: 50,
+            share_bot: 40,
+            kept_max: 7,
+            kept_gib: 50,
             totals: SandboxTotals { memory_mib: Some(4096), processes: None },
             template: SandboxTemplate::Built,
             network: Some("10.9.0.0/16".parse().unwrap()),
@@ -264,6 +307,9 @@ mod tests {
         let refused = |text: &str| resolve(text, ServeFlags::default()).unwrap_err();
         assert!(refused("sandbox_idle_s = 4").ends_with("sandbox_idle_s: expected a number from 5 to 86400"));
         assert!(refused("sandbox_memory_mib = 1").ends_with("expected a number from 32 to 1048576"));
+        assert!(refused("sandbox_share_workspace = 101").ends_with("expected a number from 1 to 100"));
+        assert!(refused("sandbox_share_bot = 0").ends_with("expected a number from 1 to 100"));
+        assert!(refused("sandbox_kept_gib = 0").ends_with("expected a number from 1 to 1048576"));
         assert!(refused("sandbox_cpus = nan").ends_with("expected a number from 0.05 to 1024, such as 0.5"));
         assert!(refused("sandbox = \"on\"").contains("unknown variant"));
         assert_eq!((cpus("-1"), cpus("0.5")), (Err(expected_cpus()), Ok(0.5)));

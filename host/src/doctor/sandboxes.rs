@@ -1,12 +1,16 @@
 //! Sandboxes and their files: a restore may have brought back one without the other.
 
+use std::collections::BTreeMap;
+
 use monstrum_sandbox::SandboxName;
 use monstrum_sandbox::embedded::{KeptImages, kept_images};
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
+use monstrum_types::WorkspaceId;
 
 use super::Findings;
 use crate::boot::{Inspected, NODE_FILE, SANDBOX_FOLDER};
-use crate::sandboxes::ASIDE_KEPT_MS;
+use crate::config::{SandboxSettings, Settings};
+use crate::sandboxes::{ASIDE_KEPT_MS, Kept};
 
 /// How many rows are read at once.
 const ROWS: u32 = 500;
@@ -16,7 +20,7 @@ const NAMED_MAX: usize = 5;
 const PROVIDER: &str = "embedded";
 
 /// Names sandboxes whose files are missing, and files that belong to no sandbox.
-pub(super) async fn check(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
+pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let folder = data.path.join(SANDBOX_FOLDER);
     // Files first: a sandbox that is deleted meanwhile loses its files before its row.
     let kept = match kept_images(&folder) {
@@ -27,6 +31,7 @@ pub(super) async fn check(found: &mut Findings, data: &Inspected) -> Result<(), 
             return Ok(());
         }
     };
+    check_kept(found, &settings.sandboxes, data, &kept).await?;
     // A folder without the file has never had a server.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
@@ -63,13 +68,40 @@ pub(super) async fn check(found: &mut Findings, data: &Inspected) -> Result<(), 
     Ok(())
 }
 
+/// Names workspaces that get no new sandbox, because they keep as many as they may.
+async fn check_kept(
+    found: &mut Findings,
+    settings: &SandboxSettings,
+    data: &Inspected,
+    images: &KeptImages,
+) -> Result<(), StoreError> {
+    let mut workspaces: BTreeMap<WorkspaceId, Kept> = BTreeMap::new();
+    for (workspace, sandboxes) in data.store.workspaces_with_sandboxes(1).await? {
+        workspaces.insert(workspace, Kept { sandboxes, bytes: 0 });
+    }
+    for (name, bytes) in &images.images {
+        let workspace = name.workspace().and_then(|workspace| workspace.parse().ok());
+        if let Some(kept) = workspace.and_then(|workspace| workspaces.get_mut(&workspace)) {
+            kept.bytes += bytes;
+        }
+    }
+    for (workspace, kept) in workspaces {
+        let Some(words) = kept.refusal(settings) else { continue };
+        let name = data.store.workspace(workspace).await?.map_or_else(|| workspace.to_string(), |row| row.name);
+        let remedy =
+            "delete them: DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}; or raise the limit";
+        found.weak(format!("workspace {name}"), format!("it gets no new sandbox: {words}"), remedy);
+    }
+    Ok(())
+}
+
 /// Whether a sandbox ran once and has no files, nor any that the next start would give back to it.
 fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
     if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
         return false;
     }
     let name = SandboxName::new(row.workspace_id, &row.sandbox_id);
-    let is_kept = kept.names.iter().any(|kept| kept == name.as_str())
+    let is_kept = kept.images.iter().any(|(kept, _)| *kept == name)
         || kept.aside.iter().any(|kept| kept.name == name.as_str() && kept.since >= row.created_at);
     !is_kept
 }

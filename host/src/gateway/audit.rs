@@ -1,4 +1,4 @@
-//! `/api/audit`: one item a call, newest first. Reading is for operators; the verification of the chains, which go over
+//! `/api/audit`: one item a call, newest first; what the file routes of sandboxes have read stands among them. Reading is for operators; the verification of the chains, which go over
 //! all workspaces, is for root keys.
 
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ pub struct AuditedCall {
     pub bot_id: Option<BotId>,
     pub task_id: Option<String>,
     pub resource_id: Option<ResourceId>,
-    /// As it was asked for, whether there is such a tool or not.
+    /// As it was asked for, whether there is such a tool or not; null for what the file routes of sandboxes have read.
     pub tool: Option<String>,
     pub operation: Option<String>,
     pub plugin: Option<String>,
@@ -95,6 +95,8 @@ pub struct AuditFilter {
     #[param(value_type = Option<BotId>)]
     bot_id: Option<String>,
     tool: Option<String>,
+    /// Such as `sandbox.read`.
+    operation: Option<String>,
     /// success, error, scope_violation, permission_denied, running or interrupted.
     status: Option<String>,
     /// Calls that began at this moment or later.
@@ -120,7 +122,7 @@ impl AuditFilter {
         let since = parsed(&mut faults, "since", self.since, time);
         let until = parsed(&mut faults, "until", self.until, time);
         faults.check()?;
-        Ok(CallFilter { bot_id, tool: self.tool, status: self.status, since, until })
+        Ok(CallFilter { bot_id, tool: self.tool, operation: self.operation, status: self.status, since, until })
     }
 }
 
@@ -301,7 +303,7 @@ mod tests {
     fn filter(name: &str, value: &str) -> Result<CallFilter, Problem> {
         let given = |wanted: &str| (wanted == name).then(|| value.to_owned());
         let (bot_id, tool, status) = (given("bot_id"), given("tool"), given("status"));
-        AuditFilter { bot_id, tool, status, since: given("since"), until: given("until") }.check()
+        AuditFilter { bot_id, tool, operation: None, status, since: given("since"), until: given("until") }.check()
     }
 
     #[test]

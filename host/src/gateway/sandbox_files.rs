@@ -4,6 +4,7 @@
 mod delivery;
 mod disposition;
 mod download;
+mod record;
 mod standing;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use utoipa::ToSchema;
 
+use self::record::Record;
 use self::standing::{TakenBack, guarded};
 use crate::app::App;
 use crate::call::sandboxed::{digest, whole_file};
@@ -72,6 +74,17 @@ pub enum FileAnswer {
     List { action: Action, files: Vec<File> },
     Read { action: Action, content: String },
     Write { action: Action, success: bool },
+}
+
+impl FileAnswer {
+    /// What the audit has of it.
+    fn told(&self) -> (&'static str, usize) {
+        match self {
+            FileAnswer::List { files, .. } => ("entries", files.len()),
+            FileAnswer::Read { content, .. } => ("bytes", content.len()),
+            FileAnswer::Write { .. } => ("bytes", 0),
+        }
+    }
 }
 
 /// An entry of a folder.
@@ -129,12 +142,16 @@ pub async fn file(
     };
     let within = |work| guarded(&app, &caller, in_time(work));
     let answer = match action {
-        Action::List => within(place.list(&row, &path).boxed()).await?,
+        Action::List => {
+            let record = Record::begin("sandbox.list", &app, &caller, &row, &path).await?;
+            record.ended(within(place.list(&row, &path).boxed()).await, FileAnswer::told).await?
+        }
         Action::Read => {
             // The turn of a large body is not one for the file.
             drop(turn);
-            let reading = guarded(&app, &caller, in_time(place.read(&row, &path).boxed()));
-            let (answer, turn) = reading.await?;
+            let record = Record::begin("sandbox.read", &app, &caller, &row, &path).await?;
+            let reading = guarded(&app, &caller, in_time(place.read(&row, &path).boxed())).await;
+            let (answer, turn) = record.ended(reading, |(answer, _)| answer.told()).await?;
             return Ok(delivery::held(&answer, turn, &app, &caller));
         }
         Action::Write => {
@@ -187,9 +204,14 @@ pub async fn download(
     let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
     let begun = async {
         place.check_switch()?;
-        let open = place.open(&place.row(&of).await?).await?;
-        let deliver = |content| delivery::delivered(content, &app, &caller);
-        download::answer(&open, &path, version, deliver).await.map_err(|fault| place.failed(fault))?
+        let row = place.row(&of).await?;
+        let record = Record::begin("sandbox.download", &app, &caller, &row, &path).await?;
+        let answered = async {
+            let open = place.open(&row).await?;
+            let deliver = |content, length| record.follow(delivery::delivered(content, &app, &caller), length);
+            download::answer(&open, &path, version, deliver).await.map_err(|fault| place.failed(fault))?
+        };
+        answered.await.inspect_err(|problem| record.failed(problem))
     };
     guarded(&app, &caller, begun).await
 }

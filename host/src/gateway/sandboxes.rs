@@ -240,6 +240,7 @@ pub fn problem(fault: Fault) -> Problem {
         Fault::OtherUser => Problem::conflict("the sandbox of this conversation belongs to another user"),
         Fault::Conflict(words) => Problem::conflict(words),
         Fault::Lost => Problem::conflict(LOST_TEXT),
+        Fault::Limit(words) => Problem::over_limit(words),
         Fault::Store(error) => error.into(),
         Fault::Provider(SandboxError::Exhausted(words)) => Problem::full(words),
         Fault::Provider(error) => of_path(error),

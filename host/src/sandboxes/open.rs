@@ -22,16 +22,22 @@ pub struct Open {
     row: SandboxRow,
     name: SandboxName,
     activity: Arc<Activity>,
+    warning: Option<String>,
 }
 
 impl Open {
-    pub(super) fn new(sandboxes: Arc<Sandboxes>, row: SandboxRow, activity: Activity) -> Open {
-        Open { name: name(&row), sandboxes, row, activity: Arc::new(activity) }
+    pub(super) fn new(sandboxes: Arc<Sandboxes>, row: SandboxRow, activity: Activity, warning: Option<String>) -> Open {
+        Open { name: name(&row), sandboxes, row, activity: Arc::new(activity), warning }
     }
 
     /// The row as it stood when the sandbox was opened.
     pub fn row(&self) -> &SandboxRow {
         &self.row
+    }
+
+    /// That the workspace comes near a limit of what it keeps, where opening has started the sandbox.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// Runs a command. Dropping the future ends it with everything that it has started.

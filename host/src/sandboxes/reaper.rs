@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
@@ -20,10 +20,6 @@ use crate::config::SANDBOX_IDLE_S;
 const STOP_MAX: Duration = Duration::from_secs(60);
 /// The longest that a provider may take to say how it is, and to mend what it can.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
-/// For how long one that was just used is not stopped to make room for another one.
-const SPARED_MS: i64 = 60_000;
-/// How long it tries to make room.
-const ROOM_MAX: Duration = Duration::from_secs(5);
 /// How many are stopped at once.
 const AT_ONCE: usize = 8;
 /// How often rows that move while they are stopped are looked at.
@@ -145,40 +141,6 @@ impl Sandboxes {
         self.cut_off().await
     }
 
-    /// Stops the sandbox that nobody has used for longest, if that is long enough for others to go first; whether there
-    /// was one.
-    pub(super) async fn make_room(&self) -> Result<bool, StoreError> {
-        let now = self.clock.now();
-        let mut idle: Vec<SandboxRow> = Vec::new();
-        loop {
-            let from = idle.last().map(|row| row.id);
-            let rows = self.store.idle_sandboxes(&self.node, now.plus_ms(-SPARED_MS), now, from, ROWS).await?;
-            if rows.is_empty() {
-                break;
-            }
-            idle.extend(rows);
-        }
-        idle.sort_by_key(|row| row.last_active_at);
-        // One in error has no place that another could take.
-        idle.retain(|row| row.status != SandboxStatus::Error && !self.activities.is_active(row.id));
-        let begun = Instant::now();
-        for row in &idle {
-            match self.claim_and_stop(row).await {
-                Ok(true) => {
-                    tracing::info!(sandbox.id = %row.id, "it was stopped for another one");
-                    return Ok(true);
-                }
-                Ok(false) => {}
-                Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
-            }
-            // Others wait behind this one.
-            if begun.elapsed() > ROOM_MAX {
-                break;
-            }
-        }
-        Ok(false)
-    }
-
     async fn idle_ms(&self, known: &mut HashMap<WorkspaceId, i64>, of: WorkspaceId) -> Result<i64, StoreError> {
         if let Some(ms) = known.get(&of) {
             return Ok(*ms);
@@ -232,7 +194,8 @@ impl Sandboxes {
         task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was given up".to_owned())))
     }
 
-    async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
+    /// The same where no caller can go away.
+    pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
         let provider = self.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);

@@ -25,6 +25,12 @@ const SET_ASIDE_MAX: Duration = Duration::from_secs(60);
 pub const ASIDE_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Sandboxes {
+    /// Says in the rows that nothing runs: whatever the host before this one had running has ended with it. The first request
+    /// must not find a row that says otherwise; whether a provider has something else, [`Sandboxes::reconcile`] finds out.
+    pub async fn nothing_runs_yet(&self) -> Result<(), StoreError> {
+        if self.is_shared { Ok(()) } else { self.store.stop_sandboxes_of_node(&self.node).await }
+    }
+
     /// Compares until it has succeeded once, or is told to stop.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
         let mut is_told = false;

@@ -11,16 +11,16 @@ use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
 use super::open::taken_away;
+use super::room::Claimed;
 use super::settings::{told, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
 /// The longest that a provider may take to have a sandbox run: far beyond what any needs.
 const START_MAX: Duration = Duration::from_secs(60);
+/// The longest that it may take to say whether it has the files of a sandbox.
+const LOOK_MAX: Duration = Duration::from_secs(10);
 /// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// How long it waits for others who make room, and how often it makes some that somebody else takes.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
-const ROOM_TRIES: usize = 3;
 /// How long it waits before it looks again, unless it is told earlier that something has moved.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How old the note of a sandbox's last activity may be when it is used again.
@@ -41,17 +41,10 @@ enum Step {
     Entered(Box<SandboxRow>, Activity),
     /// The row has moved on.
     Again,
+    /// The sandbox was started.
+    Started,
     /// Somebody else is at work on it.
     Wait,
-}
-
-/// What has come of a claim.
-enum Claimed {
-    Mine,
-    /// Somebody else was faster.
-    Moved,
-    /// As many others run as may.
-    Full,
 }
 
 impl Sandboxes {
@@ -87,16 +80,22 @@ impl Sandboxes {
 
     async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, Fault> {
         let until = Instant::now() + WAIT_MAX;
+        let mut has_started = false;
         loop {
             let mut moved = pin!(self.moved.notified());
             moved.as_mut().enable();
             match self.step(&sought).await? {
-                Step::Entered(row, activity) => return Ok(Open::new(Arc::clone(self), *row, activity)),
+                Step::Entered(row, activity) => {
+                    // Counting takes too long for each use.
+                    let warning = if has_started { self.warning(row.workspace_id).await } else { None };
+                    return Ok(Open::new(Arc::clone(self), *row, activity, warning));
+                }
                 _ if Instant::now() >= until => {
                     let words = "others start, stop or delete this sandbox at present; try again";
                     return Err(Fault::Unavailable(words.to_owned()));
                 }
                 Step::Again => {}
+                Step::Started => has_started = true,
                 // Told or not: it looks again.
                 Step::Wait => drop(timeout(LOOK_AGAIN, moved).await),
             }
@@ -230,68 +229,60 @@ impl Sandboxes {
         // Nothing is written for a provider that cannot do it.
         let provider = self.provider()?;
         provider.capabilities()?;
+        // Before it asks for a place, which would stop another sandbox for one that cannot run.
+        if has_run(&row) && within(LOOK_MAX, "looked for", provider.inspect(&name(&row))).await?.is_none() {
+            return self.find_files(provider.as_ref(), &row).await;
+        }
         let settings = self.settings_of(row.workspace_id).await?;
         let operation = operation();
-        let claimed = match self.claim(&row, is_new, &operation).await? {
-            Claimed::Full => self.claim_with_room(&row, is_new, &operation).await?,
-            claimed => claimed,
-        };
-        match claimed {
+        match self.claim(&row, is_new, &operation).await? {
             Claimed::Mine => {}
             Claimed::Moved => return Ok(Step::Again),
-            Claimed::Full => {
-                let words = "as many sandboxes run as may at once on this host; one becomes free when it is idle";
-                let max = self.settings.running_max;
-                return Err(Fault::Provider(SandboxError::Exhausted(format!("{words} (--sandbox-max {max})"))));
+            Claimed::NoPlace(why) => {
+                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.settings))));
             }
+            Claimed::Limit(words) => return Err(Fault::Limit(words)),
         }
         let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
         self.moved.notify_waiters();
         started
     }
 
-    /// Claims a row for which there was no room, once others have made room for theirs and some was made for it.
-    async fn claim_with_room(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
-        let Ok(_one_at_a_time) = timeout(ROOM_WAIT_MAX, self.making_room.lock()).await else {
-            return Ok(Claimed::Full);
-        };
-        // The server may have been told to end meanwhile.
-        self.provider()?;
-        for _ in 0..ROOM_TRIES {
-            match self.claim(row, is_new, operation).await? {
-                // Somebody who came by may take what was just made.
-                Claimed::Full if self.make_room().await? => {}
-                claimed => return Ok(claimed),
-            }
+    /// Gives a sandbox the files back that were set aside. Where there are none, it is lost.
+    async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, Fault> {
+        let operation = operation();
+        let until = self.clock.now().plus_ms(LEASE_MS);
+        if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
+            return Ok(Step::Again);
         }
-        self.claim(row, is_new, operation).await
+        let taken = within(START_MAX, "looked for", provider.take_back(&name(row), row.created_at)).await;
+        if matches!(taken, Ok(false)) {
+            self.settle(row, &operation, row.status, &lost()).await?;
+        } else {
+            self.store.release_sandbox(row.id, &operation).await?;
+        }
+        self.moved.notify_waiters();
+        if taken? {
+            return Ok(Step::Again);
+        }
+        tell_lost(row);
+        Err(Fault::Lost)
     }
 
-    /// Claims a row that stands as `row` says, or adds it, claimed.
-    async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
-        let _claiming = self.claiming.lock().await;
-        let running = self.store.count_running_sandboxes(&self.node, row.id).await?;
-        if running >= u64::from(self.settings.running_max) {
-            // What takes the place may be this very sandbox, which another call has made by now.
-            let is_there = is_new
-                && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
-            return Ok(if is_there { Claimed::Moved } else { Claimed::Full });
+    /// Ends an operation that brought a sandbox to `from`.
+    async fn settle(
+        &self,
+        row: &SandboxRow,
+        operation: &str,
+        from: SandboxStatus,
+        settled: &SandboxSettled,
+    ) -> Result<(), StoreError> {
+        if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
+            // It is to be deleted by now, and that may go ahead.
+            self.store.release_sandbox(row.id, operation).await?;
+            self.deletion.notify_one();
         }
-        let until = self.clock.now().plus_ms(LEASE_MS);
-        let is_claimed = if is_new {
-            let claimed =
-                SandboxRow { operation: Some(operation.to_owned()), operation_until: Some(until), ..row.clone() };
-            match self.store.insert_sandbox(&claimed).await {
-                Ok(true) => true,
-                // Its bot is gone.
-                Ok(false) => return Err(Fault::NotFound),
-                Err(StoreError::Conflict { .. }) => false,
-                Err(error) => return Err(error.into()),
-            }
-        } else {
-            self.store.claim_sandbox(row, SandboxStatus::Creating, operation, until).await?
-        };
-        Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
+        Ok(())
     }
 
     async fn have_it_run(
@@ -303,13 +294,7 @@ impl Sandboxes {
     ) -> Result<Step, Fault> {
         let started = within(START_MAX, "started", ensure(provider, row, spec)).await;
         let settled = match &started {
-            Ok(None) => SandboxSettled {
-                status: SandboxStatus::Lost,
-                last_active_at: None,
-                error: Some(Fault::Lost.to_string()),
-                limit: None,
-                network: None,
-            },
+            Ok(None) => lost(),
             Ok(Some(_)) => SandboxSettled {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
@@ -328,21 +313,15 @@ impl Sandboxes {
         if matches!(started, Ok(Some(Ensured::Created | Ensured::Resumed))) {
             self.quiet().insert(row.id);
         }
-        if !self.store.settle_sandbox(row.id, operation, SandboxStatus::Creating, &settled).await? {
-            // It is to be deleted by now, and that may go ahead.
-            self.store.release_sandbox(row.id, operation).await?;
-            self.deletion.notify_one();
-        }
+        self.settle(row, operation, SandboxStatus::Creating, &settled).await?;
         match started {
             Ok(None) => {
-                if row.status != SandboxStatus::Lost {
-                    tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
-                }
+                tell_lost(row);
                 Err(Fault::Lost)
             }
             Ok(Some(ensured)) => {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
-                Ok(Step::Again)
+                Ok(Step::Started)
             }
             // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
@@ -351,6 +330,24 @@ impl Sandboxes {
                 Err(error.into())
             }
         }
+    }
+}
+
+/// How a sandbox stands whose files are missing.
+fn lost() -> SandboxSettled {
+    SandboxSettled {
+        status: SandboxStatus::Lost,
+        last_active_at: None,
+        error: Some(Fault::Lost.to_string()),
+        limit: None,
+        network: None,
+    }
+}
+
+/// Tells the operator once.
+fn tell_lost(row: &SandboxRow) {
+    if row.status != SandboxStatus::Lost {
+        tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
     }
 }
 

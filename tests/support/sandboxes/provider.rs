@@ -104,6 +104,10 @@ impl SandboxProvider for SandboxDouble {
         })
     }
 
+    fn kept_bytes<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>> {
+        Box::pin(async { Ok(0) })
+    }
+
     fn exec<'a>(
         &'a self,
         name: &'a SandboxName,

@@ -14,6 +14,7 @@ pub mod isolation;
 pub mod lifecycle;
 pub mod limits;
 pub mod output;
+pub mod programs;
 
 mod local_host;
 mod suite;

@@ -12,6 +12,9 @@ pub const WORKSPACE: &str = "/workspace";
 pub const FILE_BYTES_MAX: usize = 16 << 20;
 /// Most entries of one listing.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
+/// The largest file with holes that is read: as much as an archive holds. Files without holes are as large as the disk
+/// of their sandbox at the most.
+pub const SPARSE_BYTES_MAX: u64 = 4 << 30;
 /// The longest path, the limit of Linux.
 pub const PATH_BYTES_MAX: usize = 4096;
 
@@ -50,7 +53,7 @@ pub struct ArchiveLimits {
 impl Default for ArchiveLimits {
     /// A checkout with its dependencies fits; a hostile tree does not run for ever.
     fn default() -> Self {
-        ArchiveLimits { depth_max: 64, entries_max: 100_000, bytes_max: 4 << 30 }
+        ArchiveLimits { depth_max: 64, entries_max: 100_000, bytes_max: SPARSE_BYTES_MAX }
     }
 }
 

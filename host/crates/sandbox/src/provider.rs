@@ -27,6 +27,18 @@ impl SandboxName {
         format!("ms-{workspace}-{sandbox_id}").parse().expect("a workspace's id and a sandbox's id make a name")
     }
 
+    /// Whether it is a sandbox of this workspace.
+    #[must_use]
+    pub fn is_of(&self, workspace: &str) -> bool {
+        self.workspace() == Some(workspace)
+    }
+
+    /// The workspace's id in it.
+    #[must_use]
+    pub fn workspace(&self) -> Option<&str> {
+        Some(self.0.strip_prefix("ms-")?.rsplit_once('-')?.0)
+    }
+
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -187,6 +199,9 @@ pub trait SandboxProvider: Send + Sync {
 
     /// Everything of ours, whoever has made it.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
+
+    /// Bytes on disk of all sandboxes of a workspace, without those that are kept aside.
+    fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>>;
 
     /// Runs a command in a sandbox that runs; [`SandboxError::Conflict`] where it does not. Dropping the future ends the
     /// command with everything that it has started.

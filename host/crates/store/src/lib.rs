@@ -50,7 +50,7 @@ pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
 pub use rows::{RowName, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope, VerifiedRows};
-pub use sandboxes::{SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
+pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;
 pub use usage::{Charge, Spent, UsageRow};

@@ -14,6 +14,8 @@ use crate::db::{ATTEMPTS_MAX, Arg, FromRow, Row, args, unfit, values};
 use crate::rows::{Authentic, Scope, Table, insert};
 use crate::{Listed, Page, Store, StoreError};
 
+pub use upkeep::RunningSandboxes;
+
 /// Where a sandbox stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxStatus {

@@ -18,7 +18,7 @@ pub(super) async fn answer(
     open: &Open,
     path: &str,
     version: Version,
-    deliver: impl FnOnce(ByteStream) -> ByteStream,
+    deliver: impl FnOnce(ByteStream, Option<u64>) -> ByteStream,
 ) -> Result<Result<Response, Problem>, Fault> {
     let entry = open.target(path).await?;
     let name = if entry.path.trim_end_matches('/') == WORKSPACE { "workspace" } else { &entry.name };
@@ -42,7 +42,7 @@ pub(super) async fn answer(
         }
     };
     let mut response =
-        Response::new(Body::from_stream(deliver(begun(content).await?).map(|piece| {
+        Response::new(Body::from_stream(deliver(begun(content).await?, length).map(|piece| {
             piece.inspect_err(|error| tracing::warn!(%error, "a download from a sandbox was broken off"))
         })));
     let headers = response.headers_mut();

@@ -304,44 +304,6 @@ pub async fn sandbox_without_a_shell_still_has_files(subject: &Subject) {
     assert_eq!(sandbox.read("kept").await.as_deref(), Ok("text"));
 }
 
-pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
-    let limits = Limits { cpu_millis: 1000, memory_mib: 640, ..Subject::small() };
-    let sandbox = subject.sandbox_under(limits).await;
-    assert_eq!(sandbox.text("nproc").await, "1");
-    assert_eq!(sandbox.text("free -m | awk '/^Mem:/ { print $2 }'").await, "640");
-    assert_eq!(sandbox.text("grep -c ^processor /proc/cpuinfo").await, "1");
-    assert_eq!(sandbox.python("import os; print(os.cpu_count())").await, "1");
-    if subject.provider.capabilities().is_ok_and(|has| has.programs.iter().any(|program| program == "node")) {
-        let heap = "node -p 'Math.round(v8.getHeapStatistics().heap_size_limit / 2 ** 20)'";
-        let heap: u64 = sandbox.text(heap).await.parse().expect("a number");
-        assert!(heap < 640, "node takes {heap} MiB of 640");
-    }
-    sandbox.provider.stop(&sandbox.name).await.expect("it stops");
-    sandbox.ensure(Limits { cpu_millis: 1500, ..limits }).await;
-    assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
-}
-
-pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) {
-    let sandbox = subject.sandbox().await;
-    for (program, command) in [
-        ("pip", "pip install no-such-package-of-ours"),
-        ("apt-get", "apt-get update"),
-        ("npm", "npm install no-such-package-of-ours"),
-    ] {
-        if sandbox.run(format!("command -v {program}")).await.exit_code != 0 {
-            continue;
-        }
-        let (mut soonest, mut last) = (Duration::MAX, String::new());
-        // The start of a program takes a second or two on a busy machine; what it waits for takes longer each time.
-        for _ in 0..3 {
-            let output = sandbox.ask(ExecRequest::new(command).within(Duration::from_secs(60))).await;
-            soonest = soonest.min(output.duration);
-            last = output.stdout.text + &output.stderr.text;
-        }
-        assert!(soonest < Duration::from_secs(5), "{program} took {soonest:?}: {last}");
-    }
-}
-
 pub async fn signals_are_as_a_shell_expects_them(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     assert_eq!(sandbox.text("yes | head -n 1; echo ${PIPESTATUS[0]}").await, "y\n141", "SIGPIPE is ignored");

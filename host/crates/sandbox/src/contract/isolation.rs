@@ -276,12 +276,20 @@ fn modified(path: &str) -> std::time::SystemTime {
 
 pub async fn state_of_the_host_is_invisible(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    for path in ["/proc/pressure/memory", "/proc/pressure/cpu"] {
+    for path in ["pressure/memory", "pressure/cpu", "buddyinfo", "schedstat", "softirqs", "swaps", "vmstat"] {
+        let path = format!("/proc/{path}");
         let output = sandbox.run(format!("cat {path} 2>/dev/null | wc -c")).await;
         assert_eq!(output.stdout.text.trim(), "0", "{path} tells of the host");
     }
     assert_eq!(sandbox.text("cat /proc/loadavg /proc/sys/fs/file-nr").await, "0.00 0.00 0.00 1/1 1\n0\t0\t0");
+    assert_eq!(sandbox.text("grep -c '^cpu[0-9]' /proc/stat").await, sandbox.text("nproc").await);
+    assert_eq!(sandbox.text("grep -E '^(ctxt|processes|intr) [^0]' /proc/stat || echo none").await, "none");
+    let boot_id = "/proc/sys/kernel/random/boot_id";
+    let other = subject.sandbox().await;
+    let own = sandbox.text(format!("cat {boot_id}")).await;
+    assert_ne!(own, other.text(format!("cat {boot_id}")).await, "two sandboxes know that they are on one host");
     let Some(_) = &subject.host else { return };
+    assert_ne!(own, std::fs::read_to_string(boot_id).expect("the host has it").trim());
     let memory = std::fs::read_to_string("/proc/meminfo").expect("the host has it");
     let total = memory.lines().next().expect("a line").to_owned();
     assert!(!sandbox.text("cat /proc/meminfo").await.contains(&total), "the host's memory is told");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::Subject;
+use super::{Subject, eventually};
 use crate::{Chunk, EXEC_TIMEOUT_MAX, ExecRequest, OUTPUT_BYTES_MAX, Stream, Termination};
 
 pub async fn streams_are_apart(subject: &Subject) {
@@ -35,6 +35,29 @@ pub async fn flood_is_capped_and_host_memory_stays_flat(subject: &Subject) {
     if let Some(before) = before {
         assert!(most < before + (64 << 20), "the host's memory grew by {} bytes", most.saturating_sub(before));
     }
+}
+
+/// Nobody waits for it, so it must not cost the host what a command costs that somebody waits for.
+pub async fn output_in_the_background_is_read_slowly(subject: &Subject) {
+    let sandbox = subject.sandbox().await;
+    let program = "
+import os, time
+began, written = time.monotonic(), 0
+while time.monotonic() < began + 3:
+    written += os.write(1, bytes(1 << 16))
+with open('/workspace/rate', 'w') as file:
+    file.write(str(int(written / (time.monotonic() - began))))";
+    sandbox.write("writer.py", program).await.expect("it is written");
+    let output = sandbox.run("python3 writer.py & for n in 1 2 3; do (sleep 1; echo heard >>heard) & done").await;
+    assert_eq!(output.exit_code, 0);
+    eventually("it has written", Duration::from_secs(60), async || {
+        sandbox.read("rate").await.is_ok_and(|rate| !rate.is_empty())
+    })
+    .await;
+    let bytes_per_s: u64 = sandbox.text("cat rate").await.parse().expect("a number");
+    // The pipe itself takes in some at once.
+    assert!(bytes_per_s < 16 << 20, "{bytes_per_s} bytes a second are read for nobody");
+    assert_eq!(sandbox.text("wc -l <heard").await, "3", "others go on");
 }
 
 pub async fn newest_bytes_are_kept(subject: &Subject) {

@@ -348,6 +348,48 @@ mod tests {
         }
     }
 
+    /// The group is a folder of files, of which one goes on naming a process: so does the group of one that the kernel does
+    /// not end. The test is the keeper.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn where_a_command_does_not_end_its_sandbox_is_stopped() {
+        use futures::FutureExt as _;
+
+        use crate::embedded::cgroups::Cgroups;
+        use crate::embedded::control::{receive, send};
+        use crate::embedded::ids::Ids;
+        use crate::embedded::running::Sockets;
+        use crate::embedded::sys;
+        use crate::embedded::wire::FromKeeper;
+
+        let root = tempfile::tempdir().expect("a temporary folder can be made");
+        std::fs::write(root.path().join("cgroup.controllers"), "memory pids").expect("it is written");
+        let cgroups = Cgroups::find(root.path(), "t").expect("it looks like version 2");
+        let sandbox = cgroups.create("ms-1-1", &crate::Limits::default()).expect("its groups are made");
+        let (ends, stays) = (sandbox.exec(1).expect("it is made"), sandbox.exec(2).expect("it is made"));
+        let mut held = std::process::Command::new("sleep").arg("600").spawn().expect("it starts");
+        let groups = root.path().join("monstrum-t/ms-1-1/box");
+        std::fs::write(groups.join("e1/cgroup.procs"), "").expect("it is written");
+        std::fs::write(groups.join("e2/cgroup.procs"), held.id().to_string()).expect("it is written");
+
+        let sockets = Sockets::new().expect("they are made");
+        let keeper = sockets.launched[0].try_clone().and_then(sys::watched).expect("it can be watched");
+        send(&keeper, &FromKeeper::Ready { pid: 1 }, &[], &[]).await.expect("it is sent");
+        let ids = Ids::of("t").take().expect("a range is free");
+        let running = Running::begin(sockets, sandbox, ids).await.expect("it runs");
+        let told = || receive::<FromKeeper>(&keeper);
+        in_background({
+            let running = Arc::clone(&running);
+            move || kill(&ends, &running)
+        })
+        .await;
+        assert!(told().now_or_never().is_none(), "a command that ends leaves its sandbox alone");
+        let ending = Arc::clone(&running);
+        in_background(move || kill(&stays, &ending)).await;
+        let end = tokio::time::timeout(Duration::from_secs(60), told()).await.expect("the keeper is told");
+        assert!(matches!(end, Ok(None)), "the keeper is to end the sandbox");
+        held.wait().expect("it was killed");
+    }
+
     #[test]
     fn a_request_that_cannot_be_carried_out_is_refused_before_it_is_sent() {
         let plain = || ExecRequest::new("true");

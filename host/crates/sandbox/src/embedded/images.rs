@@ -10,6 +10,8 @@ use monstrum_types::UtcMillis;
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
 
+use crate::provider::SandboxName;
+
 /// One inode for so many bytes: enough for the small files of a package manager.
 const BYTES_PER_INODE: &str = "8192";
 /// Of the journal, the smallest that there is.
@@ -86,7 +88,16 @@ impl Images {
 
     /// The names of all that there are.
     pub fn names(&self) -> io::Result<Vec<String>> {
-        names_in(&self.boxes)
+        Ok(images_in(&self.boxes)?.into_iter().map(|(name, _)| name.to_string()).collect())
+    }
+
+    /// What the images of a workspace take up on disk.
+    pub fn bytes_of(&self, workspace: &str) -> io::Result<u64> {
+        let mut bytes = 0;
+        for (_, path) in images_in(&self.boxes)?.iter().filter(|(name, _)| name.is_of(workspace)) {
+            bytes += bytes_on_disk(path)?;
+        }
+        Ok(bytes)
     }
 
     /// Moves an image to those that are kept aside; one that is not there is no fault.
@@ -114,12 +125,13 @@ impl Images {
         Ok(true)
     }
 
-    /// Removes the images that were set aside before `before`; how many.
+    /// Removes the images that were set aside before `before`; how many. One that cannot be removed keeps no other from
+    /// it; the first of the errors is told when all were tried.
     pub fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
-        kept.iter().try_for_each(|kept| remove(&kept.path))?;
-        Ok(kept.len())
+        let removed: Vec<io::Result<()>> = kept.iter().map(|kept| remove(&kept.path)).collect();
+        removed.into_iter().collect::<io::Result<Vec<()>>>().map(|removed| removed.len())
     }
 
     /// Makes an image, whole or not at all.
@@ -184,8 +196,8 @@ impl Images {
 /// What the folder of a server's sandboxes holds.
 #[derive(Debug, Clone, Default)]
 pub struct KeptImages {
-    /// The names of the sandboxes that have an image.
-    pub names: Vec<String>,
+    /// The sandboxes that have an image, and what it takes up on disk.
+    pub images: Vec<(SandboxName, u64)>,
     /// The images that belong to no sandbox.
     pub aside: Vec<KeptAside>,
 }
@@ -202,17 +214,25 @@ pub struct KeptAside {
 
 /// Looks at the folder of a server's sandboxes, which need not be there. Nothing is changed; a server may be running.
 pub fn kept_images(folder: &Path) -> io::Result<KeptImages> {
-    Ok(KeptImages { names: names_in(&folder.join(BOXES))?, aside: kept_aside(&folder.join(ASIDE))? })
+    let images = images_in(&folder.join(BOXES))?;
+    let images = images.into_iter().map(|(name, path)| Ok((name, bytes_on_disk(&path)?)));
+    Ok(KeptImages { images: images.collect::<io::Result<_>>()?, aside: kept_aside(&folder.join(ASIDE))? })
 }
 
-fn names_in(boxes: &Path) -> io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for (name, _, _) in files_of_bases(boxes)? {
-        if name.starts_with("ms-") && !name.contains('.') {
-            names.push(name);
-        }
+fn images_in(boxes: &Path) -> io::Result<Vec<(SandboxName, PathBuf)>> {
+    let image = |(name, path, _): (String, PathBuf, TemplateKind)| Some((name.parse().ok()?, path));
+    Ok(files_of_bases(boxes)?.into_iter().filter_map(image).collect())
+}
+
+/// What an image takes up, which is less than its size as long as there are holes in it. One that is deleted meanwhile
+/// takes up nothing.
+fn bytes_on_disk(image: &Path) -> io::Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    match fs::metadata(image) {
+        Ok(metadata) => Ok(metadata.blocks() * 512),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Err(error) => Err(error),
     }
-    Ok(names)
 }
 
 fn kept_aside(folder: &Path) -> io::Result<Vec<KeptAside>> {
@@ -292,7 +312,7 @@ mod tests {
         let kept = kept_images(folder.path()).expect("it is read");
         let mut since: Vec<i64> = kept.aside.iter().map(|kept| kept.since.0).collect();
         since.sort_unstable();
-        assert_eq!((kept.names.len(), since), (0, vec![1000, 2000]));
+        assert_eq!((kept.images.len(), since), (0, vec![1000, 2000]));
         let images = Images::open(folder.path()).expect("a start keeps them");
         assert!(!images.take_back(name, at(2001)).expect("it is looked for"), "a later sandbox has no claim to them");
         assert!(!images.take_back("ms-aa-2", at(0)).expect("it is looked for"), "it is another's");
@@ -304,6 +324,44 @@ mod tests {
         assert_eq!(images.delete_aside(at(1001)).expect("it is removed"), 1);
         assert!(kept_images(folder.path()).expect("it is read").aside.is_empty());
         assert!(images.find(name).is_some());
+    }
+
+    #[test]
+    fn a_workspace_has_what_its_images_take_up() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let images = Images::open(folder.path()).expect("it is opened");
+        let write = |name: &str, base, bytes: usize| {
+            let image = images.place(name, base);
+            fs::write(&image, vec![b'x'; bytes]).expect("it is written");
+            // A hole takes up nothing.
+            File::options().write(true).open(image).and_then(|file| file.set_len(1 << 30)).expect("it grows");
+        };
+        write("ms-aa-b-1", TemplateKind::Host, 64 << 10);
+        write("ms-aa-b-2", TemplateKind::Built, 64 << 10);
+        write("ms-aa-3", TemplateKind::Host, 64 << 10);
+        let bytes = images.bytes_of("aa-b").expect("they are looked at");
+        assert!((128 << 10..256 << 10).contains(&bytes), "{bytes}");
+        assert_eq!(images.bytes_of("aa-b-1").expect("they are looked at"), 0);
+        let kept = kept_images(folder.path()).expect("it is read");
+        assert_eq!((kept.images.len(), kept.images.iter().map(|(_, bytes)| bytes).sum::<u64>() > bytes), (3, true));
+    }
+
+    #[test]
+    fn one_image_that_cannot_be_removed_keeps_no_other() {
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let images = Images::open(folder.path()).expect("it is opened");
+        for name in ["ms-aa-1", "ms-aa-2", "ms-aa-3"] {
+            fs::write(images.place(name, TemplateKind::Host), "x").expect("it is written");
+            images.set_aside(name, UtcMillis(1000)).expect("it is moved");
+        }
+        // A folder is not removed like a file.
+        let stuck = kept_images(folder.path()).expect("it is read").aside[0].path.clone();
+        fs::remove_file(&stuck).expect("it is removed");
+        fs::create_dir(&stuck).expect("it is made");
+        assert!(images.delete_aside(UtcMillis(2000)).is_err());
+        let left: Vec<_> =
+            kept_images(folder.path()).expect("it is read").aside.into_iter().map(|kept| kept.path).collect();
+        assert_eq!(left, [stuck]);
     }
 
     #[test]

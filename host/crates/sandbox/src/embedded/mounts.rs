@@ -40,7 +40,8 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/1", "stdout"),
 ];
 /// Files of /proc that tell about the host or reach into its kernel.
-const MASKED_FILES: [&str; 23] = [
+const MASKED_FILES: [&str; 29] = [
+    "buddyinfo",
     "cmdline",
     "config.gz",
     "diskstats",
@@ -57,12 +58,17 @@ const MASKED_FILES: [&str; 23] = [
     "kpageflags",
     "latency_stats",
     "modules",
+    "pagetypeinfo",
     "partitions",
     "sched_debug",
+    "schedstat",
     "slabinfo",
+    "softirqs",
+    "swaps",
     "sysrq-trigger",
     "timer_list",
     "vmallocinfo",
+    "vmstat",
     "zoneinfo",
 ];
 /// Folders of /proc of the same kind.

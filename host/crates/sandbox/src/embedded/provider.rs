@@ -81,6 +81,11 @@ impl SandboxProvider for Embedded {
         .boxed()
     }
 
+    fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>> {
+        let (images, workspace) = (self.0.images.clone(), workspace.to_owned());
+        on_disk("the folder of sandboxes", move || images.bytes_of(&workspace)).boxed()
+    }
+
     fn exec<'a>(
         &'a self,
         name: &'a SandboxName,

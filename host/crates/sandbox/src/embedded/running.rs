@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
-use tokio::io::AsyncReadExt as _;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
@@ -35,6 +34,10 @@ const PROBE_MAX: Duration = Duration::from_secs(30);
 const PROBE_BYTES_MAX: usize = 200;
 /// Streams of commands in the background that are read for nobody: more services than a conversation has.
 const READERS_MAX: usize = 64;
+/// What they write is read in pieces of this size, one at a time in a sandbox and with this pause after each: 6 MiB a
+/// second, for which the server wakes a hundred times.
+const AWAY_BYTES: usize = 64 << 10;
+const AWAY_PAUSE: Duration = Duration::from_millis(10);
 /// Operations on files at once, fewer than the init may have processes.
 const WORKERS_MAX: usize = 32;
 
@@ -54,6 +57,8 @@ pub struct Running {
     lingering: Mutex<Vec<ExecGroup>>,
     /// Who reads what that writes, the oldest first.
     readers: Mutex<VecDeque<JoinHandle<()>>>,
+    /// Held by the one of them that reads.
+    reading_away: Arc<tokio::sync::Mutex<()>>,
     /// Root inside, to whom the pipes of commands belong.
     pub ids: IdRange,
 }
@@ -102,6 +107,7 @@ impl Running {
             execs: AtomicUsize::new(0),
             lingering: Mutex::default(),
             readers: Mutex::default(),
+            reading_away: Arc::default(),
             ids,
         });
         Ok(running)
@@ -199,11 +205,17 @@ impl Running {
 
     /// Reads on, for nobody: who writes to a pipe without a reader is ended by a signal. So is who has been left behind by
     /// the oldest commands, where there are too many: each costs the host a descriptor.
-    pub fn read_away(&self, mut from: Receiver) {
+    pub fn read_away(&self, from: Receiver) {
+        let turn = Arc::clone(&self.reading_away);
         let reader = tokio::spawn(async move {
-            let mut piece = Vec::with_capacity(4 << 10);
-            while matches!(from.read_buf(&mut piece).await, Ok(1..)) {
-                piece.clear();
+            while from.readable().await.is_ok() {
+                let _turn = turn.lock().await;
+                match from.try_read(&mut [0; AWAY_BYTES]) {
+                    Ok(0) => return,
+                    Ok(_) => tokio::time::sleep(AWAY_PAUSE).await,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return,
+                }
             }
         });
         let mut readers = self.readers();

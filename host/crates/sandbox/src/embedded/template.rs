@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::SandboxError;
 
 /// Changes whenever the default template is made in another way, so that an older one is not used.
-const RECIPE: &str = "default-3";
+const RECIPE: &str = "default-4";
 
 /// The folder of the built template, within the folder of templates.
 const BUILT: &str = "built";

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
-use crate::files::{ArchiveLimits, EntryKind, LIST_ENTRIES_MAX, WORKSPACE};
+use crate::files::{ArchiveLimits, EntryKind, LIST_ENTRIES_MAX, SPARSE_BYTES_MAX, WORKSPACE};
 
 mod archive;
 mod paths;
@@ -229,6 +229,7 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>
         Operation::Read { path } => {
             let opened = found_at(workspace, path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
             let (mut file, stat) = regular(opened)?;
+            check_holes(&stat)?;
             answer.entry(path.rsplit('/').next().unwrap_or_default(), &stat)?;
             let mut piece = vec![0; PART_BYTES_MAX];
             loop {
@@ -278,6 +279,17 @@ fn regular(file: OwnedFd) -> Result<(File, Stat), Fault> {
         FileType::Directory => Err(Errno::ISDIR.into()),
         _ => Err(Fault::new(FaultKind::Invalid, "it is no regular file")),
     }
+}
+
+/// Reading a hole costs the host what it does not cost the sandbox.
+fn check_holes(stat: &Stat) -> Result<(), Fault> {
+    let (bytes, stored) = (stat.st_size.unsigned_abs(), stat.st_blocks.unsigned_abs().saturating_mul(512));
+    if bytes <= SPARSE_BYTES_MAX || stored >= bytes {
+        return Ok(());
+    }
+    let message =
+        format!("a file with holes is read up to {} GiB, and this one has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
+    Err(Fault::new(FaultKind::Exhausted, message))
 }
 
 /// The folder that holds what a path names, and its name there.

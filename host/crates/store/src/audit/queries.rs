@@ -11,6 +11,7 @@ use crate::{Listed, Page, Store, StoreError};
 pub struct CallFilter {
     pub bot_id: Option<BotId>,
     pub tool: Option<String>,
+    pub operation: Option<String>,
     /// The caller's status, `running` or `interrupted`.
     pub status: Option<String>,
     /// Calls that began at this moment or later.
@@ -49,11 +50,11 @@ const CALLS: &str = select!(
      and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
      and ($5 is null \
           or case kind when 'started' then 'running' when 'interrupted' then 'interrupted' else status end = $5) \
-     and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) \
+     and ($6 is null or started_at >= $6) and ($7 is null or started_at < $7) and ($8 is null or operation = $8) \
      and not exists (select 1 from audit_events as other where other.request_id = event.request_id \
                      and case other.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end \
                        > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
-     order by request_id desc limit $8"
+     order by request_id desc limit $9"
 );
 const CHANGES: &str = select!(
     "as event where workspace_id = $1 and request_id < $2 and flags = 'change' \
@@ -90,6 +91,7 @@ impl Store {
             &filter.status,
             filter.since,
             filter.until,
+            &filter.operation,
             page.rows(),
         ];
         let rows = self.db.all(CALLS, args).await?;

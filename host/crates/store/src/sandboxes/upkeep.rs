@@ -1,10 +1,24 @@
 //! What a host looks through: sandboxes that are idle, and all that it has.
 
-use monstrum_types::{SandboxInstanceId, UtcMillis};
+use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
 use super::{SandboxRow, columns};
-use crate::db::args;
+use crate::db::{FromRow, Row, args, unfit};
 use crate::{Store, StoreError};
+
+/// How many sandboxes of a bot run or are about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunningSandboxes {
+    pub workspace: WorkspaceId,
+    pub bot: BotId,
+    pub count: u64,
+}
+
+impl FromRow for RunningSandboxes {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(RunningSandboxes { workspace: row.id("workspace_id")?, bot: row.id("bot_id")?, count: count(row)? })
+    }
+}
 
 // What should run or may run, and what a host that is gone was about to start or to stop.
 const IDLE: &str = concat!(
@@ -33,6 +47,21 @@ const SWITCHED_OFF: &str = concat!(
      and not exists (select 1 from bots where bots.id = sandbox_instances.bot_id and bots.use_agent_sandbox = $3) \
      order by id limit $4"
 );
+
+struct KeptSandboxes {
+    workspace: WorkspaceId,
+    count: u64,
+}
+
+impl FromRow for KeptSandboxes {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        Ok(KeptSandboxes { workspace: row.id("workspace_id")?, count: count(row)? })
+    }
+}
+
+fn count(row: &Row) -> Result<u64, StoreError> {
+    u64::try_from(row.int("value")?).map_err(|_| unfit("value", "no number of sandboxes"))
+}
 
 /// The id after which a list begins: every id is greater than the empty text.
 fn after(id: Option<SandboxInstanceId>) -> String {
@@ -84,12 +113,55 @@ impl Store {
         self.authentic(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
     }
 
-    /// How many sandboxes of this node, or of all, run or are about to, `but` this one.
-    pub async fn count_running_sandboxes(&self, node: &str, but: SandboxInstanceId) -> Result<u64, StoreError> {
-        let sql = "select count(*) as value from sandbox_instances where (node is null or node = $1) \
-                   and status in ('creating', 'running', 'stopping') and id <> $2";
-        let count: i64 = self.db.read().await?.one(sql, args![node, but]).await?.unwrap_or(0);
-        Ok(u64::try_from(count).unwrap_or(0))
+    /// How many sandboxes of this node, or of all, run or are about to, `but` this one, of each bot that has any.
+    pub async fn running_sandboxes_by_bot(
+        &self,
+        node: &str,
+        but: SandboxInstanceId,
+    ) -> Result<Vec<RunningSandboxes>, StoreError> {
+        let sql = "select workspace_id, bot_id, count(*) as value from sandbox_instances \
+                   where (node is null or node = $1) and status in ('creating', 'running', 'stopping') and id <> $2 \
+                   group by workspace_id, bot_id";
+        self.db.all(sql, args![node, but]).await
+    }
+
+    /// How many sandboxes a workspace has, on all hosts, but those that are being deleted.
+    pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
+        let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
+        let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
+        Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
+    }
+
+    /// The workspaces that have at least `least` sandboxes, not counting those that are being deleted, with how many.
+    pub async fn workspaces_with_sandboxes(&self, least: u32) -> Result<Vec<(WorkspaceId, u64)>, StoreError> {
+        let sql = "select workspace_id, count(*) as value from sandbox_instances where status <> 'deleting' \
+                   group by workspace_id having count(*) >= $1 order by workspace_id";
+        let rows: Vec<KeptSandboxes> = self.db.all(sql, args![i64::from(least)]).await?;
+        Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
+    }
+
+    /// Whether a bot of another workspace may use sandboxes.
+    pub async fn other_workspaces_may_use_sandboxes(&self, workspace: WorkspaceId) -> Result<bool, StoreError> {
+        let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
+                   and workspace_id <> $2 limit 1) as others";
+        let found: Option<i64> = self.db.one(sql, args![true, workspace]).await?;
+        Ok(found.unwrap_or(0) > 0)
+    }
+
+    /// Whether another bot, of whatever workspace, may use sandboxes.
+    pub async fn other_bots_may_use_sandboxes(&self, bot: BotId) -> Result<bool, StoreError> {
+        let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
+                   and id <> $2 limit 1) as others";
+        let found: Option<i64> = self.db.one(sql, args![true, bot]).await?;
+        Ok(found.unwrap_or(0) > 0)
+    }
+
+    /// Says of the sandboxes of this node that none of them runs or is about to: its host has just begun.
+    pub async fn stop_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
+        let sql = "update sandbox_instances set status = 'stopped', operation = null, operation_until = null \
+                   where node = $1 and status in ('creating', 'running', 'stopping')";
+        self.db.run(sql, args![node]).await?;
+        Ok(())
     }
 
     /// Voids what was claimed by the host of this node: there is one at a time, and it has just begun.

@@ -110,7 +110,11 @@ pub(crate) async fn calls_are_filtered(store: &Store) {
         AuditRow { status: Some("error".to_owned()), ..event(workspace, 3, Finished, RequestId::new()) },
         AuditRow { status: None, ..event(workspace, 4, Started, RequestId::new()) },
         event(workspace, 5, Interrupted, RequestId::new()),
-        AuditRow { started_at: NOW.plus_ms(1000), ..event(workspace, 6, Finished, RequestId::new()) },
+        AuditRow {
+            started_at: NOW.plus_ms(1000),
+            operation: Some("sandbox.read".to_owned()),
+            ..event(workspace, 6, Finished, RequestId::new())
+        },
     ];
     store.append(&rows).await.unwrap();
     let found = async |filter: CallFilter| {
@@ -123,6 +127,7 @@ pub(crate) async fn calls_are_filtered(store: &Store) {
     assert_eq!(found(CallFilter::default()).await, [1, 2, 3, 4, 5, 6]);
     assert_eq!(found(CallFilter { bot_id: Some(bot), ..CallFilter::default() }).await, [1]);
     assert_eq!(found(CallFilter { tool: Some("other".to_owned()), ..CallFilter::default() }).await, [2]);
+    assert_eq!(found(CallFilter { operation: Some("sandbox.read".to_owned()), ..CallFilter::default() }).await, [6]);
     assert_eq!(found(status("error")).await, [3]);
     assert_eq!(found(status("running")).await, [4]);
     assert_eq!(found(status("interrupted")).await, [5]);

@@ -1,6 +1,8 @@
 //! Sandboxes: who works on which, and which are to go.
 
-use monstrum_store::{BotRow, Page, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError};
+use monstrum_store::{
+    BotRow, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError,
+};
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::json;
 
@@ -342,8 +344,10 @@ pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
     let off = BotRow { use_agent_sandbox: false, ..bot.clone() };
     assert!(store.update_bot(&off, bot.updated_at).await.unwrap());
     assert_eq!(switched_off().await, ["running"]);
-    assert_eq!(store.count_running_sandboxes("node-1", SandboxInstanceId::new()).await.unwrap(), 4);
-    assert_eq!(store.count_running_sandboxes("node-1", busy.id).await.unwrap(), 3);
+    let running = async |but| store.running_sandboxes_by_bot("node-1", but).await.unwrap();
+    let of_bot = |count| vec![RunningSandboxes { workspace: bot.workspace_id, bot: bot.id, count }];
+    assert_eq!(running(SandboxInstanceId::new()).await, of_bot(4));
+    assert_eq!(running(busy.id).await, of_bot(3));
     store.release_sandboxes_of_node("node-1").await.unwrap();
     assert_eq!(reread(store, &busy).await, busy, "any host may have claimed what every host reaches");
 }

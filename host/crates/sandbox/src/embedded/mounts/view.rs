@@ -33,10 +33,12 @@ pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>
     let count = processors(&launch.limits);
     let attributes = MOUNT_RDONLY | MOUNT_NODEV | MOUNT_NOSUID | MOUNT_NOEXEC;
     for (name, at, content) in [
+        ("boot_id", "sys/kernel/random/boot_id", boot_id()?),
         ("cpuinfo", "cpuinfo", cpuinfo(&std::fs::read_to_string("/proc/cpuinfo")?, count)),
         ("file-nr", "sys/fs/file-nr", "0\t0\t0\n".to_owned()),
         ("loadavg", "loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
         ("meminfo", "meminfo", meminfo(launch.limits.memory_mib)),
+        ("stat", "stat", stat(&std::fs::read_to_string("/proc/stat")?, count)),
     ] {
         let file = Path::new(FOLDER).join(name);
         std::fs::write(&file, content)?;
@@ -73,6 +75,27 @@ fn own(launch: &Launch, path: &Path) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(launch.id_base), Some(launch.id_base))?;
     let mode = if path.is_dir() { 0o755 } else { 0o444 };
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+}
+
+/// A random one: that of the host tells which sandboxes are on one host.
+fn boot_id() -> io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    // A UUID of version 4.
+    (random[6], random[8]) = (random[6] & 0x0f | 0x40, random[8] & 0x3f | 0x80);
+    let digits = hex::encode(random);
+    let (time, rest) = digits.split_at(8);
+    Ok(format!("{time}-{}-{}-{}-{}\n", &rest[..4], &rest[4..8], &rest[8..12], &rest[12..]))
+}
+
+/// As many processors as the sandbox has, and no counts of what the host does. The time at which the host was started is
+/// kept: programs add up times of processes from it, and the kernel tells it in other ways.
+fn stat(of_host: &str, count: u32) -> String {
+    let none = |name: String| format!("{name} 0 0 0 0 0 0 0 0 0 0\n");
+    let all = none("cpu ".to_owned());
+    let each: String = (0..count).map(|number| none(format!("cpu{number}"))).collect();
+    let start = of_host.lines().find(|line| line.starts_with("btime ")).unwrap_or("btime 0");
+    format!("{all}{each}intr 0\nctxt 0\n{start}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n")
 }
 
 /// The first of the host's processors.
@@ -116,6 +139,11 @@ mod tests {
         let host = "processor\t: 0\nflags\t: a\n\nprocessor\t: 1\nflags\t: a\n\nprocessor\t: 2\nflags\t: a\n\n";
         assert_eq!(cpuinfo(host, 1), "processor\t: 0\nflags\t: a\n\n");
         assert_eq!(cpuinfo(host, 9), host);
+        assert_eq!(
+            stat("cpu  1 2 3\ncpu0 1 2 3\nintr 7 7\nbtime 12\n", 2),
+            "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 0\nctxt 0\nbtime 12\n\
+             processes 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n"
+        );
         let of = |cpu_millis| processors(&Limits { cpu_millis, ..Limits::default() });
         assert_eq!([of(50), of(1000), of(1001), of(4000)], [1, 1, 2, 4]);
     }

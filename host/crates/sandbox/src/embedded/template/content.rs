@@ -34,6 +34,7 @@ const FOLDERS: &[(&str, u32)] = &[
     ("var/cache/apt/archives/partial", 0o700),
     ("var/cache/debconf", 0o755),
     ("var/cache/ldconfig", 0o700),
+    ("var/cache/man", 0o755),
     ("var/lib", 0o755),
     ("var/lib/apt", 0o755),
     ("var/lib/apt/lists", 0o755),

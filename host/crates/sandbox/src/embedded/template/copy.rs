@@ -40,6 +40,7 @@ const TAKEN: &[&str] = &[
     "etc/login.defs",
     "etc/magic",
     "etc/magic.mime",
+    "etc/manpath.config",
     "etc/mime.types",
     "etc/mke2fs.conf",
     "etc/os-release",

@@ -1,0 +1,277 @@
+//! Which bot may take one of the places for sandboxes that run at once.
+//!
+//! A command that runs is never ended for another bot, so shares count when a place is taken: the fewer places are free,
+//! the fewer bots may take one. A bot or workspace that is the only one that may use sandboxes can have all places.
+
+use std::collections::HashMap;
+
+use monstrum_store::RunningSandboxes;
+use monstrum_types::{BotId, WorkspaceId};
+
+use crate::config::SandboxSettings;
+
+/// A bot that has its share leaves this part of all places free, and so on. Each part lies within the one before it, so
+/// that the bots of one workspace do not shut out each other where the workspace itself has to leave places free.
+const KEPT_FOR_BOTS: u64 = 2;
+const KEPT_FOR_WORKSPACES: u64 = 4;
+const KEPT_FOR_NEWCOMERS: u64 = 8;
+
+/// The places of this host and the shares in them, in sandboxes.
+pub(super) struct Shares {
+    all: u64,
+    workspace: u64,
+    bot: u64,
+    has_newcomers: bool,
+}
+
+/// The places that are taken.
+#[derive(Default)]
+pub(super) struct Taken {
+    all: u64,
+    workspaces: HashMap<WorkspaceId, u64>,
+    bots: HashMap<BotId, u64>,
+}
+
+/// Whether others than the bot that asks may use sandboxes at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Others {
+    pub workspaces: bool,
+    pub bots: bool,
+}
+
+/// Why a bot gets no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// The bot has its share, and the free places are for others.
+    Bot,
+    /// The same of its workspace.
+    Workspace,
+    /// The last places are for workspaces that have none.
+    Newcomers,
+    All,
+}
+
+impl Shares {
+    pub(super) fn of(settings: &SandboxSettings) -> Shares {
+        let all = u64::from(settings.running_max);
+        let part = |percent: u32| (all * u64::from(percent) / 100).max(1);
+        Shares {
+            all,
+            workspace: part(settings.share_workspace),
+            bot: part(settings.share_bot),
+            has_newcomers: settings.share_workspace < 100,
+        }
+    }
+
+    /// Why `bot` gets no place now; `None` where it gets one.
+    pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
+        let free = self.all.saturating_sub(taken.all);
+        // Of one place there is no part, and every other part is at least one place.
+        let leaves = |part: u64| free > (self.all / part).max(1);
+        let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
+        if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
+            Some(NoPlace::Bot)
+        } else if others.workspaces && of_workspace >= self.workspace && !leaves(KEPT_FOR_WORKSPACES) {
+            Some(NoPlace::Workspace)
+        } else if others.workspaces && self.has_newcomers && of_workspace > 0 && !leaves(KEPT_FOR_NEWCOMERS) {
+            Some(NoPlace::Newcomers)
+        } else {
+            (free == 0).then_some(NoPlace::All)
+        }
+    }
+
+    /// Whether every place is taken.
+    pub(super) fn is_full(&self, taken: &Taken) -> bool {
+        taken.all >= self.all
+    }
+
+    /// Of a bot and its workspace, how many have more than their share: 0 to 2.
+    pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
+        u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
+    }
+
+    /// Whether a sandbox of `of` may be stopped so that `bot`, which got no place because of `why`, takes that of it. A bot
+    /// or workspace that has its share only gives up its own; one that has more than its share does not even take these
+    /// once all places are taken, since another bot may be waiting for them.
+    pub(super) fn may_displace(
+        &self,
+        taken: &Taken,
+        why: NoPlace,
+        (workspace, bot): (WorkspaceId, BotId),
+        of: (WorkspaceId, BotId),
+    ) -> bool {
+        match why {
+            NoPlace::Bot => of.1 == bot && !(self.is_full(taken) && taken.of_bot(bot) > self.bot),
+            NoPlace::Workspace => {
+                of.0 == workspace && !(self.is_full(taken) && taken.of_workspace(workspace) > self.workspace)
+            }
+            NoPlace::Newcomers => of.0 == workspace || self.excess(taken, of.0, of.1) > 0,
+            NoPlace::All => true,
+        }
+    }
+}
+
+impl Taken {
+    pub(super) fn of(running: &[RunningSandboxes]) -> Taken {
+        let mut taken = Taken::default();
+        for RunningSandboxes { workspace, bot, count } in running {
+            taken.all += count;
+            *taken.workspaces.entry(*workspace).or_default() += count;
+            *taken.bots.entry(*bot).or_default() += count;
+        }
+        taken
+    }
+
+    fn of_workspace(&self, workspace: WorkspaceId) -> u64 {
+        self.workspaces.get(&workspace).copied().unwrap_or(0)
+    }
+
+    fn of_bot(&self, bot: BotId) -> u64 {
+        self.bots.get(&bot).copied().unwrap_or(0)
+    }
+}
+
+impl NoPlace {
+    /// What the caller is told.
+    pub(super) fn words(self, settings: &SandboxSettings) -> String {
+        let SandboxSettings { running_max, share_workspace, share_bot, .. } = settings;
+        match self {
+            NoPlace::Bot => format!(
+                "this bot has its share of the sandboxes that run at once on this host, and the other places are kept \
+                 for other bots; one becomes free when it is idle (--sandbox-max {running_max}, \
+                 --sandbox-share-bot {share_bot})"
+            ),
+            NoPlace::Workspace => format!(
+                "this workspace has its share of the sandboxes that run at once on this host, and the other places are \
+                 kept for other workspaces; one becomes free when it is idle (--sandbox-max {running_max}, \
+                 --sandbox-share-workspace {share_workspace})"
+            ),
+            NoPlace::Newcomers => format!(
+                "the last places for sandboxes that run at once on this host are kept for workspaces that have none; \
+                 one becomes free when it is idle (--sandbox-max {running_max})"
+            ),
+            NoPlace::All => format!(
+                "as many sandboxes run as may at once on this host; one becomes free when it is idle \
+                 (--sandbox-max {running_max})"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Others = Others { workspaces: true, bots: true };
+
+    struct Host {
+        shares: Shares,
+        running: Vec<RunningSandboxes>,
+    }
+
+    impl Host {
+        fn new(running_max: u32) -> Host {
+            let settings = SandboxSettings { running_max, ..SandboxSettings::default() };
+            Host { shares: Shares::of(&settings), running: Vec::new() }
+        }
+
+        fn refusal(&self, (workspace, bot): (WorkspaceId, BotId), others: Others) -> Option<NoPlace> {
+            self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
+        }
+
+        /// As many as it gets; how many, and why no more.
+        fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
+            let mut count = 0;
+            loop {
+                if let Some(why) = self.refusal(by, others) {
+                    return (count, why);
+                }
+                count += 1;
+                self.running.push(RunningSandboxes { workspace: by.0, bot: by.1, count: 1 });
+            }
+        }
+    }
+
+    #[test]
+    fn a_bot_alone_has_all_places() {
+        let alone = Others { workspaces: false, bots: false };
+        for max in [1, 2, 3, 4, 64, 10_000] {
+            let by = (WorkspaceId::new(), BotId::new());
+            assert_eq!(Host::new(max).fill(by, alone), (u64::from(max), NoPlace::All));
+        }
+    }
+
+    #[test]
+    fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
+        // One bot, then its workspace with any number of bots, then all workspaces that have a place already.
+        for (max, of_bot, of_workspace, of_two) in
+            [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
+        {
+            let mut host = Host::new(max);
+            let (one, two) = (WorkspaceId::new(), WorkspaceId::new());
+            let (first, why) = host.fill((one, BotId::new()), BOTH);
+            assert_eq!(first, of_bot, "{max}");
+            assert!(max == 1 || why == NoPlace::Bot, "{max}: {why:?}");
+            while host.refusal((one, BotId::new()), BOTH).is_none() {
+                host.fill((one, BotId::new()), BOTH);
+            }
+            assert_eq!(Taken::of(&host.running).of_workspace(one), of_workspace, "{max}");
+            let second = host.refusal((two, BotId::new()), BOTH);
+            assert_eq!(second.is_none(), max > 1, "{max}: another workspace is shut out");
+            while max > 1 && host.refusal((two, BotId::new()), BOTH).is_none() {
+                host.fill((two, BotId::new()), BOTH);
+            }
+            assert!(max < 4 || Taken::of(&host.running).all >= of_two, "{max}");
+        }
+    }
+
+    #[test]
+    fn a_bot_below_its_share_gets_it_from_what_another_left() {
+        let mut host = Host::new(64);
+        let (one, two) = (WorkspaceId::new(), WorkspaceId::new());
+        let greedy = BotId::new();
+        host.fill((one, greedy), BOTH);
+        assert_eq!(host.fill((one, BotId::new()), BOTH), (16, NoPlace::Bot), "a quarter");
+        assert_eq!(host.fill((two, BotId::new()), BOTH).0, 8, "up to what is kept for workspaces without any");
+        for _ in 0..8 {
+            let newcomer = (WorkspaceId::new(), BotId::new());
+            assert_eq!(host.refusal(newcomer, BOTH), None);
+            host.running.push(RunningSandboxes { workspace: newcomer.0, bot: newcomer.1, count: 1 });
+        }
+        assert_eq!(host.refusal((WorkspaceId::new(), BotId::new()), BOTH), Some(NoPlace::All));
+    }
+
+    #[test]
+    fn a_hundred_percent_is_no_share() {
+        let settings =
+            SandboxSettings { running_max: 8, share_workspace: 100, share_bot: 100, ..SandboxSettings::default() };
+        let mut host = Host { shares: Shares::of(&settings), running: Vec::new() };
+        assert_eq!(host.fill((WorkspaceId::new(), BotId::new()), BOTH).0, 8);
+    }
+
+    #[test]
+    fn what_has_its_share_gives_up_its_own_and_what_has_more_gives_way() {
+        let (one, two) = (WorkspaceId::new(), WorkspaceId::new());
+        let (greedy, fellow, other) = (BotId::new(), BotId::new(), BotId::new());
+        let running = |greedy_count, other_count| {
+            Taken::of(&[
+                RunningSandboxes { workspace: one, bot: greedy, count: greedy_count },
+                RunningSandboxes { workspace: two, bot: other, count: other_count },
+            ])
+        };
+        let shares = Host::new(8).shares;
+        let may = |taken: &Taken, why, by, of| shares.may_displace(taken, why, by, of);
+        let lent = running(4, 1);
+        assert!(may(&lent, NoPlace::Bot, (one, greedy), (one, greedy)), "one conversation for another");
+        assert!(!may(&lent, NoPlace::Bot, (one, greedy), (two, other)));
+        assert!(!may(&lent, NoPlace::Bot, (one, greedy), (one, fellow)));
+        let full = running(6, 2);
+        assert!(!may(&full, NoPlace::Bot, (one, greedy), (one, greedy)), "it has more than its share, and others wait");
+        assert!(may(&full, NoPlace::Bot, (two, other), (two, other)), "it has its share and no more");
+        assert!(may(&full, NoPlace::All, (WorkspaceId::new(), BotId::new()), (two, other)));
+        assert!(may(&full, NoPlace::Newcomers, (two, BotId::new()), (one, greedy)));
+        assert!(!may(&full, NoPlace::Newcomers, (one, fellow), (two, other)));
+        assert_eq!((shares.excess(&full, one, greedy), shares.excess(&full, two, other)), (2, 0));
+        assert_eq!(shares.excess(&full, one, fellow), 1, "its workspace has more than its share");
+    }
+}

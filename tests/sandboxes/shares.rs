@@ -1,0 +1,102 @@
+//! One bot's sandboxes leave places for those of others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use monstrum_host::config::SandboxSettings;
+use monstrum_host::sandboxes::{Fault, Sandboxes};
+use monstrum_sandbox::{ExecOutput, ExecRequest};
+use monstrum_types::{BotId, WorkspaceId};
+
+use super::{Hosts, bot_in, conversation, on_both, words, workspace_named};
+
+on_both! {
+    a_bot_with_long_commands_shuts_out_no_other,
+    a_bot_alone_has_all_places,
+    a_bot_that_has_its_share_gives_up_its_own,
+    what_has_more_than_its_share_gives_way_first,
+}
+
+/// Long enough ago that a sandbox may be stopped for another one.
+const UNUSED: Duration = Duration::from_secs(61);
+
+fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
+    hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() })
+}
+
+async fn exec(host: &Arc<Sandboxes>, by: (WorkspaceId, BotId), chat: &str) -> Result<ExecOutput, Fault> {
+    host.exec(by.0, by.1, &conversation(chat), ExecRequest::new("true"), None).await
+}
+
+async fn a_bot_with_long_commands_shuts_out_no_other(hosts: Hosts) -> Result<()> {
+    let host = four_places(&hosts);
+    let fellow = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "fellow").await?);
+    let foreign = workspace_named(&hosts.store, "foreign").await?;
+    let other = (foreign, bot_in(&hosts.store, foreign, "other").await?);
+    let held: Vec<_> = ["a", "b"].map(|chat| hosts.spawn_exec(&host, chat, "wait")).into();
+    hosts.double.running_execs(2).await;
+    for chat in ["c", "d"] {
+        assert_eq!(
+            words(hosts.exec(&host, chat, "true").await),
+            "this bot has its share of the sandboxes that run at once on this host, and the other places are kept for \
+             other bots; one becomes free when it is idle (--sandbox-max 4, --sandbox-share-bot 25)"
+        );
+    }
+    exec(&host, fellow, "of a fellow").await?;
+    assert_eq!(
+        words(exec(&host, (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?), "third").await),
+        "this workspace has its share of the sandboxes that run at once on this host, and the other places are kept for \
+         other workspaces; one becomes free when it is idle (--sandbox-max 4, --sandbox-share-workspace 50)"
+    );
+    exec(&host, other, "of another workspace").await?;
+    assert_eq!(hosts.double.states().len(), 4);
+    held.iter().for_each(tokio::task::JoinHandle::abort);
+    Ok(())
+}
+
+async fn a_bot_alone_has_all_places(hosts: Hosts) -> Result<()> {
+    let host = four_places(&hosts);
+    for chat in ["a", "b", "c", "d"] {
+        hosts.exec(&host, chat, "true").await?;
+    }
+    assert!(words(hosts.exec(&host, "e", "true").await).starts_with("as many sandboxes run as may"));
+    assert_eq!(hosts.rows().await?, "a running\nb running\nc running\nd running");
+    Ok(())
+}
+
+async fn a_bot_that_has_its_share_gives_up_its_own(hosts: Hosts) -> Result<()> {
+    let host = four_places(&hosts);
+    let fellow = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "fellow").await?);
+    exec(&host, fellow, "fellow").await?;
+    hosts.after(Duration::from_secs(1));
+    hosts.exec(&host, "a", "true").await?;
+    host.note_uses().await?;
+    hosts.after(UNUSED);
+    hosts.exec(&host, "b", "true").await?;
+    assert_eq!(hosts.rows().await?, "a stopped\nb running\nfellow running", "the fellow's was unused for longer");
+    Ok(())
+}
+
+async fn what_has_more_than_its_share_gives_way_first(hosts: Hosts) -> Result<()> {
+    let host = four_places(&hosts);
+    for chat in ["a", "b", "c"] {
+        hosts.exec(&host, chat, "true").await?;
+    }
+    let fellow = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "fellow").await?);
+    exec(&host, fellow, "fellow").await?;
+    hosts.after(Duration::from_secs(1));
+    for chat in ["a", "b", "c"] {
+        hosts.exec(&host, chat, "true").await?;
+        hosts.after(Duration::from_secs(1));
+    }
+    host.note_uses().await?;
+    let third = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?);
+    assert!(words(exec(&host, third, "third").await).starts_with("as many sandboxes run as may"), "all were just used");
+    hosts.after(UNUSED);
+    assert!(words(hosts.exec(&host, "d", "true").await).starts_with("this bot has its share"), "others may be waiting");
+    exec(&host, third, "third").await?;
+    let rows = "a stopped\nb running\nc running\nfellow running\nthird running";
+    assert_eq!(hosts.rows().await?, rows, "the fellow's was unused for longer, but it has no more than its share");
+    Ok(())
+}
