@@ -171,7 +171,7 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     let generation = || -> Result<i64> {
         let text = std::fs::read_to_string(&heads)?;
         let last: Value = serde_json::from_str(text.lines().last().context("there is a head")?)?;
-        assert_eq!(last["v"], 2);
+        assert_eq!((&last["v"], &last["row_key_version"]), (&json!(3), &json!(1)));
         last["policy_generation"].as_i64().context("a head names the state of the policy")
     };
     let before = generation()?;
@@ -199,5 +199,46 @@ async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Resu
     restored.world.api = restored.world.server.api()?;
     let (status, report) = restored.world.api.get("/api/audit/verify").await?;
     assert_eq!((status, &report["valid"]), (200, &json!(true)), "{report}");
+    Ok(())
+}
+
+/// Nothing is made in a database that is refused: no workspace, no key, and no `admin.key` that would replace the one in use.
+#[tokio::test]
+async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
+    let restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let admin_key = std::fs::read(data_dir.join("admin.key"))?;
+    std::fs::remove_file(data_dir.join("monstrum.db"))?;
+    for _ in 0..2 {
+        let refusal = restored.refusal().await?;
+        ensure!(refusal.contains("the audit keys of the database signed none of the newest heads"), "{refusal}");
+    }
+    let written = "select (select count(*) from instance_keys) + (select count(*) from workspaces) \
+                   + (select count(*) from api_keys) + (select count(*) from policy_seals)";
+    assert_eq!(sqlite(&data_dir, &[written]).await?, json!([[0]]));
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was written");
+
+    // An operator may begin anew all the same.
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk is gone"]).await?;
+    ensure!(accepted.contains("[exit 0]"), "{accepted}");
+    Ok(())
+}
+
+/// Keys are listed in the order of their ids, and forged ones may stand before all others.
+#[tokio::test]
+async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
+    let mut world = World::with(&[]).await?;
+    world.server.stop().await?;
+    let data_dir = world.server.data_dir();
+    let admin_key = std::fs::read(data_dir.join("admin.key"))?;
+    let forged = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) \
+                  insert into api_keys (id, name, kind, prefix, hash, created_at) \
+                  select printf('01900000-0000-7000-8000-%012d', i), 'forged' || i, 'root', 'mk_', 'hash' || i, 0 from n";
+    sqlite(&data_dir, &[forged]).await?;
+    world.server.launch().await?;
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was made");
+    assert_eq!(sqlite(&data_dir, &["select count(*) from api_keys where mac is not null"]).await?, json!([[1]]));
+    let api = world.server.api()?;
+    assert_eq!(api.get("/api/workspaces").await?.0, 200);
     Ok(())
 }

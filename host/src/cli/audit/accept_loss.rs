@@ -32,7 +32,7 @@ pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -
         return Err(Failure::new(message, "say in a sentence why the older database is meant to be used"));
     }
     let settings = options.settings(flags)?;
-    let data = folder::open(&settings, "a server is running there: stop it first").await?;
+    let data = folder::open_of_any_age(&settings, "a server is running there: stop it first").await?;
     let done = accept(&data, reason).await;
     data.store.close().await;
     let (lost, kept) = done?;
