@@ -25,6 +25,8 @@ use crate::policy::{Policy, Resource};
 /// With less than this free, an hour of audit may fill the disk.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
+const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -77,6 +79,9 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         Err(error) => cannot_open(&mut found, &error),
         Ok(data) => {
             check_heads(&mut found, &data).await;
+            if data.store.is_rotating_row_key() {
+                found.broken("database", RowKeyError::Interrupted.to_string(), FINISH_ROTATION);
+            }
             if let Err(error) = check_policy(&mut found, settings, &data).await {
                 found.broken(
                     "database",
@@ -182,7 +187,7 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
         DataError::Rows(RowKeyError::Unsealed) => {
             ("database", "stop all servers of this database and run `monstrum vault seal` once")
         }
-        DataError::Rows(_) => ("database", "stop the server and finish the rotation: monstrum vault rotate --row-key"),
+        DataError::Rows(_) => ("database", FINISH_ROTATION),
         DataError::Store(_) => {
             ("database", "does it run, and is it within reach? may its user log in? is its file there?")
         }

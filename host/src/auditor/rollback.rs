@@ -29,6 +29,8 @@ pub enum Rollback {
     RowReplaced { writer: String, sequence: i64 },
     /// Changes of the policy that were signed are missing.
     PolicyBehind { signed: i64, found: i64 },
+    /// The rows are authenticated by a row key that a rotation has retired.
+    RetiredRowKey { signed: u32, found: u32 },
 }
 
 impl fmt::Display for Rollback {
@@ -47,6 +49,11 @@ impl fmt::Display for Rollback {
             Rollback::PolicyBehind { signed, found } => {
                 write!(f, "the policy was signed at generation {signed}, and the database holds generation {found}")
             }
+            Rollback::RetiredRowKey { signed, found } => write!(
+                f,
+                "the policy was signed under row key version {signed}, and the database is under version {found}, which \
+                 was retired"
+            ),
         }
     }
 }
@@ -92,7 +99,22 @@ pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Re
     if let Some(signed) = head.policy_generation.filter(|signed| *signed > generation) {
         found.push(Rollback::PolicyBehind { signed, found: generation });
     }
+    found.extend(retired_row_key(store, head.row_key_version));
     Ok(found)
+}
+
+/// Whether the database is under an older row key than the one that a head was signed under.
+pub(super) fn retired_row_key(store: &Store, signed: Option<u32>) -> Option<Rollback> {
+    let (signed, found) = signed.zip(store.row_key_version())?;
+    (found < signed).then_some(Rollback::RetiredRowKey { signed, found })
+}
+
+/// The version of the row key that the newest head in `data_dir` names. Older ones were retired.
+pub fn signed_row_key_version(data_dir: &Path, keys: &KeyRing) -> Result<Option<u32>, HeadsError> {
+    Ok(match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
+        Newest::Absent | Newest::OtherKeys => None,
+        Newest::Signed(head) => head.row_key_version,
+    })
 }
 
 /// Whether a head in `data_dir` says that the rows of the policy were sealed.
@@ -138,7 +160,8 @@ impl AcceptedLoss {
         while let Some(line) = lines.pop() {
             let Ok(head) = line else { continue };
             let is_ours = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
-            let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation);
+            let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation)
+                || retired_row_key(store, head.row_key_version).is_some();
             if is_ours && !is_ahead && (!kept.is_empty() || holds(store, &head).await?) {
                 kept.push(head);
             }

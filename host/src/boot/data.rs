@@ -12,7 +12,9 @@ use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
 use crate::api_key;
-use crate::auditor::{KeyRing, Rollback, RollbackError, RollbackList, find_rollback};
+use crate::auditor::{
+    HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version,
+};
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
 use crate::policy::row_seals::{self, RowKeyError};
 
@@ -55,6 +57,8 @@ pub enum DataError {
     OlderDatabase(RollbackList),
     #[error("the signed heads of the audit cannot be compared with the database")]
     Rollback(#[from] RollbackError),
+    #[error("the signed heads of the audit cannot be used")]
+    Heads(#[from] HeadsError),
     #[error("no random numbers from the operating system")]
     Random(#[source] getrandom::Error),
     #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
@@ -85,7 +89,12 @@ impl Data {
         let path = &settings.data_dir;
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
-        Data::open_existing(settings, clock).await
+        let data = Data::open_existing(settings, clock).await?;
+        // A server would write rows under the newer key into scopes that stand under the older one.
+        if data.store.is_rotating_row_key() {
+            return Err(DataError::Rows(RowKeyError::Interrupted));
+        }
+        Ok(data)
     }
 
     /// Opens a folder that must be there.
@@ -107,10 +116,12 @@ impl Data {
 
     async fn of(unsealed: Unsealed, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let Unsealed { path, store, vault, lock } = unsealed;
-        // First: an empty database has no other trace yet.
-        let store = row_seals::open(store, &vault, clock).await;
-        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
+        let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
+        let signed = signed_row_key_version(&path, &held)?;
+        // Before the audit keys are made: an empty database has no other trace yet.
+        let store = row_seals::open(store, &vault, signed, clock).await;
+        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
         let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
         warn_of_lost_keys(&store, &vault, &settings.master_key).await?;
@@ -147,7 +158,7 @@ impl Inspected {
     async fn of(path: PathBuf, store: Store, vault: Arc<Vault>) -> Result<Inspected, DataError> {
         // What the audit is chained with opens by the right master key only.
         let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
-        let store = row_seals::inspect(store, &vault).await?;
+        let store = row_seals::inspect(store, &vault, signed_row_key_version(&path, &audit_keys)?).await?;
         Ok(Inspected { path, store, vault, audit_keys })
     }
 }
@@ -190,7 +201,8 @@ impl Unsealed {
 
     async fn find_rollback(&self) -> Result<Vec<Rollback>, DataError> {
         let keys = self.audit_keys().await?;
-        match row_seals::inspect(self.store.clone(), &self.vault).await {
+        let signed = signed_row_key_version(&self.path, &keys)?;
+        match row_seals::inspect(self.store.clone(), &self.vault, signed).await {
             Ok(store) => Ok(find_rollback(&store, &keys, &self.path).await?),
             // Without a row key the database is empty or from before authenticated rows. Heads that its keys cannot read
             // are not those of an empty one.

@@ -11,11 +11,13 @@ mod encoding;
 mod founding;
 mod judge;
 mod read;
+mod rotation;
 mod tables;
 mod total;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use monstrum_types::WorkspaceId;
@@ -29,6 +31,7 @@ pub(crate) use change::{Change, change, insert};
 pub use founding::{ScopeRow, Unsealed};
 pub(crate) use judge::{Floors, Judged, Reading};
 pub use read::VerifiedRows;
+pub use rotation::RowsDone;
 pub use tables::Table;
 
 /// A MAC as its column holds it: the version of the row key and the HMAC.
@@ -131,9 +134,13 @@ pub(crate) trait Authentic: FromRow + Send + 'static {
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// The key, and what this process knows of the scopes.
+/// The keys, and what this process knows of the scopes.
 pub(crate) struct Rows {
+    /// The newest key. Everything that is written is written under it.
     key: Arc<dyn SealsRows>,
+    /// The key before it, under which rows and seals are valid as well until a rotation is finished.
+    older: Option<Arc<dyn SealsRows>>,
+    is_older_retired: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -163,9 +170,28 @@ pub(crate) struct Macs {
     pub(crate) addend: [u8; 32],
 }
 
+impl Macs {
+    fn of(key: &dyn SealsRows, bytes: &[u8]) -> Macs {
+        let mut mac = [0; MAC_BYTES];
+        let (version, hmac) = mac.split_at_mut(4);
+        version.copy_from_slice(&key.version().to_be_bytes());
+        hmac.copy_from_slice(&key.mac(MAC_LABEL, bytes));
+        Macs { mac, addend: key.mac(SUM_LABEL, bytes) }
+    }
+}
+
 impl Rows {
-    pub(crate) fn new(key: Arc<dyn SealsRows>) -> Self {
-        Rows { key, known: Mutex::default() }
+    pub(crate) fn new(key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Self {
+        Rows { key, older, is_older_retired: AtomicBool::new(false), known: Mutex::default() }
+    }
+
+    /// The key before the newest, while a rotation is under way.
+    fn older(&self) -> Option<&dyn SealsRows> {
+        self.older.as_deref().filter(|_| !self.is_older_retired.load(Ordering::Acquire))
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &dyn SealsRows> {
+        std::iter::once(self.key.as_ref()).chain(self.older())
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -178,18 +204,20 @@ impl Rows {
     }
 
     fn macs_of(&self, bytes: &[u8]) -> Macs {
-        let mut mac = [0; MAC_BYTES];
-        let (version, hmac) = mac.split_at_mut(4);
-        version.copy_from_slice(&self.key.version().to_be_bytes());
-        hmac.copy_from_slice(&self.key.mac(MAC_LABEL, bytes));
-        Macs { mac, addend: self.key.mac(SUM_LABEL, bytes) }
+        Macs::of(self.key.as_ref(), bytes)
     }
 
     /// What a row that was read adds to the sum of its scope; `None` where its MAC is missing or wrong.
     pub(crate) fn verify(&self, table: Table, row: &Row) -> Option<[u8; 32]> {
         let stored = row.bytes_opt("mac").ok()??;
-        let macs = self.macs_of(&encoding::of_row(table, row).ok()?);
+        let version = u32::from_be_bytes(*stored.first_chunk()?);
+        let key = self.keys().find(|key| key.version() == version)?;
+        let macs = Macs::of(key, &encoding::of_row(table, row).ok()?);
         is_same(&stored, &macs.mac).then_some(macs.addend)
+    }
+
+    fn unseal(&self, seal: &SealRow) -> Option<Vec<u8>> {
+        self.keys().find_map(|key| key.unseal(&seal.sealed, &seal.scope, seal.generation))
     }
 
     /// The row, if its MAC is right. One whose MAC is wrong is remembered, to be named in the log.
@@ -219,7 +247,7 @@ impl Rows {
         if generation < floor {
             return Err(format!("its seal is of generation {generation}, and this host has seen {floor}"));
         }
-        let opened = self.key.unseal(&seal.sealed, &scope.to_string(), generation);
+        let opened = self.unseal(seal).filter(|_| seal.scope == scope.to_string());
         opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
     }
 
@@ -258,7 +286,14 @@ impl Store {
     /// written.
     #[must_use]
     pub fn with_row_key(self, key: Arc<dyn SealsRows>) -> Store {
-        Store { rows: Some(Arc::new(Rows::new(key))), ..self }
+        self.with_row_keys(key, None)
+    }
+
+    /// The same during a rotation: what an older key authenticated is valid as well, and what is written is written under
+    /// the newer one.
+    #[must_use]
+    pub fn with_row_keys(self, key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Store {
+        Store { rows: Some(Arc::new(Rows::new(key, older))), ..self }
     }
 
     pub(crate) fn rows(&self) -> Result<&Arc<Rows>, StoreError> {
@@ -277,9 +312,7 @@ impl Store {
         let valid = workspaces.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
         let mut scopes: BTreeSet<String> = valid.filter_map(|row| row.text("id").ok()).collect();
         scopes.insert(Scope::Instance.to_string());
-        let counts = |seal: &&SealRow| {
-            scopes.contains(&seal.scope) && rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some()
-        };
+        let counts = |seal: &&SealRow| scopes.contains(&seal.scope) && rows.unseal(seal).is_some();
         Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 

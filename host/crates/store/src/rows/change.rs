@@ -11,11 +11,13 @@ use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{Store, StoreError};
 
 /// Locks the seal, in a form that both kinds of database know.
-const LOCK: &str =
+pub(super) const LOCK: &str =
     "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
 
 /// Every seal.
 pub(super) const SEALS: &str = "select scope, generation, sealed from policy_seals order by scope";
+
+pub(super) const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
 
 /// A transaction that changes rows under a MAC.
 pub(crate) struct Change<'s> {
@@ -99,7 +101,7 @@ impl From<WorkspaceId> for Scope {
     }
 }
 
-fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
+pub(super) fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
     StoreError::Unverified { scope: scope.to_string(), why: why.into() }
 }
 
@@ -286,7 +288,6 @@ impl Change<'_> {
     }
 
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
-        const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
         let mut sealed = Vec::new();
         for (scope, seal) in &self.seals {
             if !seal.is_changed {

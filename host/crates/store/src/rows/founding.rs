@@ -153,7 +153,7 @@ impl Store {
         // The generation of a seal that does not open may be forged. Above the sum of all others a scope is above every
         // generation that it had.
         let seals: Vec<SealRow> = session.all(SEALS, args![]).await?;
-        let opens = |seal: &&SealRow| rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some();
+        let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
         let sum = seals.iter().filter(opens).fold(0_i64, |sum, seal| sum.saturating_add(seal.generation));
         let generation = own.unwrap_or(sum).saturating_add(1);
@@ -231,9 +231,13 @@ impl Session {
 
     /// The rows of a table that are in a scope.
     pub(super) async fn rows_of(&mut self, table: Table, scope: Scope) -> Result<Vec<Row>, StoreError> {
-        let mut rows = self.fetch(&table.statements().all, args![]).await?;
-        rows.retain(|row| super::judge::scope_of(table, row).is_ok_and(|own| own == scope));
-        Ok(rows)
+        let statements = table.statements();
+        match scope {
+            Scope::Instance if table.is_of_instance() => self.fetch(&statements.all, args![]).await,
+            Scope::Instance => self.fetch(&statements.of_no_workspace, args![]).await,
+            Scope::Workspace(_) if table.is_of_instance() => Ok(Vec::new()),
+            Scope::Workspace(id) => self.fetch(&statements.of_workspace, args![id]).await,
+        }
     }
 
     /// Fills the digests of the locales of versions that were stored before there was a column for them.

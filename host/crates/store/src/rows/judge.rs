@@ -177,7 +177,7 @@ pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
 }
 
 /// The generation of a scope whose rows are those that were sealed, or what is the matter.
-fn compare(rows: &Rows, scope: Scope, seal: Option<&SealRow>, floor: i64, total: Total) -> Result<i64, String> {
+pub(super) fn compare(rows: &Rows, scope: Scope, seal: Option<&SealRow>, floor: i64, total: Total) -> Result<i64, String> {
     let seal = seal.ok_or("it has no seal")?;
     let sealed = rows.open_seal(scope, seal, floor)?;
     if sealed == total {

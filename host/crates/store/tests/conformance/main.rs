@@ -56,6 +56,9 @@ intrusions! {
     every_column_is_under_the_mac_or_left_out,
     a_scope_is_sealed_anew_as_an_operator_accepts_it,
     a_deleted_workspace_does_not_come_back_with_its_keys,
+    a_rotation_of_the_row_key_can_end_after_every_scope,
+    what_a_retired_row_key_authenticates_is_refused,
+    a_scope_that_is_not_verified_is_not_rotated,
 }
 
 macro_rules! cases {
