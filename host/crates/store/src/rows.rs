@@ -220,13 +220,14 @@ impl Rows {
         self.keys().find_map(|key| key.unseal(&seal.sealed, &seal.scope, seal.generation))
     }
 
-    /// The row, if its MAC is right. One whose MAC is wrong is remembered, to be named in the log.
-    pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Result<Option<T>, StoreError> {
-        if self.verify(T::TABLE, row).is_none() {
+    /// The row, if its MAC is right and each of its columns can be read. One that is refused is remembered, to be named in the
+    /// log: a row that another program has written keeps no other row from being read.
+    pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Option<T> {
+        let read = self.verify(T::TABLE, row).and_then(|_| T::from_row(row).ok());
+        if read.is_none() {
             self.known().refused.insert(name_of(T::TABLE, row));
-            return Ok(None);
         }
-        T::from_row(row).map(Some)
+        read
     }
 
     /// The highest generation of each scope that this process has seen. Ask before a transaction begins: what was seen by then
@@ -270,6 +271,13 @@ impl FromRow for SealRow {
     }
 }
 
+impl SealRow {
+    /// The seals among the rows of a query. One that cannot be read, such as a blob where text is expected, is none.
+    fn all(rows: &[Row]) -> Vec<SealRow> {
+        rows.iter().filter_map(|row| SealRow::from_row(row).ok()).collect()
+    }
+}
+
 /// In a time that does not depend on where they differ.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
@@ -306,7 +314,7 @@ impl Store {
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.read_consistently().await?;
-        let seals: Vec<SealRow> = session.all(change::SEALS, args![]).await?;
+        let seals = SealRow::all(&session.fetch(change::SEALS, args![]).await?);
         let workspaces = session.fetch(&Table::Workspaces.statements().all, args![]).await?;
         session.commit().await?;
         let valid = workspaces.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
@@ -318,7 +326,7 @@ impl Store {
 
     /// The generation of each seal, as the database says it.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        let seals: Vec<SealRow> = self.db.all(change::SEALS, args![]).await?;
+        let seals = SealRow::all(&self.db.read().await?.fetch(change::SEALS, args![]).await?);
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
     }
 

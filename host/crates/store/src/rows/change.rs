@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use monstrum_types::WorkspaceId;
 
+use super::founding::texts_of;
+use super::judge::scope_of;
 use super::total::Total;
 use super::{Authentic, Macs, Rows, Scope, SealRow, Table};
 use crate::db::{Arg, FromRow, Row, Session, args};
@@ -107,8 +109,8 @@ pub(super) fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
 
 impl Change<'_> {
     async fn lock(&mut self, scope: Scope, floor: i64) -> Result<(), StoreError> {
-        let seal: Option<SealRow> = self.session.one(LOCK, args![&scope.to_string()]).await?;
-        let Some(seal) = seal else {
+        let found = self.session.fetch(LOCK, args![&scope.to_string()]).await?;
+        let Some(seal) = found.first() else {
             // A workspace that does not exist has no seal and no rows.
             if let Scope::Workspace(id) = scope {
                 let sql = "select id from workspaces where id = $1";
@@ -122,6 +124,7 @@ impl Change<'_> {
         if self.rows.known().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
             return Err(unverified(scope, "its rows are not those that were sealed"));
         }
+        let seal = SealRow::from_row(seal).map_err(|_| unverified(scope, "its seal cannot be read"))?;
         let total = self.rows.open_seal(scope, &seal, floor).map_err(|why| unverified(scope, why))?;
         self.seals.insert(scope, OpenSeal { generation: seal.generation, total, is_changed: false });
         Ok(())
@@ -211,13 +214,15 @@ impl Change<'_> {
         let mut removed = 0;
         for row in found {
             let addend = self.rows.verify(T::TABLE, &row);
-            let before = T::from_row(&row)?;
-            let scope = before.scope();
-            if !self.has(scope) || !may(&before) {
+            // A row that another program has written may be of any form. Where it cannot even be named, it goes with its
+            // parent.
+            let (Ok(scope), Ok(key)) = (scope_of(T::TABLE, &row), texts_of(T::TABLE.spec().key, &row)) else {
+                continue;
+            };
+            if !self.has(scope) || T::from_row(&row).is_ok_and(|before| !may(&before)) {
                 continue;
             }
-            let values = before.covered();
-            self.session.run(&T::TABLE.statements().delete, &key_of(T::TABLE, &values)).await?;
+            self.session.run(&T::TABLE.statements().delete, &key).await?;
             match addend {
                 Some(addend) => self.count::<T>(scope, |total| total.subtract(&addend))?,
                 // It permitted nothing, but hosts may have it in a list.
@@ -235,7 +240,7 @@ impl Change<'_> {
         args: &[Arg<'_>],
     ) -> Result<Option<T>, StoreError> {
         let found = self.session.fetch(sql, args).await?;
-        Ok(found.first().map(|row| self.rows.authentic(row)).transpose()?.flatten())
+        Ok(found.first().and_then(|row| self.rows.authentic(row)))
     }
 
     /// Begins the sum of a workspace that is made in this change.
@@ -267,7 +272,7 @@ impl Change<'_> {
         args: &[Arg<'_>],
     ) -> Result<Vec<T>, StoreError> {
         let found = self.session.fetch(sql, args).await?;
-        found.iter().filter_map(|row| self.rows.authentic(row).transpose()).collect()
+        Ok(found.iter().filter_map(|row| self.rows.authentic(row)).collect())
     }
 
     /// Tells other hosts to look, although no row under a MAC has changed.

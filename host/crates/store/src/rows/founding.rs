@@ -152,7 +152,7 @@ impl Store {
         }
         // The generation of a seal that does not open may be forged. Above the sum of all others a scope is above every
         // generation that it had.
-        let seals: Vec<SealRow> = session.all(SEALS, args![]).await?;
+        let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
         let sum = seals.iter().filter(opens).fold(0_i64, |sum, seal| sum.saturating_add(seal.generation));
@@ -255,6 +255,6 @@ impl Session {
     }
 }
 
-fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
+pub(super) fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
     columns.iter().map(|column| Ok(Arg::Text(Some(row.text(column)?.into())))).collect()
 }

@@ -345,3 +345,56 @@ pub(crate) async fn a_scope_that_is_not_verified_is_not_rotated(store: &Store, i
     let refused = rotating.rotate_scope(Scope::Instance, &|_| ()).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
 }
+
+/// A database of SQLite takes a blob where text is expected, and both take text of any form.
+pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Store, intruder: &mut impl Intruder) {
+    let other = other_workspace(store).await;
+    let there = bound(store, other).await;
+    intruder
+        .run(
+            "insert into workspaces (id, name, created_at, updated_at) values ('!', 'forged', 0, 0), ('~', 'f', 0, 0)"
+                .to_owned(),
+        )
+        .await;
+    intruder
+        .run(format!(
+            "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at) \
+             values ('!', '{other}', 'forged', 'not JSON', 0, 0)"
+        ))
+        .await;
+    intruder.run("insert into policy_seals (scope, generation, sealed) values ('!', 1, 'no seal')".to_owned()).await;
+    let listed = store.workspaces(&Page::first(1)).await.unwrap();
+    assert_eq!(listed.items.len(), 1, "a page of forged rows is passed over");
+    let mut found = Vec::new();
+    let mut page = Page::first(1);
+    while let Some(cursor) = { store.workspaces(&page).await.unwrap() }.next_cursor {
+        found.extend(store.workspaces(&page).await.unwrap().items);
+        page = Page { cursor: Some(cursor), ..page };
+    }
+    found.extend(store.workspaces(&page).await.unwrap().items);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(refused(&snapshot), ["workspaces/!", "workspaces/~", "roles/!"]);
+    assert_eq!((unverified(&snapshot), &snapshot.bindings), (Vec::new(), &vec![there.binding.clone()]));
+    assert!(store.delete_role(other, there.role.id).await.is_err(), "it is in use");
+    assert!(store.delete_bot(other, there.bot.id).await.unwrap());
+}
+
+/// What stands below a row that is deleted goes with it, whoever wrote it.
+pub(crate) async fn an_unreadable_row_below_another_does_not_keep_it(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let spare = rows::resource(workspace, "spare");
+    store.insert_resource(&spare).await.unwrap();
+    intruder
+        .run(format!(
+            "insert into bot_resources (id, workspace_id, bot_id, resource_id, scope_constraints, allow_calls, \
+             allow_subscribe, enabled, created_at, updated_at) \
+             values ('!', '{workspace}', '{}', '{}', 'not JSON', 'not JSON', false, true, 0, 0)",
+            there.bot.id, spare.id
+        ))
+        .await;
+    assert!(store.delete_bot(workspace, there.bot.id).await.unwrap());
+    assert_eq!(problems(store).await, Vec::<String>::new());
+    assert!(store.delete_resource(workspace, spare.id).await.unwrap());
+}
