@@ -30,7 +30,9 @@ Examples:
   monstrum vault seal --scope instance --delete api_keys/01939d2c-7f6a-7000-8000-000000000001
 
 Stop every server of the database first, and run it once. What is sealed counts as yours from then on: look for keys and
-plugins that you do not know. Rows that --delete names are deleted before the rest is sealed.";
+plugins that you do not know. Rows that --delete names are deleted before the rest is sealed. Sandboxes and authorizations by
+OAuth are in no seal: those whose MAC is wrong are listed, and can only be deleted. Rows whose workspace is not there are
+listed with `instance`.";
 
 #[derive(Args)]
 pub(in crate::cli) struct Seal {
@@ -161,10 +163,11 @@ async fn seal_scope(
 
 fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(), Failure> {
     let row = |row: &ScopeRow| {
-        let state = match (deleted.contains(&row.name), row.is_valid) {
-            (true, _) => "delete",
-            (false, true) => "accept",
-            (false, false) => "accept, although its MAC is missing or wrong",
+        let state = match (deleted.contains(&row.name), row.is_counted, row.is_valid) {
+            (true, _, _) => "delete",
+            (false, false, _) => "refused until it is deleted",
+            (false, true, true) => "accept",
+            (false, true, false) => "accept, although its MAC is missing or wrong",
         };
         let shown = row.columns.iter().filter(|(_, text)| !text.is_empty());
         let column = |(name, text): &(&str, String)| match *name {

@@ -1,11 +1,12 @@
 //! Making seals where there are none: of a database that is new, of one from before rows were authenticated, and of a
 //! scope whose state an operator accepts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use monstrum_types::{UtcMillis, WorkspaceId};
 
 use super::change::{Exists, SEALS, insert};
+use super::judge::scope_of;
 use super::total::Total;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
 use crate::db::{Arg, Row, Session, args};
@@ -36,8 +37,18 @@ pub struct ScopeRow {
     pub name: RowName,
     /// Whether its MAC is right.
     pub is_valid: bool,
+    /// Whether sealing the scope accepts it. Another one is listed since its MAC is wrong or its workspace is not there: it
+    /// is refused until it is deleted.
+    pub is_counted: bool,
     /// The columns under the MAC, as text.
     pub columns: Vec<(&'static str, String)>,
+}
+
+/// A row that [`Store::scope_rows`] lists.
+struct Listed {
+    table: Table,
+    row: Row,
+    is_counted: bool,
 }
 
 impl Store {
@@ -106,7 +117,7 @@ impl Store {
                 let macs = rows.macs_of(&encoding::of_row(table, &row)?);
                 session.set_mac(table, &row, &macs).await?;
                 if table.spec().is_counted {
-                    totals.entry(super::judge::scope_of(table, &row)?).or_default().add(&macs.addend);
+                    totals.entry(scope_of(table, &row)?).or_default().add(&macs.addend);
                 }
             }
         }
@@ -118,7 +129,8 @@ impl Store {
         Ok(count)
     }
 
-    /// The rows of a scope, whether their MAC is right or not, in the order of the tables.
+    /// The rows of a scope, whether their MAC is right or not, in the order of the tables. Of rows that are in no sum there are
+    /// those whose MAC is wrong; those whose workspace is not there are with the instance.
     pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
@@ -135,12 +147,10 @@ impl Store {
         }
         let mut total = Total::default();
         // A row goes before those that it refers to.
-        for table in Table::ALL.into_iter().rev().filter(|table| table.spec().is_counted) {
-            for row in session.rows_of(table, scope).await? {
-                if deleted.contains(&name_of(table, &row)) {
-                    let key = texts_of(table.spec().key, &row)?;
-                    session.run(&table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
-                }
+        for listed in session.listed_rows(rows, scope).await?.into_iter().rev() {
+            if deleted.contains(&name_of(listed.table, &listed.row)) {
+                let key = texts_of(listed.table.spec().key, &listed.row)?;
+                session.run(&listed.table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
             }
         }
         for table in Table::counted() {
@@ -185,15 +195,42 @@ impl Session {
     }
 
     async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
-        let mut found = Vec::new();
-        for table in Table::counted() {
-            for row in self.rows_of(table, scope).await? {
-                let is_valid = rows.verify(table, &row).is_some();
-                let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
-                found.push(ScopeRow { name: name_of(table, &row), is_valid, columns });
+        let listed = self.listed_rows(rows, scope).await?;
+        let shown = listed.iter().map(|Listed { table, row, is_counted }| {
+            let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
+            let is_valid = rows.verify(*table, row).is_some();
+            ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns }
+        });
+        Ok(shown.collect())
+    }
+
+    /// What [`Store::scope_rows`] lists.
+    async fn listed_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<Listed>, StoreError> {
+        let mut workspaces = BTreeSet::new();
+        if scope == Scope::Instance {
+            let found = self.fetch(&Table::Workspaces.statements().all, args![]).await?;
+            workspaces.extend(found.iter().filter_map(|row| row.id::<WorkspaceId>("id").ok()));
+        }
+        let is_stray = |table, row: &Row| match scope_of(table, row) {
+            Ok(Scope::Instance) => false,
+            Ok(Scope::Workspace(id)) => !workspaces.contains(&id),
+            Err(_) => true,
+        };
+        let mut listed = Vec::new();
+        for table in Table::ALL {
+            let is_counted = table.is_counted();
+            let of_scope = self.rows_of(table, scope).await?;
+            let shown = of_scope.into_iter().filter(|row| is_counted || rows.verify(table, row).is_none());
+            listed.extend(shown.map(|row| Listed { table, row, is_counted }));
+            if scope == Scope::Instance && !table.is_of_instance() {
+                let all = self.fetch(&table.statements().all, args![]).await?;
+                let strays = all.into_iter().filter(|row| is_stray(table, row));
+                // A sandbox outlives its workspace until its provider has deleted it.
+                let strays = strays.filter(|row| is_counted || rows.verify(table, row).is_none());
+                listed.extend(strays.map(|row| Listed { table, row, is_counted: false }));
             }
         }
-        Ok(found)
+        Ok(listed)
     }
 
     async fn is_empty(&mut self) -> Result<bool, StoreError> {

@@ -346,6 +346,32 @@ pub(crate) async fn a_scope_that_is_not_verified_is_not_rotated(store: &Store, i
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
 }
 
+/// Rows in no sum come and go with use, so an operator does not accept them, but must be able to remove a forged one.
+pub(crate) async fn forged_rows_that_are_in_no_sum_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let (ours, forged) = (crate::sandboxes::sandbox(&there.bot, "a"), crate::sandboxes::sandbox(&there.bot, "b"));
+    for row in [&ours, &forged] {
+        assert!(store.insert_sandbox(row).await.unwrap());
+    }
+    let (gone, stray) = (WorkspaceId::new(), crate::sandboxes::sandbox(&there.bot, "c"));
+    assert!(store.insert_sandbox(&stray).await.unwrap());
+    intruder.run(format!("update sandbox_instances set chat_id = 'x' where id = '{}'", forged.id)).await;
+    intruder.run(format!("update sandbox_instances set workspace_id = '{gone}' where id = '{}'", stray.id)).await;
+    let name = |row: &monstrum_store::SandboxRow| format!("sandbox_instances/{}", row.id);
+    for (scope, row) in [(Scope::Workspace(workspace), &forged), (Scope::Instance, &stray)] {
+        let shown = store.scope_rows(scope).await.unwrap();
+        let listed: Vec<_> = shown.iter().filter(|row| !row.is_counted).collect();
+        assert_eq!((listed.len(), listed[0].name.to_string(), listed[0].is_valid), (1, name(row), false));
+        let counted = shown.len() as u64 - 1;
+        assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted, "it is not accepted");
+        assert!(store.verify_rows().await.unwrap().refused.iter().any(|refused| refused.to_string() == name(row)));
+        assert_eq!(store.seal_scope(scope, &shown, &[listed[0].name.clone()]).await.unwrap(), counted);
+    }
+    assert_eq!(problems(store).await, Vec::<String>::new());
+    assert_eq!(store.sandbox(workspace, ours.id).await.unwrap(), Some(ours));
+}
+
 /// A database of SQLite takes a blob where text is expected, and both take text of any form.
 pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;

@@ -59,6 +59,7 @@ intrusions! {
     a_rotation_of_the_row_key_can_end_after_every_scope,
     what_a_retired_row_key_authenticates_is_refused,
     a_scope_that_is_not_verified_is_not_rotated,
+    forged_rows_that_are_in_no_sum_can_be_deleted,
     a_row_of_any_form_keeps_no_other_from_being_read,
     an_unreadable_row_below_another_does_not_keep_it,
 }
