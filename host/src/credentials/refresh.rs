@@ -166,6 +166,7 @@ impl Refresher {
         stale: Option<&Secret>,
         flight: &mut Flight,
     ) -> Result<Attempt, StoreError> {
+        self.store.require_verified(target.workspace)?;
         let Some(row) = self.store.credential(target.workspace, target.resource).await? else {
             return Ok(Attempt::Failed(CredentialState::None));
         };
@@ -197,6 +198,10 @@ impl Refresher {
         let Some(provider) = provider.filter(|provider| issuer.is_some_and(|issuer| issuer.is(provider))) else {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
+        if !self.store.is_verified_provider(&provider)? {
+            // An older version of the row, or one that another host has just written: the policy follows at once.
+            return Ok(Attempt::Failed(CredentialState::Unavailable));
+        }
         let now = self.clock.now();
         let until = now.plus_ms(CLAIM_MS);
         if !self.store.claim_refresh(&row, now, until).await? {

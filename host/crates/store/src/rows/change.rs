@@ -335,7 +335,7 @@ pub(crate) async fn insert<T: Authentic>(
 }
 
 /// The values of the key among those of the columns under the MAC.
-fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
+pub(super) fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
     let spec = table.spec();
     let value = |column: &&str| spec.covered.iter().position(|(own, _)| own == column).map(|at| values[at].borrowed());
     spec.key.iter().filter_map(value).collect()

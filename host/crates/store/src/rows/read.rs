@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use monstrum_types::WorkspaceId;
+
+use super::change::{key_of, unverified};
 use super::{Authentic, Floors, Judged, Reading, RowName, Scope, Table, UnverifiedScope, name_of};
 use crate::db::{Arg, args};
 use crate::{Listed, Page, Store, StoreError};
@@ -97,6 +100,29 @@ impl Store {
         Ok(verified.await)
     }
 
+    /// Refuses a workspace whose rows, or those of the instance, were found not to be those that were sealed.
+    pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
+        let known = self.rows()?.known();
+        for scope in [Scope::Instance, Scope::Workspace(workspace)] {
+            if known.scopes.get(&scope).is_some_and(|known| known.is_unverified) {
+                return Err(unverified(scope, "its rows are not those that were sealed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a row is the one that its scope had when this process last verified it: an older version of a row has a valid
+    /// MAC, too.
+    pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
+        let rows = self.rows()?;
+        let values = row.covered();
+        let addend = rows.macs(T::TABLE, &values)?.addend;
+        let known = rows.known();
+        let Some(scope) = known.scopes.get(&row.scope()).filter(|scope| !scope.is_unverified) else { return Ok(false) };
+        let Some((_, addends)) = &scope.verified else { return Ok(false) };
+        Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))
+    }
+
     /// All rows of the instance's scope. What they permit is the running of code, so nothing is taken from them unless
     /// they are the ones that were sealed.
     pub(crate) async fn verified_instance(&self) -> Result<Judged, StoreError> {
@@ -107,4 +133,12 @@ impl Store {
             None => Ok(judged),
         }
     }
+}
+
+fn name_of_values(table: Table, values: &[Arg<'_>]) -> RowName {
+    let part = |value: &Arg<'_>| match value {
+        Arg::Text(Some(text)) => text.to_string(),
+        _ => "?".to_owned(),
+    };
+    RowName { table, key: key_of(table, values).iter().map(part).collect::<Vec<_>>().join("/") }
 }

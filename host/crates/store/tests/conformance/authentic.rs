@@ -424,3 +424,37 @@ pub(crate) async fn an_unreadable_row_below_another_does_not_keep_it(store: &Sto
     assert_eq!(problems(store).await, Vec::<String>::new());
     assert!(store.delete_resource(workspace, spare.id).await.unwrap());
 }
+
+/// What a request reads by itself is compared with what was verified, or else the whole scope is.
+pub(crate) async fn a_single_row_is_read_as_it_was_sealed(store: &Store, intruder: &mut impl Intruder) {
+    let id = default_workspace(store).await;
+    let settings = |network: &str| Some(json!({ "network": network }));
+    let mut row = store.workspace(id).await.unwrap().unwrap();
+    row.sandbox = settings("full");
+    assert!(store.update_workspace(&row, row.updated_at).await.unwrap());
+    store.snapshot().await.unwrap();
+    intruder.run("create table kept as select * from workspaces".to_owned()).await;
+    row.sandbox = settings("none");
+    assert!(store.update_workspace(&row, row.updated_at).await.unwrap());
+    let read = async || store.verified_workspace(id).await.map(|row| row.and_then(|row| row.sandbox));
+    assert_eq!(read().await.unwrap(), settings("none"), "a change is seen before the next snapshot");
+    store.snapshot().await.unwrap();
+    assert_eq!(read().await.unwrap(), settings("none"));
+    assert_eq!(store.verified_workspace(WorkspaceId::new()).await.unwrap(), None);
+    store.require_verified(id).unwrap();
+
+    let older = "sandbox = (select sandbox from kept), mac = (select mac from kept)";
+    for attack in [older, "mac = null", "id = '019a0000-0000-7000-8000-000000000001'"] {
+        intruder.run("create table now as select * from workspaces".to_owned()).await;
+        intruder.run(format!("update workspaces set {attack}")).await;
+        let refused = read().await;
+        assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{attack}: {refused:?}");
+        let refused = store.require_verified(id);
+        assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{attack}: {refused:?}");
+        intruder.run("delete from workspaces".to_owned()).await;
+        intruder.run("insert into workspaces select * from now".to_owned()).await;
+        intruder.run("drop table now".to_owned()).await;
+        assert_eq!(read().await.unwrap(), settings("none"));
+        store.require_verified(id).unwrap();
+    }
+}

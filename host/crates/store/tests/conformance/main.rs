@@ -62,6 +62,7 @@ intrusions! {
     forged_rows_that_are_in_no_sum_can_be_deleted,
     a_row_of_any_form_keeps_no_other_from_being_read,
     an_unreadable_row_below_another_does_not_keep_it,
+    a_single_row_is_read_as_it_was_sealed,
 }
 
 macro_rules! cases {
