@@ -83,6 +83,21 @@ fn copy_database(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Puts the policy of the database in `from` in the place of that of `data_dir`, and leaves the audit as it is.
+async fn put_back_policy(data_dir: &Path, from: &Path) -> Result<()> {
+    let attach = format!("attach '{}' as old", from.join("monstrum.db").display());
+    let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
+    for table in POLICY_TABLES {
+        statements.push(format!("delete from main.{table}"));
+        statements.push(format!("insert into main.{table} select * from old.{table}"));
+    }
+    statements.push("update settings set generation = generation + 1".to_owned());
+    statements.push("select changes()".to_owned());
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    assert_eq!(sqlite(data_dir, &statements).await?, json!([[1]]));
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Result<()> {
     let mut restored = Restored::make().await?;
@@ -130,17 +145,7 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
 async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
     let restored = Restored::make().await?;
     let data_dir = restored.server().data_dir();
-    let attach = format!("attach '{}' as old", restored.older.path().join("monstrum.db").display());
-    let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
-    for table in POLICY_TABLES {
-        statements.push(format!("delete from main.{table}"));
-        statements.push(format!("insert into main.{table} select * from old.{table}"));
-    }
-    statements.push("update settings set generation = generation + 1".to_owned());
-    statements.push("select changes()".to_owned());
-    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
-    assert_eq!(sqlite(&data_dir, &statements).await?, json!([[1]]));
-
+    put_back_policy(&data_dir, restored.older.path()).await?;
     let refusal = restored.refusal().await?;
     ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
     let diagnosis = restored.diagnosis().await?;
@@ -240,5 +245,53 @@ async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
     assert_eq!(sqlite(&data_dir, &["select count(*) from api_keys where mac is not null"]).await?, json!([[1]]));
     let api = world.server.api()?;
     assert_eq!(api.get("/api/workspaces").await?.0, 200);
+    Ok(())
+}
+
+/// Its policy is of a higher generation than the database that took its place, and its seals are valid.
+#[tokio::test]
+async fn a_state_that_was_given_up_is_refused_when_it_comes_back() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let lost = tempfile::tempdir()?;
+    copy_database(&data_dir, lost.path())?;
+    copy_database(restored.older.path(), &data_dir)?;
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk had failed"]).await?;
+    ensure!(accepted.contains("[exit 0]") && !accepted.contains("warning"), "{accepted}");
+    restored.world.server.restart().await?;
+    restored.world.server.stop().await?;
+
+    put_back_policy(&data_dir, lost.path()).await?;
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
+    Ok(())
+}
+
+/// A folder whose `node.id` was lost begins another chain, whose heads say nothing of the chain before.
+#[tokio::test]
+async fn heads_of_a_chain_that_is_cut_are_not_kept_for_another_chain() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let first = std::fs::read_to_string(data_dir.join("node.id"))?.trim().to_owned();
+    std::fs::remove_file(data_dir.join("node.id"))?;
+    restored.world.server.restart().await?;
+    restored.world.server.stop().await?;
+    let disarm = "drop trigger audit_events_no_delete";
+    let cut = format!("delete from audit_events where writer = '{first}' and sequence > 3");
+    let second = "delete from audit_events where sequence = (select max(sequence) from audit_events where writer <> $W) and writer <> $W";
+    let second = second.replace("$W", &format!("'{first}'"));
+    restored.world.server.launch().await?;
+    restored.world.api = restored.world.server.api()?;
+    restored.world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
+    restored.world.server.stop().await?;
+    sqlite(&data_dir, &[disarm, &cut, &second]).await?;
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "checked by hand"]).await?;
+    ensure!(accepted.contains("[exit 0]"), "{accepted}");
+    let heads = std::fs::read_to_string(data_dir.join(HEADS))?;
+    for line in heads.lines() {
+        let head: Value = serde_json::from_str(line)?;
+        let is_cut = head["writer"] == first.as_str() && head["sequence"].as_i64() > Some(3);
+        ensure!(!is_cut, "a head of rows that are gone was kept: {head}");
+    }
     Ok(())
 }

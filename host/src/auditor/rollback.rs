@@ -4,6 +4,7 @@
 //! The heads lie outside the database, so a writer of the database can put an older state back but cannot take back
 //! what was signed. Only the newest head is compared: heads are appended in the order of what they sign.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
@@ -17,6 +18,9 @@ use super::verify::KeyRing;
 
 /// What the new file of heads is called until it takes the place of the old one.
 const NEW_FILE: &str = "audit-heads.log.new";
+
+/// More changes than a host makes before the next head covers them.
+const UNSIGNED_CHANGES_MAX: i64 = 1 << 20;
 
 /// One way in which the database is older than its newest head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +145,7 @@ async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
 pub struct AcceptedLoss {
     data_dir: PathBuf,
     at: UtcMillis,
+    signed_generation: i64,
 }
 
 impl AcceptedLoss {
@@ -154,22 +159,32 @@ impl AcceptedLoss {
         at: UtcMillis,
     ) -> Result<AcceptedLoss, RollbackError> {
         let policy_generation = store.sealed_generations().await?;
-        let mut kept = Vec::new();
+        let (mut kept, mut held_writers, mut signed_generation) = (Vec::new(), BTreeSet::new(), 0);
         let mut lines = heads::read(&data_dir.join(HEADS_FILE))?.unwrap_or_default();
-        // From the newest to the oldest: once the database holds the row of a head, it holds those before it.
+        // From the newest to the oldest: once the database holds the row of a head, it holds those before it in that chain.
         while let Some(line) = lines.pop() {
             let Ok(head) = line else { continue };
             let is_ours = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
             let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation)
                 || retired_row_key(store, head.row_key_version).is_some();
-            if is_ours && !is_ahead && (!kept.is_empty() || holds(store, &head).await?) {
+            if is_ours {
+                signed_generation = signed_generation.max(head.policy_generation.unwrap_or(0));
+            }
+            if is_ours && !is_ahead && (held_writers.contains(&head.writer) || holds(store, &head).await?) {
+                held_writers.insert(head.writer.clone());
                 kept.push(head);
             }
         }
         let path = data_dir.join(NEW_FILE);
         let written = write_heads(&path, kept.iter().rev());
         written.map_err(|source| RollbackError::Write { path, source })?;
-        Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at })
+        Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at, signed_generation })
+    }
+
+    /// A generation that the policy of the lost state never had: above the newest head, and above all changes that came after
+    /// it. A database that has it is newer than that state, which is refused from then on.
+    pub fn generation_above_loss(&self) -> i64 {
+        self.signed_generation.saturating_add(UNSIGNED_CHANGES_MAX)
     }
 
     /// The new file, to sign the heads of the record of the loss in.

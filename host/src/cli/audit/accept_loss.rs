@@ -73,7 +73,12 @@ async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::pa
         before: json!(null),
         after: json!({ "lost": lost, "reason": reason }),
     };
-    let record = async || Ok::<_, AcceptError>(());
-    recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, record()).await?;
+    // The lost state must not pass for a newer one when it is put back.
+    let above = accepted.generation_above_loss();
+    let raise = async { data.store.raise_generations(above).await.map_err(|error| AcceptError::Record(error.into())) };
+    let is_raised = recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, raise).await?;
+    if !is_raised {
+        output::warning("the instance is not verified, so the lost state can be put back: destroy copies of it");
+    }
     Ok(accepted.put_in_place()?)
 }

@@ -252,6 +252,14 @@ impl Change<'_> {
         Ok(())
     }
 
+    /// Brings the generation of a scope forward by as many changes and this one.
+    pub(crate) fn raise(&mut self, scope: Scope, generations: i64) {
+        if let Some(seal) = self.seals.get_mut(&scope) {
+            seal.generation = seal.generation.saturating_add(generations);
+            seal.is_changed = true;
+        }
+    }
+
     /// Ends the sum of a workspace that is deleted in this change. Its generation is added to that of the instance, so that
     /// the sum of all generations never falls.
     pub(crate) async fn close_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use monstrum_types::{UtcMillis, WorkspaceId};
 
-use super::change::{Exists, SEALS, insert};
+use super::change::{Exists, SEALS, change, insert};
 use super::judge::scope_of;
 use super::total::Total;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
@@ -127,6 +127,20 @@ impl Store {
         session.bump_generation().await?;
         session.commit().await?;
         Ok(count)
+    }
+
+    /// Brings the generation of the instance forward until the sum of all generations is above `total`. False: the instance is
+    /// not verified, and nothing was done.
+    pub async fn raise_generations(&self, total: i64) -> Result<bool, StoreError> {
+        let missing = total.saturating_sub(self.sealed_generations().await?);
+        let raised: Result<(), StoreError> = change!(self, &[Scope::Instance], |change| {
+            change.raise(Scope::Instance, missing.max(0));
+            Ok(())
+        });
+        match raised {
+            Err(StoreError::Unverified { .. }) => Ok(false),
+            raised => raised.map(|()| true),
+        }
     }
 
     /// The rows of a scope, whether their MAC is right or not, in the order of the tables. Of rows that are in no sum there are
