@@ -1,6 +1,7 @@
 //! Looks at an installation as it is and says what is weak or broken, each with its remedy. It reads and changes nothing,
 //! and needs no lock: a server may be running.
 
+mod rows;
 #[cfg(target_os = "linux")]
 mod sandboxes;
 
@@ -311,17 +312,22 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
 
 /// Rows that another program has written, edited, removed or put back.
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
-    let rows = data.store.verify_rows().await?;
-    for row in &rows.refused {
+    let verified = data.store.verify_rows().await?;
+    for row in &verified.refused {
         let remedy = "find out who wrote it; `monstrum vault seal --scope` deletes it with --delete, or accepts it";
         found.broken(format!("row {row}"), row.refusal(), remedy);
     }
-    for scope in &rows.unverified {
+    for scope in &verified.unverified {
         let remedy = format!(
             "find the cause first; `monstrum vault seal --scope {}` then seals what is there, or put back a whole backup",
             scope.scope
         );
-        found.broken(format!("scope {}", scope.scope), scope.to_string(), remedy);
+        let mut what = scope.to_string();
+        for difference in rows::differences(&data.store, scope.scope).await? {
+            what.push_str("; ");
+            what.push_str(&difference);
+        }
+        found.broken(format!("scope {}", scope.scope), what, remedy);
     }
     Ok(())
 }

@@ -359,7 +359,8 @@ impl Table {
     }
 
     /// Whether its rows are of the instance's scope, whatever they say. Of API keys, those without a workspace are too.
-    pub(crate) fn is_of_instance(self) -> bool {
+    #[must_use]
+    pub fn is_of_instance(self) -> bool {
         matches!(self, Table::Workspaces | Table::Plugins | Table::PluginVersions | Table::Trust | Table::Owners)
     }
 
