@@ -7,6 +7,8 @@
 //! no key: the host gives it a [`SealsRows`].
 
 mod change;
+#[cfg(test)]
+mod cost;
 mod encoding;
 mod founding;
 mod judge;
