@@ -13,6 +13,7 @@ mod oauth;
 mod owners;
 mod policy;
 mod postgres;
+mod rotated;
 mod row_key;
 mod rows;
 mod sandboxes;
