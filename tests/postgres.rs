@@ -5,6 +5,7 @@ mod faults;
 pub(crate) mod hosts;
 mod load;
 mod owners;
+mod rows;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;

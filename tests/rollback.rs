@@ -83,6 +83,21 @@ fn copy_database(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Puts the policy of the database in `from` in the place of that of `data_dir`, and leaves the audit as it is.
+async fn put_back_policy(data_dir: &Path, from: &Path) -> Result<()> {
+    let attach = format!("attach '{}' as old", from.join("monstrum.db").display());
+    let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
+    for table in POLICY_TABLES {
+        statements.push(format!("delete from main.{table}"));
+        statements.push(format!("insert into main.{table} select * from old.{table}"));
+    }
+    statements.push("update settings set generation = generation + 1".to_owned());
+    statements.push("select changes()".to_owned());
+    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
+    assert_eq!(sqlite(data_dir, &statements).await?, json!([[1]]));
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Result<()> {
     let mut restored = Restored::make().await?;
@@ -130,17 +145,7 @@ async fn an_older_database_alone_is_refused_until_its_loss_is_accepted() -> Resu
 async fn an_older_policy_with_its_seals_is_refused_though_the_audit_is_whole() -> Result<()> {
     let restored = Restored::make().await?;
     let data_dir = restored.server().data_dir();
-    let attach = format!("attach '{}' as old", restored.older.path().join("monstrum.db").display());
-    let mut statements = vec![attach, "pragma foreign_keys = off".to_owned()];
-    for table in POLICY_TABLES {
-        statements.push(format!("delete from main.{table}"));
-        statements.push(format!("insert into main.{table} select * from old.{table}"));
-    }
-    statements.push("update settings set generation = generation + 1".to_owned());
-    statements.push("select changes()".to_owned());
-    let statements: Vec<&str> = statements.iter().map(String::as_str).collect();
-    assert_eq!(sqlite(&data_dir, &statements).await?, json!([[1]]));
-
+    put_back_policy(&data_dir, restored.older.path()).await?;
     let refusal = restored.refusal().await?;
     ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
     let diagnosis = restored.diagnosis().await?;
@@ -171,7 +176,7 @@ async fn a_change_is_covered_by_a_head_soon_and_a_running_server_accepts_no_loss
     let generation = || -> Result<i64> {
         let text = std::fs::read_to_string(&heads)?;
         let last: Value = serde_json::from_str(text.lines().last().context("there is a head")?)?;
-        assert_eq!(last["v"], 2);
+        assert_eq!((&last["v"], &last["row_key_version"]), (&json!(3), &json!(1)));
         last["policy_generation"].as_i64().context("a head names the state of the policy")
     };
     let before = generation()?;
@@ -199,5 +204,94 @@ async fn dropped_seals_are_sealed_anew_only_after_the_loss_is_accepted() -> Resu
     restored.world.api = restored.world.server.api()?;
     let (status, report) = restored.world.api.get("/api/audit/verify").await?;
     assert_eq!((status, &report["valid"]), (200, &json!(true)), "{report}");
+    Ok(())
+}
+
+/// Nothing is made in a database that is refused: no workspace, no key, and no `admin.key` that would replace the one in use.
+#[tokio::test]
+async fn a_lost_database_is_not_begun_anew_under_its_old_heads() -> Result<()> {
+    let restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let admin_key = std::fs::read(data_dir.join("admin.key"))?;
+    std::fs::remove_file(data_dir.join("monstrum.db"))?;
+    for _ in 0..2 {
+        let refusal = restored.refusal().await?;
+        ensure!(refusal.contains("the audit keys of the database signed none of the newest heads"), "{refusal}");
+    }
+    let written = "select (select count(*) from instance_keys) + (select count(*) from workspaces) \
+                   + (select count(*) from api_keys) + (select count(*) from policy_seals)";
+    assert_eq!(sqlite(&data_dir, &[written]).await?, json!([[0]]));
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was written");
+
+    // An operator may begin anew all the same.
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk is gone"]).await?;
+    ensure!(accepted.contains("[exit 0]"), "{accepted}");
+    Ok(())
+}
+
+/// Keys are listed in the order of their ids, and forged ones may stand before all others.
+#[tokio::test]
+async fn forged_root_keys_do_not_hide_the_one_that_there_is() -> Result<()> {
+    let mut world = World::with(&[]).await?;
+    world.server.stop().await?;
+    let data_dir = world.server.data_dir();
+    let admin_key = std::fs::read(data_dir.join("admin.key"))?;
+    let forged = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) \
+                  insert into api_keys (id, name, kind, prefix, hash, created_at) \
+                  select printf('01900000-0000-7000-8000-%012d', i), 'forged' || i, 'root', 'mk_', 'hash' || i, 0 from n";
+    sqlite(&data_dir, &[forged]).await?;
+    world.server.launch().await?;
+    ensure!(std::fs::read(data_dir.join("admin.key"))? == admin_key, "another root key was made");
+    assert_eq!(sqlite(&data_dir, &["select count(*) from api_keys where mac is not null"]).await?, json!([[1]]));
+    let api = world.server.api()?;
+    assert_eq!(api.get("/api/workspaces").await?.0, 200);
+    Ok(())
+}
+
+/// Its policy is of a higher generation than the database that took its place, and its seals are valid.
+#[tokio::test]
+async fn a_state_that_was_given_up_is_refused_when_it_comes_back() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let lost = tempfile::tempdir()?;
+    copy_database(&data_dir, lost.path())?;
+    copy_database(restored.older.path(), &data_dir)?;
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "the disk had failed"]).await?;
+    ensure!(accepted.contains("[exit 0]") && !accepted.contains("warning"), "{accepted}");
+    restored.world.server.restart().await?;
+    restored.world.server.stop().await?;
+
+    put_back_policy(&data_dir, lost.path()).await?;
+    let refusal = restored.refusal().await?;
+    ensure!(refusal.contains("the policy was signed at generation"), "{refusal}");
+    Ok(())
+}
+
+/// A folder whose `node.id` was lost begins another chain, whose heads say nothing of the chain before.
+#[tokio::test]
+async fn heads_of_a_chain_that_is_cut_are_not_kept_for_another_chain() -> Result<()> {
+    let mut restored = Restored::make().await?;
+    let data_dir = restored.server().data_dir();
+    let first = std::fs::read_to_string(data_dir.join("node.id"))?.trim().to_owned();
+    std::fs::remove_file(data_dir.join("node.id"))?;
+    restored.world.server.restart().await?;
+    restored.world.server.stop().await?;
+    let disarm = "drop trigger audit_events_no_delete";
+    let cut = format!("delete from audit_events where writer = '{first}' and sequence > 3");
+    let second = "delete from audit_events where sequence = (select max(sequence) from audit_events where writer <> $W) and writer <> $W";
+    let second = second.replace("$W", &format!("'{first}'"));
+    restored.world.server.launch().await?;
+    restored.world.api = restored.world.server.api()?;
+    restored.world.call("test_echo_run", &json!({ "repo": "acme/site" })).await?;
+    restored.world.server.stop().await?;
+    sqlite(&data_dir, &[disarm, &cut, &second]).await?;
+    let accepted = told(restored.server(), &["audit", "accept-loss", "--reason", "checked by hand"]).await?;
+    ensure!(accepted.contains("[exit 0]"), "{accepted}");
+    let heads = std::fs::read_to_string(data_dir.join(HEADS))?;
+    for line in heads.lines() {
+        let head: Value = serde_json::from_str(line)?;
+        let is_cut = head["writer"] == first.as_str() && head["sequence"].as_i64() > Some(3);
+        ensure!(!is_cut, "a head of rows that are gone was kept: {head}");
+    }
     Ok(())
 }

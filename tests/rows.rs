@@ -2,11 +2,12 @@
 //! by `doctor` and by the verification of the audit.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result, ensure};
 use rstest::rstest;
 use serde_json::{Value, json};
-use support::Bound;
+use support::{Bound, Postgres, Server};
 
 use crate::tamper::sqlite;
 use crate::world::{World, eventually, text};
@@ -14,19 +15,56 @@ use crate::world::{World, eventually, text};
 /// Other hosts are told by this number that something has changed.
 const BELL: &str = "update settings set generation = generation + 1";
 
+/// Where the rows are that are attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+/// One server for all tests of this file.
+fn postgres() -> &'static Postgres {
+    static SERVER: OnceLock<Postgres> = OnceLock::new();
+    SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "max_connections=300"]).expect("PostgreSQL starts"))
+}
+
 /// A server with a bot that may use one operation, and whose call works.
 struct Scene {
     world: World,
     bound: Bound,
+    /// The name of its database on PostgreSQL.
+    database: Option<String>,
 }
 
 impl Scene {
     async fn make() -> Result<Scene> {
-        let world = World::with(&["test-echo"]).await?;
+        Scene::on(Kind::Sqlite).await
+    }
+
+    async fn on(kind: Kind) -> Result<Scene> {
+        let (mut server, mut database) = (Server::prepare(&["test-echo"])?, None);
+        if kind == Kind::Postgres {
+            let url = postgres().database()?;
+            database = url.split(['/', '?']).nth(3).map(str::to_owned);
+            server = server.variable("MONSTRUM_DATABASE_URL", &url);
+        }
+        let world = World::on(server).await?;
         let bound = world.grant("test-echo", &["echo.*"], &json!({ "repos": ["acme/*"] })).await?;
-        let scene = Scene { world, bound };
+        let scene = Scene { world, bound, database };
         ensure!(scene.call().await?.0 == 200, "the call works before the attack");
         Ok(scene)
+    }
+
+    /// Runs the statements on the database of a server that serves, or of one that is started afterwards.
+    async fn attack_while(&mut self, is_running: bool, statements: &[&str]) -> Result<()> {
+        if is_running {
+            return self.attack(&[statements, &[BELL]].concat()).await;
+        }
+        self.world.server.stop().await?;
+        self.attack(statements).await?;
+        self.world.server.launch().await?;
+        self.world.api = self.world.server.api()?;
+        Ok(())
     }
 
     async fn call(&self) -> Result<(u16, Value)> {
@@ -38,8 +76,16 @@ impl Scene {
         format!("/api/bots/{}/resources/{}", self.world.bot, self.bound.binding)
     }
 
+    /// All at once, so that no host sees half of it.
     async fn attack(&self, statements: &[&str]) -> Result<()> {
-        sqlite(&self.world.server.data_dir(), statements).await?;
+        match &self.database {
+            None => {
+                let statements = [&["begin immediate"], statements, &["commit"]].concat();
+                sqlite(&self.world.server.data_dir(), &statements).await?;
+            }
+            // One command is one transaction.
+            Some(database) => drop(postgres().sql(database, &statements.join("; "))?),
+        }
         Ok(())
     }
 
@@ -53,14 +99,19 @@ impl Scene {
         self.is_named(named).await
     }
 
-    async fn is_named(&self, named: &str) -> Result<()> {
-        let report = self.world.api.verify_audit().await?;
-        ensure!(report["valid"] == false && report.to_string().contains(named), "`audit verify` on {named}: {report}");
+    /// What `doctor` says, to the end.
+    async fn doctor(&self) -> Result<String> {
         let folder = self.world.server.data_dir();
         let folder = folder.to_str().context("a temporary folder has a plain name")?;
         let doctor = self.world.server.command(&["doctor", "--data-dir", folder]).await?;
-        let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
-        ensure!(found.contains(named), "`doctor` on {named}: {found} {}", String::from_utf8_lossy(&doctor.stderr));
+        Ok(format!("{}{}", String::from_utf8_lossy(&doctor.stdout), String::from_utf8_lossy(&doctor.stderr)))
+    }
+
+    async fn is_named(&self, named: &str) -> Result<()> {
+        let report = self.world.api.verify_audit().await?;
+        ensure!(report["valid"] == false && report.to_string().contains(named), "`audit verify` on {named}: {report}");
+        let found = self.doctor().await?;
+        ensure!(found.contains(named), "`doctor` on {named}: {found}");
         let log = self.world.server.output();
         ensure!(log.contains(named), "the log on {named}: {log}");
         Ok(())
@@ -84,20 +135,14 @@ async fn an_edited_row_stops_its_workspace(
     #[values(true, false)] is_running: bool,
 ) -> Result<()> {
     let mut scene = Scene::make().await?;
-    if is_running {
-        scene.attack(&[statement, BELL]).await?;
-    } else {
-        scene.world.server.stop().await?;
-        scene.attack(&[statement]).await?;
-        scene.world.server.launch().await?;
-        scene.world.api = scene.world.server.api()?;
-    }
+    scene.attack_while(is_running, &[statement]).await?;
     scene.is_refused_and_named(&format!("row {table}/")).await
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_forged_root_key_does_not_exist() -> Result<()> {
-    let scene = Scene::make().await?;
+async fn a_forged_root_key_does_not_exist(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
+    let scene = Scene::on(kind).await?;
     let hash = "c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00";
     let forged = format!(
         "insert into api_keys (id, workspace_id, name, kind, bot_id, prefix, hash, created_at, mac) \
@@ -112,9 +157,10 @@ async fn a_forged_root_key_does_not_exist() -> Result<()> {
     Ok(())
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_bot_key_does_not_become_a_root_key() -> Result<()> {
-    let scene = Scene::make().await?;
+async fn a_bot_key_does_not_become_a_root_key(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
+    let scene = Scene::on(kind).await?;
     let body = json!({ "name": "b", "kind": "bot", "bot_id": scene.world.bot });
     let key = scene.world.api.post("/api/keys", &body).await?.1;
     let bot = scene.world.api.with_key(text(&key["key"]));
@@ -125,9 +171,12 @@ async fn a_bot_key_does_not_become_a_root_key() -> Result<()> {
     Ok(())
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_deleted_key_and_a_deleted_binding_stay_deleted() -> Result<()> {
-    let scene = Scene::make().await?;
+async fn a_deleted_key_and_a_deleted_binding_stay_deleted(
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) -> Result<()> {
+    let scene = Scene::on(kind).await?;
     let key = scene.world.api.post("/api/keys", &json!({ "name": "k", "kind": "admin" })).await?.1;
     let keep = ["create table kept_keys as select * from api_keys", "create table kept as select * from bot_resources"];
     scene.attack(&keep).await?;
@@ -143,27 +192,108 @@ async fn a_deleted_key_and_a_deleted_binding_stay_deleted() -> Result<()> {
     scene.is_refused_and_named("are not verified").await?;
     let log = scene.world.server.output();
     ensure!(log.contains(text(&key["id"])) && log.contains(&scene.bound.binding), "{log}");
+    let found = scene.doctor().await?;
+    for row in [format!("row api_keys/{}", text(&key["id"])), format!("row bot_resources/{}", scene.bound.binding)] {
+        ensure!(found.contains(&format!("{row} is there, and the audit has it deleted at")), "{found}");
+    }
     let revoked = scene.world.api.with_key(text(&key["key"]));
     assert_eq!(revoked.get("/api/bots").await?.0, 401, "this host knows that the key was gone");
     Ok(())
 }
 
+#[rstest]
 #[tokio::test]
-async fn a_binding_that_was_switched_off_is_not_switched_on_again() -> Result<()> {
-    let scene = Scene::make().await?;
+async fn a_binding_that_was_switched_off_is_not_switched_on_again(
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) -> Result<()> {
+    let scene = Scene::on(kind).await?;
     scene.attack(&["create table kept as select * from bot_resources"]).await?;
     assert_eq!(scene.world.api.patch(&scene.binding(), &json!({ "enabled": false })).await?.0, 200);
     let back = ["delete from bot_resources", "insert into bot_resources select * from kept", BELL];
     scene.attack(&back).await?;
-    scene.is_refused_and_named("are not verified").await
+    scene.is_refused_and_named("are not verified").await?;
+    let row = format!("row bot_resources/{}", scene.bound.binding);
+    let found = scene.doctor().await?;
+    ensure!(found.contains(&format!("{row} is not as the audit has it since")), "{found}");
+    scene.attack(&["delete from bot_resources", BELL]).await?;
+    let found = scene.doctor().await?;
+    ensure!(found.contains(&format!("{row} is gone, and the audit has its last change at")), "{found}");
+    Ok(())
+}
+
+/// Each keeps its own content and MAC, and has the id of the other.
+#[rstest]
+#[tokio::test]
+async fn two_rows_do_not_change_places(
+    #[values(true, false)] is_running: bool,
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) -> Result<()> {
+    let mut scene = Scene::on(kind).await?;
+    let roles = scene.world.api.get("/api/roles").await?.1;
+    let here = text(&roles["items"][0]["id"]).to_owned();
+    let there = scene.world.api.role("wide", &["*"]).await?;
+    let columns =
+        ["name", "allowed_operations", "allowed_tools", "scope_constraints", "created_at", "updated_at", "mac"];
+    let taken: Vec<String> = columns
+        .iter()
+        .map(|column| {
+            format!(
+                "{column} = (select {column} from kept where kept.id <> roles.id and kept.id in ('{here}', '{there}'))"
+            )
+        })
+        .collect();
+    let swap = format!("update roles set {} where id in ('{here}', '{there}')", taken.join(", "));
+    // Names are unique at every moment.
+    let aside = "update roles set name = id";
+    scene.attack_while(is_running, &["create table kept as select * from roles", aside, &swap]).await?;
+    for role in [&here, &there] {
+        scene.is_refused_and_named(&format!("row roles/{role}")).await?;
+    }
+    Ok(())
+}
+
+/// The row and the seal that belong to it are valid, and older than what this host has seen.
+#[rstest]
+#[tokio::test]
+async fn a_seal_is_not_put_back_with_its_rows(#[values(Kind::Sqlite, Kind::Postgres)] kind: Kind) -> Result<()> {
+    let scene = Scene::on(kind).await?;
+    scene
+        .attack(&[
+            "create table kept as select * from bot_resources",
+            "create table kept_seals as select * from policy_seals",
+        ])
+        .await?;
+    let signed = || -> Result<i64> {
+        let heads = std::fs::read_to_string(scene.world.server.data_dir().join("audit-heads.log"))?;
+        let last: Value = serde_json::from_str(heads.lines().last().context("there is a head")?)?;
+        last["policy_generation"].as_i64().context("a head names the state of the policy")
+    };
+    let before = signed()?;
+    assert_eq!(scene.world.api.delete(&scene.binding()).await?.0, 204);
+    eventually("a head covers the deletion", async || Ok((signed()? > before).then_some(()))).await?;
+    let back = [
+        "delete from policy_seals",
+        "insert into policy_seals select * from kept_seals",
+        "insert into bot_resources select * from kept",
+        BELL,
+    ];
+    scene.attack(&back).await?;
+    // This host has seen the newer seal; `doctor`, which is a new process, has the head that was signed for it.
+    scene.is_refused_and_named("generation").await?;
+    let log = scene.world.server.output();
+    ensure!(log.contains("its seal is of generation"), "{log}");
+    Ok(())
 }
 
 #[rstest]
 #[case::dropped(&["delete from policy_seals", BELL])]
 #[case::of_another_plugin_version(&["update plugins set version = '9.9.9'", BELL])]
 #[tokio::test]
-async fn an_instance_that_is_not_verified_is_not_ready(#[case] statements: &[&str]) -> Result<()> {
-    let scene = Scene::make().await?;
+async fn an_instance_that_is_not_verified_is_not_ready(
+    #[case] statements: &[&str],
+    #[values(Kind::Sqlite, Kind::Postgres)] kind: Kind,
+) -> Result<()> {
+    let scene = Scene::on(kind).await?;
     scene.attack(statements).await?;
     scene.is_refused_and_named("scope `instance`").await?;
     assert_eq!(scene.world.api.get("/readyz").await?.0, 503);

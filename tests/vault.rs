@@ -4,6 +4,7 @@ pub(crate) mod backup;
 mod moved;
 mod places;
 mod rotation;
+mod row_key;
 
 use std::collections::BTreeSet;
 

@@ -31,10 +31,13 @@ use tokio_util::sync::CancellationToken;
 pub use self::change::Change;
 pub use self::heads::{HEADS_FILE, Heads, HeadsError};
 pub use self::reading::Reading;
-pub use self::rollback::{AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed};
+pub use self::rollback::{
+    AcceptedLoss, Rollback, RollbackError, RollbackList, find_rollback, rows_were_sealed, signed_row_key_version,
+};
 pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
+use self::heads::PolicyState;
 use crate::call::IncomingCall;
 use crate::call::nested::Secrets;
 use crate::plugins::Plugin;
@@ -565,8 +568,9 @@ impl Writer {
     }
 
     fn sign_head(&mut self) {
-        let policy_generation = self.policy_generation();
-        if let Err(error) = self.heads.sign(&mut self.chain, policy_generation, self.clock.now()) {
+        let policy =
+            PolicyState { generation: self.policy_generation(), row_key_version: self.store.row_key_version() };
+        if let Err(error) = self.heads.sign(&mut self.chain, policy, self.clock.now()) {
             tracing::error!(%error, "the head of the audit could not be signed");
         }
     }

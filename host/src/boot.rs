@@ -21,7 +21,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::auditor::{Auditor, HEADS_FILE, Heads, RollbackList, find_rollback};
+use crate::auditor::{Auditor, HEADS_FILE, Heads};
 use crate::call::Calls;
 use crate::config::Settings;
 use crate::credentials::Refresher;
@@ -40,7 +40,7 @@ use crate::telemetry::meters;
 use listen::Patience;
 
 pub use data::{
-    ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, NODE_FILE, Unsealed, connections_of_servers,
+    ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, Lock, NODE_FILE, Unsealed, connections_of_servers,
     lost_key_versions,
 };
 pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
@@ -77,10 +77,6 @@ pub enum BootError {
     Runtime(#[from] monstrum_runtime::RuntimeError),
     #[error("cannot use the heads of the audit")]
     Heads(#[from] crate::auditor::HeadsError),
-    #[error("the database is older than the signed heads of its audit: {0}")]
-    OlderDatabase(RollbackList),
-    #[error("the signed heads of the audit cannot be compared with the database")]
-    Rollback(#[from] crate::auditor::RollbackError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
     #[error("cannot listen on {address}")]
@@ -120,7 +116,6 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let data = Data::open(&settings, clock.as_ref()).await?;
-    refuse_older_database(&data).await?;
     owners::fill(&data.store).await?;
     create_plugins_dir(&settings)?;
     let listener = TcpListener::bind(settings.listen).await;
@@ -249,12 +244,6 @@ impl Running {
         app.store.close().await;
         tracing::info!("stopped");
     }
-}
-
-/// A database that is older than its signed heads may have lost a revocation, so no call runs on it.
-async fn refuse_older_database(data: &Data) -> Result<(), BootError> {
-    let found = find_rollback(&data.store, &data.audit_keys, &data.path).await?;
-    if found.is_empty() { Ok(()) } else { Err(BootError::OlderDatabase(RollbackList(found))) }
 }
 
 fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {

@@ -2,6 +2,7 @@
 //! and needs no lock: a server may be running.
 
 mod patterns;
+mod rows;
 #[cfg(target_os = "linux")]
 mod sandboxes;
 
@@ -25,6 +26,8 @@ use crate::policy::{Policy, Resource};
 
 /// With less than this free, an hour of audit may fill the disk.
 const FREE_BYTES_MIN: u64 = 1 << 30;
+
+const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
 
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -78,6 +81,9 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
         Err(error) => cannot_open(&mut found, &error),
         Ok(data) => {
             check_heads(&mut found, &data).await;
+            if data.store.is_rotating_row_key() {
+                found.broken("database", RowKeyError::Interrupted.to_string(), FINISH_ROTATION);
+            }
             if let Err(error) = check_policy(&mut found, settings, &data).await {
                 found.broken(
                     "database",
@@ -183,7 +189,7 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
         DataError::Rows(RowKeyError::Unsealed) => {
             ("database", "stop all servers of this database and run `monstrum vault seal` once")
         }
-        DataError::Rows(_) => ("database", "stop the server and finish the rotation: monstrum vault rotate --row-key"),
+        DataError::Rows(_) => ("database", FINISH_ROTATION),
         DataError::Store(_) => {
             ("database", "does it run, and is it within reach? may its user log in? is its file there?")
         }
@@ -325,17 +331,22 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
 
 /// Rows that another program has written, edited, removed or put back.
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
-    let rows = data.store.verify_rows().await?;
-    for row in &rows.refused {
+    let verified = data.store.verify_rows().await?;
+    for row in &verified.refused {
         let remedy = "find out who wrote it; `monstrum vault seal --scope` deletes it with --delete, or accepts it";
         found.broken(format!("row {row}"), row.refusal(), remedy);
     }
-    for scope in &rows.unverified {
+    for scope in &verified.unverified {
         let remedy = format!(
             "find the cause first; `monstrum vault seal --scope {}` then seals what is there, or put back a whole backup",
             scope.scope
         );
-        found.broken(format!("scope {}", scope.scope), scope.to_string(), remedy);
+        let mut what = scope.to_string();
+        for difference in rows::differences(&data.store, scope.scope).await? {
+            what.push_str("; ");
+            what.push_str(&difference);
+        }
+        found.broken(format!("scope {}", scope.scope), what, remedy);
     }
     Ok(())
 }

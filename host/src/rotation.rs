@@ -5,6 +5,8 @@
 //! still is what was read; and a run that finds readable records of an older key finishes them before it would add one.
 //! Older keys stay in the file until [`Step::Prune`], which removes them once every record has opened with the newest.
 
+pub mod row_key;
+
 use monstrum_store::{IdempotencyKey, SealedColumn, SealedRow, Store, StoreError};
 use monstrum_vault::{AssociatedData, AuditKeys, MasterKeys, RowKey, Sealed, Vault, VaultError};
 use serde::Serialize;

@@ -215,9 +215,9 @@ impl Sandboxes {
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// The workspace's settings. One that is gone has none.
+    /// The workspace's settings. One that is gone has none; one whose row is not the one that was sealed is refused.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
-        let row = self.store.workspace(workspace).await?;
+        let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
         serde_json::from_value(settings)
             .map_err(|error| StoreError::Corrupt { what: format!("the workspace's settings of sandboxes: {error}") })

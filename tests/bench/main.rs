@@ -17,6 +17,7 @@ mod process;
 mod pure;
 mod reload;
 mod report;
+mod rows;
 mod sample;
 mod sandboxes;
 mod scene;
@@ -87,6 +88,8 @@ enum Part {
     Neighbours,
     /// Commands in sandboxes, and the steps of their life
     Sandbox,
+    /// A change of a workspace with 100 000 bindings
+    Rows,
 }
 
 #[tokio::main]
@@ -144,6 +147,10 @@ async fn bench(arguments: Arguments) -> Result<()> {
             Part::Neighbours => {
                 println!("  hostile neighbours …");
                 rows.push(neighbours::measure(rounds, seconds).await?);
+            }
+            Part::Rows => {
+                println!("  a change among 100 000 bindings …");
+                rows.push(crate::rows::measure(rounds).await?);
             }
             Part::Sandbox => {
                 println!("  sandboxes …");

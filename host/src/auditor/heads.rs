@@ -32,7 +32,17 @@ pub struct HeadsError {
     source: std::io::Error,
 }
 
-/// One line of the file. Lines of version 1, from before policy rows were authenticated, stay valid.
+/// What of the policy a head is signed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyState {
+    /// The sum of the generations of all policy seals.
+    pub generation: i64,
+    /// The version of the oldest row key under which rows are valid.
+    pub row_key_version: Option<u32>,
+}
+
+/// One line of the file. Lines of older versions stay valid: version 1 is from before policy rows were authenticated, and
+/// version 2 from before their key could be rotated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Head {
@@ -43,6 +53,9 @@ pub struct Head {
     /// The sum of the generations of all policy seals, from version 2 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_generation: Option<i64>,
+    /// The version of the oldest row key under which rows were valid, from version 3 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_key_version: Option<u32>,
     pub at: UtcMillis,
     pub key_version: u32,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -59,7 +72,8 @@ impl Head {
     /// Whether `keys` signed it.
     pub fn is_signed_by(&self, keys: &AuditKeys) -> bool {
         let mut signature = [0; 64];
-        matches!((self.v, self.policy_generation), (1, None) | (2, Some(_)))
+        let known = (self.v, self.policy_generation, self.row_key_version);
+        matches!(known, (1, None, None) | (2, Some(_), None) | (3, Some(_), Some(_)))
             && hex::decode_to_slice(&self.signature, &mut signature).is_ok()
             && keys.verify_head(&self.signed_bytes(), &signature)
     }
@@ -70,7 +84,7 @@ pub struct Heads {
     path: PathBuf,
     file: File,
     /// What the last head that this run signed says of the policy.
-    policy_generation: Option<i64>,
+    policy: Option<PolicyState>,
     /// What the newest head of an earlier run says of it. No head says less.
     floor: i64,
 }
@@ -91,22 +105,23 @@ impl Heads {
         if content.last().is_some_and(|last| *last != b'\n') {
             file.write_all(b"\n").map_err(fail("write"))?;
         }
-        Ok(Heads { path: path.to_owned(), file, policy_generation: None, floor })
+        Ok(Heads { path: path.to_owned(), file, policy: None, floor })
     }
 
     /// Signs where `chain` and the policy stand, unless the last head says so already.
-    pub fn sign(&mut self, chain: &mut Chain, policy_generation: i64, now: UtcMillis) -> Result<(), HeadsError> {
-        let policy_generation = policy_generation.max(self.floor);
-        if !chain.wants_head() && self.policy_generation == Some(policy_generation) {
+    pub fn sign(&mut self, chain: &mut Chain, policy: PolicyState, now: UtcMillis) -> Result<(), HeadsError> {
+        let policy = PolicyState { generation: policy.generation.max(self.floor), ..policy };
+        if !chain.wants_head() && self.policy == Some(policy) {
             return Ok(());
         }
         let position = chain.position();
         let mut head = Head {
-            v: 2,
+            v: if policy.row_key_version.is_some() { 3 } else { 2 },
             writer: chain.writer().to_owned(),
             sequence: position.sequence,
             hash: hex::encode(position.hash),
-            policy_generation: Some(policy_generation),
+            policy_generation: Some(policy.generation),
+            row_key_version: policy.row_key_version,
             at: now,
             key_version: chain.keys().version(),
             signature: String::new(),
@@ -117,13 +132,13 @@ impl Heads {
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
         written.map_err(|source| HeadsError { path: self.path.clone(), what: "append", source })?;
         chain.head_signed();
-        self.policy_generation = Some(policy_generation);
+        self.policy = Some(policy);
         Ok(())
     }
 
     /// Whether the last head was signed for another state of the policy.
-    pub fn lacks_policy(&self, policy_generation: i64) -> bool {
-        self.policy_generation != Some(policy_generation.max(self.floor))
+    pub fn lacks_policy(&self, generation: i64) -> bool {
+        self.policy.is_none_or(|signed| signed.generation != generation.max(self.floor))
     }
 }
 

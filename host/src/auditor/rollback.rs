@@ -4,6 +4,7 @@
 //! The heads lie outside the database, so a writer of the database can put an older state back but cannot take back
 //! what was signed. Only the newest head is compared: heads are appended in the order of what they sign.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
@@ -18,6 +19,9 @@ use super::verify::KeyRing;
 /// What the new file of heads is called until it takes the place of the old one.
 const NEW_FILE: &str = "audit-heads.log.new";
 
+/// More changes than a host makes before the next head covers them.
+const UNSIGNED_CHANGES_MAX: i64 = 1 << 20;
+
 /// One way in which the database is older than its newest head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rollback {
@@ -29,6 +33,8 @@ pub enum Rollback {
     RowReplaced { writer: String, sequence: i64 },
     /// Changes of the policy that were signed are missing.
     PolicyBehind { signed: i64, found: i64 },
+    /// The rows are authenticated by a row key that a rotation has retired.
+    RetiredRowKey { signed: u32, found: u32 },
 }
 
 impl fmt::Display for Rollback {
@@ -47,6 +53,11 @@ impl fmt::Display for Rollback {
             Rollback::PolicyBehind { signed, found } => {
                 write!(f, "the policy was signed at generation {signed}, and the database holds generation {found}")
             }
+            Rollback::RetiredRowKey { signed, found } => write!(
+                f,
+                "the policy was signed under row key version {signed}, and the database is under version {found}, which \
+                 was retired"
+            ),
         }
     }
 }
@@ -92,7 +103,22 @@ pub async fn find_rollback(store: &Store, keys: &KeyRing, data_dir: &Path) -> Re
     if let Some(signed) = head.policy_generation.filter(|signed| *signed > generation) {
         found.push(Rollback::PolicyBehind { signed, found: generation });
     }
+    found.extend(retired_row_key(store, head.row_key_version));
     Ok(found)
+}
+
+/// Whether the database is under an older row key than the one that a head was signed under.
+pub(super) fn retired_row_key(store: &Store, signed: Option<u32>) -> Option<Rollback> {
+    let (signed, found) = signed.zip(store.row_key_version())?;
+    (found < signed).then_some(Rollback::RetiredRowKey { signed, found })
+}
+
+/// The version of the row key that the newest head in `data_dir` names. Older ones were retired.
+pub fn signed_row_key_version(data_dir: &Path, keys: &KeyRing) -> Result<Option<u32>, HeadsError> {
+    Ok(match heads::newest(&data_dir.join(HEADS_FILE), keys)? {
+        Newest::Absent | Newest::OtherKeys => None,
+        Newest::Signed(head) => head.row_key_version,
+    })
 }
 
 /// Whether a head in `data_dir` says that the rows of the policy were sealed.
@@ -119,6 +145,7 @@ async fn holds(store: &Store, head: &Head) -> Result<bool, StoreError> {
 pub struct AcceptedLoss {
     data_dir: PathBuf,
     at: UtcMillis,
+    signed_generation: i64,
 }
 
 impl AcceptedLoss {
@@ -132,21 +159,32 @@ impl AcceptedLoss {
         at: UtcMillis,
     ) -> Result<AcceptedLoss, RollbackError> {
         let policy_generation = store.sealed_generations().await?;
-        let mut kept = Vec::new();
+        let (mut kept, mut held_writers, mut signed_generation) = (Vec::new(), BTreeSet::new(), 0);
         let mut lines = heads::read(&data_dir.join(HEADS_FILE))?.unwrap_or_default();
-        // From the newest to the oldest: once the database holds the row of a head, it holds those before it.
+        // From the newest to the oldest: once the database holds the row of a head, it holds those before it in that chain.
         while let Some(line) = lines.pop() {
             let Ok(head) = line else { continue };
             let is_ours = keys.get(&head.key_version).is_some_and(|keys| head.is_signed_by(keys));
-            let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation);
-            if is_ours && !is_ahead && (!kept.is_empty() || holds(store, &head).await?) {
+            let is_ahead = head.policy_generation.is_some_and(|signed| signed > policy_generation)
+                || retired_row_key(store, head.row_key_version).is_some();
+            if is_ours {
+                signed_generation = signed_generation.max(head.policy_generation.unwrap_or(0));
+            }
+            if is_ours && !is_ahead && (held_writers.contains(&head.writer) || holds(store, &head).await?) {
+                held_writers.insert(head.writer.clone());
                 kept.push(head);
             }
         }
         let path = data_dir.join(NEW_FILE);
         let written = write_heads(&path, kept.iter().rev());
         written.map_err(|source| RollbackError::Write { path, source })?;
-        Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at })
+        Ok(AcceptedLoss { data_dir: data_dir.to_owned(), at, signed_generation })
+    }
+
+    /// A generation that the policy of the lost state never had: above the newest head, and above all changes that came after
+    /// it. A database that has it is newer than that state, which is refused from then on.
+    pub fn generation_above_loss(&self) -> i64 {
+        self.signed_generation.saturating_add(UNSIGNED_CHANGES_MAX)
     }
 
     /// The new file, to sign the heads of the record of the loss in.

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::chain::GENESIS;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
-use super::rollback::Rollback;
+use super::rollback::{Rollback, retired_row_key};
 
 /// Rows read at a time.
 const PAGE_ROWS: u32 = 1000;
@@ -55,16 +55,17 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     let mut found = Findings { rows: 0, problems: Vec::new() };
     // Heads are read first: rows that come in the meantime are ahead of them, never behind.
     let mut heads: BTreeMap<String, BTreeMap<i64, Head>> = BTreeMap::new();
-    let mut policy_generation = 0;
+    let (mut policy_generation, mut row_key_version) = (0, None);
     match heads::read(&data_dir.join(HEADS_FILE))? {
         None => found.add("", 0, format!("{HEADS_FILE} is missing")),
         Some(lines) => {
             for line in lines {
                 match line {
                     Ok(head) => {
-                        let signed = head.policy_generation;
+                        let (generation, version) = (head.policy_generation, head.row_key_version);
                         if check_signature(&mut found, keys, &mut heads, head) {
-                            policy_generation = policy_generation.max(signed.unwrap_or(0));
+                            policy_generation = policy_generation.max(generation.unwrap_or(0));
+                            row_key_version = row_key_version.max(version);
                         }
                     }
                     Err(number) => found.add("", number as i64, format!("line {number} of {HEADS_FILE} is not a head")),
@@ -75,6 +76,9 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
     let sealed = store.sealed_generations().await?;
     if sealed < policy_generation {
         found.add("", 0, Rollback::PolicyBehind { signed: policy_generation, found: sealed }.to_string());
+    }
+    if let Some(retired) = retired_row_key(store, row_key_version) {
+        found.add("", 0, retired.to_string());
     }
     // Counted before the chains are walked: rows that come in the meantime only add to what is found.
     let stored = u64::try_from(store.count_events().await?).unwrap_or_default();

@@ -6,15 +6,15 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use monstrum_store::{
-    InstanceKeyRow, KeyKind, KeyRow, PAGE_ITEMS_MAX, Page, SealedColumn, Store, StoreError, StoreOptions,
-};
+use monstrum_store::{InstanceKeyRow, KeyKind, KeyRow, SealedColumn, Store, StoreError, StoreOptions};
 use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
 use crate::api_key;
-use crate::auditor::KeyRing;
+use crate::auditor::{
+    HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version,
+};
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
 use crate::policy::row_seals::{self, RowKeyError};
 
@@ -53,6 +53,12 @@ pub enum DataError {
     MasterKeyText(#[source] VaultError),
     #[error(transparent)]
     Rows(RowKeyError),
+    #[error("the database is older than the signed heads of its audit: {0}")]
+    OlderDatabase(RollbackList),
+    #[error("the signed heads of the audit cannot be compared with the database")]
+    Rollback(#[from] RollbackError),
+    #[error("the signed heads of the audit cannot be used")]
+    Heads(#[from] HeadsError),
     #[error("no random numbers from the operating system")]
     Random(#[source] getrandom::Error),
     #[error("{}: expected a UUID; remove the file to begin a new chain of the audit", path.display())]
@@ -83,7 +89,12 @@ impl Data {
         let path = &settings.data_dir;
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
-        Data::open_existing(settings, clock).await
+        let data = Data::open_existing(settings, clock).await?;
+        // A server would write rows under the newer key into scopes that stand under the older one.
+        if data.store.is_rotating_row_key() {
+            return Err(DataError::Rows(RowKeyError::Interrupted));
+        }
+        Ok(data)
     }
 
     /// Opens a folder that must be there.
@@ -105,10 +116,12 @@ impl Data {
 
     async fn of(unsealed: Unsealed, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let Unsealed { path, store, vault, lock } = unsealed;
-        // First: an empty database has no other trace yet.
-        let store = row_seals::open(store, &vault, clock).await;
-        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
+        let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
+        let signed = signed_row_key_version(&path, &held)?;
+        // Before the audit keys are made: an empty database has no other trace yet.
+        let store = row_seals::open(store, &vault, signed, clock).await;
+        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
         let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
         warn_of_lost_keys(&store, &vault, &settings.master_key).await?;
@@ -122,13 +135,8 @@ impl Data {
         let path = canonical(&settings.data_dir)?;
         let store = Store::inspect(place(&path, settings.database_url.as_ref())?).await?;
         let keys = master_keys(&settings.master_key)?.ok_or_else(|| missing(&settings.master_key))?;
-        let vault = Arc::new(Vault::new(keys));
-        let store = row_seals::inspect(store, &vault).await;
-        let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
-        // What the audit is chained with opens by the right master key only.
-        let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?);
-        let audit_keys = audit_keys.map_err(|error| error.of_keys_in(&settings.master_key))?;
-        Ok(Inspected { path, store, vault, audit_keys })
+        let inspected = Inspected::of(path, store, Arc::new(Vault::new(keys))).await;
+        inspected.map_err(|error| error.of_keys_in(&settings.master_key))
     }
 
     /// The keys with which new rows are chained.
@@ -146,6 +154,15 @@ pub struct Inspected {
     pub audit_keys: KeyRing,
 }
 
+impl Inspected {
+    async fn of(path: PathBuf, store: Store, vault: Arc<Vault>) -> Result<Inspected, DataError> {
+        // What the audit is chained with opens by the right master key only.
+        let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
+        let store = row_seals::inspect(store, &vault, signed_row_key_version(&path, &audit_keys)?).await?;
+        Ok(Inspected { path, store, vault, audit_keys })
+    }
+}
+
 /// A data folder that is open, but for the rows of its database.
 pub struct Unsealed {
     pub path: PathBuf,
@@ -160,9 +177,39 @@ impl Unsealed {
         unseal(&self.vault, self.store.instance_keys(AUDIT_KEYS).await?)
     }
 
-    /// Opens the rest.
+    /// Looks at the rest: nothing is made.
+    pub async fn inspected(self, settings: &Settings) -> Result<(Inspected, Lock), DataError> {
+        let Unsealed { path, store, vault, lock } = self;
+        let inspected = Inspected::of(path, store, vault).await;
+        Ok((inspected.map_err(|error| error.of_keys_in(&settings.master_key))?, lock))
+    }
+
+    /// Opens the rest, making what is missing. A database that is older than its signed heads is refused before anything is
+    /// written into it.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        let older = self.find_rollback().await.map_err(|error| error.of_keys_in(&settings.master_key))?;
+        if !older.is_empty() {
+            return Err(DataError::OlderDatabase(RollbackList(older)));
+        }
         Data::of(self, settings, clock).await
+    }
+
+    /// The same for an operator who accepts that the database is older than its signed heads.
+    pub async fn with_rows_of_any_age(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
+        Data::of(self, settings, clock).await
+    }
+
+    async fn find_rollback(&self) -> Result<Vec<Rollback>, DataError> {
+        let keys = self.audit_keys().await?;
+        let signed = signed_row_key_version(&self.path, &keys)?;
+        match row_seals::inspect(self.store.clone(), &self.vault, signed).await {
+            Ok(store) => Ok(find_rollback(&store, &keys, &self.path).await?),
+            // Without a row key the database is empty or from before authenticated rows. Heads that its keys cannot read
+            // are not those of an empty one.
+            Err(RowKeyError::Unsealed) if keys.is_empty() => Ok(find_rollback(&self.store, &keys, &self.path).await?),
+            Err(RowKeyError::Unsealed) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -313,13 +360,11 @@ fn node_id(path: &Path) -> Result<String, DataError> {
 /// Makes the first root key. The file is written before the row, so a crash in between leaves a file that the next
 /// start replaces, and never a key that nobody knows.
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
-    // A whole page: rows that are not authentic are not in it, and may stand first.
-    if !store.keys(None, &Page::first(PAGE_ITEMS_MAX)).await?.items.is_empty() {
-        return Ok(None);
-    }
-    // Without the seals of the instance nothing is added to it: its keys may have been removed by someone else.
-    if let Err(StoreError::Unverified { .. }) = store.plugins().await {
-        return Ok(None);
+    match store.has_root_key().await {
+        Ok(false) => {}
+        // Nothing is added to an instance that is not verified: its keys may have been removed by someone else.
+        Ok(true) | Err(StoreError::Unverified { .. }) => return Ok(None),
+        Err(error) => return Err(error.into()),
     }
     let key = api_key::generate().map_err(DataError::Random)?;
     write_private(path, key.text.expose())?;

@@ -218,7 +218,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 /// Verifies the folder of a server that does not run; the folder's lock sees to that.
 async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
     let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
-    let data = folder::open(settings, running).await?;
+    let (data, _lock) = folder::inspect_locked(settings, running).await?;
     let report = auditor::verify(&data.store, &data.audit_keys, &data.path).await;
     data.store.close().await;
     let report =

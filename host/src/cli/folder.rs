@@ -4,7 +4,7 @@ use monstrum_types::SystemClock;
 use monstrum_vault::VaultError;
 
 use super::failure::Failure;
-use crate::boot::{Data, DataError, NODE_FILE, Unsealed};
+use crate::boot::{Data, DataError, Inspected, Lock, NODE_FILE, Unsealed};
 use crate::config::{MASTER_KEY_FILE, Settings};
 
 /// What to do about a database that is older than its signed heads.
@@ -16,6 +16,19 @@ pub(super) async fn open(settings: &Settings, running: &str) -> Result<Data, Fai
     check(settings)?;
     let opened = Data::open_existing(settings, &SystemClock).await;
     opened.map_err(|error| failure(settings, running, &error))
+}
+
+/// The same for a database that may be older than its signed heads.
+pub(super) async fn open_of_any_age(settings: &Settings, running: &str) -> Result<Data, Failure> {
+    let data = open_unsealed(settings, running).await?;
+    let opened = data.with_rows_of_any_age(settings, &SystemClock).await;
+    opened.map_err(|error| failure(settings, running, &error))
+}
+
+/// Looks at the folder: nothing is made in its database, which may be older than its signed heads.
+pub(super) async fn inspect_locked(settings: &Settings, running: &str) -> Result<(Inspected, Lock), Failure> {
+    let data = open_unsealed(settings, running).await?;
+    data.inspected(settings).await.map_err(|error| failure(settings, running, &error))
 }
 
 /// The same without the rows of its database, which may not be authenticated yet.
@@ -62,6 +75,7 @@ pub(super) fn keys_hint(error: &DataError) -> Option<&'static str> {
         DataError::MasterKeyText(_) => {
             Some("it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each")
         }
+        DataError::OlderDatabase(_) => Some(OLDER_DATABASE_HINT),
         DataError::Rows(_) => Some("stop every server of this database first"),
         _ => None,
     }

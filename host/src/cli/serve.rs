@@ -125,8 +125,7 @@ fn failure(error: &BootError, settings: &Settings) -> Failure {
         }
         BootError::Listen { .. } => "--listen names another address; port 0 takes a free one".to_owned(),
         BootError::Data(error) => folder::keys_hint(error).unwrap_or(SEE_MORE).to_owned(),
-        BootError::OlderDatabase(_) => folder::OLDER_DATABASE_HINT.to_owned(),
-        BootError::Runtime(_) | BootError::Heads(_) | BootError::Rollback(_) => SEE_MORE.to_owned(),
+        BootError::Runtime(_) | BootError::Heads(_) => SEE_MORE.to_owned(),
     };
     Failure::from_error(error, hint)
 }

@@ -1,5 +1,6 @@
 //! `monstrum vault`: the master key that seals every secret.
 
+mod row_key;
 mod seal;
 
 use std::process::ExitCode;
@@ -20,11 +21,17 @@ Examples:
   monstrum vault rotate --data-dir /srv/monstrum --json
   monstrum vault rotate --prune                         later: remove the keys that nothing needs any more
   monstrum vault rotate --add-only                      hosts that share a database: copy the file to all, then rotate
+  monstrum vault rotate --row-key                       after a suspected leak: authenticate every row anew
 
 It adds a fresh key to the file of the master keys and seals every record of the database anew with it. It can be interrupted
 at any moment: run it again, and it goes on. The older keys stay in the file, for an interrupted run and for backups of before need
 them. --prune adds no key: it seals what is left, sees that every record opens with the newest key, and only then removes the
-others. Backups from before the rotation open with a copy of the older keys only.";
+others. Backups from before the rotation open with a copy of the older keys only.
+
+--row-key leaves the master key as it is. It makes a fresh row key, which authenticates the rows that permit something, verifies
+each workspace and writes its rows anew. It can be interrupted at any moment: no server starts until it has been run
+again and is finished. A workspace whose rows are not verified is refused. After a leak of the master key run
+`monstrum vault rotate` first, then --row-key, then --prune.";
 
 /// Look after the master key and the seals of the database
 #[derive(Subcommand)]
@@ -45,6 +52,9 @@ pub(super) struct Rotate {
     /// Add no key; remove the older ones, once every record has opened with the newest
     #[arg(long)]
     prune: bool,
+    /// Replace the row key instead: verify every row that carries a MAC, and write it anew
+    #[arg(long, conflicts_with_all = ["prune", "add_only"])]
+    row_key: bool,
     #[command(flatten)]
     folder: FolderFlags,
 }
@@ -60,6 +70,9 @@ impl Vault {
 
 impl Rotate {
     async fn run(self, options: &Options) -> Result<ExitCode, Failure> {
+        if self.row_key {
+            return row_key::run(options, self.folder).await;
+        }
         let step = match (self.add_only, self.prune) {
             (true, _) => Step::AddOnly,
             (_, true) => Step::Prune,
@@ -71,7 +84,7 @@ impl Rotate {
         let data =
             folder::open(&settings, "stop the server first: it would go on with the keys that it has read").await?;
         let has_others = servers.map_err(|error| Failure::from_error(&error, super::DATABASE_HINT))? > 0;
-        let bar = bar();
+        let bar = bar("records");
         let progress = |done, total| {
             bar.set_length(total);
             bar.set_position(done);
@@ -99,9 +112,10 @@ impl Rotate {
 }
 
 /// Shown on a terminal only.
-fn bar() -> ProgressBar {
+fn bar(of: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-    bar.set_style(ProgressStyle::with_template("{wide_bar} {pos}/{len} records").expect("the template is well formed"));
+    let template = format!("{{wide_bar}} {{pos}}/{{len}} {of}");
+    bar.set_style(ProgressStyle::with_template(&template).expect("the template is well formed"));
     bar
 }
 

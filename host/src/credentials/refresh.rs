@@ -166,6 +166,7 @@ impl Refresher {
         stale: Option<&Secret>,
         flight: &mut Flight,
     ) -> Result<Attempt, StoreError> {
+        self.store.require_verified(target.workspace)?;
         let Some(row) = self.store.credential(target.workspace, target.resource).await? else {
             return Ok(Attempt::Failed(CredentialState::None));
         };
@@ -197,6 +198,10 @@ impl Refresher {
         let Some(provider) = provider.filter(|provider| issuer.is_some_and(|issuer| issuer.is(provider))) else {
             return Ok(Attempt::Failed(CredentialState::NeedsAuthorization));
         };
+        if !self.store.is_verified_provider(&provider)? {
+            // An older version of the row, or one that another host has just written: the policy follows at once.
+            return Ok(Attempt::Failed(CredentialState::Unavailable));
+        }
         let now = self.clock.now();
         let until = now.plus_ms(CLAIM_MS);
         if !self.store.claim_refresh(&row, now, until).await? {
@@ -329,7 +334,7 @@ impl Refresher {
 mod tests {
     use monstrum_egress::EgressOptions;
     use monstrum_store::{DEFAULT_WORKSPACE, ResourceRow, StoreOptions};
-    use monstrum_types::SystemClock;
+    use monstrum_types::{OauthProviderId, SystemClock};
     use monstrum_vault::MasterKeys;
     use serde_json::json;
 
@@ -369,14 +374,58 @@ mod tests {
         assert!(flights.values().any(|flight| Arc::ptr_eq(flight, &under_way)));
     }
 
-    /// What was saved for another audience in the meantime is not sent by the rules of the one before.
+    /// The row of a provider that is not the one that was verified gets no refresh token.
     #[tokio::test]
-    async fn what_was_given_for_something_else_is_no_newer_token() {
+    async fn a_provider_that_was_not_verified_is_not_asked() {
         let folder = tempfile::tempdir().unwrap();
         let (store, vault) = opened(&folder).await;
-        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
-        let now = SystemClock.now();
-        let resource = ResourceRow {
+        let (workspace, now) = (store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id, SystemClock.now());
+        let resource = resource(workspace, now);
+        store.insert_resource(&resource).await.unwrap();
+        store.snapshot().await.unwrap();
+        let provider = OauthProviderRow {
+            id: OauthProviderId::new(),
+            workspace_id: workspace,
+            resource_type: resource.resource_type.clone(),
+            client_id: "client".to_owned(),
+            client_secret: None,
+            authorization_url: None,
+            // Nothing can be reached there.
+            token_url: "https://127.0.0.1:1/token".to_owned(),
+            device_authorization_url: None,
+            scopes: json!([]),
+            created_at: now,
+            updated_at: now,
+        };
+        store.insert_oauth_provider(&provider).await.unwrap();
+        let given_for = given_for("https://here.example").obtained_from(&provider);
+        let secret = |text: &str| Secret::new(text.to_owned());
+        let fields = BTreeMap::from([
+            ("access_token".to_owned(), secret("stale")),
+            ("refresh_token".to_owned(), secret("refresh")),
+        ]);
+        store.put_credential(&new_row(&vault, &resource, &given_for, &fields, now).unwrap()).await.unwrap();
+        let egress = Egress::new(EgressOptions::default());
+        let refresher = Arc::new(Refresher::new(store.clone(), vault, egress, Arc::new(SystemClock)));
+        let was_asked = async || {
+            let target = RefreshTarget {
+                workspace,
+                resource: resource.id,
+                resource_type: resource.resource_type.clone(),
+                network: Network::default(),
+                given_for: given_for.clone(),
+            };
+            let refreshed = refresher.refresh(target, Some(Secret::new("stale".to_owned()))).await;
+            assert!(matches!(refreshed, Err(CredentialState::Unavailable)));
+            refresher.flight(resource.id).lock().await.rest.is_some()
+        };
+        assert!(!was_asked().await, "it was added after the workspace was verified last");
+        store.snapshot().await.unwrap();
+        assert!(was_asked().await);
+    }
+
+    fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
+        ResourceRow {
             id: ResourceId::new(),
             workspace_id: workspace,
             resource_type: "github".parse().unwrap(),
@@ -385,7 +434,17 @@ mod tests {
             network: json!({}),
             created_at: now,
             updated_at: now,
-        };
+        }
+    }
+
+    /// What was saved for another audience in the meantime is not sent by the rules of the one before.
+    #[tokio::test]
+    async fn what_was_given_for_something_else_is_no_newer_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, vault) = opened(&folder).await;
+        let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
+        let now = SystemClock.now();
+        let resource = resource(workspace, now);
         store.insert_resource(&resource).await.unwrap();
         let (here, there) = (given_for("https://here.example"), given_for("https://there.example"));
         let fields = BTreeMap::from([("access_token".to_owned(), Secret::new("the newer token".to_owned()))]);

@@ -77,11 +77,12 @@ pub enum RowKeyError {
     Interrupted,
 }
 
-/// Gives the store its row key. An empty database gets one, and is sealed by it; any other database without one is refused,
-/// since an attacker could have removed it.
-pub async fn open(store: Store, vault: &Vault, clock: &dyn Clock) -> Result<Store, RowKeyError> {
-    if let Some(key) = held(&store, vault).await? {
-        return Ok(store.with_row_key(key));
+/// Gives the store its row keys. An empty database gets one, and is sealed by it; any other database without one is
+/// refused, since an attacker could have removed it. Keys before version `signed`, which a head of the audit names, were
+/// retired, and nothing is valid under them.
+pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
+    if let Some(keys) = held(&store, vault, signed).await? {
+        return Ok(keys.given_to(store));
     }
     let (key, row) = RowSeals::generate(1, vault, clock)?;
     let founded = store.with_row_key(Arc::new(key));
@@ -89,26 +90,58 @@ pub async fn open(store: Store, vault: &Vault, clock: &dyn Clock) -> Result<Stor
         return Ok(founded);
     }
     // Another host on the same database may have been faster, and its key counts.
-    match held(&founded, vault).await? {
-        Some(key) => Ok(founded.with_row_key(key)),
+    match held(&founded, vault, signed).await? {
+        Some(keys) => Ok(keys.given_to(founded)),
         None => Err(RowKeyError::Unsealed),
     }
 }
 
 /// The same for who only looks: nothing is made.
-pub async fn inspect(store: Store, vault: &Vault) -> Result<Store, RowKeyError> {
-    let key = held(&store, vault).await?.ok_or(RowKeyError::Unsealed)?;
-    Ok(store.with_row_key(key))
+pub async fn inspect(store: Store, vault: &Vault, signed: Option<u32>) -> Result<Store, RowKeyError> {
+    let keys = held(&store, vault, signed).await?.ok_or(RowKeyError::Unsealed)?;
+    Ok(keys.given_to(store))
 }
 
-/// The row key that the database holds; `None` where it holds none.
-async fn held(store: &Store, vault: &Vault) -> Result<Option<Arc<RowSeals>>, RowKeyError> {
-    let rows = store.instance_keys(ROW_KEY).await?;
-    match rows.as_slice() {
-        [] => Ok(None),
-        [row] => Ok(Some(Arc::new(RowSeals::of(row, vault)?))),
-        _ => Err(RowKeyError::Interrupted),
+/// The row keys in force.
+struct Held {
+    newest: Arc<RowSeals>,
+    /// The one before it, while a rotation is not finished.
+    older: Option<Arc<RowSeals>>,
+}
+
+impl Held {
+    fn given_to(self, store: Store) -> Store {
+        store.with_row_keys(self.newest, self.older.map(|older| older as Arc<dyn SealsRows>))
     }
+}
+
+/// The row keys that the database holds; `None` where it holds none.
+async fn held(store: &Store, vault: &Vault, signed: Option<u32>) -> Result<Option<Held>, RowKeyError> {
+    let mut rows = store.instance_keys(ROW_KEY).await?;
+    let Some(newest) = rows.pop() else { return Ok(None) };
+    // A record that a rotation has deleted and that is back was put there by another program.
+    let is_in_force = |row: &InstanceKeyRow| signed.is_none_or(|signed| row.version >= i64::from(signed));
+    let older = rows.pop().filter(is_in_force);
+    let older = older.map(|row| RowSeals::of(&row, vault).map(Arc::new)).transpose()?;
+    Ok(Some(Held { newest: Arc::new(RowSeals::of(&newest, vault)?), older }))
+}
+
+/// The store with a fresh row key beside the one in force, and the record of that key, which is not stored yet.
+pub async fn with_fresh_key(
+    store: &Store,
+    vault: &Vault,
+    clock: &dyn Clock,
+) -> Result<(Store, InstanceKeyRow), RowKeyError> {
+    let row = store.instance_keys(ROW_KEY).await?.pop().ok_or(RowKeyError::Unsealed)?;
+    let older = RowSeals::of(&row, vault)?;
+    let (newest, record) = RowSeals::generate(older.version().saturating_add(1), vault, clock)?;
+    Ok((store.clone().with_row_keys(Arc::new(newest), Some(Arc::new(older))), record))
+}
+
+/// The store with the newest of its row keys alone, so that nothing is valid under an older one.
+pub async fn with_newest_key(store: &Store, vault: &Vault) -> Result<Store, RowKeyError> {
+    let row = store.instance_keys(ROW_KEY).await?.pop().ok_or(RowKeyError::Unsealed)?;
+    Ok(store.clone().with_row_key(Arc::new(RowSeals::of(&row, vault)?)))
 }
 
 /// The database of a server, for tests that write rows into it.
@@ -118,12 +151,12 @@ pub async fn open_with_key_file(
     key_file: &std::path::Path,
 ) -> Result<Store, RowKeyError> {
     let keys = monstrum_vault::MasterKeys::open_or_create(key_file)?;
-    inspect(Store::open(options).await?, &Vault::new(keys)).await
+    inspect(Store::open(options).await?, &Vault::new(keys), None).await
 }
 
 /// A new database for tests, whose row key is sealed by a master key that everyone knows.
 #[doc(hidden)]
 pub async fn open_for_tests(options: monstrum_store::StoreOptions) -> Result<Store, RowKeyError> {
     let vault = Vault::new(monstrum_vault::MasterKeys::from_text(&format!("1 {}", "5e".repeat(32)))?);
-    open(Store::open(options).await?, &vault, &monstrum_types::SystemClock).await
+    open(Store::open(options).await?, &vault, None, &monstrum_types::SystemClock).await
 }

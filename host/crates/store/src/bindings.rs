@@ -121,6 +121,17 @@ impl Store {
         change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
     }
 
+    /// Adds bindings of one workspace in one change, for benches that need many.
+    #[doc(hidden)]
+    pub async fn insert_bindings(&self, workspace: WorkspaceId, rows: &[BindingRow]) -> Result<(), StoreError> {
+        change!(self, &[Scope::from(workspace)], |change| {
+            for row in rows {
+                change.insert(row, Vec::new(), Vec::new()).await?;
+            }
+            Ok(())
+        })
+    }
+
     /// The binding of this id of the workspace's bot.
     pub async fn binding(
         &self,

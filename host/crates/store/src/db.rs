@@ -157,6 +157,8 @@ impl Session {
     }
 
     async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
+        #[cfg(test)]
+        counted::add(0);
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
             Session::SqliteTransaction(transaction) => &mut **transaction,
@@ -175,6 +177,8 @@ impl Session {
             Session::Postgres(session) => return session.fetch(sql, args::of_postgres(args)?).await,
         };
         let rows = sqlx::query_with(sql, args::of_sqlite(args)?).fetch_all(connection).await.map_err(of_driver)?;
+        #[cfg(test)]
+        counted::add(rows.len());
         Ok(rows.into_iter().map(Row::Sqlite).collect())
     }
 
@@ -209,4 +213,23 @@ fn parameters(sql: &str) -> usize {
         rest[..digits].parse::<usize>().ok()
     });
     numbers.max().unwrap_or(0)
+}
+
+/// What this thread has asked of a database.
+#[cfg(test)]
+pub(crate) mod counted {
+    use std::cell::Cell;
+
+    thread_local! {
+        static ASKED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+
+    pub(super) fn add(rows: usize) {
+        ASKED.set((ASKED.get().0 + 1, ASKED.get().1 + rows));
+    }
+
+    /// How many statements were run and how many rows were read since the last question.
+    pub(crate) fn take() -> (usize, usize) {
+        ASKED.take()
+    }
 }

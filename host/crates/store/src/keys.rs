@@ -155,6 +155,12 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
+    /// Whether there is a root key, however many rows stand there that are not authentic. The instance must be verified.
+    pub async fn has_root_key(&self) -> Result<bool, StoreError> {
+        let keys: Vec<KeyRow> = self.verified_instance().await?.take();
+        Ok(keys.iter().any(|key| key.kind == KeyKind::Root))
+    }
+
     /// A page of the workspace's keys; without one, of the root keys.
     pub async fn keys(
         &self,

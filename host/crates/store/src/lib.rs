@@ -49,7 +49,7 @@ pub use plugins::{PluginRow, PluginVersionRow, PluginVersionSummary, StoredManif
 pub use policy::PolicyRows;
 pub use resources::ResourceRow;
 pub use roles::RoleRow;
-pub use rows::{RowName, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope, VerifiedRows};
+pub use rows::{RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope, VerifiedRows};
 pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
 pub use sealed::{SealedColumn, SealedRow};
 pub use trust::TrustRow;

@@ -97,6 +97,11 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
+    /// Whether a provider is the one that its workspace had when this process last verified it.
+    pub fn is_verified_provider(&self, row: &OauthProviderRow) -> Result<bool, StoreError> {
+        self.is_as_verified(row)
+    }
+
     /// The workspace's provider for a type.
     pub async fn oauth_provider_of_type(
         &self,

@@ -7,15 +7,19 @@
 //! no key: the host gives it a [`SealsRows`].
 
 mod change;
+#[cfg(test)]
+mod cost;
 mod encoding;
 mod founding;
 mod judge;
 mod read;
+mod rotation;
 mod tables;
 mod total;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use monstrum_types::WorkspaceId;
@@ -29,6 +33,7 @@ pub(crate) use change::{Change, change, insert};
 pub use founding::{ScopeRow, Unsealed};
 pub(crate) use judge::{Floors, Judged, Reading};
 pub use read::VerifiedRows;
+pub use rotation::RowsDone;
 pub use tables::Table;
 
 /// A MAC as its column holds it: the version of the row key and the HMAC.
@@ -131,9 +136,13 @@ pub(crate) trait Authentic: FromRow + Send + 'static {
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// The key, and what this process knows of the scopes.
+/// The keys, and what this process knows of the scopes.
 pub(crate) struct Rows {
+    /// The newest key. Everything that is written is written under it.
     key: Arc<dyn SealsRows>,
+    /// The key before it, under which rows and seals are valid as well until a rotation is finished.
+    older: Option<Arc<dyn SealsRows>>,
+    is_older_retired: AtomicBool,
     known: Mutex<Known>,
 }
 
@@ -163,9 +172,28 @@ pub(crate) struct Macs {
     pub(crate) addend: [u8; 32],
 }
 
+impl Macs {
+    fn of(key: &dyn SealsRows, bytes: &[u8]) -> Macs {
+        let mut mac = [0; MAC_BYTES];
+        let (version, hmac) = mac.split_at_mut(4);
+        version.copy_from_slice(&key.version().to_be_bytes());
+        hmac.copy_from_slice(&key.mac(MAC_LABEL, bytes));
+        Macs { mac, addend: key.mac(SUM_LABEL, bytes) }
+    }
+}
+
 impl Rows {
-    pub(crate) fn new(key: Arc<dyn SealsRows>) -> Self {
-        Rows { key, known: Mutex::default() }
+    pub(crate) fn new(key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Self {
+        Rows { key, older, is_older_retired: AtomicBool::new(false), known: Mutex::default() }
+    }
+
+    /// The key before the newest, while a rotation is under way.
+    fn older(&self) -> Option<&dyn SealsRows> {
+        self.older.as_deref().filter(|_| !self.is_older_retired.load(Ordering::Acquire))
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &dyn SealsRows> {
+        std::iter::once(self.key.as_ref()).chain(self.older())
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -178,27 +206,30 @@ impl Rows {
     }
 
     fn macs_of(&self, bytes: &[u8]) -> Macs {
-        let mut mac = [0; MAC_BYTES];
-        let (version, hmac) = mac.split_at_mut(4);
-        version.copy_from_slice(&self.key.version().to_be_bytes());
-        hmac.copy_from_slice(&self.key.mac(MAC_LABEL, bytes));
-        Macs { mac, addend: self.key.mac(SUM_LABEL, bytes) }
+        Macs::of(self.key.as_ref(), bytes)
     }
 
     /// What a row that was read adds to the sum of its scope; `None` where its MAC is missing or wrong.
     pub(crate) fn verify(&self, table: Table, row: &Row) -> Option<[u8; 32]> {
         let stored = row.bytes_opt("mac").ok()??;
-        let macs = self.macs_of(&encoding::of_row(table, row).ok()?);
+        let version = u32::from_be_bytes(*stored.first_chunk()?);
+        let key = self.keys().find(|key| key.version() == version)?;
+        let macs = Macs::of(key, &encoding::of_row(table, row).ok()?);
         is_same(&stored, &macs.mac).then_some(macs.addend)
     }
 
-    /// The row, if its MAC is right. One whose MAC is wrong is remembered, to be named in the log.
-    pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Result<Option<T>, StoreError> {
-        if self.verify(T::TABLE, row).is_none() {
+    fn unseal(&self, seal: &SealRow) -> Option<Vec<u8>> {
+        self.keys().find_map(|key| key.unseal(&seal.sealed, &seal.scope, seal.generation))
+    }
+
+    /// The row, if its MAC is right and each of its columns can be read. One that is refused is remembered, to be named in the
+    /// log: a row that another program has written keeps no other row from being read.
+    pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Option<T> {
+        let read = self.verify(T::TABLE, row).and_then(|_| T::from_row(row).ok());
+        if read.is_none() {
             self.known().refused.insert(name_of(T::TABLE, row));
-            return Ok(None);
         }
-        T::from_row(row).map(Some)
+        read
     }
 
     /// The highest generation of each scope that this process has seen. Ask before a transaction begins: what was seen by then
@@ -219,7 +250,7 @@ impl Rows {
         if generation < floor {
             return Err(format!("its seal is of generation {generation}, and this host has seen {floor}"));
         }
-        let opened = self.key.unseal(&seal.sealed, &scope.to_string(), generation);
+        let opened = self.unseal(seal).filter(|_| seal.scope == scope.to_string());
         opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
     }
 
@@ -242,6 +273,13 @@ impl FromRow for SealRow {
     }
 }
 
+impl SealRow {
+    /// The seals among the rows of a query. One that cannot be read, such as a blob where text is expected, is none.
+    fn all(rows: &[Row]) -> Vec<SealRow> {
+        rows.iter().filter_map(|row| SealRow::from_row(row).ok()).collect()
+    }
+}
+
 /// In a time that does not depend on where they differ.
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
@@ -258,7 +296,14 @@ impl Store {
     /// written.
     #[must_use]
     pub fn with_row_key(self, key: Arc<dyn SealsRows>) -> Store {
-        Store { rows: Some(Arc::new(Rows::new(key))), ..self }
+        self.with_row_keys(key, None)
+    }
+
+    /// The same during a rotation: what an older key authenticated is valid as well, and what is written is written under
+    /// the newer one.
+    #[must_use]
+    pub fn with_row_keys(self, key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Store {
+        Store { rows: Some(Arc::new(Rows::new(key, older))), ..self }
     }
 
     pub(crate) fn rows(&self) -> Result<&Arc<Rows>, StoreError> {
@@ -271,21 +316,19 @@ impl Store {
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.read_consistently().await?;
-        let seals: Vec<SealRow> = session.all(change::SEALS, args![]).await?;
+        let seals = SealRow::all(&session.fetch(change::SEALS, args![]).await?);
         let workspaces = session.fetch(&Table::Workspaces.statements().all, args![]).await?;
         session.commit().await?;
         let valid = workspaces.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
         let mut scopes: BTreeSet<String> = valid.filter_map(|row| row.text("id").ok()).collect();
         scopes.insert(Scope::Instance.to_string());
-        let counts = |seal: &&SealRow| {
-            scopes.contains(&seal.scope) && rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some()
-        };
+        let counts = |seal: &&SealRow| scopes.contains(&seal.scope) && rows.unseal(seal).is_some();
         Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
     /// The generation of each seal, as the database says it.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        let seals: Vec<SealRow> = self.db.all(change::SEALS, args![]).await?;
+        let seals = SealRow::all(&self.db.read().await?.fetch(change::SEALS, args![]).await?);
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
     }
 

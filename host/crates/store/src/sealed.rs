@@ -152,7 +152,7 @@ impl Store {
         };
         args.push(Arg::from(i64::from(limit)));
         let rows = self.db.read_at_length().await?.fetch(statements.page, &args).await?;
-        rows.iter().map(|row| statements.read(row)).collect()
+        Ok(rows.iter().filter_map(|row| statements.read(row)).collect())
     }
 
     /// Replaces the texts of records, each only where it still is the one that was read; how many it replaced. All of
@@ -195,11 +195,16 @@ impl Store {
 }
 
 impl Statements {
-    fn read(&self, row: &Row) -> Result<SealedRow, StoreError> {
-        let texts = |columns: &[&'static str]| -> Result<Vec<String>, StoreError> {
-            columns.iter().map(|column| row.text(column)).collect()
-        };
-        Ok(SealedRow { key: texts(self.key)?, bound: texts(self.bound)?, sealed: row.text(self.column)? })
+    /// A record. One that another program has written may not be text: it is read as an empty one, which does not open.
+    /// `None` where no key can be read, by which the row could be named.
+    fn read(&self, row: &Row) -> Option<SealedRow> {
+        let key = self.key.iter().map(|column| row.text(column).ok()).collect::<Option<_>>()?;
+        let text = |column: &'static str| row.text(column).unwrap_or_default();
+        Some(SealedRow {
+            key,
+            bound: self.bound.iter().map(|column| text(column)).collect(),
+            sealed: text(self.column),
+        })
     }
 }
 

@@ -70,6 +70,18 @@ impl Store {
         self.authentic_one(BY_ID, args![id]).await
     }
 
+    /// The workspace of this id, as it was sealed. Where its row is another one, or is gone, all rows of the instance are
+    /// verified first: only then there is no such workspace.
+    pub async fn verified_workspace(&self, id: WorkspaceId) -> Result<Option<WorkspaceRow>, StoreError> {
+        if let Some(row) = self.workspace(id).await?
+            && self.is_as_verified(&row)?
+        {
+            return Ok(Some(row));
+        }
+        let workspaces: Vec<WorkspaceRow> = self.verified_instance().await?.take();
+        Ok(workspaces.into_iter().find(|row| row.id == id))
+    }
+
     /// The workspace of this name.
     pub async fn workspace_named(&self, name: &str) -> Result<Option<WorkspaceRow>, StoreError> {
         self.authentic_one(BY_NAME, args![name]).await

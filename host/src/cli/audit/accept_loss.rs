@@ -32,7 +32,7 @@ pub(super) async fn run(options: &Options, flags: FolderFlags, reason: String) -
         return Err(Failure::new(message, "say in a sentence why the older database is meant to be used"));
     }
     let settings = options.settings(flags)?;
-    let data = folder::open(&settings, "a server is running there: stop it first").await?;
+    let data = folder::open_of_any_age(&settings, "a server is running there: stop it first").await?;
     let done = accept(&data, reason).await;
     data.store.close().await;
     let (lost, kept) = done?;
@@ -73,7 +73,12 @@ async fn replace(data: &Data, lost: &[Rollback], reason: &str) -> Result<std::pa
         before: json!(null),
         after: json!({ "lost": lost, "reason": reason }),
     };
-    let record = async || Ok::<_, AcceptError>(());
-    recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, record()).await?;
+    // The lost state must not pass for a newer one when it is put back.
+    let above = accepted.generation_above_loss();
+    let raise = async { data.store.raise_generations(above).await.map_err(|error| AcceptError::Record(error.into())) };
+    let is_raised = recorded_with(data, accepted.heads(&data.audit_keys)?, clock, change, raise).await?;
+    if !is_raised {
+        output::warning("the instance is not verified, so the lost state can be put back: destroy copies of it");
+    }
     Ok(accepted.put_in_place()?)
 }

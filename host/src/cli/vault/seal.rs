@@ -9,7 +9,7 @@ use monstrum_store::{Scope, ScopeRow, Store, StoreError, Table, Unsealed as Unse
 use monstrum_types::{SystemClock, WorkspaceId};
 use serde_json::{Value, json};
 
-use crate::auditor::{HEADS_FILE, RollbackList, find_rollback, rows_were_sealed};
+use crate::auditor::{HEADS_FILE, rows_were_sealed};
 use crate::boot::{Data, OfflineChange, OfflineError, Unsealed, connections_of_servers, recorded};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
@@ -30,7 +30,9 @@ Examples:
   monstrum vault seal --scope instance --delete api_keys/01939d2c-7f6a-7000-8000-000000000001
 
 Stop every server of the database first, and run it once. What is sealed counts as yours from then on: look for keys and
-plugins that you do not know. Rows that --delete names are deleted before the rest is sealed.";
+plugins that you do not know. Rows that --delete names are deleted before the rest is sealed. Sandboxes and authorizations by
+OAuth are in no seal: those whose MAC is wrong are listed, and can only be deleted. Rows whose workspace is not there are
+listed with `instance`.";
 
 #[derive(Args)]
 pub(in crate::cli) struct Seal {
@@ -136,10 +138,10 @@ async fn seal_scope(
     delete: &[String],
     yes: bool,
 ) -> Result<ExitCode, Failure> {
+    // A database that is older than its heads is refused: an operator cannot see in its rows what is missing.
     let opened = data.with_rows(settings, &SystemClock).await;
     let data = opened.map_err(|error| Failure::from_error(&error, folder::keys_hint(&error).unwrap_or(AGAIN)))?;
     let scope = scope_called(&data.store, scope).await?;
-    refuse_older_database(&data).await?;
     let rows = data.store.scope_rows(scope).await.map_err(|error| of_store(&error))?;
     let mut deleted = Vec::new();
     for name in delete {
@@ -161,10 +163,11 @@ async fn seal_scope(
 
 fn show_rows(rows: &[ScopeRow], deleted: &[monstrum_store::RowName]) -> Result<(), Failure> {
     let row = |row: &ScopeRow| {
-        let state = match (deleted.contains(&row.name), row.is_valid) {
-            (true, _) => "delete",
-            (false, true) => "accept",
-            (false, false) => "accept, although its MAC is missing or wrong",
+        let state = match (deleted.contains(&row.name), row.is_counted, row.is_valid) {
+            (true, _, _) => "delete",
+            (false, false, _) => "refused until it is deleted",
+            (false, true, true) => "accept",
+            (false, true, false) => "accept, although its MAC is missing or wrong",
         };
         let shown = row.columns.iter().filter(|(_, text)| !text.is_empty());
         let column = |(name, text): &(&str, String)| match *name {
@@ -229,15 +232,4 @@ async fn audit(data: &Data, object: &str, after: Value) -> Result<(), Failure> {
 
 fn sealing(object: &str, after: Value) -> OfflineChange {
     OfflineChange { what: "vault.seal", object: object.to_owned(), before: Value::Null, after }
-}
-
-/// What is missing in a database that is older than its heads, an operator cannot see in its rows.
-async fn refuse_older_database(data: &Data) -> Result<(), Failure> {
-    let older = find_rollback(&data.store, &data.audit_keys, &data.path).await;
-    let older = older.map_err(|error| Failure::from_error(&error, AGAIN))?;
-    if older.is_empty() {
-        return Ok(());
-    }
-    let message = format!("the database is older than the signed heads of its audit: {}", RollbackList(older));
-    Err(Failure::new(message, folder::OLDER_DATABASE_HINT))
 }

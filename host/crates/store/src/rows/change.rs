@@ -5,17 +5,21 @@ use std::collections::BTreeMap;
 
 use monstrum_types::WorkspaceId;
 
+use super::founding::texts_of;
+use super::judge::scope_of;
 use super::total::Total;
 use super::{Authentic, Macs, Rows, Scope, SealRow, Table};
 use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{Store, StoreError};
 
 /// Locks the seal, in a form that both kinds of database know.
-const LOCK: &str =
+pub(super) const LOCK: &str =
     "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
 
 /// Every seal.
 pub(super) const SEALS: &str = "select scope, generation, sealed from policy_seals order by scope";
+
+pub(super) const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
 
 /// A transaction that changes rows under a MAC.
 pub(crate) struct Change<'s> {
@@ -99,14 +103,14 @@ impl From<WorkspaceId> for Scope {
     }
 }
 
-fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
+pub(super) fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
     StoreError::Unverified { scope: scope.to_string(), why: why.into() }
 }
 
 impl Change<'_> {
     async fn lock(&mut self, scope: Scope, floor: i64) -> Result<(), StoreError> {
-        let seal: Option<SealRow> = self.session.one(LOCK, args![&scope.to_string()]).await?;
-        let Some(seal) = seal else {
+        let found = self.session.fetch(LOCK, args![&scope.to_string()]).await?;
+        let Some(seal) = found.first() else {
             // A workspace that does not exist has no seal and no rows.
             if let Scope::Workspace(id) = scope {
                 let sql = "select id from workspaces where id = $1";
@@ -120,6 +124,7 @@ impl Change<'_> {
         if self.rows.known().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
             return Err(unverified(scope, "its rows are not those that were sealed"));
         }
+        let seal = SealRow::from_row(seal).map_err(|_| unverified(scope, "its seal cannot be read"))?;
         let total = self.rows.open_seal(scope, &seal, floor).map_err(|why| unverified(scope, why))?;
         self.seals.insert(scope, OpenSeal { generation: seal.generation, total, is_changed: false });
         Ok(())
@@ -209,13 +214,15 @@ impl Change<'_> {
         let mut removed = 0;
         for row in found {
             let addend = self.rows.verify(T::TABLE, &row);
-            let before = T::from_row(&row)?;
-            let scope = before.scope();
-            if !self.has(scope) || !may(&before) {
+            // A row that another program has written may be of any form. Where it cannot even be named, it goes with its
+            // parent.
+            let (Ok(scope), Ok(key)) = (scope_of(T::TABLE, &row), texts_of(T::TABLE.spec().key, &row)) else {
+                continue;
+            };
+            if !self.has(scope) || T::from_row(&row).is_ok_and(|before| !may(&before)) {
                 continue;
             }
-            let values = before.covered();
-            self.session.run(&T::TABLE.statements().delete, &key_of(T::TABLE, &values)).await?;
+            self.session.run(&T::TABLE.statements().delete, &key).await?;
             match addend {
                 Some(addend) => self.count::<T>(scope, |total| total.subtract(&addend))?,
                 // It permitted nothing, but hosts may have it in a list.
@@ -233,7 +240,7 @@ impl Change<'_> {
         args: &[Arg<'_>],
     ) -> Result<Option<T>, StoreError> {
         let found = self.session.fetch(sql, args).await?;
-        Ok(found.first().map(|row| self.rows.authentic(row)).transpose()?.flatten())
+        Ok(found.first().and_then(|row| self.rows.authentic(row)))
     }
 
     /// Begins the sum of a workspace that is made in this change.
@@ -243,6 +250,14 @@ impl Change<'_> {
         let sealed = self.rows.seal(scope, 1, Total::default())?;
         self.session.run(OPEN, args![&scope.to_string(), 1, &sealed]).await?;
         Ok(())
+    }
+
+    /// Brings the generation of a scope forward by as many changes and this one.
+    pub(crate) fn raise(&mut self, scope: Scope, generations: i64) {
+        if let Some(seal) = self.seals.get_mut(&scope) {
+            seal.generation = seal.generation.saturating_add(generations);
+            seal.is_changed = true;
+        }
     }
 
     /// Ends the sum of a workspace that is deleted in this change. Its generation is added to that of the instance, so that
@@ -265,7 +280,7 @@ impl Change<'_> {
         args: &[Arg<'_>],
     ) -> Result<Vec<T>, StoreError> {
         let found = self.session.fetch(sql, args).await?;
-        found.iter().filter_map(|row| self.rows.authentic(row).transpose()).collect()
+        Ok(found.iter().filter_map(|row| self.rows.authentic(row)).collect())
     }
 
     /// Tells other hosts to look, although no row under a MAC has changed.
@@ -286,7 +301,6 @@ impl Change<'_> {
     }
 
     pub(crate) async fn finish(mut self) -> Result<(), StoreError> {
-        const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
         let mut sealed = Vec::new();
         for (scope, seal) in &self.seals {
             if !seal.is_changed {
@@ -329,7 +343,7 @@ pub(crate) async fn insert<T: Authentic>(
 }
 
 /// The values of the key among those of the columns under the MAC.
-fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
+pub(super) fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
     let spec = table.spec();
     let value = |column: &&str| spec.covered.iter().position(|(own, _)| own == column).map(|at| values[at].borrowed());
     spec.key.iter().filter_map(value).collect()

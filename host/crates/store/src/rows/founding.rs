@@ -1,11 +1,12 @@
 //! Making seals where there are none: of a database that is new, of one from before rows were authenticated, and of a
 //! scope whose state an operator accepts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use monstrum_types::{UtcMillis, WorkspaceId};
 
-use super::change::{Exists, SEALS, insert};
+use super::change::{Exists, SEALS, change, insert};
+use super::judge::scope_of;
 use super::total::Total;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
 use crate::db::{Arg, Row, Session, args};
@@ -36,8 +37,18 @@ pub struct ScopeRow {
     pub name: RowName,
     /// Whether its MAC is right.
     pub is_valid: bool,
+    /// Whether sealing the scope accepts it. Another one is listed since its MAC is wrong or its workspace is not there: it
+    /// is refused until it is deleted.
+    pub is_counted: bool,
     /// The columns under the MAC, as text.
     pub columns: Vec<(&'static str, String)>,
+}
+
+/// A row that [`Store::scope_rows`] lists.
+struct Listed {
+    table: Table,
+    row: Row,
+    is_counted: bool,
 }
 
 impl Store {
@@ -106,7 +117,7 @@ impl Store {
                 let macs = rows.macs_of(&encoding::of_row(table, &row)?);
                 session.set_mac(table, &row, &macs).await?;
                 if table.spec().is_counted {
-                    totals.entry(super::judge::scope_of(table, &row)?).or_default().add(&macs.addend);
+                    totals.entry(scope_of(table, &row)?).or_default().add(&macs.addend);
                 }
             }
         }
@@ -118,7 +129,22 @@ impl Store {
         Ok(count)
     }
 
-    /// The rows of a scope, whether their MAC is right or not, in the order of the tables.
+    /// Brings the generation of the instance forward until the sum of all generations is above `total`. False: the instance is
+    /// not verified, and nothing was done.
+    pub async fn raise_generations(&self, total: i64) -> Result<bool, StoreError> {
+        let missing = total.saturating_sub(self.sealed_generations().await?);
+        let raised: Result<(), StoreError> = change!(self, &[Scope::Instance], |change| {
+            change.raise(Scope::Instance, missing.max(0));
+            Ok(())
+        });
+        match raised {
+            Err(StoreError::Unverified { .. }) => Ok(false),
+            raised => raised.map(|()| true),
+        }
+    }
+
+    /// The rows of a scope, whether their MAC is right or not, in the order of the tables. Of rows that are in no sum there are
+    /// those whose MAC is wrong; those whose workspace is not there are with the instance.
     pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
@@ -135,12 +161,10 @@ impl Store {
         }
         let mut total = Total::default();
         // A row goes before those that it refers to.
-        for table in Table::ALL.into_iter().rev().filter(|table| table.spec().is_counted) {
-            for row in session.rows_of(table, scope).await? {
-                if deleted.contains(&name_of(table, &row)) {
-                    let key = texts_of(table.spec().key, &row)?;
-                    session.run(&table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
-                }
+        for listed in session.listed_rows(rows, scope).await?.into_iter().rev() {
+            if deleted.contains(&name_of(listed.table, &listed.row)) {
+                let key = texts_of(listed.table.spec().key, &listed.row)?;
+                session.run(&listed.table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
             }
         }
         for table in Table::counted() {
@@ -152,8 +176,8 @@ impl Store {
         }
         // The generation of a seal that does not open may be forged. Above the sum of all others a scope is above every
         // generation that it had.
-        let seals: Vec<SealRow> = session.all(SEALS, args![]).await?;
-        let opens = |seal: &&SealRow| rows.key.unseal(&seal.sealed, &seal.scope, seal.generation).is_some();
+        let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
+        let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
         let sum = seals.iter().filter(opens).fold(0_i64, |sum, seal| sum.saturating_add(seal.generation));
         let generation = own.unwrap_or(sum).saturating_add(1);
@@ -185,15 +209,42 @@ impl Session {
     }
 
     async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
-        let mut found = Vec::new();
-        for table in Table::counted() {
-            for row in self.rows_of(table, scope).await? {
-                let is_valid = rows.verify(table, &row).is_some();
-                let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
-                found.push(ScopeRow { name: name_of(table, &row), is_valid, columns });
+        let listed = self.listed_rows(rows, scope).await?;
+        let shown = listed.iter().map(|Listed { table, row, is_counted }| {
+            let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
+            let is_valid = rows.verify(*table, row).is_some();
+            ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns }
+        });
+        Ok(shown.collect())
+    }
+
+    /// What [`Store::scope_rows`] lists.
+    async fn listed_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<Listed>, StoreError> {
+        let mut workspaces = BTreeSet::new();
+        if scope == Scope::Instance {
+            let found = self.fetch(&Table::Workspaces.statements().all, args![]).await?;
+            workspaces.extend(found.iter().filter_map(|row| row.id::<WorkspaceId>("id").ok()));
+        }
+        let is_stray = |table, row: &Row| match scope_of(table, row) {
+            Ok(Scope::Instance) => false,
+            Ok(Scope::Workspace(id)) => !workspaces.contains(&id),
+            Err(_) => true,
+        };
+        let mut listed = Vec::new();
+        for table in Table::ALL {
+            let is_counted = table.is_counted();
+            let of_scope = self.rows_of(table, scope).await?;
+            let shown = of_scope.into_iter().filter(|row| is_counted || rows.verify(table, row).is_none());
+            listed.extend(shown.map(|row| Listed { table, row, is_counted }));
+            if scope == Scope::Instance && !table.is_of_instance() {
+                let all = self.fetch(&table.statements().all, args![]).await?;
+                let strays = all.into_iter().filter(|row| is_stray(table, row));
+                // A sandbox outlives its workspace until its provider has deleted it.
+                let strays = strays.filter(|row| is_counted || rows.verify(table, row).is_none());
+                listed.extend(strays.map(|row| Listed { table, row, is_counted: false }));
             }
         }
-        Ok(found)
+        Ok(listed)
     }
 
     async fn is_empty(&mut self) -> Result<bool, StoreError> {
@@ -231,9 +282,13 @@ impl Session {
 
     /// The rows of a table that are in a scope.
     pub(super) async fn rows_of(&mut self, table: Table, scope: Scope) -> Result<Vec<Row>, StoreError> {
-        let mut rows = self.fetch(&table.statements().all, args![]).await?;
-        rows.retain(|row| super::judge::scope_of(table, row).is_ok_and(|own| own == scope));
-        Ok(rows)
+        let statements = table.statements();
+        match scope {
+            Scope::Instance if table.is_of_instance() => self.fetch(&statements.all, args![]).await,
+            Scope::Instance => self.fetch(&statements.of_no_workspace, args![]).await,
+            Scope::Workspace(_) if table.is_of_instance() => Ok(Vec::new()),
+            Scope::Workspace(id) => self.fetch(&statements.of_workspace, args![id]).await,
+        }
     }
 
     /// Fills the digests of the locales of versions that were stored before there was a column for them.
@@ -251,6 +306,6 @@ impl Session {
     }
 }
 
-fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
+pub(super) fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
     columns.iter().map(|column| Ok(Arg::Text(Some(row.text(column)?.into())))).collect()
 }

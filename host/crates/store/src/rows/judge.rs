@@ -52,7 +52,7 @@ struct ValidRow {
 impl Reading {
     /// Reads all rows that are in sums. The caller's transaction sees one state of the database.
     pub(crate) async fn of_all(store: &Store, session: &mut Session, floors: Floors) -> Result<Reading, StoreError> {
-        let seals = session.all(SEALS, args![]).await?;
+        let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let mut tables = Vec::new();
         for table in Table::counted() {
             tables.push((table, session.fetch(&table.statements().all, args![]).await?));
@@ -66,7 +66,7 @@ impl Reading {
                                  from api_keys where workspace_id is null order by id";
         let floors = Floors::of(store)?;
         let mut session = store.db.read_consistently().await?;
-        let seals = session.all(INSTANCE_SEAL, args![]).await?;
+        let seals = SealRow::all(&session.fetch(INSTANCE_SEAL, args![]).await?);
         let mut tables = vec![(Table::ApiKeys, session.fetch(ROOT_KEYS, args![]).await?)];
         for table in Table::counted().filter(|table| table.is_of_instance()) {
             tables.push((table, session.fetch(&table.statements().all, args![]).await?));
@@ -177,7 +177,13 @@ pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
 }
 
 /// The generation of a scope whose rows are those that were sealed, or what is the matter.
-fn compare(rows: &Rows, scope: Scope, seal: Option<&SealRow>, floor: i64, total: Total) -> Result<i64, String> {
+pub(super) fn compare(
+    rows: &Rows,
+    scope: Scope,
+    seal: Option<&SealRow>,
+    floor: i64,
+    total: Total,
+) -> Result<i64, String> {
     let seal = seal.ok_or("it has no seal")?;
     let sealed = rows.open_seal(scope, seal, floor)?;
     if sealed == total {

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use monstrum_types::WorkspaceId;
+
+use super::change::{key_of, unverified};
 use super::{Authentic, Floors, Judged, Reading, RowName, Scope, Table, UnverifiedScope, name_of};
-use crate::db::{Arg, Row, args};
+use crate::db::{Arg, args};
 use crate::{Listed, Page, Store, StoreError};
 
 /// What was found of the rows under a MAC.
@@ -42,11 +45,12 @@ impl Store {
     ) -> Result<Vec<T>, StoreError> {
         let rows = self.rows()?;
         let found = self.db.read().await?.fetch(sql, args).await?;
-        found.iter().filter_map(|row| rows.authentic(row).transpose()).collect()
+        Ok(found.iter().filter_map(|row| rows.authentic(row)).collect())
     }
 
     /// A page of a list, whose query takes these values, the id to begin after and the limit. Rows whose MAC is wrong are
-    /// not shown, so that a page may be shorter than the next one needs it to be.
+    /// not shown, so a page may be shorter than its limit although there is another one. A page in which all are wrong is
+    /// passed over.
     pub(crate) async fn authentic_page<T: Authentic, Id: ToString + TryFrom<String>>(
         &self,
         sql: &'static str,
@@ -54,17 +58,24 @@ impl Store {
         page: &Page<Id>,
     ) -> Result<Listed<T, Id>, StoreError> {
         let rows = self.rows()?;
-        let after = page.after();
-        let mut args = values;
-        args.extend([Arg::from(&after), Arg::from(page.rows())]);
-        let mut found = self.db.read().await?.fetch(sql, &args).await?;
         let limit = usize::try_from(page.rows() - 1).unwrap_or(usize::MAX);
-        let has_more = found.len() > limit;
-        found.truncate(limit);
-        let last = found.last().filter(|_| has_more);
-        let next_cursor = last.map(|row: &Row| row.id("id")).transpose()?;
-        let items = found.iter().filter_map(|row| rows.authentic(row).transpose()).collect::<Result<_, _>>()?;
-        Ok(Listed { items, next_cursor })
+        let mut session = self.db.read().await?;
+        let mut after = page.after();
+        loop {
+            let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
+            args.extend([Arg::from(&after), Arg::from(page.rows())]);
+            let mut found = session.fetch(sql, &args).await?;
+            let has_more = found.len() > limit;
+            found.truncate(limit);
+            let items: Vec<T> = found.iter().filter_map(|row| rows.authentic(row)).collect();
+            // Ids of rows that another program has written may be of any form, and need not even be text.
+            let last = found.iter().rev().find_map(|row| row.id::<Id>("id").ok()).filter(|_| has_more);
+            let next = found.iter().rev().find_map(|row| row.text("id").ok()).filter(|_| has_more);
+            match next {
+                Some(next) if items.is_empty() => after = next,
+                _ => return Ok(Listed { items, next_cursor: last }),
+            }
+        }
     }
 
     /// Verifies every row under a MAC, those that are in no sum among them.
@@ -89,6 +100,29 @@ impl Store {
         Ok(verified.await)
     }
 
+    /// Refuses a workspace whose rows, or those of the instance, were found not to be those that were sealed.
+    pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
+        let known = self.rows()?.known();
+        for scope in [Scope::Instance, Scope::Workspace(workspace)] {
+            if known.scopes.get(&scope).is_some_and(|known| known.is_unverified) {
+                return Err(unverified(scope, "its rows are not those that were sealed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a row is the one that its scope had when this process last verified it: an older version of a row has a valid
+    /// MAC, too.
+    pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
+        let rows = self.rows()?;
+        let values = row.covered();
+        let addend = rows.macs(T::TABLE, &values)?.addend;
+        let known = rows.known();
+        let Some(scope) = known.scopes.get(&row.scope()).filter(|scope| !scope.is_unverified) else { return Ok(false) };
+        let Some((_, addends)) = &scope.verified else { return Ok(false) };
+        Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))
+    }
+
     /// All rows of the instance's scope. What they permit is the running of code, so nothing is taken from them unless
     /// they are the ones that were sealed.
     pub(crate) async fn verified_instance(&self) -> Result<Judged, StoreError> {
@@ -99,4 +133,12 @@ impl Store {
             None => Ok(judged),
         }
     }
+}
+
+fn name_of_values(table: Table, values: &[Arg<'_>]) -> RowName {
+    let part = |value: &Arg<'_>| match value {
+        Arg::Text(Some(text)) => text.to_string(),
+        _ => "?".to_owned(),
+    };
+    RowName { table, key: key_of(table, values).iter().map(part).collect::<Vec<_>>().join("/") }
 }

@@ -53,6 +53,11 @@ pub(crate) struct Statements {
     pub(crate) delete: String,
     pub(crate) by_key: String,
     pub(crate) all: String,
+    /// Of tables that have a workspace: the rows of one.
+    pub(crate) of_workspace: String,
+    /// Of tables that have a workspace: the rows without one.
+    pub(crate) of_no_workspace: String,
+    pub(crate) count: String,
     /// Whether there is a row.
     pub(crate) any: String,
     pub(crate) set_mac: String,
@@ -354,8 +359,15 @@ impl Table {
     }
 
     /// Whether its rows are of the instance's scope, whatever they say. Of API keys, those without a workspace are too.
-    pub(crate) fn is_of_instance(self) -> bool {
+    #[must_use]
+    pub fn is_of_instance(self) -> bool {
         matches!(self, Table::Workspaces | Table::Plugins | Table::PluginVersions | Table::Trust | Table::Owners)
+    }
+
+    /// Whether its rows are in the sum of their scope. Rows that come and go with use are not.
+    #[must_use]
+    pub fn is_counted(self) -> bool {
+        self.spec().is_counted
     }
 
     /// The tables whose rows are in the sum of their scope.
@@ -413,8 +425,11 @@ impl Statements {
             update: format!("update {name} set {set}, mac = ${mac} where {of_row}"),
             delete: format!("delete from {name} where {by_key}"),
             by_key: format!("select {read} from {name} where {by_key}"),
+            count: format!("select count(*) as value from {name}"),
             any: format!("select {order} from {name} limit 1"),
             all: format!("select {read} from {name} order by {order}"),
+            of_workspace: format!("select {read} from {name} where workspace_id = $1 order by {order}"),
+            of_no_workspace: format!("select {read} from {name} where workspace_id is null order by {order}"),
             set_mac: format!("update {name} set mac = ${} where {by_key}", key.len() + 1),
         }
     }

@@ -6,6 +6,11 @@ use serde_json::json;
 
 use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
 
+pub(crate) use crate::rotated::{
+    a_rotation_of_the_row_key_can_end_after_every_scope, a_scope_that_is_not_verified_is_not_rotated,
+    what_a_retired_row_key_authenticates_is_refused,
+};
+
 /// What another program does to a database, by statements that both kinds know.
 pub(crate) trait Intruder {
     async fn run(&mut self, sql: String);
@@ -13,11 +18,11 @@ pub(crate) trait Intruder {
 }
 
 /// The reasons of a snapshot for the scopes that it does not verify.
-fn unverified(rows: &monstrum_store::PolicyRows) -> Vec<String> {
+pub(crate) fn unverified(rows: &monstrum_store::PolicyRows) -> Vec<String> {
     rows.unverified.iter().map(|found| format!("{}: {}", found.scope, found.why)).collect()
 }
 
-fn refused(rows: &monstrum_store::PolicyRows) -> Vec<String> {
+pub(crate) fn refused(rows: &monstrum_store::PolicyRows) -> Vec<String> {
     rows.refused.iter().map(ToString::to_string).collect()
 }
 
@@ -240,4 +245,122 @@ pub(crate) async fn a_deleted_workspace_does_not_come_back_with_its_keys(store: 
     assert_eq!(refused(&snapshot), [format!("workspaces/{other}")]);
     assert_eq!((snapshot.keys.len(), snapshot.roles.len()), (0, 0), "{:?}", snapshot.keys);
     assert_eq!(store.sealed_generations().await.unwrap(), total, "its seal adds nothing");
+}
+
+/// Everything that is refused or not verified.
+pub(crate) async fn problems(store: &Store) -> Vec<String> {
+    store.verify_rows().await.unwrap().problems()
+}
+
+/// Rows in no sum come and go with use, so an operator does not accept them, but must be able to remove a forged one.
+pub(crate) async fn forged_rows_that_are_in_no_sum_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let (ours, forged) = (crate::sandboxes::sandbox(&there.bot, "a"), crate::sandboxes::sandbox(&there.bot, "b"));
+    for row in [&ours, &forged] {
+        assert!(store.insert_sandbox(row).await.unwrap());
+    }
+    let (gone, stray) = (WorkspaceId::new(), crate::sandboxes::sandbox(&there.bot, "c"));
+    assert!(store.insert_sandbox(&stray).await.unwrap());
+    intruder.run(format!("update sandbox_instances set chat_id = 'x' where id = '{}'", forged.id)).await;
+    intruder.run(format!("update sandbox_instances set workspace_id = '{gone}' where id = '{}'", stray.id)).await;
+    let name = |row: &monstrum_store::SandboxRow| format!("sandbox_instances/{}", row.id);
+    for (scope, row) in [(Scope::Workspace(workspace), &forged), (Scope::Instance, &stray)] {
+        let shown = store.scope_rows(scope).await.unwrap();
+        let listed: Vec<_> = shown.iter().filter(|row| !row.is_counted).collect();
+        assert_eq!((listed.len(), listed[0].name.to_string(), listed[0].is_valid), (1, name(row), false));
+        let counted = shown.len() as u64 - 1;
+        assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted, "it is not accepted");
+        assert!(store.verify_rows().await.unwrap().refused.iter().any(|refused| refused.to_string() == name(row)));
+        assert_eq!(store.seal_scope(scope, &shown, &[listed[0].name.clone()]).await.unwrap(), counted);
+    }
+    assert_eq!(problems(store).await, Vec::<String>::new());
+    assert_eq!(store.sandbox(workspace, ours.id).await.unwrap(), Some(ours));
+}
+
+/// A database of SQLite takes a blob where text is expected, and both take text of any form.
+pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Store, intruder: &mut impl Intruder) {
+    let other = other_workspace(store).await;
+    let there = bound(store, other).await;
+    intruder
+        .run(
+            "insert into workspaces (id, name, created_at, updated_at) values ('!', 'forged', 0, 0), ('~', 'f', 0, 0)"
+                .to_owned(),
+        )
+        .await;
+    intruder
+        .run(format!(
+            "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at) \
+             values ('!', '{other}', 'forged', 'not JSON', 0, 0)"
+        ))
+        .await;
+    intruder.run("insert into policy_seals (scope, generation, sealed) values ('!', 1, 'no seal')".to_owned()).await;
+    let listed = store.workspaces(&Page::first(1)).await.unwrap();
+    assert_eq!(listed.items.len(), 1, "a page of forged rows is passed over");
+    let mut found = Vec::new();
+    let mut page = Page::first(1);
+    while let Some(cursor) = { store.workspaces(&page).await.unwrap() }.next_cursor {
+        found.extend(store.workspaces(&page).await.unwrap().items);
+        page = Page { cursor: Some(cursor), ..page };
+    }
+    found.extend(store.workspaces(&page).await.unwrap().items);
+    assert_eq!(found.len(), 2, "{found:?}");
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(refused(&snapshot), ["workspaces/!", "workspaces/~", "roles/!"]);
+    assert_eq!((unverified(&snapshot), &snapshot.bindings), (Vec::new(), &vec![there.binding.clone()]));
+    assert!(store.delete_role(other, there.role.id).await.is_err(), "it is in use");
+    assert!(store.delete_bot(other, there.bot.id).await.unwrap());
+}
+
+/// What stands below a row that is deleted goes with it, whoever wrote it.
+pub(crate) async fn an_unreadable_row_below_another_does_not_keep_it(store: &Store, intruder: &mut impl Intruder) {
+    let workspace = default_workspace(store).await;
+    let there = bound(store, workspace).await;
+    let spare = rows::resource(workspace, "spare");
+    store.insert_resource(&spare).await.unwrap();
+    intruder
+        .run(format!(
+            "insert into bot_resources (id, workspace_id, bot_id, resource_id, scope_constraints, allow_calls, \
+             allow_subscribe, enabled, created_at, updated_at) \
+             values ('!', '{workspace}', '{}', '{}', 'not JSON', 'not JSON', false, true, 0, 0)",
+            there.bot.id, spare.id
+        ))
+        .await;
+    assert!(store.delete_bot(workspace, there.bot.id).await.unwrap());
+    assert_eq!(problems(store).await, Vec::<String>::new());
+    assert!(store.delete_resource(workspace, spare.id).await.unwrap());
+}
+
+/// What a request reads by itself is compared with what was verified, or else the whole scope is.
+pub(crate) async fn a_single_row_is_read_as_it_was_sealed(store: &Store, intruder: &mut impl Intruder) {
+    let id = default_workspace(store).await;
+    let settings = |network: &str| Some(json!({ "network": network }));
+    let mut row = store.workspace(id).await.unwrap().unwrap();
+    row.sandbox = settings("full");
+    assert!(store.update_workspace(&row, row.updated_at).await.unwrap());
+    store.snapshot().await.unwrap();
+    intruder.run("create table kept as select * from workspaces".to_owned()).await;
+    row.sandbox = settings("none");
+    assert!(store.update_workspace(&row, row.updated_at).await.unwrap());
+    let read = async || store.verified_workspace(id).await.map(|row| row.and_then(|row| row.sandbox));
+    assert_eq!(read().await.unwrap(), settings("none"), "a change is seen before the next snapshot");
+    store.snapshot().await.unwrap();
+    assert_eq!(read().await.unwrap(), settings("none"));
+    assert_eq!(store.verified_workspace(WorkspaceId::new()).await.unwrap(), None);
+    store.require_verified(id).unwrap();
+
+    let older = "sandbox = (select sandbox from kept), mac = (select mac from kept)";
+    for attack in [older, "mac = null", "id = '019a0000-0000-7000-8000-000000000001'"] {
+        intruder.run("create table now as select * from workspaces".to_owned()).await;
+        intruder.run(format!("update workspaces set {attack}")).await;
+        let refused = read().await;
+        assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{attack}: {refused:?}");
+        let refused = store.require_verified(id);
+        assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{attack}: {refused:?}");
+        intruder.run("delete from workspaces".to_owned()).await;
+        intruder.run("insert into workspaces select * from now".to_owned()).await;
+        intruder.run("drop table now".to_owned()).await;
+        assert_eq!(read().await.unwrap(), settings("none"));
+        store.require_verified(id).unwrap();
+    }
 }

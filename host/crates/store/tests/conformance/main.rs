@@ -13,6 +13,7 @@ mod oauth;
 mod owners;
 mod policy;
 mod postgres;
+mod rotated;
 mod row_key;
 mod rows;
 mod sandboxes;
@@ -56,6 +57,13 @@ intrusions! {
     every_column_is_under_the_mac_or_left_out,
     a_scope_is_sealed_anew_as_an_operator_accepts_it,
     a_deleted_workspace_does_not_come_back_with_its_keys,
+    a_rotation_of_the_row_key_can_end_after_every_scope,
+    what_a_retired_row_key_authenticates_is_refused,
+    a_scope_that_is_not_verified_is_not_rotated,
+    forged_rows_that_are_in_no_sum_can_be_deleted,
+    a_row_of_any_form_keeps_no_other_from_being_read,
+    an_unreadable_row_below_another_does_not_keep_it,
+    a_single_row_is_read_as_it_was_sealed,
 }
 
 macro_rules! cases {

@@ -297,3 +297,31 @@ async fn a_row_that_cannot_be_read_is_reported_in_its_place() {
     assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, None);
     assert_eq!(page.next, None, "what has no place ends the chain");
 }
+
+/// SQLite stores a blob in a column of text. One such value stops neither the other rows nor a rotation.
+#[tokio::test]
+async fn a_blob_in_place_of_text_stops_no_other_row() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let (workspace, other) = (default_workspace(&store).await, crate::rows::other_workspace(&store).await);
+    let (here, there) = (crate::rows::bound(&store, workspace).await, crate::rows::bound(&store, other).await);
+    let mut intruder = database.intruder().await;
+    run(&mut intruder, format!("update credentials set sealed = x'00' where workspace_id = '{workspace}'")).await;
+    run(&mut intruder, "insert into credentials select x'00', workspace_id, resource_id, 'x', subject_id, auth_method, \
+        sealed, key_version, given_for, status, expires_at, created_at, updated_at, refreshing_until, mac from credentials limit 1").await;
+    run(&mut intruder, format!("update policy_seals set sealed = x'00' where scope = '{workspace}'")).await;
+    let snapshot = store.snapshot().await.unwrap();
+    assert_eq!(snapshot.bindings, [there.binding]);
+    assert_eq!(snapshot.unverified.len(), 1, "{:?}", snapshot.unverified);
+    assert!(store.credentials(workspace, &monstrum_store::Page::first(9)).await.unwrap().items.is_empty());
+    let refused = store.insert_role(&crate::rows::role(workspace, "s")).await;
+    assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
+    let walked = store.sealed_records(monstrum_store::SealedColumn::Credentials, None, 9).await.unwrap();
+    let sealed: Vec<_> = walked.iter().map(|row| (row.key[0].clone(), row.sealed.clone())).collect();
+    let mut expected = vec![
+        (here.credential.id.to_string(), String::new()),
+        (there.credential.id.to_string(), there.credential.sealed),
+    ];
+    expected.sort();
+    assert_eq!(sealed, expected);
+}

@@ -1,0 +1,138 @@
+//! What a change asks of the database does not depend on how many rows its workspace has.
+
+use std::sync::Arc;
+
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis, WorkspaceId};
+use serde_json::json;
+use sha2::Sha256;
+
+use super::SealsRows;
+use crate::db::counted;
+use crate::{BindingRow, BotRow, InstanceKeyRow, ResourceRow, RoleRow, Store, StoreOptions};
+
+const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
+
+/// A key whose seals are not encrypted.
+struct PlainKey;
+
+impl SealsRows for PlainKey {
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32] {
+        let mut mac = Hmac::<Sha256>::new_from_slice(label.as_bytes()).unwrap();
+        mac.update(bytes);
+        mac.finalize().into_bytes().into()
+    }
+
+    fn seal(&self, plaintext: &[u8], _: &str, _: i64) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(hex::encode(plaintext))
+    }
+
+    fn unseal(&self, sealed: &str, _: &str, _: i64) -> Option<Vec<u8>> {
+        hex::decode(sealed).ok()
+    }
+}
+
+fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId) -> BindingRow {
+    BindingRow {
+        id: BindingId::new(),
+        workspace_id: workspace,
+        bot_id: bot,
+        resource_id: resource,
+        role_id: None,
+        permissions: None,
+        scope_constraints: json!({}),
+        delegate: None,
+        allow_calls: json!([]),
+        allow_subscribe: false,
+        limits: None,
+        calls_per_minute: None,
+        enabled: true,
+        expires_at: None,
+        created_at: NOW,
+        updated_at: NOW,
+    }
+}
+
+/// A bot that is bound to this many resources.
+async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<BindingRow> {
+    let bot = BotRow {
+        id: BotId::new(),
+        workspace_id: workspace,
+        name: format!("bot {count}"),
+        description: String::new(),
+        system_prompt: String::new(),
+        model: None,
+        use_agent_sandbox: false,
+        monthly_token_budget: None,
+        created_at: NOW,
+        updated_at: NOW,
+    };
+    store.insert_bot(&bot).await.unwrap();
+    let mut bindings = Vec::new();
+    for number in 0..count {
+        let resource = ResourceRow {
+            id: ResourceId::new(),
+            workspace_id: workspace,
+            resource_type: "github".parse().unwrap(),
+            name: format!("{count} {number}"),
+            config: json!({}),
+            network: json!({}),
+            created_at: NOW,
+            updated_at: NOW,
+        };
+        store.insert_resource(&resource).await.unwrap();
+        bindings.push(binding(workspace, bot.id, resource.id));
+    }
+    store.insert_bindings(workspace, &bindings).await.unwrap();
+    bindings
+}
+
+/// What adding, changing and deleting cost: statements, and rows that are read.
+async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -> Vec<(usize, usize)> {
+    let mut costs = Vec::new();
+    let mut note = || costs.push(counted::take());
+    let [first, second, ..] = bindings else { panic!("there are bindings") };
+    counted::take();
+    let changed = BindingRow { enabled: false, updated_at: NOW.plus_ms(1), ..first.clone() };
+    assert!(store.update_binding(&changed, NOW).await.unwrap());
+    note();
+    assert!(store.delete_binding(workspace, second.bot_id, second.id).await.unwrap());
+    note();
+    store.insert_binding(second).await.unwrap();
+    note();
+    let role = RoleRow {
+        id: RoleId::new(),
+        workspace_id: workspace,
+        name: format!("role {}", bindings.len()),
+        allowed_operations: None,
+        allowed_tools: None,
+        scope_constraints: json!({}),
+        created_at: NOW,
+        updated_at: NOW,
+    };
+    store.insert_role(&role).await.unwrap();
+    note();
+    costs
+}
+
+#[tokio::test]
+async fn a_change_costs_the_same_however_many_rows_its_workspace_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+    let store = store.with_row_key(Arc::new(PlainKey));
+    let key = InstanceKeyRow { name: "rows".to_owned(), version: 1, sealed: "sealed".to_owned(), created_at: NOW };
+    assert!(store.found(&key, NOW).await.unwrap());
+    let workspace = store.workspace_named(crate::DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
+    let few = bound(&store, workspace, 2).await;
+    let with_few = costs(&store, workspace, &few).await;
+    let many = bound(&store, workspace, 300).await;
+    let with_many = costs(&store, workspace, &many).await;
+    assert_eq!(with_few, with_many);
+    // The seal and the old row are read, and row, seal and generation are written.
+    assert_eq!(with_few[0], (5, 2), "statements and rows of an update");
+    assert!(store.verify_rows().await.unwrap().problems().is_empty());
+}

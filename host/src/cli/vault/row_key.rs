@@ -1,0 +1,67 @@
+//! `monstrum vault rotate --row-key`: a fresh key for every row that carries a MAC.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use monstrum_types::SystemClock;
+use serde_json::json;
+
+use crate::boot::connections_of_servers;
+use crate::cli::failure::Failure;
+use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
+use crate::rotation::row_key::{self, RowKeyReport, RowKeyRotationError};
+
+const RUNNING: &str = "stop every server of this database first";
+
+pub(super) async fn run(options: &Options, folder: FolderFlags) -> Result<ExitCode, Failure> {
+    let settings = options.settings(folder)?;
+    // Asked before the database is opened, for afterwards there are connections of our own.
+    let servers = connections_of_servers(&settings).await;
+    let data = folder::open(&settings, RUNNING).await?;
+    if servers.map_err(|error| Failure::from_error(&error, DATABASE_HINT))? > 0 {
+        return Err(Failure::new("servers use this database", RUNNING));
+    }
+    let bar = super::bar("rows");
+    let progress = |done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    };
+    let store = data.store.clone();
+    let rotated = row_key::run(data, Arc::new(SystemClock), &progress).await;
+    bar.finish_and_clear();
+    store.close().await;
+    let report = rotated.map_err(|error| failure(&error))?;
+    if options.json {
+        output::json(&json!(report))?;
+    } else {
+        tell(&report)?;
+    }
+    for row in &report.refused {
+        output::warning(&format!("row {row} was left as it is: its MAC is missing or wrong"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell(report: &RowKeyReport) -> Result<(), Failure> {
+    let RowKeyReport { key_version, resumed, scopes, rewritten, .. } = report;
+    if *resumed {
+        output::line("a rotation that was interrupted is finished")?;
+    }
+    output::line(format!("row key version {key_version} is in force; the older one is deleted"))?;
+    output::line(format!("{rewritten} rows in {scopes} scopes were verified and written anew"))?;
+    output::note("start each server of this database once, so that its signed heads name the new version");
+    Ok(())
+}
+
+fn failure(error: &RowKeyRotationError) -> Failure {
+    let hint = match error {
+        RowKeyRotationError::Unverified(_) => {
+            "find the cause first; `monstrum vault seal --scope` shows the rows and seals them as they are; then run this again"
+        }
+        RowKeyRotationError::Key(_) => "give the master keys that belong to this database",
+        RowKeyRotationError::Store(_) | RowKeyRotationError::Record(_) | RowKeyRotationError::OtherProcess => {
+            "nothing is lost: run it again when the database can be used"
+        }
+    };
+    Failure::from_error(error, hint)
+}

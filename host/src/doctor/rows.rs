@@ -1,0 +1,118 @@
+//! Names the rows of a scope that is not verified by comparing them with the last change of each object in the audit. A row
+//! that was put back has a valid MAC, so by itself it cannot be told from the others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use monstrum_store::{AuditRow, PAGE_ITEMS_MAX, Page, Scope, ScopeRow, Store, StoreError, Table};
+use monstrum_types::{Status, UtcMillis, WorkspaceId};
+use serde_json::Value;
+
+/// Pages of changes that are read of a workspace: the newest 100 000 changes.
+const PAGES_MAX: usize = 100;
+
+/// The last change of an object that was made.
+struct LastChange {
+    at: UtcMillis,
+    /// What it left; null where it deleted the object.
+    after: Value,
+    bot: Option<String>,
+}
+
+/// What differs between the rows of a scope and what the audit says of them, a sentence each.
+pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<String>, StoreError> {
+    let workspaces = match scope {
+        Scope::Instance => store.scopes().await?,
+        Scope::Workspace(_) => BTreeSet::from([scope]),
+    };
+    let mut changes = BTreeMap::new();
+    for scope in workspaces {
+        if let Scope::Workspace(id) = scope {
+            read_changes(store, id, &mut changes).await?;
+        }
+    }
+    let rows = store.scope_rows(scope).await?;
+    let mut found: Vec<String> = rows.iter().filter_map(|row| difference(row, &changes)).collect();
+    let there: BTreeSet<(Table, &str)> = rows.iter().map(|row| (row.name.table, row.name.key.as_str())).collect();
+    for ((table, key), change) in &changes {
+        let has_gone_with_its_bot = change.bot.as_ref().is_some_and(|bot| {
+            let of_bot = changes.get(&(Table::Bots, bot.clone()));
+            of_bot.is_some_and(|change| change.after.is_null())
+        });
+        let is_expected = is_of(*table, &change.after, scope) && !change.after.is_null() && !has_gone_with_its_bot;
+        if is_expected && !there.contains(&(*table, key.as_str())) {
+            let name = table.name();
+            found.push(format!("row {name}/{key} is gone, and the audit has its last change at {}", change.at));
+        }
+    }
+    Ok(found)
+}
+
+/// What the audit says against a row.
+fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -> Option<String> {
+    let change = changes.get(&(row.name.table, row.name.key.clone()))?;
+    let (name, at) = (&row.name, change.at);
+    if change.after.is_null() {
+        return Some(format!("row {name} is there, and the audit has it deleted at {at}"));
+    }
+    let column = |wanted: &str| row.columns.iter().find(|(column, _)| *column == wanted).map(|(_, text)| text.as_str());
+    let left = |field: &str| change.after[field].as_str();
+    let (updated_at, prefix) = (left("updated_at").and_then(|at| at.parse::<UtcMillis>().ok()), left("prefix"));
+    let is_updated_then = updated_at.is_none_or(|at| column("updated_at") == Some(at.0.to_string().as_str()));
+    let is_of_that_text = prefix.is_none_or(|prefix| column("prefix") == Some(prefix));
+    (!is_updated_then || !is_of_that_text).then(|| format!("row {name} is not as the audit has it since {at}"))
+}
+
+/// Adds the last change of each object, newest first.
+async fn read_changes(
+    store: &Store,
+    workspace: WorkspaceId,
+    changes: &mut BTreeMap<(Table, String), LastChange>,
+) -> Result<(), StoreError> {
+    let mut page = Page::first(PAGE_ITEMS_MAX);
+    for _ in 0..PAGES_MAX {
+        let listed = store.changes(workspace, &page).await?;
+        for row in &listed.items {
+            if let Some((object, change)) = made(row)
+                && changes.get(&object).is_none_or(|known| known.at < change.at)
+            {
+                changes.insert(object, change);
+            }
+        }
+        match listed.next_cursor {
+            Some(cursor) => page = Page { cursor: Some(cursor), ..page },
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// What a change was made of, and how it left that; `None` for one that was not made, or of no single row.
+fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
+    if row.status.as_deref() != Some(Status::Success.as_str()) {
+        return None;
+    }
+    let (noun, _) = row.operation.as_deref()?.split_once('.')?;
+    let table = match noun {
+        "role" => Table::Roles,
+        "bot" => Table::Bots,
+        "resource" => Table::Resources,
+        "binding" => Table::BotResources,
+        "key" => Table::ApiKeys,
+        "oauth_provider" => Table::OauthProviders,
+        "workspace" => Table::Workspaces,
+        "trust" => Table::Trust,
+        _ => return None,
+    };
+    let params: Value = serde_json::from_str(row.params.as_deref()?).ok()?;
+    let (object, after) = (params["object"].as_str()?.to_owned(), params["after"].clone());
+    Some(((table, object), LastChange { at: row.at, after, bot: row.bot_id.map(|id| id.to_string()) }))
+}
+
+/// Whether rows of a table are in a scope. A root key, which has no workspace, is of the instance.
+fn is_of(table: Table, after: &Value, scope: Scope) -> bool {
+    let is_of_instance = match table {
+        Table::ApiKeys => after["kind"] == "root",
+        table => table.is_of_instance(),
+    };
+    is_of_instance == (scope == Scope::Instance)
+}
