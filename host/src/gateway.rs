@@ -56,7 +56,7 @@ use crate::telemetry::meters;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};
-pub use pace::Pace;
+pub use pace::{Meter, Pace};
 pub use problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
