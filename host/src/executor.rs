@@ -144,8 +144,8 @@ impl Executor {
             binding: binding.map(|binding| binding.row.id).zip(max),
             // Commands run in sandboxes, which --sandbox-max bounds.
             plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
-            share_of_plugin: snapshot.share_of_plugin(plugin),
-            share_of_host: snapshot.share_of_host(),
+            share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
+            share_of_host: snapshot.share_of_host(workspace),
             depth,
             held: call.held(),
             until,
