@@ -3,7 +3,7 @@
 use monstrum_types::{SandboxInstanceId, UtcMillis};
 
 use super::{SandboxRow, columns};
-use crate::db::args;
+use crate::db::{args, values};
 use crate::{Store, StoreError};
 
 // What should run or may run, and what a host that is gone was about to start or to stop.
@@ -50,7 +50,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(IDLE, args![node, active, now, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(IDLE, values![node, active, now, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, in the order of their ids.
@@ -60,7 +60,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(OF_NODE, args![node, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(OF_NODE, values![node, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, that run with this network, in the order of their ids.
@@ -71,7 +71,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(RUNNING_WITH, values![node, network, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, that run although the switch of their bot is off, in the order of their ids.
@@ -81,7 +81,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
+        self.authentic_up_to(SWITCHED_OFF, values![node, &after(from), true], limit).await
     }
 
     /// How many sandboxes of this node, or of all, run or are about to, `but` this one.

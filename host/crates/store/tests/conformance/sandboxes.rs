@@ -9,7 +9,7 @@ use crate::rows::{self, NOW, default_workspace, other_workspace};
 const LATER: UtcMillis = UtcMillis(NOW.0 + 1000);
 
 /// A row in which every column has a value of its own.
-fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
+pub(crate) fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
     SandboxRow {
         id: SandboxInstanceId::new(),
         workspace_id: bot.workspace_id,
