@@ -156,7 +156,7 @@ impl Calls {
         children.close();
         children.wait().await;
         let mut laps = Laps::start();
-        let outcome = entry.redacted(outcome);
+        let outcome = entry.redacted(outcome).await;
         laps.end(Stage::Redact);
         let row = entry.close(&outcome).await?;
         Ok(Ending { request_id: call.request_id, outcome, retry_after, row })
