@@ -281,7 +281,7 @@ async fn a_stalled_answer_lets_the_others_of_its_connection_finish_and_takes_no_
     let stalled = ask(&mut requests, "/large").await;
     let slow = ask(&mut requests, "/slow").await;
     assert_eq!(read_http2(slow, 1 << 20).await.unwrap(), 7);
-    let another = requests.ready().await.err().expect("the server has said that it takes no request any more");
+    let another = requests.ready().await.expect_err("the server has said that it takes no request any more");
     assert!(another.is_go_away(), "{another}");
     let ended = served.ended().await;
     assert!((300..=310).contains(&ended), "{ended} s");

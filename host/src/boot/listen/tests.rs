@@ -189,3 +189,15 @@ async fn a_stop_waits_for_answers_but_not_for_clients() {
     server.served.await.unwrap().unwrap();
     assert!(TcpStream::connect(server.address).await.is_err(), "nothing listens any more");
 }
+
+/// Else what is written would say nothing of what is read for minutes.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_kernel_holds_little_of_an_answer_that_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    prepare(&stream);
+    assert_eq!(socket2::SockRef::from(&stream).tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
+    assert!(stream.nodelay().unwrap());
+}
