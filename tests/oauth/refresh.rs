@@ -217,7 +217,7 @@ async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
 #[tokio::test]
 async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
-    authorizing.oauth.control(&json!({ "hold_ms": 10_000 })).await?;
+    authorizing.oauth.control(&json!({ "hold_ms": 6_000 })).await?;
     let before = authorizing.credential().await?["expires_at"].clone();
     assert_eq!(authorizing.call().await?[0], 200);
     assert_eq!(authorizing.credential().await?["expires_at"], before, "the call waited for its provider");
