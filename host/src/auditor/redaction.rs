@@ -95,8 +95,8 @@ impl Entry {
     pub(super) async fn redacted_row(&self, mut row: AuditRow) -> AuditRow {
         let (task_id, params) = (row.task_id.take(), row.params.take());
         let bytes = task_id.as_ref().map_or(0, String::len) + params.as_ref().map_or(0, String::len);
-        // Kept apart, for the case that the search is not to its end.
-        let unsearched = params.as_deref().filter(|_| bytes > INLINE_SEARCH_BYTES_MAX).map(withheld);
+        // For the case that the search is not to its end.
+        let unsearched = params.clone().filter(|_| bytes > INLINE_SEARCH_BYTES_MAX);
         let is_of_change = row.is_of_change();
         let work = move |redactors: &[Arc<Redactor>], watch: &Watch| {
             let redact = |text: String| redact_text(text, redactors, watch);
@@ -106,7 +106,11 @@ impl Entry {
         };
         match self.search(bytes, &Arc::default(), work).await {
             Ok((task_id, params)) => AuditRow { task_id, params, ..row },
-            Err(_) => AuditRow { params: unsearched, ..row },
+            Err(_) => {
+                let params = tokio::task::spawn_blocking(move || unsearched.as_deref().map(withheld));
+                // Without its parameters where even this fails.
+                AuditRow { params: params.await.unwrap_or(None), ..row }
+            }
         }
     }
 
@@ -131,7 +135,8 @@ impl Entry {
         let redactors = self.lock().redactors();
         let now = Instant::now();
         let until = self.searches.until.get().map_or(now, |until| now.max(*until)) + GRACE;
-        let bytes = bytes.saturating_mul(redactors.len());
+        // Large parameters are digested also where there is nothing to search for.
+        let bytes = bytes.saturating_mul(redactors.len().max(1));
         let search = search(bytes, budget, move |watch| work(&redactors, watch));
         match timeout_at(until, search).await {
             Ok(searched) => searched
