@@ -131,3 +131,15 @@ fn names_in_code_are_told_from_others() {
     let manifest = "[package]\nname = \"x\"\n[dependencies]\n# why\na-b.workspace = true\nc = \"1\"\n[lib]\nd = 1\n";
     assert_eq!(listed(manifest, "dependencies"), ["a-b", "c"]);
 }
+
+/// Optional crates ship as well, and the plugins that ship are built from a lock file of their own.
+#[test]
+fn ci_checks_licences_and_advisories_of_all_that_ships() {
+    let has_line = |path: &str, line: &str| read(&root().join(path)).lines().any(|found| found.trim() == line);
+    assert!(has_line(".ci/run", "cargo xtask deny"));
+    assert!(has_line("deny.toml", "all-features = true"));
+    let task = read(&root().join("host/crates/xtask/src/main.rs"));
+    for workspace in ["Cargo.toml", "plugins-wasm/Cargo.toml"] {
+        assert!(task.contains(&format!("\"{workspace}\"")), "xtask does not look at {workspace}");
+    }
+}

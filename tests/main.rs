@@ -9,6 +9,7 @@ mod canary;
 mod cli;
 mod crash;
 mod dependencies;
+mod guides;
 mod hostile;
 mod http;
 mod kit;

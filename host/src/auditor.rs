@@ -9,6 +9,7 @@ mod chain;
 mod change;
 mod heads;
 mod reading;
+mod redaction;
 mod rollback;
 #[cfg(test)]
 mod tests;
@@ -24,7 +25,6 @@ use monstrum_egress::Redactor;
 use monstrum_store::{AuditKind, AuditRow, Store, StoreError};
 use monstrum_types::{CallOutcome, Clock, Code, RequestId, Status, UtcMillis, WorkspaceId};
 use monstrum_vault::AuditKeys;
-use sha2::Digest as _;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -38,14 +38,13 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use self::heads::PolicyState;
+use self::redaction::Searches;
 use crate::call::IncomingCall;
 use crate::call::nested::Secrets;
 use crate::plugins::Plugin;
 use crate::policy::Resource;
 use crate::telemetry::meters;
 
-/// Parameters over this size are kept as digest and first KiB (architecture).
-const PARAMS_BYTES_MAX: usize = 16 << 10;
 /// Rows of one transaction: enough for every call that can run at once on a small machine.
 const BATCH_ROWS_MAX: usize = 512;
 /// Rows that wait to be written; more callers wait for room.
@@ -175,6 +174,7 @@ impl Auditor {
             has_asked_to_start: AtomicBool::new(false),
             opened: Instant::now(),
             closed: AtomicBool::new(false),
+            searches: Searches::default(),
             queue: self.queue.clone(),
             clock: Arc::clone(&self.clock),
         }
@@ -223,6 +223,7 @@ pub struct Entry {
     has_asked_to_start: AtomicBool,
     opened: Instant,
     closed: AtomicBool,
+    searches: Searches,
     queue: mpsc::Sender<Pending>,
     clock: Arc<dyn Clock>,
 }
@@ -276,51 +277,39 @@ impl Entry {
         facts.family = Some(secrets.clone());
     }
 
-    /// `text` without any secret that the call, or one under the same root, has met.
-    pub fn redacted_text(&self, text: String) -> String {
-        let redactors = self.lock().redactors();
-        redactors.iter().fold(text, |text, redactor| redactor.redact_text(text))
-    }
-
-    /// The same for what need be no text.
-    pub fn redacted_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
-        let redactors = self.lock().redactors();
-        redactors.iter().fold(bytes, |bytes, redactor| redactor.redact_bytes(bytes))
-    }
-
     /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
     /// kept a request from going out, whatever the plugin makes of that is our fault and not its own.
-    pub fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {
+    pub async fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {
         let is_held_back = self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized();
         if is_held_back && outcome.code == Some(Code::Plugin) {
             outcome = CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
         }
-        let redactors = self.lock().redactors();
-        for redactor in redactors {
-            outcome.message = outcome.message.map(|message| redactor.redact_text(message));
-            outcome.data = outcome.data.map(|data| redactor.redact_json(data));
-        }
-        outcome
+        self.redacted_outcome(outcome).await
     }
 
     /// Commits the row `started`, once. Nothing of a call may leave this host before.
     pub async fn started(&self) -> Result<(), AuditUnavailable> {
         self.has_asked_to_start.store(true, Ordering::Release);
-        let commit = async || self.enqueue(self.row(AuditKind::Started)).await?.await.unwrap_or(Err(AuditUnavailable));
+        let commit = async || {
+            let row = self.redacted_row(self.row(AuditKind::Started)).await;
+            self.enqueue(row).await?.await.unwrap_or(Err(AuditUnavailable))
+        };
         self.started.get_or_try_init(commit).await.copied()
     }
 
     /// Queues the end of the call, which closes the entry.
     pub async fn close(&self, outcome: &CallOutcome) -> Result<Queued, AuditUnavailable> {
-        self.closed.store(true, Ordering::Release);
         let row = self.finished(outcome);
         let duration_ms = row.duration_ms.unwrap_or_default();
+        let row = self.redacted_row(row).await;
+        self.closed.store(true, Ordering::Release);
         Ok(Queued { duration_ms, committed: self.enqueue(row).await? })
     }
 
     /// Queues the last row without waiting for it.
     fn close_with(&self, row: AuditRow) {
         self.closed.store(true, Ordering::Release);
+        let row = self.redacted_row_at_once(row).without_nul();
         let (committed, _) = oneshot::channel();
         if self.queue.try_send(Pending { row, committed }).is_err() {
             tracing::error!("the end of a call could not be queued for the audit");
@@ -340,23 +329,15 @@ impl Entry {
         row
     }
 
+    /// What is known, with its secrets.
     fn row(&self, kind: AuditKind) -> AuditRow {
-        let facts = self.lock();
-        let mut row = facts.row.clone();
-        let redactors = facts.redactors();
-        let redact = |text: String| redactors.iter().fold(text, |text, redactor| redactor.redact_text(text));
-        row.task_id = row.task_id.map(redact);
-        row.params = row.params.map(redact);
-        if !row.is_of_change() {
-            row.params = row.params.map(shorten);
-        }
-        row.kind = kind;
-        row.at = self.clock.now();
-        row.without_nul()
+        let row = self.lock().row.clone();
+        AuditRow { kind, at: self.clock.now(), ..row }
     }
 
     async fn enqueue(&self, row: AuditRow) -> Result<Committed, AuditUnavailable> {
         let (committed, outcome) = oneshot::channel();
+        let row = row.without_nul();
         self.queue.send(Pending { row, committed }).await.map_err(|_| AuditUnavailable)?;
         Ok(outcome)
     }
@@ -398,17 +379,6 @@ impl Drop for Entry {
         };
         self.close_with(self.finished(&CallOutcome::error(Code::Unavailable, message)));
     }
-}
-
-/// Large parameters are kept as their digest and their first KiB.
-fn shorten(params: String) -> String {
-    const KEPT_BYTES: usize = 1024;
-    if params.len() <= PARAMS_BYTES_MAX {
-        return params;
-    }
-    let digest = format!("sha256:{}", hex::encode(sha2::Sha256::digest(params.as_bytes())));
-    let first = &params[..params.floor_char_boundary(KEPT_BYTES)];
-    serde_json::json!({ "digest": digest, "bytes": params.len(), "first": first }).to_string()
 }
 
 /// The task that owns the chain.

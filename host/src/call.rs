@@ -164,7 +164,7 @@ impl Calls {
         children.close();
         children.wait().await;
         let mut laps = Laps::start();
-        let outcome = entry.redacted(outcome);
+        let outcome = entry.redacted(outcome).await;
         laps.end(Stage::Redact);
         let row = entry.close(&outcome).await?;
         Ok(Ending { request_id: call.request_id, outcome, retry_after, row })
@@ -226,7 +226,7 @@ impl Calls {
     }
 
     fn asker_of(&self, workspace: WorkspaceId, bot: Option<BotId>) -> Asker {
-        let share = self.policy.load().share_of_host();
+        let share = self.policy.load().share_of_host(workspace);
         Asker { workspace, bot, share, until: Instant::now() + self.executor.longest_call() }
     }
 

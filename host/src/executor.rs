@@ -11,7 +11,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Either};
 use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope};
+use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope, SearchBudget};
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
 use monstrum_types::{
@@ -123,10 +123,12 @@ impl Executor {
             nesting,
             // Later than the call's own end, so that an upstream that never answers is the call's time-out.
             until: until + Duration::from_secs(1),
-            redactor: RedactorCell::new(Arc::clone(grounds.credential().redactor())),
+            redactor: RedactorCell::new(Arc::clone(grounds.credential().redactor()))
+                .with_budget(SearchBudget::of_fuel(limits.fuel)),
             grounds,
             failures: Mutex::default(),
         });
+        entry.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
         let run = match &call.job.what {
             What::Function(name) => {
@@ -139,11 +141,11 @@ impl Executor {
         };
         let end = run.instrument(tracing::debug_span!("execute")).await;
         entry.redact_with(door.redactor.current());
-        write_log(&permit, &end, entry);
-        meters::fuel(end.fuel_used);
+        write_log(&permit, &end, entry).await;
+        meters::fuel(end.fuel_used.saturating_add(door.redactor.budget().fuel_used()));
         let mut outcome = outcome(end, &door);
         if let (Some(tool), Some(result)) = (call.job.tool().filter(|tool| tool.output.is_some()), &outcome.data) {
-            let share = call.below.calls.policy.load().share_of_host();
+            let share = call.below.calls.policy.load().share_of_host(call.call.workspace);
             let asker = Asker { workspace: call.call.workspace, bot: permit.bot(), share, until };
             let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
             outcome.output_mismatch = !matches;
@@ -176,8 +178,8 @@ impl Executor {
             binding: binding.map(|binding| binding.row.id).zip(max),
             // Commands run in sandboxes, which --sandbox-max bounds.
             plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
-            share_of_plugin: snapshot.share_of_plugin(plugin),
-            share_of_host: snapshot.share_of_host(),
+            share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
+            share_of_host: snapshot.share_of_host(workspace),
             depth,
             held: call.held(),
             until,
@@ -339,13 +341,19 @@ fn outcome(end: CallEnd, door: &Door) -> CallOutcome {
 }
 
 /// The plugin's own log lines, at the host's debug level: what an author writes is not the host's business.
-fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
+async fn write_log(permit: &Permit, end: &CallEnd, entry: &Entry) {
     let (call, plugin) = (permit.request_id(), permit.plugin());
-    for LogLine { level, source, message, fields, .. } in &end.log {
-        let message = entry.redacted_text(message.clone());
-        let fields = entry.redacted_text(fields.clone().unwrap_or_default());
-        let (level, source) = (level.as_str(), source.as_str());
-        tracing::debug!(target: "plugin", { call.id = %call, plugin.name = %plugin, level, source, fields }, "{message}");
+    if tracing::enabled!(target: "plugin", tracing::Level::DEBUG) {
+        let texts = |line: &LogLine| [line.message.clone(), line.fields.clone().unwrap_or_default()];
+        let texts = entry.redacted_texts(end.log.iter().flat_map(texts).collect()).await;
+        if let Err(withheld) = texts {
+            let (lines, why) = (end.log.len(), withheld.message());
+            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "log lines are withheld");
+        }
+        for (LogLine { level, source, .. }, texts) in end.log.iter().zip(texts.unwrap_or_default().chunks_exact(2)) {
+            let (level, source, message, fields) = (level.as_str(), source.as_str(), &texts[0], &texts[1]);
+            tracing::debug!(target: "plugin", { call.id = %call, plugin.name = %plugin, level, source, fields }, "{message}");
+        }
     }
     if end.log_dropped > 0 {
         tracing::warn!(call.id = %call, plugin.name = %plugin, lines = end.log_dropped, "log lines were dropped");
@@ -481,7 +489,12 @@ impl HostCalls for Door {
     }
 
     fn sandbox_read(&self, path: String) -> BoxFuture<'_, Result<Vec<u8>, Failure>> {
-        async move { Ok(self.entry.redacted_bytes(self.sandbox().await?.read(path).await?)) }.boxed()
+        async move {
+            let read = self.sandbox().await?.read(path).await?;
+            let redacted = self.entry.redacted_bytes(read).await;
+            redacted.map_err(|withheld| Failure::unsent(FailureCode::Limit, withheld.message()))
+        }
+        .boxed()
     }
 
     fn sandbox_write(&self, path: String, content: Vec<u8>) -> BoxFuture<'_, Result<(), Failure>> {

@@ -52,26 +52,46 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
+use crate::gateway::extract::{Admin, Operator, Root};
 use crate::telemetry::meters;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};
-pub use pace::Pace;
+pub use pace::{Meter, Pace};
 pub use problem::Problem;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The routes that create, which take an `Idempotency-Key`. A key is shown once, so its answer is not stored.
-fn creating() -> OpenApiRouter<Arc<App>> {
-    idempotency::describe(
-        OpenApiRouter::default()
-            .routes(routes!(workspaces::create))
-            .routes(routes!(resources::create))
-            .routes(routes!(roles::create))
-            .routes(routes!(bots::create))
-            .routes(routes!(bindings::create))
-            .routes(routes!(trust::create)),
-    )
+/// The routes that create, which take an `Idempotency-Key`, by who may use them. A key is shown once, so its answer is
+/// not stored.
+struct Creating {
+    by_root: OpenApiRouter<Arc<App>>,
+    by_admin: OpenApiRouter<Arc<App>>,
+    by_operator: OpenApiRouter<Arc<App>>,
+}
+
+impl Creating {
+    fn new() -> Creating {
+        let new = OpenApiRouter::default;
+        let by_root = new().routes(routes!(workspaces::create)).routes(routes!(trust::create));
+        let by_admin = new().routes(routes!(roles::create)).routes(routes!(bindings::create));
+        let by_operator = new().routes(routes!(resources::create)).routes(routes!(bots::create));
+        Creating {
+            by_root: idempotency::describe(by_root),
+            by_admin: idempotency::describe(by_admin),
+            by_operator: idempotency::describe(by_operator),
+        }
+    }
+
+    fn layered(self, app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
+        idempotency::layer::<Root>(self.by_root, app)
+            .merge(idempotency::layer::<Admin>(self.by_admin, app))
+            .merge(idempotency::layer::<Operator>(self.by_operator, app))
+    }
+
+    fn bare(self) -> OpenApiRouter<Arc<App>> {
+        self.by_root.merge(self.by_admin).merge(self.by_operator)
+    }
 }
 
 /// All other routes.
@@ -140,12 +160,12 @@ fn others() -> OpenApiRouter<Arc<App>> {
 
 /// Every route of the API, with its description.
 fn api() -> OpenApiRouter<Arc<App>> {
-    others().merge(creating())
+    others().merge(Creating::new().bare())
 }
 
 /// The whole server.
 pub fn router(app: Arc<App>) -> axum::Router {
-    let (api, description) = others().merge(idempotency::layer(creating(), &app)).split_for_parts();
+    let (api, description) = others().merge(Creating::new().layered(&app)).split_for_parts();
     let queries = queries::Queries::of(&description);
     api.merge(docs::files())
         .fallback(|| async { Problem::not_found("route") })

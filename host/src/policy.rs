@@ -352,14 +352,14 @@ impl Snapshot {
         self.tools.get(name)
     }
 
-    /// What one workspace may hold of the room of a plugin.
-    pub fn share_of_plugin(&self, plugin: &PluginName) -> Share {
-        self.sharing.of_plugin(plugin)
+    /// What `workspace` may hold of the room of a plugin.
+    pub fn share_of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
+        self.sharing.of_plugin(plugin, workspace)
     }
 
-    /// What one workspace may hold of the room of the host.
-    pub fn share_of_host(&self) -> Share {
-        self.sharing.of_host()
+    /// What `workspace` may hold of the room of the host.
+    pub fn share_of_host(&self, workspace: WorkspaceId) -> Share {
+        self.sharing.of_host(workspace)
     }
 }
 

@@ -273,7 +273,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
     let permitted = PermittedCall { job: &Job::of(resolved), task_id: &task_id, call: &call, below };
     let ended = app.calls.executor.execute(&permitted, permit, None, &entry).await;
     lap(5);
-    let outcome = entry.redacted(ended.outcome);
+    let outcome = entry.redacted(ended.outcome).await;
     lap(6);
     let row = entry.close(&outcome).await?;
     lap(7);

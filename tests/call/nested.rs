@@ -252,9 +252,13 @@ async fn a_caller_that_goes_away_ends_all_below() -> Result<()> {
 async fn a_grant_that_is_withdrawn_ends_the_call_below() -> Result<()> {
     let (world, caller) = free().await?;
     // The machine may be busy in one round, but not in all of them.
+    const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
-    for _ in 0..3 {
+    for _ in 0..ROUNDS {
         soonest = soonest.min(withdrawn(&world, &caller).await?);
+        if soonest < Duration::from_secs(1) {
+            break;
+        }
     }
     assert!(soonest < Duration::from_secs(1), "{soonest:?}");
     Ok(())

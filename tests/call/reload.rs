@@ -3,7 +3,6 @@
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
@@ -42,6 +41,12 @@ async fn becomes(world: &World, what: &str, is: impl Fn(&Value) -> bool) -> Resu
     eventually(what, async || Ok(Some(entry(world).await?).filter(|entry| is(entry)))).await
 }
 
+/// Waits until resources of the plugin can be made: this follows its load.
+async fn serves(world: &World) -> Result<()> {
+    let path = format!("/api/resource-types/{PLUGIN}");
+    eventually("the plugin serves", async || Ok((world.api.get(&path).await?.0 == 200).then_some(()))).await
+}
+
 /// Waits until calls are answered by the version with this digit.
 async fn answers(world: &World, digit: u8) -> Result<()> {
     eventually("the version answers", async || {
@@ -57,7 +62,8 @@ async fn a_folder_is_live_without_a_restart() -> Result<()> {
     assert_eq!(entry(&world).await?["status"], 404);
 
     install(&world.server, 1)?;
-    becomes(&world, "the new plugin serves", |entry| entry["status"] == "loaded").await?;
+    becomes(&world, "the new plugin is loaded", |entry| entry["status"] == "loaded").await?;
+    serves(&world).await?;
     world.grant_all(PLUGIN).await?;
     answers(&world, 1).await?;
 
@@ -117,8 +123,10 @@ async fn what_the_database_stood_in_the_way_of_is_loaded_when_it_no_longer_does(
 #[tokio::test]
 async fn a_folder_is_left_alone_where_that_is_set() -> Result<()> {
     let world = World::on(Server::prepare(&[])?.argument("--watch-plugins=false")).await?;
+    let watching = World::with(&[]).await?;
     install(&world.server, 1)?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    install(&watching.server, 1)?;
+    becomes(&watching, "it is loaded where folders are watched", |entry| entry["status"] == "loaded").await?;
     assert_eq!(entry(&world).await?["status"], 404);
     assert_eq!(reloaded(&world, PLUGIN).await?[1], "loaded");
     Ok(())

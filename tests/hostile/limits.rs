@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
-use support::Server;
+use support::{Canned, Server};
 
 use crate::stable::stable;
 use crate::world::{World, eventually, text};
@@ -50,6 +50,23 @@ async fn a_binding_may_give_less_fuel() -> Result<()> {
     world.rebind(&bound, &json!({ "limits": { "fuel": 100 } })).await?;
     let told = end(&world, "test_trap_run", &json!({ "mode": "none" })).await?;
     assert_eq!(told, ["error", "fuel", "the plugin used up its computing budget"]);
+    Ok(())
+}
+
+/// What a call receives is searched at its expense: with little fuel it gets little text, and goes on.
+#[tokio::test]
+async fn searching_for_secrets_is_paid_with_the_fuel_of_the_call() -> Result<()> {
+    let world = World::with(&["test-echo"]).await?;
+    let bound = world.grant_all("test-echo").await?;
+    world.github.answer("/large", Canned::new(200, vec![b' '; 8 << 20]));
+    let params = json!({ "path": "/large" });
+    let answer = world.call("test_echo_fetch", &params).await?;
+    assert_eq!(answer["data"]["body_bytes"], 8 << 20, "{answer}");
+    world.rebind(&bound, &json!({ "limits": { "fuel": 3_000_000 } })).await?;
+    let answer = world.call("test_echo_fetch", &params).await?;
+    let told = "searching the requests and responses of this call for secrets has used up its budget";
+    let failure = &answer["data"]["failure"];
+    assert_eq!((&failure["code"], &failure["message"]), (&json!("limit"), &json!(told)), "{answer}");
     Ok(())
 }
 

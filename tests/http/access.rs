@@ -1,6 +1,8 @@
 //! Who may do what: every route of the description, asked with every kind of key. The table is the policy; a route that
 //! is not in it fails the test.
 
+mod unread;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};

@@ -1,6 +1,6 @@
 //! Refreshing: before a token ends and when it is refused, once whoever asks, and stored before it is used.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
@@ -218,9 +218,9 @@ async fn nothing_is_refreshed_that_nobody_uses() -> Result<()> {
 async fn a_provider_that_hangs_holds_up_no_token_that_is_good() -> Result<()> {
     let authorizing = Authorizing::with_short_token().await?;
     authorizing.oauth.control(&json!({ "hold_ms": 6_000 })).await?;
-    let began = Instant::now();
+    let before = authorizing.credential().await?["expires_at"].clone();
     assert_eq!(authorizing.call().await?[0], 200);
-    assert!(began.elapsed() < Duration::from_secs(5), "it waited for its provider: {:?}", began.elapsed());
+    assert_eq!(authorizing.credential().await?["expires_at"], before, "the call waited for its provider");
     // What comes in the end is what is used.
     eventually("the refresh has come to its end", async || {
         let ends_at = authorizing.credential().await?["expires_at"].clone();

@@ -192,6 +192,37 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     Ok(())
 }
 
+/// The server answers for its own folder, where a plugin of the same name may be.
+#[tokio::test]
+async fn an_install_into_a_folder_that_is_not_the_servers_is_no_success() -> Result<()> {
+    let server = Server::start(&["test-echo"]).await?;
+    let key = monstrum_package::SigningKey::generate()?;
+    let elsewhere = server.home().join("elsewhere");
+    fs::create_dir(&elsewhere)?;
+    fs::set_permissions(&elsewhere, PermissionsExt::from_mode(0o755))?;
+    // Of the same version, so that only its bytes tell it from the server's.
+    let mut same = Source::of("test-echo", "1.0.0")?;
+    let component = same.files.get_mut("plugin.wasm").context("it has a component")?;
+    // A custom section of the name `x`, which changes nothing.
+    component.extend([0, 2, 1, b'x']);
+    let (_, serving) = server.api()?.get("/api/plugins/test-echo").await?;
+    assert_eq!(serving["version"], "1.0.0");
+    for source in [same, Source::of("test-echo", "9.0.0")?] {
+        let sent = source.packed(&key)?;
+        fs::write(server.home().join(&sent.file_name), &sent.package)?;
+        let folder = elsewhere.to_str().context("plain")?;
+        let arguments = ["plugin", "install", &sent.file_name, "--allow-unsigned", "--plugins-dir", folder];
+        let output = run(&server, &arguments).await?;
+        let stderr = String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(1), "{stderr}");
+        let told = "its plugin `test-echo` is another one, of version 1.0.0";
+        ensure!(stderr.contains("the server has not loaded what was put into") && stderr.contains(told), "{stderr}");
+        ensure!(stderr.contains("hint: give --plugins-dir the folder that the server was started with"), "{stderr}");
+        assert_eq!(server.api()?.get("/api/plugins/test-echo").await?.1, serving, "the server's own is as it was");
+    }
+    Ok(())
+}
+
 /// A person who may write the plugins folder may do so by hand as well; the server is never asked to take less.
 #[tokio::test]
 async fn an_unsigned_package_is_put_in_place_by_hand_and_never_sent() -> Result<()> {

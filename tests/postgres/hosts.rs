@@ -74,12 +74,16 @@ async fn a_key_ends_at_the_other_host_within_a_second_and_its_uses_are_known_to_
     };
     follows(&text_now, 200).await?;
     // The machine may be busy in one round, but not in all of them.
+    const ROUNDS: usize = 12;
     let mut soonest = Duration::MAX;
-    for _ in 0..4 {
+    for _ in 0..ROUNDS {
         let (_, rotated) = root.post(&format!("{path}/rotate"), &Value::Null).await?;
         soonest = soonest.min(follows(&text_now, 401).await?);
         text_now = text(&rotated["key"]).to_owned();
         assert_eq!(there.with_key(&text_now).get("/api/roles").await?.0, 200);
+        if soonest < Duration::from_secs(1) {
+            break;
+        }
     }
     assert!(soonest < Duration::from_secs(1), "{soonest:?}");
 

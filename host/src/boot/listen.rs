@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use monstrum_types::RequestId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -31,9 +31,9 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
 use crate::config::Connections;
-use crate::gateway::Problem;
+use crate::gateway::{Pace, Problem};
 use crate::telemetry::meters::{self, RefusedBy};
-use activity::{Activity, Tracked, Watched};
+use activity::{Activity, Tracked, Verdict, Watched};
 use room::{Room, Seat};
 
 pub use descriptors::raise as raise_descriptors;
@@ -55,8 +55,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const REFUSALS_AT_ONCE: usize = 32;
 /// How long a refused client may take to read why.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
-/// How often the log says that connections are refused.
-const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(60);
+/// How often the log says that connections are refused, or cannot be accepted.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
+/// How much of an answer the kernel holds before it is sent. What is written then says what the client has read, to
+/// within half of this: without a limit the kernel takes megabytes at once and nothing for minutes after that.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// How long a connection may keep the server waiting.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +71,13 @@ pub struct Patience {
     /// Between two requests. Above the 60 s that proxies keep a connection open for by default, since one that the
     /// server closes first costs them a failed request now and then.
     pub idle: Duration,
-    /// While it reads nothing of an answer.
-    pub write: Duration,
+    /// How fast an answer has to be read. Time counts while there is something to send.
+    pub write: Pace,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75), write: Duration::from_secs(60) }
+        Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75), write: Pace::DEFAULT }
     }
 }
 
@@ -90,23 +94,31 @@ pub async fn serve(
     let server = Server { router: router.with_state(()), patience, stop };
     let open = TaskTracker::new();
     let refusals = Arc::new(Semaphore::new(REFUSALS_AT_ONCE));
-    let mut log = RefusalLog::default();
+    let (mut refused, mut failed) = (LogInterval::default(), LogInterval::default());
     while let Some(accepted) = server.stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             // The client has gone away before it was accepted.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
-                tracing::error!(%error, "a connection cannot be accepted");
+                if let Some(times) = failed.count() {
+                    tracing::error!(%error, times, "a connection cannot be accepted");
+                }
                 // Cut short by a stop, not by another failure.
                 server.stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                 continue;
             }
         };
         match room.enter(peer.ip()) {
-            Ok(seat) => drop(open.spawn(server.clone().connection(stream, seat))),
+            Ok(seat) => {
+                prepare(&stream);
+                open.spawn(server.clone().connection(stream, seat));
+            }
             Err(by) => {
-                log.refused(by, peer);
+                meters::connection_refused(by);
+                if let Some(times) = refused.count() {
+                    log_refusal(by, peer, times);
+                }
                 if let Ok(permit) = Arc::clone(&refusals).try_acquire_owned() {
                     open.spawn(refuse(stream, by, permit));
                 }
@@ -124,6 +136,18 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
+/// Sets the options of a connection. It is served without those that the system refuses.
+fn prepare(stream: &TcpStream) {
+    // Answers are written whole, so waiting for more to send only delays them.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY cannot be set");
+    }
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES_MAX) {
+        tracing::debug!(%error, "TCP_NOTSENT_LOWAT cannot be set");
+    }
+}
+
 /// What all connections share.
 #[derive(Clone)]
 struct Server {
@@ -134,11 +158,10 @@ struct Server {
 
 impl Server {
     /// Serves one connection to its end. `_seat` is its place among all.
-    async fn connection(self, stream: TcpStream, _seat: Seat) {
-        // Answers are written whole, so waiting for more to send only delays them.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "TCP_NODELAY cannot be set");
-        }
+    async fn connection<S>(self, stream: S, _seat: Seat)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let activity = Arc::new(Activity::new(self.patience));
         let service = service_fn(|request: Request<Incoming>| {
             let turn = Activity::begin(&activity, request.version());
@@ -152,7 +175,7 @@ impl Server {
         let io = TokioIo::new(Watched::new(stream, Arc::clone(&activity)));
         let mut connection = std::pin::pin!(builder.serve_connection(io, service));
         let mut stopped = std::pin::pin!(self.stop.cancelled());
-        let mut is_stopping = false;
+        let (mut is_stopping, mut is_draining) = (false, false);
         let mut check = std::pin::pin!(sleep_until(activity.next_check()));
         loop {
             tokio::select! {
@@ -170,9 +193,17 @@ impl Server {
                     connection.as_mut().graceful_shutdown();
                 }
                 () = check.as_mut() => {
-                    if let Some(why) = activity.expired() {
-                        tracing::debug!(why, "a connection took too long and was closed");
-                        return;
+                    match activity.judge() {
+                        Verdict::Stays => {}
+                        Verdict::Drains if is_draining => {}
+                        Verdict::Drains => {
+                            is_draining = true;
+                            connection.as_mut().graceful_shutdown();
+                        }
+                        Verdict::Ends(why) => {
+                            tracing::debug!(why, "a connection took too long and was closed");
+                            return;
+                        }
                     }
                     check.as_mut().reset(activity.next_check());
                 }
@@ -223,25 +254,31 @@ fn refusal(by: RefusedBy) -> String {
     )
 }
 
-/// Counts refused connections, and writes a line once a minute at most: a flood of them must not fill the log.
-#[derive(Default)]
-struct RefusalLog {
-    since: Option<Instant>,
-    refused: u64,
+fn log_refusal(by: RefusedBy, peer: SocketAddr, times: u64) {
+    let address: IpAddr = peer.ip();
+    tracing::warn!(%address, limit = by.label(), refused = times, "connections are refused: too many are open");
 }
 
-impl RefusalLog {
-    fn refused(&mut self, by: RefusedBy, peer: SocketAddr) {
-        meters::connection_refused(by);
-        self.refused += 1;
-        if self.since.is_some_and(|since| since.elapsed() < REFUSALS_LOGGED_EVERY) {
-            return;
+/// Counts events of which the log has a line once a minute at most: a flood of them must not fill it.
+#[derive(Default)]
+struct LogInterval {
+    since: Option<Instant>,
+    events: u64,
+}
+
+impl LogInterval {
+    /// Counts one. If a line is due, tells how many events there were since the one before, with this one.
+    fn count(&mut self) -> Option<u64> {
+        self.events += 1;
+        if self.since.is_some_and(|since| since.elapsed() < LOGGED_EVERY) {
+            return None;
         }
         self.since = Some(Instant::now());
-        let (address, refused): (IpAddr, u64) = (peer.ip(), std::mem::take(&mut self.refused));
-        tracing::warn!(%address, limit = by.label(), refused, "connections are refused: too many are open");
+        Some(std::mem::take(&mut self.events))
     }
 }
 
+#[cfg(test)]
+mod patience_tests;
 #[cfg(test)]
 mod tests;

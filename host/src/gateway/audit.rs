@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::auditor::{Report, verify as verify_chains};
-use crate::gateway::extract::{Caller, Faults, Id, PageQuery, Params};
+use crate::gateway::extract::{Faults, Id, Operator, PageQuery, Params, Root};
 use crate::gateway::problem::{Problem, ProblemBody};
 
 /// Calls read at a time for an export: few round trips, little memory.
@@ -186,11 +186,10 @@ impl From<&AuditRow> for AuditEvent {
     responses((status = 200, body = AuditList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(page): Params<PageQuery>,
     Params(filter): Params<AuditFilter>,
 ) -> Result<Json<AuditList>, Problem> {
-    caller.operator()?;
     let listed = app.store.calls(caller.workspace, &filter.check()?, &page.page()?).await?;
     let items = listed.items.into_iter().map(AuditedCall::from).collect();
     Ok(Json(AuditList { items, next_cursor: listed.next_cursor.map(String::from) }))
@@ -201,10 +200,9 @@ pub async fn list(
     responses((status = 200, body = AuditedCallWithEvents), (status = "4XX", body = ProblemBody)))]
 pub async fn show(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(request): Id<RequestId>,
 ) -> Result<Json<AuditedCallWithEvents>, Problem> {
-    caller.operator()?;
     let rows = app.store.events(caller.workspace, request).await?;
     if rows.iter().any(AuditRow::is_of_change) {
         caller.admin()?;
@@ -223,8 +221,7 @@ pub async fn show(
 /// Verifies every chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
-pub async fn verify(State(app): State<Arc<App>>, caller: Caller) -> Result<Json<Report>, Problem> {
-    caller.root()?;
+pub async fn verify(State(app): State<Arc<App>>, _: Root) -> Result<Json<Report>, Problem> {
     let report = verify_chains(&app.store, &app.audit_keys, &app.settings.data_dir).await;
     report.map(Json).map_err(|error| Problem::internal(&error))
 }
@@ -235,10 +232,9 @@ pub async fn verify(State(app): State<Arc<App>>, caller: Caller) -> Result<Json<
         (status = "4XX", body = ProblemBody)))]
 pub async fn export(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(filter): Params<AuditFilter>,
 ) -> Result<Response, Problem> {
-    caller.operator()?;
     let export = Export {
         store: app.store.clone(),
         workspace: caller.workspace,

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
-use crate::gateway::extract::{Caller, Id, Ids, Input, PageQuery, Params};
+use crate::gateway::extract::{Admin, Caller, Id, Ids, Input, Operator, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
@@ -88,11 +88,10 @@ impl From<BindingRow> for Binding {
     responses((status = 201, body = Binding), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(bot): Id<BotId>,
     Input(new): Input<NewBinding>,
 ) -> Result<(StatusCode, Json<Binding>), Problem> {
-    caller.admin()?;
     bot_exists(&app, &caller, bot).await?;
     let row = new.into_row(caller.workspace, bot, app.clock.now());
     let warnings = input::check(&app, &row, None, true).await?;
@@ -110,11 +109,10 @@ pub async fn create(
     responses((status = 200, body = BindingList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(bot): Id<BotId>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<BindingList>, Problem> {
-    caller.operator()?;
     bot_exists(&app, &caller, bot).await?;
     let listed = app.store.bindings(caller.workspace, bot, &query.page()?).await?;
     let items = listed.items.into_iter().map(Binding::from).collect();
@@ -127,11 +125,10 @@ pub async fn list(
     responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Ids(bot, id): Ids<BotId, BindingId>,
     Input(input): Input<BindingChange>,
 ) -> Result<Json<Binding>, Problem> {
-    caller.admin()?;
     let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
     let scopes_are_new = input.names_scopes();
     let row = input.apply(before.clone(), changed_at(&app, before.updated_at));
@@ -158,10 +155,9 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Ids(bot, id): Ids<BotId, BindingId>,
 ) -> Result<StatusCode, Problem> {
-    caller.admin()?;
     let before = app.store.binding(caller.workspace, bot, id).await?.ok_or_else(|| Problem::not_found("binding"))?;
     let made = async {
         if !app.store.delete_binding(caller.workspace, bot, id).await? {

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
@@ -135,10 +135,9 @@ impl From<BotRow> for Bot {
     responses((status = 201, body = Bot), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Input(new): Input<NewBot>,
 ) -> Result<(StatusCode, Json<Bot>), Problem> {
-    caller.operator()?;
     if new.use_agent_sandbox {
         caller.admin()?;
     }
@@ -169,10 +168,9 @@ pub async fn create(
     responses((status = 200, body = BotList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<BotList>, Problem> {
-    caller.operator()?;
     let listed = app.store.bots(caller.workspace, &query.page()?).await?;
     let items = listed.items.into_iter().map(Bot::from).collect();
     Ok(Json(BotList { items, next_cursor: listed.next_cursor.map(String::from) }))
@@ -181,8 +179,11 @@ pub async fn list(
 /// Shows a bot
 #[utoipa::path(get, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<Json<Bot>, Problem> {
-    caller.operator()?;
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Operator(caller): Operator,
+    Id(id): Id<BotId>,
+) -> Result<Json<Bot>, Problem> {
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     Ok(Json(row.into()))
 }
@@ -192,11 +193,10 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>
     responses((status = 200, body = Usage), (status = "4XX", body = ProblemBody)))]
 pub async fn usage(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(id): Id<BotId>,
     Params(query): Params<UsageQuery>,
 ) -> Result<Json<Usage>, Problem> {
-    caller.operator()?;
     app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     let rows = app.store.usage(caller.workspace, id, query.task_id.as_deref()).await?;
     let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
@@ -233,11 +233,10 @@ pub async fn prompt(
     responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(id): Id<BotId>,
     Input(change): Input<BotChange>,
 ) -> Result<Json<Bot>, Problem> {
-    caller.operator()?;
     let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     let mut row = before.clone();
     if let Some(sandbox) = change.use_agent_sandbox {
@@ -278,8 +277,11 @@ pub async fn update(
 /// Deletes a bot with its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
-    caller.operator()?;
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Operator(caller): Operator,
+    Id(id): Id<BotId>,
+) -> Result<StatusCode, Problem> {
     let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     let made = async {
         if !app.store.delete_bot(caller.workspace, id).await? {

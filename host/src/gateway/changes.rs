@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::auditor;
-use crate::gateway::extract::{Caller, PageQuery, Params};
+use crate::gateway::extract::{Admin, Caller, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 
 /// A change that a handler is about to make.
@@ -162,10 +162,9 @@ impl From<AuditRow> for AuditedChange {
     responses((status = 200, body = AuditedChangeList), (status = "4XX", body = ProblemBody)))]
 pub async fn changes(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Params(page): Params<PageQuery>,
 ) -> Result<Json<AuditedChangeList>, Problem> {
-    caller.admin()?;
     let listed = app.store.changes(caller.workspace, &page.page()?).await?;
     let items = listed.items.into_iter().map(AuditedChange::from).collect();
     Ok(Json(AuditedChangeList { items, next_cursor: listed.next_cursor.map(String::from) }))

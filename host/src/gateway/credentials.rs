@@ -20,7 +20,7 @@ use crate::call::platform::Asks;
 use crate::call::{Attached, IncomingCall};
 use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, ThisRequest, whole_body};
+use crate::gateway::extract::{Admin, Faults, Id, ThisRequest, whole_body};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
@@ -163,11 +163,10 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
 pub async fn save(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
     given: Given,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
@@ -199,10 +198,9 @@ pub async fn save(
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
 pub async fn confirm(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
@@ -249,12 +247,11 @@ pub struct CredentialTest {
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
 pub async fn test(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     language: Language,
     ThisRequest(request_id): ThisRequest,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<CredentialTest>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
@@ -283,10 +280,9 @@ pub async fn test(
     params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
 ) -> Result<StatusCode, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let before = credential_of(&app, &row).await?.ok_or_else(|| Problem::not_found("credential"))?;
     let made = async {

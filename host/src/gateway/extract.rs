@@ -37,17 +37,17 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Only a root key passes.
+    /// Only a root key passes. Where the whole route needs one, the handler takes a [`Root`].
     pub fn root(&self) -> Result<(), Problem> {
         self.one_of(&[KeyKind::Root], "a root key is needed")
     }
 
-    /// Only root and admin keys pass.
+    /// Only root and admin keys pass. Where the whole route needs one, the handler takes an [`Admin`].
     pub fn admin(&self) -> Result<(), Problem> {
         self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is needed")
     }
 
-    /// All but bot keys pass.
+    /// All but bot keys pass. Where the whole route needs this, the handler takes an [`Operator`].
     pub fn operator(&self) -> Result<(), Problem> {
         self.one_of(&[KeyKind::Root, KeyKind::Admin, KeyKind::Operator], "a bot key may only use its own bot's tools")
     }
@@ -59,6 +59,61 @@ impl Caller {
 
     fn one_of(&self, kinds: &[KeyKind], why_not: &str) -> Result<(), Problem> {
         if kinds.contains(&self.kind) { Ok(()) } else { Err(Problem::forbidden(why_not)) }
+    }
+}
+
+/// A caller with a root key. Like the two below, it is taken before the body, so that a caller without the right learns
+/// nothing of the body and the server does not read it.
+pub struct Root(pub Caller);
+
+/// A caller with a root or admin key.
+pub struct Admin(pub Caller);
+
+/// A caller with any key but that of a bot.
+pub struct Operator(pub Caller);
+
+impl FromRequestParts<Arc<App>> for Root {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        caller.root().map(|()| Root(caller))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        caller.admin().map(|()| Admin(caller))
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        caller.operator().map(|()| Operator(caller))
+    }
+}
+
+impl From<Root> for Caller {
+    fn from(Root(caller): Root) -> Caller {
+        caller
+    }
+}
+
+impl From<Admin> for Caller {
+    fn from(Admin(caller): Admin) -> Caller {
+        caller
+    }
+}
+
+impl From<Operator> for Caller {
+    fn from(Operator(caller): Operator) -> Caller {
+        caller
     }
 }
 

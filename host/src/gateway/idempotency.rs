@@ -53,9 +53,13 @@ pub fn describe(mut creating: OpenApiRouter<Arc<App>>) -> OpenApiRouter<Arc<App>
     creating
 }
 
-/// Puts the middleware before the routes of `creating`.
-pub fn layer(creating: OpenApiRouter<Arc<App>>, app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
-    creating.route_layer(from_fn_with_state(Arc::clone(app), remember))
+/// Puts the middleware before the routes of `creating`, which need the right `R`. It reads the body, so it has to know
+/// the right as well.
+pub fn layer<R>(creating: OpenApiRouter<Arc<App>>, app: &Arc<App>) -> OpenApiRouter<Arc<App>>
+where
+    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller> + Send + 'static,
+{
+    creating.route_layer(from_fn_with_state(Arc::clone(app), remember::<R>))
 }
 
 /// Drops what is no longer to be kept; how many.
@@ -71,10 +75,13 @@ struct Answer {
     body: String,
 }
 
-async fn remember(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn remember<R>(State(app): State<Arc<App>>, request: Request, next: Next) -> Response
+where
+    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller>,
+{
     match header_key(request.headers()) {
         Ok(None) => next.run(request).await,
-        Ok(Some(key)) => answer_once(&app, key, request, next).await.unwrap_or_else(IntoResponse::into_response),
+        Ok(Some(key)) => answer_once::<R>(&app, key, request, next).await.unwrap_or_else(IntoResponse::into_response),
         Err(problem) => problem.into_response(),
     }
 }
@@ -96,9 +103,12 @@ fn header_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-async fn answer_once(app: &Arc<App>, key: String, request: Request, next: Next) -> Result<Response, Problem> {
+async fn answer_once<R>(app: &Arc<App>, key: String, request: Request, next: Next) -> Result<Response, Problem>
+where
+    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller>,
+{
     let (mut parts, body) = request.into_parts();
-    let caller = Caller::from_request_parts(&mut parts, app).await?;
+    let caller: Caller = R::from_request_parts(&mut parts, app).await?.into();
     let route = format!("{} {}", parts.method, parts.uri.path());
     let body = whole_body(body).await?;
     let body_hash = hex::encode(Sha256::digest(&body));

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::api_key::{self, NewKey};
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params};
+use crate::gateway::extract::{Admin, Caller, Faults, Id, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::policy::Snapshot;
@@ -135,10 +135,9 @@ impl ShownKey {
     responses((status = 201, body = ShownKey), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Input(new): Input<NewKeyInput>,
 ) -> Result<(StatusCode, Json<ShownKey>), Problem> {
-    caller.admin()?;
     if new.kind == Kind::Root {
         caller.root()?;
     }
@@ -184,10 +183,9 @@ async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), Prob
     responses((status = 200, body = KeyList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<KeyList>, Problem> {
-    caller.admin()?;
     let page: Page<KeyId> = query.page()?;
     let listed = app.store.keys(Some(caller.workspace), &page).await?;
     let (mut rows, mut more) = (listed.items, listed.next_cursor.is_some());
@@ -208,8 +206,11 @@ pub async fn list(
 /// Gives a key a new text, shown in this answer only; the old one is no longer accepted
 #[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 200, body = ShownKey), (status = "4XX", body = ProblemBody)))]
-pub async fn rotate(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyId>) -> Result<Json<ShownKey>, Problem> {
-    caller.admin()?;
+pub async fn rotate(
+    State(app): State<Arc<App>>,
+    Admin(caller): Admin,
+    Id(id): Id<KeyId>,
+) -> Result<Json<ShownKey>, Problem> {
     let row = key(&app, &caller, id).await?;
     let NewKey { text, hash, prefix } = api_key::generate().map_err(|error| Problem::internal(&error))?;
     let hash = hex::encode(hash);
@@ -231,8 +232,11 @@ pub async fn rotate(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyI
 /// Deletes a key; the last root key stays
 #[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<KeyId>) -> Result<StatusCode, Problem> {
-    caller.admin()?;
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Admin(caller): Admin,
+    Id(id): Id<KeyId>,
+) -> Result<StatusCode, Problem> {
     let row = key(&app, &caller, id).await?;
     let _one_at_a_time = if row.kind == KeyKind::Root {
         let guard = DELETING_ROOT_KEY.lock().await;

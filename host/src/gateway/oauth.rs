@@ -19,7 +19,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::credentials::{CredentialMetadata, as_it_stands, credential_of, served};
-use crate::gateway::extract::{Caller, Id, Ids, OptionalInput, Params};
+use crate::gateway::extract::{Admin, Id, Ids, OptionalInput, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
 use crate::oauth::OauthError;
@@ -83,11 +83,10 @@ pub struct CallbackQuery {
     responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
 pub async fn start(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<Started>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let started = app.oauth.start(served(&snapshot, &row)?, caller.key).await?;
@@ -152,11 +151,10 @@ pub async fn callback(
     responses((status = 200, body = DeviceStarted), (status = "4XX", body = ProblemBody)))]
 pub async fn device(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<DeviceStarted>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let started = app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?;
@@ -176,10 +174,9 @@ pub async fn device(
     responses((status = 200, body = DeviceProgress), (status = "4XX", body = ProblemBody)))]
 pub async fn show_device(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Ids(id, flow_id): Ids<ResourceId, OauthFlowId>,
 ) -> Result<Json<DeviceProgress>, Problem> {
-    caller.admin()?;
     let flow = app.store.oauth_flow(caller.workspace, id, flow_id).await?;
     let flow = flow.filter(|flow| flow.poll_interval_s.is_some()).ok_or_else(|| Problem::not_found("authorization"))?;
     let status = match flow.status {
@@ -200,11 +197,10 @@ pub async fn show_device(
         (status = 503, description = "The provider or the database could not be asked", body = ProblemBody)))]
 pub async fn refresh(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    caller.admin()?;
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;

@@ -1,6 +1,7 @@
 //! How fast the body of a request has to arrive. The time in which nothing waits for the body does not count.
 
-use std::collections::VecDeque;
+mod meter;
+
 use std::error::Error;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,9 +13,11 @@ use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
 use http_body::{Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Sleep, sleep_until};
 
-/// The slowest body: `bytes_min` within `span`. The span is looked at in steps.
+pub use meter::Meter;
+
+/// The slowest transfer: `bytes_min` within `span`. The span is looked at in steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub bytes_min: u64,
@@ -26,9 +29,6 @@ impl Pace {
     /// minutes, and a client that sends nothing is found out in half a minute.
     pub const DEFAULT: Pace = Pace { bytes_min: 30 << 10, span: Duration::from_secs(30) };
 }
-
-/// Into how many steps a span is divided.
-const STEPS: u32 = 6;
 
 /// The body arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -56,34 +56,16 @@ pub async fn keep(pace: Pace, request: Request, next: Next) -> Response {
 }
 
 fn paced(body: Body, pace: Pace) -> Body {
-    Body::new(Paced { body, pace, steps: VecDeque::new(), bytes: 0, left: pace.span / STEPS, wait: None })
+    Body::new(Paced { body, pace, meter: Meter::new(pace), step: None })
 }
 
 struct Paced {
     body: Body,
     pace: Pace,
-    /// Bytes of the steps that have ended, of one span at most.
-    steps: VecDeque<u64>,
-    /// Bytes of the present step.
-    bytes: u64,
-    /// What is left of the present step.
-    left: Duration,
-    /// Since when the body is waited for, and the end of the step.
-    wait: Option<(Instant, Pin<Box<Sleep>>)>,
-}
-
-impl Paced {
-    /// Ends the step; an error if too little has come within the last span.
-    fn step(&mut self) -> Result<(), TooSlow> {
-        self.steps.push_back(std::mem::take(&mut self.bytes));
-        self.left = self.pace.span / STEPS;
-        if self.steps.len() < STEPS as usize {
-            return Ok(());
-        }
-        let bytes: u64 = self.steps.iter().sum();
-        self.steps.pop_front();
-        if bytes < self.pace.bytes_min { Err(TooSlow(self.pace)) } else { Ok(()) }
-    }
+    /// Runs while the body is waited for.
+    meter: Meter,
+    /// Ends with the step of the meter.
+    step: Option<Pin<Box<Sleep>>>,
 }
 
 impl HttpBody for Paced {
@@ -95,22 +77,22 @@ impl HttpBody for Paced {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
-            if let Some((since, _)) = self.wait.take() {
-                self.left = self.left.saturating_sub(since.elapsed());
-            }
+            self.meter.pause();
+            self.step = None;
             let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref().map(Bytes::len));
-            self.bytes += bytes.unwrap_or_default() as u64;
+            self.meter.add(bytes.unwrap_or_default());
             return Poll::Ready(frame);
         }
         loop {
-            let left = self.left;
-            let (_, end) = self.wait.get_or_insert_with(|| (Instant::now(), Box::pin(sleep(left))));
-            if end.as_mut().poll(context).is_pending() {
+            self.meter.start();
+            let end = self.meter.step_ends().expect("the meter was started");
+            let step = self.step.get_or_insert_with(|| Box::pin(sleep_until(end)));
+            if step.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             }
-            self.wait = None;
-            if let Err(too_slow) = self.step() {
-                return Poll::Ready(Some(Err(axum::Error::new(too_slow))));
+            self.step = None;
+            if self.meter.is_too_slow() {
+                return Poll::Ready(Some(Err(axum::Error::new(TooSlow(self.pace)))));
             }
         }
     }
@@ -130,6 +112,7 @@ mod tests {
 
     use futures::{StreamExt, stream};
     use http_body_util::BodyExt;
+    use tokio::time::Instant;
 
     use super::*;
 

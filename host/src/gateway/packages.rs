@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Id, parse_body, whole_body};
+use crate::gateway::extract::{Id, Operator, Root, parse_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::packages::{PackageError, Upload};
@@ -93,10 +93,9 @@ impl Wanted {
         (status = "4XX", body = ProblemBody)))]
 pub async fn install(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     request: Request,
 ) -> Result<(StatusCode, Json<Plugin>), Problem> {
-    caller.root()?;
     let wanted = wanted(request, &app).await?;
     let before = app.plugins.entry(wanted.name()).map(Plugin::from);
     let change = Change::new("plugin.install", wanted.name()).from(&before).to(&wanted.shown());
@@ -130,10 +129,9 @@ async fn install_wanted(app: &App, wanted: Wanted) -> Result<Installed, Problem>
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn uninstall(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Id(name): Id<String>,
 ) -> Result<StatusCode, Problem> {
-    caller.root()?;
     let before = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
     let change = Change::new("plugin.uninstall", &name).from(&Plugin::from(before));
     // As for an install.
@@ -157,8 +155,7 @@ pub async fn uninstall(
 #[utoipa::path(get, path = "/api/plugins/{name}/icon", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/webp"))),
         (status = "4XX", body = ProblemBody)))]
-pub async fn icon(State(app): State<Arc<App>>, caller: Caller, Id(name): Id<String>) -> Result<Response, Problem> {
-    caller.operator()?;
+pub async fn icon(State(app): State<Arc<App>>, _: Operator, Id(name): Id<String>) -> Result<Response, Problem> {
     let entry = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
     let serving = entry.serving.as_ref().and_then(|plugin| plugin.icon.as_ref());
     let icon = serving.ok_or_else(|| Problem::not_found("icon"))?;

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::call::platform::{Asks, function_name};
 use crate::call::{Attached, IncomingCall};
-use crate::gateway::extract::{Caller, Ids, Input, ThisRequest};
+use crate::gateway::extract::{Ids, Input, Root, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{CallResult, run};
@@ -37,13 +37,12 @@ pub struct FunctionCall {
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
 pub async fn call(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     language: Language,
     ThisRequest(request_id): ThisRequest,
     Ids(resource_type, function): Ids<ResourceTypeId, String>,
     Input(input): Input<FunctionCall>,
 ) -> Result<Response, Problem> {
-    caller.root()?;
     let snapshot = app.policy.load();
     let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| Problem::not_found("resource type"))?;
     let functions = plugin.component.as_ref().map(|component| component.functions()).unwrap_or_default();

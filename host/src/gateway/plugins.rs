@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Id, OptionalInput, PageQuery, Params, page_by_name};
+use crate::gateway::extract::{Id, Operator, OptionalInput, PageQuery, Params, Root, page_by_name};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::plugins::{ApproveError, Entry, LoadError, PluginStatus};
 
@@ -141,10 +141,9 @@ impl From<Entry> for Plugin {
     responses((status = 200, body = PluginList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Operator,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<PluginList>, Problem> {
-    caller.operator()?;
     let (entries, next_cursor) = page_by_name(app.plugins.entries(), &query.page()?, |entry| &entry.name);
     Ok(Json(PluginList { items: entries.into_iter().map(Plugin::from).collect(), next_cursor }))
 }
@@ -152,8 +151,7 @@ pub async fn list(
 /// Shows a plugin
 #[utoipa::path(get, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(name): Id<String>) -> Result<Json<Plugin>, Problem> {
-    caller.operator()?;
+pub async fn show(State(app): State<Arc<App>>, _: Operator, Id(name): Id<String>) -> Result<Json<Plugin>, Problem> {
     let entry = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
     Ok(Json(entry.into()))
 }
@@ -163,10 +161,9 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(name): Id<Stri
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
 pub async fn reload(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Id(name): Id<String>,
 ) -> Result<Json<Plugin>, Problem> {
-    caller.root()?;
     // A name is a folder's: what is neither a plugin's name nor a folder that the scan has met must not become a path.
     if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
         return Err(Problem::not_found("plugin"));
@@ -187,11 +184,10 @@ pub async fn reload(
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
 pub async fn approve(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Id(name): Id<String>,
     OptionalInput(approval): OptionalInput<Approval>,
 ) -> Result<Json<Plugin>, Problem> {
-    caller.root()?;
     let before = app.plugins.entry(&name).ok_or_else(|| Problem::not_found("plugin"))?;
     // What waits now is what is recorded, so that is what may be approved: not what may wait a moment later.
     let pending = before.pending.as_ref();

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::gateway::extract::{Caller, PageQuery, Params, page_by_name};
+use crate::gateway::extract::{PageQuery, Params, Root, page_by_name};
 use crate::gateway::packages::problem;
 use crate::gateway::problem::{Problem, ProblemBody};
 
@@ -61,11 +61,10 @@ impl From<Listing> for Available {
     responses((status = 200, body = AvailableList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Root,
     Params(search): Params<Search>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<AvailableList>, Problem> {
-    caller.root()?;
     let page = query.page()?;
     let absent = || Problem::not_found("registry: start the server with --registry");
     let registry = app.packages.registry().ok_or_else(absent)?;

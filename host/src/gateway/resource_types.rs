@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::gateway::extract::{Caller, Id, PageQuery, Params, page_by_name};
+use crate::gateway::extract::{Id, Operator, PageQuery, Params, page_by_name};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::plugins::Plugin;
@@ -129,11 +129,10 @@ pub struct ResourceTypeList {
     responses((status = 200, body = ResourceTypeList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Operator,
     language: Language,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ResourceTypeList>, Problem> {
-    caller.operator()?;
     let snapshot = app.policy.load();
     let (plugins, next_cursor) =
         page_by_name(snapshot.resource_types(), &query.page()?, |plugin| plugin.manifest.resource_type.id.as_str());
@@ -146,11 +145,10 @@ pub async fn list(
     responses((status = 200, body = ResourceType), (status = "4XX", body = ProblemBody)))]
 pub async fn show(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Operator,
     language: Language,
     Id(id): Id<ResourceTypeId>,
 ) -> Result<Json<ResourceType>, Problem> {
-    caller.operator()?;
     let snapshot = app.policy.load();
     let plugin = snapshot.resource_type(&id).ok_or_else(|| Problem::not_found("resource type"))?;
     Ok(Json(contract(plugin, &language)))

@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::credentials::{CredentialMetadata, credential_of};
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::plugins::{Plugin, built_in};
@@ -91,10 +91,9 @@ pub struct ResourceChange {
     responses((status = 201, body = Resource), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Input(mut new): Input<NewResource>,
 ) -> Result<(StatusCode, Json<Resource>), Problem> {
-    caller.operator()?;
     if !new.config.is_empty() || new.network != Network::default() {
         configures(&caller)?;
     }
@@ -134,10 +133,9 @@ pub async fn create(
     responses((status = 200, body = ResourceList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ResourceList>, Problem> {
-    caller.operator()?;
     let listed = app.store.resources(caller.workspace, &query.page()?).await?;
     let mut items = Vec::with_capacity(listed.items.len());
     for row in listed.items {
@@ -151,10 +149,9 @@ pub async fn list(
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
 pub async fn show(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<Resource>, Problem> {
-    caller.operator()?;
     let row = resource(&app, &caller, id).await?;
     Ok(Json(shown(&app, row).await?))
 }
@@ -165,11 +162,10 @@ pub async fn show(
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(id): Id<ResourceId>,
     Input(change): Input<ResourceChange>,
 ) -> Result<Json<Resource>, Problem> {
-    caller.operator()?;
     if change.config.is_some() || change.network.is_some() {
         configures(&caller)?;
     }
@@ -219,10 +215,9 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Id(id): Id<ResourceId>,
 ) -> Result<StatusCode, Problem> {
-    caller.operator()?;
     // Deleting a credential is an admin's, this way too.
     if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
         caller.admin()?;

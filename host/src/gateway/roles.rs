@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::extract::{Admin, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::{rules, scope_warnings};
 use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
@@ -96,10 +96,9 @@ impl From<RoleRow> for Role {
     responses((status = 201, body = Role), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Input(new): Input<NewRole>,
 ) -> Result<(StatusCode, Json<Role>), Problem> {
-    caller.admin()?;
     let mut faults = Faults::default();
     rules::name(&mut faults, "/name", &new.name);
     let now = app.clock.now();
@@ -129,10 +128,9 @@ pub async fn create(
     responses((status = 200, body = RoleList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<RoleList>, Problem> {
-    caller.operator()?;
     let page = app.store.roles(caller.workspace, &query.page()?).await?;
     Ok(Json(RoleList {
         items: page.items.into_iter().map(Role::from).collect(),
@@ -143,8 +141,11 @@ pub async fn list(
 /// Shows a role
 #[utoipa::path(get, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 200, body = Role), (status = "4XX", body = ProblemBody)))]
-pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<RoleId>) -> Result<Json<Role>, Problem> {
-    caller.operator()?;
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Operator(caller): Operator,
+    Id(id): Id<RoleId>,
+) -> Result<Json<Role>, Problem> {
     let row = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
     Ok(Json(row.into()))
 }
@@ -154,11 +155,10 @@ pub async fn show(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<RoleId
     responses((status = 200, body = Role), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<RoleId>,
     Input(change): Input<RoleChange>,
 ) -> Result<Json<Role>, Problem> {
-    caller.admin()?;
     let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
     let mut row = before.clone();
     let mut faults = Faults::default();
@@ -201,8 +201,11 @@ fn with_warnings(app: &App, row: RoleRow) -> Role {
 /// Deletes a role that no binding uses
 #[utoipa::path(delete, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<RoleId>) -> Result<StatusCode, Problem> {
-    caller.admin()?;
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Admin(caller): Admin,
+    Id(id): Id<RoleId>,
+) -> Result<StatusCode, Problem> {
     let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("role"))?;
     let made = async {
         if !app.store.delete_role(caller.workspace, id).await? {

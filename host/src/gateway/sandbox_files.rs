@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequest as _, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use futures::FutureExt as _;
@@ -197,10 +197,12 @@ pub async fn download(
     caller: Caller,
     language: Language,
     version: Version,
-    Input(input): Input<DownloadInput>,
+    request: Request,
 ) -> Result<Response, Problem> {
-    let DownloadInput { app_id, chat_id, user_id, path } = input;
     let place = Place { app: &app, caller: &caller, language: &language };
+    // Before the body is read.
+    place.check_switch()?;
+    let Input(DownloadInput { app_id, chat_id, user_id, path }) = Input::from_request(request, &app).await?;
     let of = Of { app_id: &app_id, chat_id: &chat_id, user_id: user_id.as_deref(), path: &path };
     let begun = async {
         place.check_switch()?;

@@ -8,8 +8,9 @@ mod stream;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
 use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
@@ -179,15 +180,13 @@ pub async fn delete(
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
 pub async fn exec(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Seen { caller, row }: Seen,
     language: Language,
     ThisRequest(request_id): ThisRequest,
     headers: HeaderMap,
-    Id(id): Id<SandboxInstanceId>,
     Input(input): Input<ExecInput>,
 ) -> Result<Response, Problem> {
     input.check()?;
-    let row = row(&app, &caller, id).await?;
     let (Some(app_id), Some(user_id), Some(chat_id)) = (row.app_id, row.user_id, row.chat_id) else {
         return Err(Problem::conflict("this sandbox belongs to no conversation"));
     };
@@ -214,6 +213,23 @@ pub async fn exec(
         return Ok(stream::events(app, call).into_response());
     }
     tools::run(&app, call).await
+}
+
+/// The sandbox that a path names, which the caller may see. The body is not read before this is known.
+pub struct Seen {
+    caller: Caller,
+    row: SandboxRow,
+}
+
+impl FromRequestParts<Arc<App>> for Seen {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Id(id) = Id::from_request_parts(parts, app).await?;
+        let row = row(app, &caller, id).await?;
+        Ok(Seen { caller, row })
+    }
 }
 
 /// A sandbox that the caller may see.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::response::{IntoResponse, Response};
+use http::request::Parts;
 use monstrum_manifest::{Cost, Locales};
 use monstrum_store::KeyKind;
 use monstrum_types::{
@@ -179,7 +180,8 @@ pub async fn list(
     Id(bot): Id<BotId>,
     Params(query): Params<ToolsQuery>,
 ) -> Result<Json<ToolList>, Problem> {
-    let call = incoming(&app, &caller, bot, RequestId::new(), String::new(), no_params())?;
+    check_bot(&app, &caller, bot)?;
+    let call = incoming(&caller, bot, RequestId::new(), String::new(), no_params());
     let session = session(&app, &call)?;
     let listed = app.calls.ask(call.workspace, bot, move |effort| {
         let visible = tools::list(&session, effort)?;
@@ -201,13 +203,12 @@ pub async fn list(
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
 pub async fn call(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    ToolOfBot { caller, bot, tool }: ToolOfBot,
     language: Language,
     ThisRequest(request_id): ThisRequest,
-    Ids(bot, tool): Ids<BotId, String>,
     Input(input): Input<CallInput>,
 ) -> Result<Response, Problem> {
-    let mut call = incoming(&app, &caller, bot, request_id, tool, input.params)?;
+    let mut call = incoming(&caller, bot, request_id, tool, input.params);
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
     call.task_id = input.task_id;
     call.resource = input.resource_id;
@@ -242,13 +243,12 @@ pub async fn ran(app: &App, call: IncomingCall) -> Result<CallResult, Problem> {
     responses((status = 200, body = CheckResult), (status = "4XX", body = ProblemBody)))]
 pub async fn check(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    ToolOfBot { caller, bot, tool }: ToolOfBot,
     language: Language,
     ThisRequest(request_id): ThisRequest,
-    Ids(bot, tool): Ids<BotId, String>,
     Input(input): Input<CheckInput>,
 ) -> Result<Json<CheckResult>, Problem> {
-    let mut call = incoming(&app, &caller, bot, request_id, tool, input.params)?;
+    let mut call = incoming(&caller, bot, request_id, tool, input.params);
     call.resource = input.resource_id;
     call.language = language;
     let session = session(&app, &call)?;
@@ -269,20 +269,36 @@ fn unchecked(unchecked: Unchecked) -> Problem {
     }
 }
 
-/// A call by `caller`, if there is such a bot for it.
-fn incoming(
-    app: &App,
-    caller: &Caller,
+/// The tool that a path names, of a bot that exists for the caller. The body is not read before this is known.
+pub struct ToolOfBot {
+    caller: Caller,
     bot: BotId,
-    request_id: RequestId,
     tool: String,
-    params: Value,
-) -> Result<IncomingCall, Problem> {
-    caller.may_use(bot)?;
-    if app.policy.load().bot(caller.workspace, bot).is_none() {
-        return Err(Problem::not_found("bot"));
+}
+
+impl FromRequestParts<Arc<App>> for ToolOfBot {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        let Ids(bot, tool) = Ids::from_request_parts(parts, app).await?;
+        check_bot(app, &caller, bot)?;
+        Ok(ToolOfBot { caller, bot, tool })
     }
-    Ok(IncomingCall {
+}
+
+/// Whether there is such a bot for the caller.
+fn check_bot(app: &App, caller: &Caller, bot: BotId) -> Result<(), Problem> {
+    caller.may_use(bot)?;
+    match app.policy.load().bot(caller.workspace, bot) {
+        Some(_) => Ok(()),
+        None => Err(Problem::not_found("bot")),
+    }
+}
+
+/// A call by `caller`.
+fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
+    IncomingCall {
         request_id,
         workspace: caller.workspace,
         bot: Some(bot),
@@ -296,7 +312,7 @@ fn incoming(
         key: Some(caller.key),
         under: None,
         attached: Attached::default(),
-    })
+    }
 }
 
 /// What is in force for the bot. It can only be missing where the policy cannot be read, or the bot has just gone.

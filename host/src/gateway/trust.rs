@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given};
+use crate::gateway::extract::{Faults, Id, Input, PageQuery, Params, Root, given};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 
@@ -62,10 +62,9 @@ impl From<TrustRow> for Trust {
     responses((status = 200, body = TrustList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Root,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<TrustList>, Problem> {
-    caller.root()?;
     let listed = app.store.trust(&query.page()?).await?;
     let items = listed.items.into_iter().map(Trust::from).collect();
     Ok(Json(TrustList { items, next_cursor: listed.next_cursor.map(String::from) }))
@@ -76,10 +75,9 @@ pub async fn list(
     responses((status = 201, body = Trust), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Input(new): Input<NewTrust>,
 ) -> Result<(StatusCode, Json<Trust>), Problem> {
-    caller.root()?;
     let mut faults = Faults::default();
     if let Err(error) = new.public_key.parse::<PublicKey>() {
         faults.add("/public_key", error.to_string());
@@ -102,8 +100,11 @@ pub async fn create(
 /// Trusts a key no longer; what it has signed and is installed stays
 #[utoipa::path(delete, path = "/api/trust/{id}", tag = "trust", params(("id" = TrustId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Caller, Id(id): Id<TrustId>) -> Result<StatusCode, Problem> {
-    caller.root()?;
+pub async fn delete(
+    State(app): State<Arc<App>>,
+    Root(caller): Root,
+    Id(id): Id<TrustId>,
+) -> Result<StatusCode, Problem> {
     let before = app.store.trust_of_id(id).await?.ok_or_else(|| Problem::not_found("trust"))?;
     let made = async { if app.store.delete_trust(id).await? { Ok(()) } else { Err(Problem::not_found("trust")) } };
     Change::new("trust.delete", &id).from(&Trust::from(before)).made(&app, &caller, made).await?;

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::extract::{Faults, Id, Input, PageQuery, Params, Root, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::sandboxes::WorkspaceSandbox;
@@ -71,10 +71,9 @@ impl From<WorkspaceRow> for Workspace {
     responses((status = 201, body = Workspace), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Input(new): Input<NewWorkspace>,
 ) -> Result<(StatusCode, Json<Workspace>), Problem> {
-    caller.root()?;
     check_name(&new.name)?;
     let now = app.clock.now();
     let row = WorkspaceRow { id: WorkspaceId::new(), name: new.name, sandbox: None, created_at: now, updated_at: now };
@@ -91,10 +90,9 @@ pub async fn create(
     responses((status = 200, body = WorkspaceList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    _: Root,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<WorkspaceList>, Problem> {
-    caller.root()?;
     let listed = app.store.workspaces(&query.page()?).await?;
     let items = listed.items.into_iter().map(Workspace::from).collect();
     Ok(Json(WorkspaceList { items, next_cursor: listed.next_cursor.map(String::from) }))
@@ -103,12 +101,7 @@ pub async fn list(
 /// Shows a workspace
 #[utoipa::path(get, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
-    State(app): State<Arc<App>>,
-    caller: Caller,
-    Id(id): Id<WorkspaceId>,
-) -> Result<Json<Workspace>, Problem> {
-    caller.root()?;
+pub async fn show(State(app): State<Arc<App>>, _: Root, Id(id): Id<WorkspaceId>) -> Result<Json<Workspace>, Problem> {
     Ok(Json(workspace(&app, id).await?.into()))
 }
 
@@ -118,11 +111,10 @@ pub async fn show(
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Id(id): Id<WorkspaceId>,
     Input(change): Input<WorkspaceChange>,
 ) -> Result<Json<Workspace>, Problem> {
-    caller.root()?;
     let before = workspace(&app, id).await?;
     let mut row = before.clone();
     if let Some(name) = change.name.filter(|name| *name != before.name) {
@@ -156,10 +148,9 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Root(caller): Root,
     Id(id): Id<WorkspaceId>,
 ) -> Result<StatusCode, Problem> {
-    caller.root()?;
     let before = workspace(&app, id).await?;
     if before.name == DEFAULT_WORKSPACE {
         return Err(Problem::conflict("the workspace `default` cannot be deleted"));

@@ -56,19 +56,21 @@ impl Sharing {
         }
     }
 
-    /// What one workspace may hold of the room of a plugin.
-    pub(super) fn of_plugin(&self, plugin: &PluginName) -> Share {
-        share(self.plugins.get(plugin))
+    /// What `workspace` may hold of the room of a plugin.
+    pub(super) fn of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
+        share(self.plugins.get(plugin), workspace)
     }
 
-    /// What one workspace may hold of the room of the host.
-    pub(super) fn of_host(&self) -> Share {
-        share(self.host.as_ref())
+    /// What `workspace` may hold of the room of the host.
+    pub(super) fn of_host(&self, workspace: WorkspaceId) -> Share {
+        share(self.host.as_ref(), workspace)
     }
 }
 
-fn share(users: Option<&Users>) -> Share {
-    if users == Some(&Users::Several) { Share::Part } else { Share::Whole }
+/// Only the sole user has everything. A workspace without a binding can still run a plugin, by the check of a
+/// credential or a function of the platform, and gets what a further user would.
+fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
+    if users == Some(&Users::One(workspace)) { Share::Whole } else { Share::Part }
 }
 
 #[cfg(test)]
@@ -81,13 +83,25 @@ mod tests {
         let plugins = ["github", "jira", "sandbox"].map(|name| name.parse::<PluginName>().unwrap());
         let [github, jira, sandbox] = &plugins;
         let mut sharing = Sharing::default();
-        assert_eq!((sharing.of_plugin(github), sharing.of_host()), (Share::Whole, Share::Whole));
         for (plugin, workspace) in [(github, one), (github, one), (jira, other), (sandbox, one), (sandbox, other)] {
             sharing.note(plugin, workspace);
         }
-        let of_plugins = plugins.each_ref().map(|plugin| sharing.of_plugin(plugin));
-        assert_eq!((of_plugins, sharing.of_host()), ([Share::Whole; 3], Share::Part));
+        assert_eq!((sharing.of_plugin(github, one), sharing.of_plugin(jira, other)), (Share::Whole, Share::Whole));
+        assert_eq!((sharing.of_host(one), sharing.of_host(other)), (Share::Part, Share::Part));
         sharing.note(github, other);
-        assert_eq!((sharing.of_plugin(github), sharing.of_plugin(jira)), (Share::Part, Share::Whole));
+        assert_eq!((sharing.of_plugin(github, one), sharing.of_plugin(github, other)), (Share::Part, Share::Part));
+        assert_eq!(sharing.of_plugin(jira, other), Share::Whole);
+    }
+
+    #[test]
+    fn a_workspace_without_a_binding_gets_a_part_also_beside_a_sole_user() {
+        let (user, without) = (WorkspaceId::new(), WorkspaceId::new());
+        let [github, jira] = ["github", "jira"].map(|name| name.parse::<PluginName>().unwrap());
+        let mut sharing = Sharing::default();
+        assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
+        sharing.note(&github, user);
+        assert_eq!((sharing.of_plugin(&github, without), sharing.of_host(without)), (Share::Part, Share::Part));
+        assert_eq!(sharing.of_plugin(&jira, user), Share::Part, "of another plugin");
+        assert_eq!((sharing.of_plugin(&github, user), sharing.of_host(user)), (Share::Whole, Share::Whole));
     }
 }

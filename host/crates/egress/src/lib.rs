@@ -37,5 +37,5 @@ pub use limits::{
 pub use policy::{Network, Scope};
 pub use redact::{REDACTED, Redactor, RedactorCell, SECRET_BYTES_MIN};
 pub use resolve::{LookupError, Resolve, SystemResolver};
-pub use searches::{SearchBudget, search};
+pub use searches::{INLINE_SEARCH_BYTES_MAX, SearchBudget, Stopped, Watch, search};
 pub use send::{BeforeSending, Egress, Step, StepObserver};

@@ -86,7 +86,7 @@ impl Redactor {
     }
 
     /// `bytes` without secrets, as long as `watch` lets the search go on.
-    pub(crate) fn redact_watched(&self, bytes: Vec<u8>, watch: &Watch) -> Result<Vec<u8>, Stopped> {
+    pub fn redact_watched(&self, bytes: Vec<u8>, watch: &Watch) -> Result<Vec<u8>, Stopped> {
         let found = self.find_watched(&bytes, watch)?;
         Ok(if found.is_empty() { bytes } else { replace(&bytes, &found) })
     }
@@ -101,7 +101,17 @@ impl Redactor {
     /// `text` without secrets.
     #[must_use]
     pub fn redact_text(&self, text: String) -> String {
-        let found = self.find(text.as_bytes(), Case::AsWritten);
+        self.redact_text_by(text, None)
+    }
+
+    /// `text` without secrets, as long as `watch` lets the search go on.
+    pub fn redact_text_watched(&self, text: String, watch: &Watch) -> Result<String, Stopped> {
+        let redacted = self.redact_text_by(text, Some(watch));
+        watch.check().map(|()| redacted)
+    }
+
+    fn redact_text_by(&self, text: String, watch: Option<&Watch>) -> String {
+        let found = self.find_by(text.as_bytes(), Case::AsWritten, watch);
         replace_in(text, &found)
     }
 
@@ -120,10 +130,22 @@ impl Redactor {
     /// `text` without secrets in its keys, strings and numbers.
     #[must_use]
     pub fn redact_json(&self, text: JsonText) -> JsonText {
+        self.redact_json_by(text, None)
+    }
+
+    /// The same, as long as `watch` lets the search go on.
+    pub fn redact_json_watched(&self, text: JsonText, watch: &Watch) -> Result<JsonText, Stopped> {
+        let redacted = self.redact_json_by(text, Some(watch));
+        // What a search has found that was not to its end says nothing.
+        watch.check().map(|()| redacted)
+    }
+
+    fn redact_json_by(&self, text: JsonText, watch: Option<&Watch>) -> JsonText {
+        let contains = |bytes: &[u8]| !self.find_by(bytes, Case::AsWritten, watch).is_empty();
         // Without escapes, every string stands there as it is, so that a search of the whole finds whatever a search of
         // each would. A number may be written in several ways, so secrets that could be one are looked for as numbers.
         let is_plain = !text.as_str().contains('\\') && !self.numeric;
-        if self.search.is_none() || is_plain && !self.contains(text.as_str().as_bytes()) {
+        if self.search.is_none() || is_plain && !contains(text.as_str().as_bytes()) {
             return text;
         }
         let value = text.value();
@@ -131,14 +153,14 @@ impl Redactor {
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
         // Never the text itself: it may hold what the value does not, in a key that is there twice.
-        JsonText::from(&if self.contains(&texts) { self.redact_each(value) } else { value })
+        JsonText::from(&if contains(&texts) { self.redact_each(value, watch) } else { value })
     }
 
-    fn redact_each(&self, value: Value) -> Value {
+    fn redact_each(&self, value: Value, watch: Option<&Watch>) -> Value {
         match value {
-            Value::String(text) => Value::String(self.redact_text(text)),
-            Value::Array(items) => items.into_iter().map(|item| self.redact_each(item)).collect(),
-            Value::Object(members) => Value::Object(self.redact_members(members)),
+            Value::String(text) => Value::String(self.redact_text_by(text, watch)),
+            Value::Array(items) => items.into_iter().map(|item| self.redact_each(item, watch)).collect(),
+            Value::Object(members) => Value::Object(self.redact_members(members, watch)),
             Value::Number(number) if self.contains(number.to_string().as_bytes()) => Value::from(REDACTED),
             other => other,
         }
@@ -150,8 +172,9 @@ impl Redactor {
         Failure { message: self.redact_text(failure.message), ..failure }
     }
 
-    fn redact_members(&self, members: Map<String, Value>) -> Map<String, Value> {
-        members.into_iter().map(|(key, value)| (self.redact_text(key), self.redact_each(value))).collect()
+    fn redact_members(&self, members: Map<String, Value>, watch: Option<&Watch>) -> Map<String, Value> {
+        let redacted = |(key, value)| (self.redact_text_by(key, watch), self.redact_each(value, watch));
+        members.into_iter().map(redacted).collect()
     }
 
     fn keep(&mut self, value: Secret) {
@@ -182,13 +205,17 @@ impl Redactor {
 
     /// Where secrets are: sorted, without overlaps.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
-        let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch: None };
+        self.find_by(text, case, None)
+    }
+
+    /// The same; incomplete where `watch` has ended the search.
+    fn find_by(&self, text: &[u8], case: Case, watch: Option<&Watch>) -> Vec<Range<usize>> {
+        let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch };
         self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0))
     }
 
     fn find_watched(&self, text: &[u8], watch: &Watch) -> Result<Vec<Range<usize>>, Stopped> {
-        let pass = |search| Pass { redactor: self, search, ignore_case: false, watch: Some(watch) };
-        let found = self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0));
+        let found = self.find_by(text, Case::AsWritten, Some(watch));
         // What a search has found that was not to its end says nothing.
         watch.check().map(|()| found)
     }

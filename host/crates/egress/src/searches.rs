@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 /// More text than this is searched on a thread. Usual text of this size takes less than 0.1 ms, and text made to be slow
 /// about 1 ms.
-pub(crate) const INLINE_SEARCH_BYTES_MAX: usize = 16 * 1024;
+pub const INLINE_SEARCH_BYTES_MAX: usize = 16 * 1024;
 
 /// Bytes that one unit of fuel pays for: both take a processor about a nanosecond.
 const BYTES_PER_FUEL: u64 = 2;
@@ -55,7 +55,7 @@ impl SearchBudget {
 
 /// Why a search has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stopped {
+pub enum Stopped {
     /// The call has ended.
     Cancelled,
     /// The call's budget is used up.
@@ -80,7 +80,7 @@ impl Stopped {
 }
 
 /// What a search asks at each view whether it may go on.
-pub(crate) struct Watch {
+pub struct Watch {
     budget: Arc<SearchBudget>,
     cancelled: Arc<AtomicBool>,
     is_over_budget: AtomicBool,
@@ -140,10 +140,15 @@ async fn run_in<T: Send + 'static>(
     search.await.unwrap_or(Err(Stopped::Failed))
 }
 
-/// Runs `work`, which looks through `bytes` of text, where it keeps no worker of the runtime for long. For searches after
-/// the end of a call, which its budget does not bound because its answer waits for them.
-pub async fn search<T: Send + 'static>(bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    run(bytes, &Arc::default(), move |_| Ok(work())).await.ok()
+/// Runs `work`, which looks through `bytes` of text by what its watch allows, where it keeps no worker of the runtime for
+/// long. For what a call says itself rather than sends; the bytes are counted to `budget`. Dropping the future ends the
+/// search.
+pub async fn search<T: Send + 'static>(
+    bytes: usize,
+    budget: &Arc<SearchBudget>,
+    work: impl FnOnce(&Watch) -> Result<T, Stopped> + Send + 'static,
+) -> Result<T, Stopped> {
+    run(bytes, budget, work).await
 }
 
 struct CancelOnDrop(Arc<AtomicBool>);

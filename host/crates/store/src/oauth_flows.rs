@@ -174,7 +174,7 @@ impl Store {
 
     /// Authorizations whose provider is to be asked at `now`, the longest waiting first.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
-        self.authentic(DUE, args![now, i64::from(limit)]).await
+        self.authentic_up_to(DUE, values![now], limit).await
     }
 
     /// Binds the authorization to the browser that `row` names, with a new state and a new verifier. It must stand as

@@ -1,5 +1,9 @@
 //! Lists, a page at a time.
 
+use crate::db::Arg;
+use crate::rows::Authentic;
+use crate::{Store, StoreError};
+
 /// The most that one page holds, whatever is asked for.
 pub const PAGE_ITEMS_MAX: u32 = 1000;
 
@@ -48,4 +52,30 @@ pub struct Listed<T, Id> {
     pub items: Vec<T>,
     /// Where the next page begins; None on the last.
     pub next_cursor: Option<Id>,
+}
+
+impl Store {
+    /// Rows of a query whose MAC is right; the query takes `values` and then a limit. They may be fewer than `limit`, and
+    /// are none only where the query has no such row at all: rows that another program has written do not hide others.
+    pub(crate) async fn authentic_up_to<T: Authentic>(
+        &self,
+        sql: &'static str,
+        values: Vec<Arg<'_>>,
+        limit: u32,
+    ) -> Result<Vec<T>, StoreError> {
+        let rows = self.rows()?;
+        let mut asked = i64::from(limit);
+        loop {
+            let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
+            args.push(Arg::from(asked));
+            let found = self.db.read().await?.fetch(sql, &args).await?;
+            let valid = found.iter().filter_map(|row| rows.authentic(row).transpose()).take(limit as usize);
+            let valid: Vec<T> = valid.collect::<Result<_, _>>()?;
+            let was_last = i64::try_from(found.len()).is_ok_and(|found| found < asked);
+            if !valid.is_empty() || was_last || limit == 0 {
+                return Ok(valid);
+            }
+            asked = asked.saturating_mul(2);
+        }
+    }
 }

@@ -1,50 +1,60 @@
-//! Clients that keep the server waiting, over real sockets, with little patience.
+//! Room for connections, refusals and the stop, over real sockets. How long a client may take is in `patience_tests.rs`.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use futures::future::join_all;
 use http::StatusCode;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::*;
 
 /// Far longer than anything takes on a machine that is not stuck.
-const WAIT_MAX: Duration = Duration::from_secs(60);
-const PATIENCE: Patience =
-    Patience { head: Duration::from_millis(300), idle: Duration::from_millis(1200), write: Duration::from_millis(600) };
+const WAIT_MAX: Duration = Duration::from_secs(120);
+/// Longer than any test: a machine that is busy with others must not end a connection.
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(600),
+    idle: Duration::from_secs(600),
+    write: Pace { bytes_min: 1, span: Duration::from_secs(600) },
+};
 
 struct Listening {
     address: SocketAddr,
     stop: CancellationToken,
     served: JoinHandle<io::Result<()>>,
+    /// A request for `/held` has come.
+    held: Arc<Notify>,
+    /// Lets a request for `/held` be answered.
+    release: Arc<Notify>,
 }
 
-/// A server with this room and patience, whose `/slow` answers after a second and whose `/large` has no end.
-async fn listening(in_all: u32, per_address: u32, patience: Patience) -> Listening {
-    let endless = futures::stream::repeat_with(|| io::Result::Ok("x".repeat(1 << 16)));
+/// A server with this room, whose `/held` answers when it is released.
+async fn listening(in_all: u32, per_address: u32) -> Listening {
+    let (held, release) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (has_come, released) = (Arc::clone(&held), Arc::clone(&release));
     let router = Router::new()
         .route("/", get(|| async { "hello" }))
-        .route("/length", post(|body: String| async move { body.len().to_string() }))
         .route(
-            "/slow",
-            get(|| async {
-                sleep(Duration::from_secs(1)).await;
+            "/held",
+            get(|| async move {
+                has_come.notify_one();
+                released.notified().await;
                 "at last"
             }),
         )
-        .route("/large", get(|| async { Body::from_stream(endless) }))
         .layer(from_fn(marked));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let connections = Connections { in_all: NonZeroU32::new(in_all), per_address: Some(per_address) };
     let stop = CancellationToken::new();
-    let served = tokio::spawn(serve(listener, router, connections, patience, stop.clone()));
-    Listening { address, stop, served }
+    let served = tokio::spawn(serve(listener, router, connections, PATIENCE, stop.clone()));
+    Listening { address, stop, served, held, release }
 }
 
 /// A mark that an answer comes from the router.
@@ -84,28 +94,8 @@ async fn answer(stream: &mut TcpStream, end: &str) -> String {
 const GET: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
 
 #[tokio::test]
-async fn heads_that_are_not_finished_in_time_are_closed() {
-    let server = listening(100, 0, PATIENCE).await;
-    let heads: [&[u8]; 5] = [
-        b"",
-        b"G",
-        b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
-        // A part of what begins HTTP/2, and all of it without a request.
-        b"PRI * HTTP/2.0\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
-    ];
-    let began = Instant::now();
-    let closed = join_all(heads.iter().cycle().take(40).map(async |head| {
-        let mut stream = server.connect(head).await;
-        rest(&mut stream).await.contains("x-router")
-    }));
-    assert!(closed.await.iter().all(|is_answered| !is_answered));
-    assert!(began.elapsed() >= PATIENCE.head, "they have had their time");
-}
-
-#[tokio::test]
 async fn a_head_of_more_than_64_kib_is_refused_before_it_ends() {
-    let server = listening(100, 0, Patience::default()).await;
+    let server = listening(100, 0).await;
     let mut head = b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ".to_vec();
     head.resize(HEAD_BYTES_MAX + 4096, b'a');
     let mut stream = server.connect(&head).await;
@@ -119,54 +109,8 @@ async fn a_head_of_more_than_64_kib_is_refused_before_it_ends() {
 }
 
 #[tokio::test]
-async fn a_connection_between_requests_has_more_time_than_a_head() {
-    let server = listening(100, 0, PATIENCE).await;
-    let mut stream = server.connect(GET).await;
-    answer(&mut stream, "hello").await;
-    sleep(PATIENCE.head * 2).await;
-    stream.write_all(GET).await.unwrap();
-    answer(&mut stream, "hello").await;
-    let began = Instant::now();
-    stream.write_all(b"GET /").await.unwrap();
-    assert_eq!(rest(&mut stream).await, "");
-    assert!(began.elapsed() < PATIENCE.idle, "a head that has begun has the time of a head");
-}
-
-#[tokio::test]
-async fn a_quiet_connection_is_closed_in_the_end() {
-    let server = listening(100, 0, PATIENCE).await;
-    let mut stream = server.connect(GET).await;
-    answer(&mut stream, "hello").await;
-    assert_eq!(rest(&mut stream).await, "");
-}
-
-#[tokio::test]
-async fn the_time_that_the_server_takes_does_not_count() {
-    let server = listening(100, 0, PATIENCE).await;
-    let mut stream = server.connect(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    answer(&mut stream, "at last").await;
-}
-
-#[tokio::test]
-async fn an_answer_that_is_not_read_ends_the_connection() {
-    let server = listening(1, 0, PATIENCE).await;
-    let mut deaf = server.connect(b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    answer(&mut deaf, "x").await;
-    // There is room for one connection. It becomes free although the client stays.
-    let until = Instant::now() + WAIT_MAX;
-    loop {
-        let mut other = server.connect(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
-        if rest(&mut other).await.ends_with("hello") {
-            break;
-        }
-        assert!(Instant::now() < until, "the connection of the client that does not read is still open");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-#[tokio::test]
 async fn a_connection_for_which_there_is_no_room_is_told_so() {
-    let server = listening(3, 2, Patience::default()).await;
+    let server = listening(3, 2).await;
     let _held = [server.connect(b"").await, server.connect(b"").await];
     let mut refused = server.connect(GET).await;
     let told = rest(&mut refused).await;
@@ -183,7 +127,7 @@ async fn a_connection_for_which_there_is_no_room_is_told_so() {
 
 #[tokio::test]
 async fn a_flood_of_refused_connections_does_not_stop_the_server() {
-    let server = listening(2, 0, Patience::default()).await;
+    let server = listening(2, 0).await;
     let held = [server.connect(b"").await, server.connect(b"").await];
     // They do not read; most are closed without a word.
     let flood = join_all((0..200).map(|_| server.connect(b""))).await;
@@ -209,10 +153,18 @@ async fn rest_of_one(stream: &mut TcpStream) -> bool {
 async fn http_2_is_spoken_to_a_client_that_begins_with_it() {
     // rustls needs a provider even where no TLS is spoken.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
-    let server = listening(100, 0, PATIENCE).await;
+    let server = listening(100, 0).await;
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).http2_prior_knowledge().build().unwrap();
     let ask = |path: &str| client.get(format!("http://{}{path}", server.address)).send();
-    let answers = join_all([ask("/"), ask("/slow"), ask("/")]).await;
+    let held = async {
+        let first = ask("/");
+        server.held.notified().await;
+        let first = first.await;
+        server.release.notify_one();
+        first
+    };
+    let (slow, quick) = tokio::join!(ask("/held"), held);
+    let answers = [slow, quick];
     for answer in answers {
         let answer = answer.unwrap();
         assert_eq!((answer.status(), answer.version()), (StatusCode::OK, http::Version::HTTP_2));
@@ -221,19 +173,31 @@ async fn http_2_is_spoken_to_a_client_that_begins_with_it() {
 
 #[tokio::test]
 async fn a_stop_waits_for_answers_but_not_for_clients() {
-    let server = listening(100, 0, Patience::default()).await;
+    let server = listening(100, 0).await;
     let mut silent = server.connect(b"").await;
     let mut unfinished = server.connect(b"GET / HTTP/1.1\r\n").await;
     let mut idle = server.connect(GET).await;
     answer(&mut idle, "hello").await;
-    let mut asks = server.connect(b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n").await;
-    // Until the request is there.
-    sleep(Duration::from_millis(200)).await;
-    let began = Instant::now();
+    let mut asks = server.connect(b"GET /held HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    server.held.notified().await;
     server.stop.cancel();
-    assert!(rest(&mut asks).await.ends_with("at last"));
+    // They have far longer by the server's patience.
     assert_eq!(rest(&mut silent).await + &rest(&mut unfinished).await + &rest(&mut idle).await, "");
+    assert!(!server.served.is_finished(), "a request is still being answered");
+    server.release.notify_one();
+    assert!(rest(&mut asks).await.ends_with("at last"));
     server.served.await.unwrap().unwrap();
-    assert!(began.elapsed() < Patience::default().head);
     assert!(TcpStream::connect(server.address).await.is_err(), "nothing listens any more");
+}
+
+/// Else what is written would say nothing of what is read for minutes.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn the_kernel_holds_little_of_an_answer_that_is_not_sent() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    prepare(&stream);
+    assert_eq!(socket2::SockRef::from(&stream).tcp_notsent_lowat().unwrap(), UNSENT_BYTES_MAX);
+    assert!(stream.nodelay().unwrap());
 }

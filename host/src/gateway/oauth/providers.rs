@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
-use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, given, named};
+use crate::gateway::extract::{Admin, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::oauth::provider::{parse_url, proposed, seal_secret};
@@ -121,10 +121,9 @@ pub struct OauthProviderQuery {
     responses((status = 200, body = OauthProviderList), (status = "4XX", body = ProblemBody)))]
 pub async fn list(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Operator(caller): Operator,
     Params(query): Params<OauthProviderQuery>,
 ) -> Result<Json<OauthProviderList>, Problem> {
-    caller.operator()?;
     let OauthProviderQuery { resource_type, limit, cursor } = query;
     let page: Page<OauthProviderId> = PageQuery::of(limit, cursor).page()?;
     if let Some(resource_type) = resource_type {
@@ -146,10 +145,9 @@ pub async fn list(
     responses((status = 201, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
 pub async fn create(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Input(new): Input<NewOauthProvider>,
 ) -> Result<(StatusCode, Json<OauthProvider>), Problem> {
-    caller.admin()?;
     let snapshot = app.policy.load();
     let Some(plugin) = snapshot.resource_type(&new.resource_type) else {
         return Err(Problem::invalid_at("/resource_type", "no plugin that serves has this resource type"));
@@ -189,11 +187,10 @@ pub async fn create(
     responses((status = 200, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
 pub async fn update(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<OauthProviderId>,
     Input(change): Input<OauthProviderChange>,
 ) -> Result<Json<OauthProvider>, Problem> {
-    caller.admin()?;
     let absent = || Problem::not_found("OAuth provider");
     let before = app.store.oauth_provider(caller.workspace, id).await?.ok_or_else(absent)?;
     let mut row = OauthProviderRow { updated_at: changed_at(&app, before.updated_at), ..before.clone() };
@@ -233,10 +230,9 @@ pub async fn update(
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
 pub async fn delete(
     State(app): State<Arc<App>>,
-    caller: Caller,
+    Admin(caller): Admin,
     Id(id): Id<OauthProviderId>,
 ) -> Result<StatusCode, Problem> {
-    caller.admin()?;
     let absent = || Problem::not_found("OAuth provider");
     let before = app.store.oauth_provider(caller.workspace, id).await?.ok_or_else(absent)?;
     let made = async {

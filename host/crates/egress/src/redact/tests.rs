@@ -354,7 +354,7 @@ fn a_value_is_searched_in_all_of_its_texts_and_in_each_alone() {
         {
             let redacted = redactor.redact_json(JsonText::from(&value)).value();
             assert_ne!(redacted, value, "{name}");
-            assert_eq!(redacted, redactor.redact_each(value), "{name}");
+            assert_eq!(redacted, redactor.redact_each(value, None), "{name}");
         }
     }
 }

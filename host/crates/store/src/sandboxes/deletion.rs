@@ -3,7 +3,7 @@
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
 use super::{SandboxRow, columns};
-use crate::db::{Session, args};
+use crate::db::{Session, args, values};
 use crate::{Store, StoreError};
 
 /// Whoever works on the sandbox keeps its claim, and finds at its end that the sandbox is to go.
@@ -63,7 +63,7 @@ impl Store {
         now: UtcMillis,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(DUE, args![node, now, i64::from(limit)]).await
+        self.authentic_up_to(DUE, values![node, now], limit).await
     }
 
     /// Ends an attempt that has not deleted the sandbox: the next is at `next`.

@@ -3,7 +3,7 @@
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
 use super::{SandboxRow, columns};
-use crate::db::{FromRow, Row, args, unfit};
+use crate::db::{FromRow, Row, args, unfit, values};
 use crate::{Store, StoreError};
 
 /// How many sandboxes of a bot run or are about to.
@@ -79,7 +79,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(IDLE, args![node, active, now, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(IDLE, values![node, active, now, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, in the order of their ids.
@@ -89,7 +89,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(OF_NODE, args![node, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(OF_NODE, values![node, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, that run with this network, in the order of their ids.
@@ -100,7 +100,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(RUNNING_WITH, args![node, network, &after(from), i64::from(limit)]).await
+        self.authentic_up_to(RUNNING_WITH, values![node, network, &after(from)], limit).await
     }
 
     /// Sandboxes of this node, or of all, that run although the switch of their bot is off, in the order of their ids.
@@ -110,7 +110,7 @@ impl Store {
         from: Option<SandboxInstanceId>,
         limit: u32,
     ) -> Result<Vec<SandboxRow>, StoreError> {
-        self.authentic(SWITCHED_OFF, args![node, &after(from), true, i64::from(limit)]).await
+        self.authentic_up_to(SWITCHED_OFF, values![node, &after(from), true], limit).await
     }
 
     /// How many sandboxes of this node, or of all, run or are about to, `but` this one, of each bot that has any.

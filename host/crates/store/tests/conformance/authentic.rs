@@ -1,10 +1,11 @@
 //! Rows under a MAC: what another program writes into the database permits nothing, and is named.
 
-use monstrum_store::{KeyKind, Page, Scope, Store, StoreError, Table};
-use monstrum_types::WorkspaceId;
+use monstrum_store::{BotRow, KeyKind, Page, SandboxRow, Scope, Store, StoreError, Table};
+use monstrum_types::{SandboxInstanceId, WorkspaceId};
 use serde_json::json;
 
 use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
+use crate::sandboxes;
 
 pub(crate) use crate::rotated::{
     a_rotation_of_the_row_key_can_end_after_every_scope, a_scope_that_is_not_verified_is_not_rotated,
@@ -45,6 +46,55 @@ pub(crate) async fn a_forged_row_does_not_exist(store: &Store, intruder: &mut im
     assert_eq!(store.keys(None, &Page::first(9)).await.unwrap().items, [key]);
     assert!(store.delete_key(None, forged.id).await.unwrap(), "it can be deleted");
     assert_eq!(refused(&store.snapshot().await.unwrap()), Vec::<String>::new());
+}
+
+/// A page full of rows that another program has written, before the only authentic one, is not the end of a list.
+pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut impl Intruder) {
+    const FORGED: usize = 25;
+    const PAGE: u32 = 4;
+    let bot = BotRow { use_agent_sandbox: false, ..rows::bot(default_workspace(store).await, "b") };
+    store.insert_bot(&bot).await.unwrap();
+    // Ids are in the order of time.
+    let forged: Vec<_> = (0..FORGED).map(|_| SandboxInstanceId::new()).collect();
+    let honest = sandboxes::sandbox(&bot, "honest");
+    assert!(forged.iter().all(|id| *id < honest.id));
+    assert!(store.insert_sandbox(&honest).await.unwrap());
+    let columns = "workspace_id, bot_id, provider, app_id, user_id, node, status, last_active_at, created_at, attempts, \
+                   network, mac";
+    for id in &forged {
+        intruder
+            .run(format!(
+                "insert into sandbox_instances (id, sandbox_id, chat_id, next_attempt_at, {columns}) \
+                 select '{id}', '{id}', '{id}', 0, {columns} from sandbox_instances where id = '{}'",
+                honest.id
+            ))
+            .await;
+    }
+    let found = |rows: Vec<SandboxRow>| rows.into_iter().map(|row| row.id).collect::<Vec<_>>();
+    let of_node = store.sandboxes_of_node("node-1", None, PAGE).await.unwrap();
+    assert_eq!(found(of_node), [honest.id]);
+    assert_eq!(found(store.sandboxes_of_node("node-1", Some(honest.id), PAGE).await.unwrap()), []);
+    let idle = store.idle_sandboxes("node-1", NOW, NOW, None, PAGE).await.unwrap();
+    assert_eq!(found(idle), [honest.id]);
+    let off = store.sandboxes_switched_off("node-1", None, PAGE).await.unwrap();
+    assert_eq!(found(off), [honest.id]);
+    let open = store.sandboxes_with_network("node-1", "none", None, PAGE).await.unwrap();
+    assert_eq!(found(open), [honest.id]);
+    let mut listed = Vec::new();
+    let mut page = Page::first(PAGE);
+    loop {
+        let answer = store.sandboxes(bot.workspace_id, None, &page).await.unwrap();
+        listed.extend(found(answer.items));
+        page.cursor = answer.next_cursor;
+        if page.cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(listed, [honest.id], "an empty page has a cursor while there are more");
+    // What is due for deletion comes with the longest waiting first, and the forged rows wait for longer.
+    assert_eq!(store.delete_sandboxes_of_app(bot.workspace_id, Some(bot.id), "app").await.unwrap(), 1 + FORGED as u64);
+    let due = store.due_sandbox_deletions("node-1", NOW.plus_ms(1 << 40), PAGE).await.unwrap();
+    assert_eq!(found(due), [honest.id]);
 }
 
 pub(crate) async fn an_edited_row_is_refused_and_its_scope_unverified(store: &Store, intruder: &mut impl Intruder) {

@@ -48,6 +48,7 @@ macro_rules! intrusions {
 
 intrusions! {
     a_forged_row_does_not_exist,
+    forged_rows_do_not_end_a_list,
     an_edited_row_is_refused_and_its_scope_unverified,
     a_row_that_was_put_back_is_found,
     an_older_version_of_a_row_is_found,

@@ -1,0 +1,81 @@
+//! Requests of callers without the right: their bodies are not looked at.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use insta::assert_snapshot;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Fresh, Request};
+use crate::http::send;
+
+/// The status that comes for a request whose body is announced and not sent: the server does not wait for it.
+async fn status_without_body(server: &str, method: &str, path: &str, key: &str) -> Result<u16> {
+    let mut stream = TcpStream::connect(server.strip_prefix("http://").context("a URL")?).await?;
+    let key = if key.is_empty() { String::new() } else { format!("authorization: Bearer {key}\r\n") };
+    // Longer than any body may be, of a type that no route takes, and for the routes that remember answers.
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\n{key}content-type: text/garbage\r\nidempotency-key: k\r\n\
+         content-length: 1000000000\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await?;
+    let mut answer = String::new();
+    let mut bytes = [0; 4096];
+    while !answer.contains("\r\n") {
+        let read = timeout(Duration::from_secs(60), stream.read(&mut bytes)).await;
+        let read = read.with_context(|| format!("{method} {path} waits for its body"))??;
+        ensure!(read > 0, "{method} {path}: the connection was closed without an answer");
+        answer.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    Ok(answer.split_whitespace().nth(1).context("a status")?.parse()?)
+}
+
+/// Who may not use a route is told so by the head of the request alone, on every route that takes a body.
+#[tokio::test]
+async fn no_route_reads_the_body_of_a_caller_without_the_right() -> Result<()> {
+    let fresh = Fresh::start().await?;
+    let root = &fresh.world.api;
+    let server = fresh.world.server.url().context("the server runs")?.to_owned();
+    let other_bot = fresh.key_of(&root.bot("other").await?).await?;
+    let (_, document) = root.get("/api/openapi.json").await?;
+    let mut refused = BTreeMap::new();
+    for (template, item) in document["paths"].as_object().context("a description has paths")? {
+        for (method, operation) in item.as_object().context("a path has methods")? {
+            if operation["requestBody"].is_null() {
+                continue;
+            }
+            let method = method.to_uppercase();
+            for kind in ["no key", "unknown key", "admin", "operator", "bot", "other bot"] {
+                let Request { path, body, bot } = fresh.request(&method, template).await?;
+                let caller = match kind {
+                    "no key" => root.with_key(""),
+                    "unknown key" => root.with_key("mk_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"),
+                    "admin" => fresh.admin.clone(),
+                    "operator" => fresh.operator.clone(),
+                    "bot" => fresh.key_of(&bot).await?,
+                    _ => other_bot.clone(),
+                };
+                let body = body.with_context(|| format!("tell what to send to `{method} {template}`"))?;
+                let (expected, _, _) = send(caller.request(method.parse()?, &path).json(&body)).await?;
+                if !matches!(expected, 401 | 403 | 404) {
+                    continue;
+                }
+                let label = format!("{method} {template} with {kind}");
+                let garbage = caller.request(method.parse()?, &path).header("idempotency-key", "k").body("{garbage");
+                assert_eq!(send(garbage).await?.0, expected, "{label}, and garbage");
+                let status = status_without_body(&server, &method, &path, caller.key()).await?;
+                assert_eq!(status, expected, "{label}, and no body");
+                *refused.entry(kind).or_insert(0) += 1;
+            }
+        }
+    }
+    // Each route that takes a body needs a key; a bot uses the tools of its own only, and its own sandboxes.
+    assert_snapshot!(
+        format!("{refused:?}"),
+        @r#"{"admin": 6, "bot": 23, "no key": 26, "operator": 17, "other bot": 26, "unknown key": 26}"#
+    );
+    Ok(())
+}
