@@ -69,8 +69,7 @@ impl Store {
             let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
             args.push(Arg::from(asked));
             let found = self.db.read().await?.fetch(sql, &args).await?;
-            let valid = found.iter().filter_map(|row| rows.authentic(row).transpose()).take(limit as usize);
-            let valid: Vec<T> = valid.collect::<Result<_, _>>()?;
+            let valid: Vec<T> = found.iter().filter_map(|row| rows.authentic(row)).take(limit as usize).collect();
             let was_last = i64::try_from(found.len()).is_ok_and(|found| found < asked);
             if !valid.is_empty() || was_last || limit == 0 {
                 return Ok(valid);
