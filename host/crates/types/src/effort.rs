@@ -123,7 +123,8 @@ mod tests {
     fn work_is_refused_from_the_first_piece_that_is_too_large() {
         let effort = Effort::of(10);
         assert_eq!(effort.spend(4), Ok(()));
-        assert_eq!(effort.clone().spend(6), Ok(()), "clones share the budget");
+        let clone = effort.clone();
+        assert_eq!(clone.spend(6), Ok(()), "clones share the budget");
         assert_eq!(effort.overrun(), None);
         assert_eq!(effort.spend(1), Err(Overrun::Steps));
         assert_eq!(effort.spend(0), Err(Overrun::Steps));

@@ -120,7 +120,7 @@ fn a_lone_star_and_a_free_dimension_look_at_nothing() {
 
 #[test]
 fn a_decision_ends_with_its_effort() {
-    let patterns: Vec<String> = ('a'..'z').map(heavy).collect();
+    let patterns: Vec<String> = ('a'..='y').map(heavy).collect();
     let patterns: Vec<&str> = patterns.iter().map(String::as_str).collect();
     let world = World { dimensions: vec![repos()], ..World::new() }.constrained(&[("repos", &patterns)]);
     let params = json!({ "repo": "ab".repeat(2_048) });

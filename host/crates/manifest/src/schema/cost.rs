@@ -132,7 +132,7 @@ pub(super) struct Parts {
 impl Parts {
     /// Begins with what the schema itself costs; `name_quarter` is for its patternProperties.
     pub(super) fn of(schema: &Map<String, Value>, name_quarter: u64) -> Parts {
-        let list = |keyword: &str| schema.get(keyword).map_or(0, |value| length(value));
+        let list = |keyword: &str| schema.get(keyword).map_or(0, length);
         let mut own = Steps::any(VISIT + KEYWORD * schema.len() as u64);
         let lookups = ["properties", "required", "dependentSchemas", "dependencies", "dependentRequired"];
         own.add(Steps::object(LOOKUP * lookups.into_iter().map(list).sum::<u64>()));
