@@ -20,7 +20,7 @@ use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::plugins::{Plugin, built_in};
+use crate::plugins::{Plugin, built_in, compiling};
 
 /// More ranges than any operator keeps in view.
 const ADDRESSES_MAX: usize = 256;
@@ -102,7 +102,7 @@ pub async fn create(
     check_network(&mut faults, &new.network);
     match app.policy.load().resource_type(&new.resource_type) {
         Some(plugin) => {
-            check_configuration(&mut faults, plugin, &new.name, &new.config);
+            check_configuration(&mut faults, plugin, &new.name, &new.config).await?;
             settle_bot(&mut faults, &app, &caller, &new.resource_type, &mut new.config);
         }
         None => faults.add("/resource_type", NOT_SERVED),
@@ -186,7 +186,7 @@ pub async fn update(
     }
     match (app.policy.load().resource_type(&row.resource_type), &mut row.config) {
         (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
-            check_configuration(&mut faults, plugin, &row.name, config);
+            check_configuration(&mut faults, plugin, &row.name, config).await?;
             settle_bot(&mut faults, &app, &caller, &row.resource_type, config);
         }
         (None, _) if is_configured => faults.add("/config", NOT_SERVED),
@@ -282,13 +282,22 @@ fn names_tools(plugin: &Plugin) -> bool {
     plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
 }
 
-fn check_configuration(faults: &mut Faults, plugin: &Plugin, name: &str, config: &Map<String, Value>) {
-    let Err(found) = check_config(&plugin.manifest.resource_type, name, config.clone()) else { return };
+/// The tools in a configuration have schemas, which are compiled beside the threads that serve.
+async fn check_configuration(
+    faults: &mut Faults,
+    plugin: &Arc<Plugin>,
+    name: &str,
+    config: &Map<String, Value>,
+) -> Result<(), Problem> {
+    let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
+    let checked = compiling(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
+    let Err(found) = checked.map_err(|error| Problem::internal(&error))? else { return Ok(()) };
     for Fault { path, message } in found {
         // That of the resource itself; all others are of its configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         faults.add(path, message);
     }
+    Ok(())
 }
 
 /// A resource of the built-in type stands for a bot that exists. What is kept is its id: whoever may rename bots must not

@@ -154,9 +154,9 @@ pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse_stored(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Does work that takes long for a large manifest: on a thread that serves no requests, and no more of it at once than
+/// Does work that takes long for large schemas: on a thread that serves no requests, and no more of it at once than
 /// there are processors.
-async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+pub async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
     static PLACES: LazyLock<Semaphore> =
         LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
     let _place = PLACES.acquire().await.expect("the semaphore is never closed");
