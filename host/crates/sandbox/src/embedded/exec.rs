@@ -25,10 +25,12 @@ use crate::exec::{
 const COMMAND_BYTES_MAX: usize = 120 << 10;
 /// Of all added variables together.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
-/// How long output is awaited after the end of a command; what it has left running may write for ever (sandbox.md).
+/// How long output is awaited after the end of a command; what it has left running may write for ever.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
 /// How long the end of a command that was ended may take to be known.
 const END_MAX: Duration = Duration::from_secs(10);
+/// What may have been written before the end of a command and not been read: as much as a pipe holds at most.
+const DRAIN_BYTES_MAX: u64 = 1 << 20;
 /// Read at once.
 const PIECE_BYTES: usize = 64 << 10;
 /// The exit codes of `timeout` and of a shell whose command was ended by signal 9.
@@ -252,12 +254,17 @@ impl Following {
     /// What was written before the end is read; what is written after it, only for a moment.
     async fn drain(&mut self) {
         let until = Instant::now() + DRAIN_MAX;
-        while !(self.stdout.is_at_end && self.stderr.is_at_end) {
+        let (stdout_max, stderr_max) = (self.stdout.bytes + DRAIN_BYTES_MAX, self.stderr.bytes + DRAIN_BYTES_MAX);
+        loop {
             let (stdout, stderr, feed) = (&mut self.stdout, &mut self.stderr, &mut self.feed);
+            let has_stdout = !stdout.is_at_end && stdout.bytes < stdout_max;
+            let has_stderr = !stderr.is_at_end && stderr.bytes < stderr_max;
             tokio::select! {
                 () = sleep_until(until) => return,
-                () = stdout.read(), if !stdout.is_at_end => stdout.pass_on(feed, until).await,
-                () = stderr.read(), if !stderr.is_at_end => stderr.pass_on(feed, until).await,
+                () = stdout.read(), if has_stdout => stdout.pass_on(feed, until).await,
+                () = stderr.read(), if has_stderr => stderr.pass_on(feed, until).await,
+                // Neither has anything more.
+                () = std::future::ready(()), if !has_stdout && !has_stderr => return,
             }
         }
     }
