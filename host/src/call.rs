@@ -65,6 +65,8 @@ pub struct IncomingCall {
     pub context: Value,
     /// The key under which it came. The call ends when the key does.
     pub key: Option<KeyId>,
+    /// SHA-256 of that key's text as it came: a key that is rotated keeps its id.
+    pub key_hash: Option<[u8; 32]>,
     /// Where it stands, if another call has made it.
     pub under: Option<Arc<Lineage>>,
     /// What goes along with a call of a built-in tool.
@@ -72,6 +74,31 @@ pub struct IncomingCall {
 }
 
 impl IncomingCall {
+    /// The same without what it carries: as much of a call as those below it take over.
+    pub fn without_params(&self) -> IncomingCall {
+        IncomingCall {
+            request_id: self.request_id,
+            workspace: self.workspace,
+            bot: self.bot,
+            asks: self.asks.clone(),
+            tool: self.tool.clone(),
+            params: Value::Null,
+            task_id: self.task_id.clone(),
+            resource: self.resource,
+            language: self.language.clone(),
+            context: self.context.clone(),
+            key: self.key,
+            key_hash: self.key_hash,
+            under: self.under.clone(),
+            attached: Attached::default(),
+        }
+    }
+
+    /// Whether the key under which it came is the same still. Without a key it stands on none.
+    pub fn holds_its_key(&self, snapshot: &Snapshot) -> bool {
+        self.key.is_none_or(|id| self.key_hash.is_some() && snapshot.key_hash(id) == self.key_hash.as_ref())
+    }
+
     /// Whether a plugin has made it by importing `sandbox`.
     pub fn is_of_the_sandbox_import(&self) -> bool {
         self.under.as_ref().is_some_and(|lineage| lineage.is_of_the_sandbox_import())
@@ -263,6 +290,10 @@ impl Calls {
 
     /// Everything before the plugin: pure, and over the same snapshot.
     fn judge(&self, call: &IncomingCall, entry: &Entry, effort: &Effort) -> Result<Judged, Unjudged> {
+        // It may have waited for its body and for its turn.
+        if !call.holds_its_key(&self.policy.load()) {
+            return Err(self.noted(call, entry, revoked::of_key(call).into()));
+        }
         if !matches!(call.asks, Asks::Tool) {
             let (job, permit, judged_by) = platform::judge(&self.policy, call, effort)?;
             entry.resolved(&job.plugin, job.resource.as_deref(), permit.operation());

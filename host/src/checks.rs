@@ -1,8 +1,8 @@
 //! Where checks run: of parameters, of permissions and of results.
 //!
 //! What they take is decided by plugins, tenants and callers together, so no check may hold up the threads that serve
-//! everybody. A check that needs little runs in place. One that needs more is begun again on a thread of a pool, with as
-//! many places as there are processors, shared among workspaces as plugins are; it ends at its deadline, when its caller
+//! everybody. A check that needs little runs in place. A check that needs more is stopped and done again from the start on
+//! a thread of a pool, with as many places as there are processors, shared among workspaces as plugins are; it ends at its deadline, when its caller
 //! goes away, or when it has taken all steps that a check may take.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 
 use monstrum_manifest::CHECK_STEPS_MAX;
 use monstrum_types::{BotId, CallOutcome, Code, Effort, Halt, JsonText, Overrun, WorkspaceId};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::call::Refusal;
@@ -145,11 +145,16 @@ pub fn pay_for(value: &Value, effort: &Effort) -> Result<(), Overrun> {
         Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
         Value::String(text) => effort.spend(BYTE_STEPS.saturating_mul(text.len() as u64)),
         Value::Array(items) => items.iter().try_for_each(|item| pay_for(item, effort)),
-        Value::Object(members) => members.iter().try_for_each(|(name, member)| {
-            effort.spend(BYTE_STEPS.saturating_mul(name.len() as u64))?;
-            pay_for(member, effort)
-        }),
+        Value::Object(members) => pay_for_object(members, effort),
     }
+}
+
+/// The same of an object.
+pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(), Overrun> {
+    members.iter().try_for_each(|(name, member)| {
+        effort.spend(BYTE_STEPS.saturating_mul(name.len() as u64))?;
+        pay_for(member, effort)
+    })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod api_key;
 pub mod app;
 pub mod auditor;
 pub mod authorize;
+pub mod beside;
 pub mod boot;
 pub mod call;
 pub mod checks;

@@ -27,7 +27,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 pub use install::{InstallError, Installed, Package, UninstallError};
-pub use version::{LoadError, Plugin, Tool, build, compiling, with_causes};
+pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::config::Ceilings;

@@ -98,6 +98,7 @@ impl Host {
             language: Language::default(),
             context: json!({}),
             key: None,
+            key_hash: None,
             under: None,
             attached: monstrum_host::call::Attached::default(),
         }

@@ -96,7 +96,8 @@ impl Entry {
         let (task_id, params) = (row.task_id.take(), row.params.take());
         let bytes = task_id.as_ref().map_or(0, String::len) + params.as_ref().map_or(0, String::len);
         // For the case that the search is not to its end.
-        let unsearched = params.clone().filter(|_| bytes > INLINE_SEARCH_BYTES_MAX);
+        let searched_bytes = bytes.saturating_mul(self.lock().redactors().len().max(1));
+        let unsearched = params.clone().filter(|_| searched_bytes > INLINE_SEARCH_BYTES_MAX);
         let is_of_change = row.is_of_change();
         let work = move |redactors: &[Arc<Redactor>], watch: &Watch| {
             let redact = |text: String| redact_text(text, redactors, watch);

@@ -35,6 +35,7 @@ fn entry_of(params: Value) -> (Entry, mpsc::Receiver<Pending>) {
         language: crate::language::Language::default(),
         context: Value::Null,
         key: None,
+        key_hash: None,
         under: None,
         attached: Attached::default(),
     };

@@ -9,13 +9,11 @@ use monstrum_types::{CallOutcome, Code, Effort, JsonText, Overrun};
 use serde_json::{Map, Value, json};
 
 use crate::call::nested::Nesting;
+use crate::checks::pay_for_object;
 use crate::executor::PermittedCall;
 use crate::plugins::built_in::{CALL_TOOL, LIST_TOOLS};
 use crate::session::Session;
 use crate::tools;
-
-/// Steps to write a tool into a list: a usual schema has one or two KiB.
-const SHOWN_STEPS: u64 = 2_048;
 
 /// Runs one of the tools.
 pub async fn run(call: &PermittedCall<'_>, permit: &Permit, nesting: &Nesting) -> CallOutcome {
@@ -73,7 +71,7 @@ fn list(
         if !may_be_called(manifest.name.as_str(), effort)? {
             continue;
         }
-        effort.spend(SHOWN_STEPS)?;
+        pay_for_object(&manifest.input_schema, effort)?;
         let names: Vec<&str> = same.iter().map(|resolved| resolved.binding.resource.row.name.as_str()).collect();
         listed.push(json!({
             "name": manifest.name,

@@ -288,7 +288,7 @@ impl Nesting {
             ancestors,
             made: above.map(|above| Arc::clone(&above.made)).unwrap_or_default(),
         };
-        Nesting { below: below.clone(), parent: parent.clone(), child }
+        Nesting { below: below.clone(), parent: parent.without_params(), child }
     }
 
     /// The same for what the plugin does by importing `sandbox`: as deep, and counted together.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_guardian::{Decision, Denial, Question};
-use monstrum_types::{Clock, Effort};
+use monstrum_types::{CallOutcome, Clock, Code, Effort};
 
 use crate::authorize::refuse;
 use crate::call::{Calls, IncomingCall, Refusal, Unjudged};
@@ -28,20 +28,35 @@ pub(super) async fn revoked(
     let clock = calls.clock.as_ref();
     // Before the snapshot is looked at, so that no change falls between the two.
     let mut renewals = calls.policy.renewals();
-    let key = call.key.and_then(|key| judged_by.key_hash(key)).copied();
     let mut snapshot = Arc::clone(judged_by);
     let mut is_judged = true;
     loop {
         let present = calls.policy.load();
         is_judged &= Arc::ptr_eq(&snapshot, &present);
         snapshot = present;
-        if call.key.is_some_and(|id| key.is_none() || snapshot.key_hash(id).copied() != key) {
-            return taken_back(call, "key", "the key under which the call came is gone");
+        if !call.holds_its_key(&snapshot) {
+            return of_key(call);
         }
-        if let Some(resolved) = resolved.filter(|_| !is_judged)
-            && let Err(refusal) = judged(calls, &snapshot, call, resolved).await
-        {
-            return refusal;
+        if let Some(resolved) = resolved.filter(|_| !is_judged) {
+            let mut judged = std::pin::pin!(judged(calls, &snapshot, call, resolved));
+            // It may wait for its turn, and the key is watched meanwhile.
+            let judged = loop {
+                tokio::select! {
+                    judged = &mut judged => break judged,
+                    Ok(()) = renewals.changed() => {
+                        if !call.holds_its_key(&calls.policy.load()) {
+                            return of_key(call);
+                        }
+                    }
+                }
+            };
+            if let Err(refusal) = judged {
+                return refusal;
+            }
+            if !Arc::ptr_eq(&snapshot, &calls.policy.load()) {
+                is_judged = false;
+                continue;
+            }
         }
         is_judged = tokio::select! {
             renewed = renewals.changed() => {
@@ -71,6 +86,7 @@ async fn judged(
         Err(Unjudged::Overrun(_)) => {}
     }
     let (snapshot, clock, asker) = (Arc::clone(snapshot), Arc::clone(&calls.clock), calls.asker(call));
+    let request_id = call.request_id;
     let (call, resolved) = (Arc::clone(call), resolved.clone());
     let judged =
         calls.checks.beside(asker, move |effort| match judge(&snapshot, clock.as_ref(), &call, &resolved, effort) {
@@ -78,7 +94,12 @@ async fn judged(
             Err(Unjudged::Refused(refusal)) => Ok(Err(refusal)),
             Err(Unjudged::Overrun(overrun)) => Err(overrun),
         });
-    judged.await.map_err(Unchecked::refusal)?
+    judged.await.map_err(|unchecked: Unchecked| {
+        tracing::warn!(call.id = %request_id, ?unchecked, "a running call could not be checked again");
+        let message =
+            "the permissions changed while the call ran, and it could not be checked again; it may have had effects";
+        Box::new(CallOutcome::error(Code::Interrupted, message).by_rule("revoked.check"))
+    })?
 }
 
 fn judge(
@@ -129,6 +150,11 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
         }
         None => std::future::pending().await,
     }
+}
+
+/// The refusal of a call whose key is gone.
+pub(super) fn of_key(call: &IncomingCall) -> Refusal {
+    taken_back(call, "key", "the key under which the call came is gone")
 }
 
 fn taken_back(call: &IncomingCall, what: &str, reason: &str) -> Refusal {

@@ -8,12 +8,24 @@ use monstrum_types::WorkspaceId;
 use super::Findings;
 use crate::config::Settings;
 use crate::policy::Policy;
-use crate::policy::pattern_limits::{PatternRoom, faults_of_list, lists_of_binding, lists_of_role};
+use crate::policy::pattern_limits::{
+    PatternRoom, fault_of_scopes, faults_of_list, lists_of_binding, lists_of_role, scopes_of_binding,
+};
 
 /// Names the roles and bindings, and the workspaces, that are over a limit.
 pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
     let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
     let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));
+    let scopes = rows
+        .roles
+        .iter()
+        .map(|row| (format!("role {}", row.name), vec![("/scope_constraints", &row.scope_constraints)]));
+    let scopes = scopes.chain(rows.bindings.iter().map(|row| (format!("binding {}", row.id), scopes_of_binding(row))));
+    for (about, sets) in scopes {
+        for (path, message) in sets.iter().filter_map(|(path, set)| fault_of_scopes(path, set)) {
+            found.weak(about.clone(), format!("{path}: {message}"), "it stays in force until it is changed");
+        }
+    }
     for (about, lists) in roles.chain(bindings) {
         for (path, message) in lists.iter().flat_map(|(path, list)| faults_of_list(path, list)) {
             let remedy = "it stays in force until it is changed; make the list smaller";

@@ -60,6 +60,10 @@ impl Change {
         caller: &Caller,
         work: impl Future<Output = Result<T, Problem>>,
     ) -> Result<T, Problem> {
+        // The body may have taken long.
+        if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
+            return Err(Problem::unauthenticated("the key is gone"));
+        }
         let unavailable = |_| Problem::unavailable("the audit cannot be written, so nothing was changed");
         let entry = app.auditor.open_change(auditor::Change {
             request_id: caller.request,

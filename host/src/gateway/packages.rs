@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Id, Operator, Root, parse_body, whole_body};
+use crate::gateway::extract::{Id, Operator, Root, read_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::packages::{PackageError, Upload};
@@ -168,7 +168,7 @@ pub async fn icon(State(app): State<Arc<App>>, _: Operator, Id(name): Id<String>
 
 async fn wanted(mut request: Request, app: &Arc<App>) -> Result<Wanted, Problem> {
     if !is_form(request.headers()) {
-        return parse_body(&whole_body(request.into_body()).await?).map(Wanted::Named);
+        return read_body(whole_body(request.into_body()).await?).await.map(Wanted::Named);
     }
     DefaultBodyLimit::max(FORM_BYTES_MAX).apply(&mut request);
     let form = Multipart::from_request(request, app).await;

@@ -74,6 +74,7 @@ pub async fn call(
         language,
         context: Value::Object(Map::new()),
         key: Some(caller.key),
+        key_hash: Some(caller.key_hash),
         under: None,
         attached: Attached::default(),
     };

@@ -15,12 +15,13 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
+use crate::beside::Beside;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::plugins::{Plugin, built_in, compiling};
+use crate::plugins::{Plugin, built_in};
 
 /// More ranges than any operator keeps in view.
 const ADDRESSES_MAX: usize = 256;
@@ -289,8 +290,10 @@ async fn check_configuration(
     name: &str,
     config: &Map<String, Value>,
 ) -> Result<(), Problem> {
+    // Apart from manifests, so that nobody's configurations hold up a plugin that is loaded.
+    static CONFIGURATIONS: Beside = Beside::new();
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
-    let checked = compiling(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
+    let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
     let Err(found) = checked.map_err(|error| Problem::internal(&error))? else { return Ok(()) };
     for Fault { path, message } in found {
         // That of the resource itself; all others are of its configuration.

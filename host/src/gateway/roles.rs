@@ -112,7 +112,8 @@ pub async fn create(
         created_at: now,
         updated_at: now,
     };
-    rules::patterns(&mut faults, lists_of_role(&row));
+    rules::scope_keys("/scope_constraints", &row.scope_constraints, None)?;
+    rules::patterns(&mut faults, lists_of_role(&row), Vec::new());
     faults.check()?;
     let _room = rules::pattern_room(&app, caller.workspace, 0, compiled_bytes(lists_of_role(&row))).await?;
     let made = async {
@@ -176,11 +177,10 @@ pub async fn update(
         row.scope_constraints = json!(constraints.unwrap_or_default());
     }
     row.updated_at = changed_at(&app, before.updated_at);
-    // What is stored and stays as it is may be over a limit that was not there when it was saved.
-    let stored = lists_of_role(&before);
-    rules::patterns(&mut faults, lists_of_role(&row).into_iter().filter(|list| !stored.contains(list)));
+    rules::scope_keys("/scope_constraints", &row.scope_constraints, Some(&before.scope_constraints))?;
+    rules::patterns(&mut faults, lists_of_role(&row), lists_of_role(&before));
     faults.check()?;
-    let (replaced, bytes) = (compiled_bytes(stored), compiled_bytes(lists_of_role(&row)));
+    let (replaced, bytes) = (compiled_bytes(lists_of_role(&before)), compiled_bytes(lists_of_role(&row)));
     let _room = rules::pattern_room(&app, caller.workspace, replaced, bytes).await?;
     let made = async {
         if !app.store.update_role(&row, before.updated_at).await? {

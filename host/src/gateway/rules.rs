@@ -1,5 +1,7 @@
 //! Rules that several inputs share.
 
+use std::collections::HashMap;
+
 use monstrum_types::WorkspaceId;
 use serde_json::Value;
 
@@ -7,7 +9,7 @@ use crate::app::App;
 use crate::gateway::extract::Faults;
 use crate::gateway::problem::Problem;
 pub use crate::policy::pattern_limits::pointer_token;
-use crate::policy::pattern_limits::{NoPatternRoom, Saving, faults_of_list};
+use crate::policy::pattern_limits::{NoPatternRoom, Saving, fault_of_scopes, faults_of_list};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
 pub fn name(faults: &mut Faults, path: &str, name: &str) {
@@ -28,12 +30,27 @@ pub fn length(faults: &mut Faults, path: &str, text: &str, chars_max: usize) {
     }
 }
 
-/// The lists of patterns in what is saved: how many patterns, and how long.
-pub fn patterns<'v>(faults: &mut Faults, lists: impl IntoIterator<Item = (String, &'v Value)>) {
-    for (path, list) in lists {
+/// The lists of patterns in what is saved: how many patterns, and how long. What stands in `stored` as it is may be over
+/// a limit that was not there when it was saved.
+pub fn patterns<'v>(
+    faults: &mut Faults,
+    lists: impl IntoIterator<Item = (String, &'v Value)>,
+    stored: Vec<(String, &Value)>,
+) {
+    let stored: HashMap<String, &Value> = stored.into_iter().collect();
+    for (path, list) in lists.into_iter().filter(|(path, list)| stored.get(path) != Some(list)) {
         for (at, message) in faults_of_list(&path, list) {
             faults.add(at, message);
         }
+    }
+}
+
+/// The number of keys in scopes that are saved, where they are not those that are `stored`. Ask before anything is done for
+/// each key.
+pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), Problem> {
+    match fault_of_scopes(path, scopes).filter(|_| stored != Some(scopes)) {
+        Some((path, message)) => Err(Problem::invalid_at(path, message)),
+        None => Ok(()),
     }
 }
 

@@ -28,9 +28,10 @@ use utoipa::ToSchema;
 use self::record::Record;
 use self::standing::{TakenBack, guarded};
 use crate::app::App;
+use crate::beside::Beside;
 use crate::call::sandboxed::{digest, whole_file};
 use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Input, parse_body, whole_body_of};
+use crate::gateway::extract::{Caller, Faults, Input, read_body, whole_body_of};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandboxes::{problem_in, problem_of_path};
@@ -112,6 +113,9 @@ pub struct DownloadInput {
     path: String,
 }
 
+/// Whole files are hashed and written as JSON beside the threads that serve.
+static CONTENTS: Beside = Beside::new();
+
 /// Lists a folder, reads or writes a text file of a conversation's sandbox
 ///
 /// `write` makes missing folders. A sandbox that is stopped is resumed; a conversation that has none is 404.
@@ -128,7 +132,7 @@ pub async fn file(
     let asked = async {
         place.check_switch()?;
         let (body, turn) = body(&place, request).await?;
-        let input: FileInput = parse_body(&body)?;
+        let input: FileInput = read_body(body).await?;
         let row = place.row(&Of::from(&input)).await?;
         Ok((input, row, turn))
     };
@@ -152,10 +156,15 @@ pub async fn file(
             let record = Record::begin("sandbox.read", &app, &caller, &row, &path).await?;
             let reading = guarded(&app, &caller, in_time(place.read(&row, &path).boxed())).await;
             let (answer, turn) = record.ended(reading, |(answer, _)| answer.told()).await?;
-            return Ok(delivery::held(&answer, turn, &app, &caller));
+            let json = CONTENTS.run(move || serde_json::to_vec(&answer)).await;
+            let json =
+                json.map_err(|error| Problem::internal(&error))?.expect("an answer has nothing that JSON has not");
+            return Ok(delivery::held(json, turn, &app, &caller));
         }
         Action::Write => {
-            let told = json!({ "path": path, "bytes": written.len(), "digest": digest(&written) });
+            let content = written.clone();
+            let digest = CONTENTS.run(move || digest(&content)).await.map_err(|error| Problem::internal(&error))?;
+            let told = json!({ "path": path, "bytes": written.len(), "digest": digest });
             let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
             let made = within(place.write(&row, &path, written).boxed());
             change.made(&app, &caller, made).await?

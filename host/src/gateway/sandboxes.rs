@@ -206,6 +206,7 @@ pub async fn exec(
         language,
         context: json!({ "chat": Chat { app_id, user_id, chat_id } }),
         key: Some(caller.key),
+        key_hash: Some(caller.key_hash),
         under: None,
         attached: Attached::default(),
     };

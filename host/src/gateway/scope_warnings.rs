@@ -6,12 +6,14 @@ use serde_json::Value;
 
 use crate::plugins::Plugin;
 use crate::policy::Snapshot;
+use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
 
 /// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
 pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
+    let serving = snapshot.resource_types();
     for key in keys(constraints) {
-        if !snapshot.resource_types().into_iter().any(|plugin| has(plugin, key)) {
+        if !serving.iter().any(|plugin| has(plugin, key)) {
             warnings.push(format!(
                 "no resource type that serves has the scope dimension `{key}`: a binding with this role denies every tool"
             ));
@@ -51,8 +53,9 @@ pub fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<Strin
     unknown.map(warning).collect()
 }
 
+/// What was stored before keys had a limit may have more.
 fn keys(constraints: &Value) -> impl Iterator<Item = &str> {
-    constraints.as_object().into_iter().flatten().map(|(key, _)| key.as_str())
+    constraints.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).take(SCOPE_KEYS_MAX)
 }
 
 fn has(plugin: &Plugin, key: &str) -> bool {

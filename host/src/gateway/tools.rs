@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::auditor::AuditUnavailable;
 use crate::call::platform::Asks;
 use crate::call::{Attached, CallAnswer, IncomingCall};
-use crate::checks::Unchecked;
+use crate::checks::{Unchecked, pay_for_object};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -30,9 +30,6 @@ use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
-
-/// Steps to write a tool into a list: a usual schema has one or two KiB.
-const SHOWN_STEPS: u64 = 2_048;
 
 /// A tool as a bot sees it.
 #[derive(Serialize, ToSchema)]
@@ -186,7 +183,9 @@ pub async fn list(
     let listed = app.calls.ask(call.workspace, bot, move |effort| {
         let visible = tools::list(&session, effort)?;
         let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
-        items.map(|same| effort.spend(SHOWN_STEPS).map(|()| tool(same, &language))).collect()
+        items
+            .map(|same| pay_for_object(&same[0].tool().manifest.input_schema, effort).map(|()| tool(same, &language)))
+            .collect()
     });
     let items: Vec<Tool> = listed.await.map_err(unchecked)?;
     match query.format.as_deref() {
@@ -310,6 +309,7 @@ fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, pa
         language: Language::default(),
         context: no_params(),
         key: Some(caller.key),
+        key_hash: Some(caller.key_hash),
         under: None,
         attached: Attached::default(),
     }

@@ -1,7 +1,7 @@
 //! One version of a plugin: manifest, policy rules, schemas, translations and component, checked as a whole.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use monstrum_egress::{Network, Scope};
 use monstrum_guardian::{PatternSet, ToolRules};
@@ -13,8 +13,8 @@ use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
 use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
-use tokio::sync::Semaphore;
 
+use crate::beside::Beside;
 use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::built_in;
@@ -156,11 +156,9 @@ pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
 
 /// Does work that takes long for large schemas: on a thread that serves no requests, and no more of it at once than
 /// there are processors.
-pub async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
-    static PLACES: LazyLock<Semaphore> =
-        LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
-    let _place = PLACES.acquire().await.expect("the semaphore is never closed");
-    tokio::task::spawn_blocking(work).await.map_err(|_| LoadError::Unforeseen)
+async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
+    static MANIFESTS: Beside = Beside::new();
+    MANIFESTS.run(work).await.map_err(|_| LoadError::Unforeseen)
 }
 
 /// The tools of a manifest, compiled.

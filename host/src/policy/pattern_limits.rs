@@ -50,6 +50,23 @@ pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
+/// The most keys of one set of scopes: more than types of one host have.
+pub const SCOPE_KEYS_MAX: usize = 200;
+
+/// What exceeds the limit of keys in the scopes at `path`.
+pub fn fault_of_scopes(path: &str, scopes: &Value) -> Option<(String, String)> {
+    let keys = scopes.as_object().map_or(0, serde_json::Map::len);
+    let message = || format!("{keys} scope dimensions; at most {SCOPE_KEYS_MAX} are allowed");
+    (keys > SCOPE_KEYS_MAX).then(|| (path.to_owned(), message()))
+}
+
+/// The sets of scopes of a binding: where each stands, and the set.
+pub fn scopes_of_binding(row: &BindingRow) -> Vec<(&'static str, &Value)> {
+    let of_link = row.delegate.as_ref().and_then(|link| link.get("scope_constraints"));
+    let own = ("/scope_constraints", &row.scope_constraints);
+    [own].into_iter().chain(of_link.map(|scopes| ("/delegate/scope_constraints", scopes))).collect()
+}
+
 /// What exceeds the limits in the list at `path`: where, and why.
 pub fn faults_of_list(path: &str, list: &Value) -> Vec<(String, String)> {
     let patterns = list.as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -134,6 +151,8 @@ impl PatternRoom {
         }
         let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + WAIT_MAX).await;
         let turn = turn.ok_or(NoPatternRoom::Busy)?;
+        // What another host has saved, or a request whose client went away before it was in force, counts as well.
+        policy.renew_if_behind().await.map_err(|_| NoPatternRoom::Busy)?;
         let bytes = policy.load().pattern_bytes(workspace).saturating_sub(replaced).saturating_add(bytes);
         self.over(bytes).map_or(Ok(Saving { _turn: Some(turn) }), Err)
     }

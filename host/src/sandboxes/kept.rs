@@ -2,14 +2,18 @@
 //!
 //! Only new sandboxes are refused. Those that are there are resumed and deleted however many there are.
 
+use std::time::Duration;
+
 use monstrum_types::WorkspaceId;
 
-use super::{Fault, Sandboxes};
+use super::{Fault, Sandboxes, within};
 use crate::config::SandboxSettings;
 
 /// From this part of a limit on, callers are warned.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
+/// How long counting may take: other starts wait for it.
+const COUNT_MAX: Duration = Duration::from_secs(10);
 
 /// What one workspace keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +63,7 @@ impl Sandboxes {
     pub(super) async fn kept_by(&self, workspace: WorkspaceId) -> Result<Kept, Fault> {
         let provider = self.provider()?;
         let sandboxes = self.store.count_kept_sandboxes(workspace).await?;
-        let bytes = provider.kept_bytes(&workspace.to_string()).await?;
+        let bytes = within(COUNT_MAX, "counted", provider.kept_bytes(&workspace.to_string())).await?;
         Ok(Kept { sandboxes, bytes })
     }
 

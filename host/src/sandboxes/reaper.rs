@@ -147,7 +147,7 @@ impl Sandboxes {
         }
         let settings = match self.settings_of(of).await {
             // What cannot be read is what all have.
-            Err(StoreError::Corrupt { .. }) => WorkspaceSandbox::default(),
+            Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
         let idle = settings.idle(&self.settings);

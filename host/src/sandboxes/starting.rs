@@ -172,7 +172,7 @@ impl Sandboxes {
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
             // What cannot be read permits nothing.
-            Err(StoreError::Corrupt { .. }) => Ok(true),
+            Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }

@@ -297,8 +297,25 @@ fn in_words(template: &str, key: &str, shown: &str) -> String {
     if template.is_empty() {
         format!("{SCOPE_VIOLATION}{key} {shown} is not authorized")
     } else {
-        format!("{SCOPE_VIOLATION}{}", template.replace("{value}", shown))
+        format!("{SCOPE_VIOLATION}{}", filled(template, shown))
     }
+}
+
+/// The template with the value in all of its places, cut: a plugin writes the template, and may name many.
+fn filled(template: &str, shown: &str) -> String {
+    const BYTES_MAX: usize = 4096;
+    let mut text = String::new();
+    for (index, part) in template.split("{value}").enumerate() {
+        for piece in [if index == 0 { "" } else { shown }, part] {
+            let left = BYTES_MAX - text.len();
+            text.push_str(&piece[..piece.floor_char_boundary(left)]);
+            if piece.len() > left {
+                text.push('…');
+                return text;
+            }
+        }
+    }
+    text
 }
 
 fn list(dimension: &Dimension, holder: Holder) -> String {
@@ -416,6 +433,14 @@ mod tests {
         assert_eq!(visible("日本/é"), "日本/é");
         assert_eq!(visible(&"é".repeat(200)), "é".repeat(200));
         assert_eq!(visible(&"é".repeat(201)), format!("{}…", "é".repeat(200)));
+    }
+
+    #[test]
+    fn a_template_does_not_multiply_a_value() {
+        assert_eq!(filled("<{value}> {value}", "x"), "<x> x");
+        let long = filled(&"{value}".repeat(37_000), &"é".repeat(800));
+        assert!(long.len() <= 4096 + '…'.len_utf8() && long.ends_with("é…"), "{} bytes", long.len());
+        assert_eq!(filled(&"y".repeat(4096), "x"), "y".repeat(4096));
     }
 
     #[test]

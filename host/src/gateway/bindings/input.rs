@@ -1,6 +1,6 @@
 //! What a binding may be made of, and the checks that it passes before it is stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use monstrum_manifest::ScopeDimension;
 use monstrum_store::BindingRow;
@@ -13,7 +13,7 @@ use crate::app::App;
 use crate::gateway::extract::{Faults, given, named};
 use crate::gateway::problem::Problem;
 use crate::gateway::{rules, scope_warnings};
-use crate::policy::pattern_limits::lists_of_binding;
+use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
 type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
@@ -194,6 +194,10 @@ pub async fn check(
     before: Option<&BindingRow>,
     scopes_are_new: bool,
 ) -> Result<Vec<String>, Problem> {
+    let stored: HashMap<&str, &Value> = before.map(scopes_of_binding).unwrap_or_default().into_iter().collect();
+    for (path, scopes) in scopes_of_binding(row) {
+        rules::scope_keys(path, scopes, stored.get(path).copied())?;
+    }
     let mut faults = Faults::default();
     let mut warnings = Vec::new();
     check_alone(&mut faults, row, before);
@@ -235,9 +239,7 @@ fn check_alone(faults: &mut Faults, row: &BindingRow, before: Option<&BindingRow
     if row.calls_per_minute == Some(0) {
         faults.add("/calls_per_minute", "must be at least 1");
     }
-    // What is stored and stays as it is may be over a limit that was not there when it was saved.
-    let stored = before.map(lists_of_binding).unwrap_or_default();
-    rules::patterns(faults, lists_of_binding(row).into_iter().filter(|list| !stored.contains(list)));
+    rules::patterns(faults, lists_of_binding(row), before.map(lists_of_binding).unwrap_or_default());
 }
 
 /// A key that the type does not have would deny every call of the binding, so it is refused here.

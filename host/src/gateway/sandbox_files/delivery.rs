@@ -12,7 +12,6 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http::{HeaderValue, header};
 use monstrum_sandbox::{ByteStream, SandboxError};
-use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
@@ -34,8 +33,8 @@ const PACE_GRACE: Duration = Duration::from_secs(10);
 const PIECE_BYTES: usize = 64 << 10;
 
 /// An answer that takes up memory until its client has read it, and so long keeps its turn.
-pub(super) fn held(answer: &impl Serialize, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
-    let mut left = Bytes::from(serde_json::to_vec(answer).expect("an answer has nothing that JSON has not"));
+pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &Caller) -> Response {
+    let mut left = Bytes::from(json);
     let (length, app, caller) = (left.len(), Arc::clone(app), caller.clone());
     let pieces = std::iter::from_fn(move || {
         let piece = left.split_to(left.len().min(PIECE_BYTES));

@@ -57,7 +57,10 @@ impl PatternSet {
                 let glob = Glob::new(pattern);
                 match glob.literal() {
                     Some(text) => _ = literals.insert(text.into()),
-                    None => globs.push((glob.clone(), glob.weight())),
+                    None => {
+                        let weight = glob.weight();
+                        globs.push((glob, weight));
+                    }
                 }
             }
             Members::Path(paths) => paths.add(pattern),
@@ -106,10 +109,11 @@ fn any<P>(
     Ok(false)
 }
 
-/// The memory that a pattern takes once it is compiled, at most: as a glob or as a path pattern, whichever is more.
+/// The memory that a pattern takes once it is compiled, at most: as a glob and as a path pattern, since a role may be bound
+/// to types of either mode.
 #[must_use]
 pub fn compiled_bytes_max(pattern: &str) -> u64 {
-    Compiling::of_glob(pattern).bytes.max(Compiling::of_path(pattern).bytes)
+    Compiling::of_glob(pattern).bytes.saturating_add(Compiling::of_path(pattern).bytes)
 }
 
 /// What it takes to compile a pattern for a mode.

@@ -43,7 +43,7 @@ impl Compiled {
         let gathers_all = weight.values() < VALUES_MAX;
         // Where there is no choice, the first fault is found by going through the value once more.
         let finds_one = !gathers_all && self.choices == 0;
-        let steps = if finds_one { 2 * self.steps.of(weight) } else { self.fault_steps(weight) };
+        let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.fault_steps(weight) };
         if steps > STEPS_MAX {
             // The value is known to be invalid, whatever was not looked at.
             if found.is_empty() {
