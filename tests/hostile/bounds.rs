@@ -147,6 +147,31 @@ async fn lists_and_patterns_have_limits() -> Result<()> {
 }
 
 #[tokio::test]
+async fn scopes_have_a_limit_of_keys() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let keys = |number: usize| (0..number).map(|key| (format!("{key}"), json!([]))).collect::<serde_json::Map<_, _>>();
+    let role = |number: usize| json!({ "name": "r", "allowed_tools": ["*"], "scope_constraints": keys(number) });
+    let (status, problem) = world.api.post("/api/roles", &role(201)).await?;
+    assert_eq!((status, text(&problem["errors"][0]["path"])), (422, "/scope_constraints"));
+    assert_eq!(text(&problem["errors"][0]["message"]), "201 scope dimensions; at most 200 are allowed");
+    let (status, saved) = world.api.post("/api/roles", &role(200)).await?;
+    assert_eq!(status, 201, "{saved}");
+    let path = format!("/api/roles/{}", text(&saved["id"]));
+    let (status, _) = world.api.patch(&path, &json!({ "scope_constraints": keys(201) })).await?;
+    assert_eq!(status, 422);
+    let bound = world.grant_all("github").await?;
+    let path = format!("/api/bots/{}/resources/{}", world.bot, bound.binding);
+    for (change, at) in [
+        (json!({ "scope_constraints": keys(201) }), "/scope_constraints"),
+        (json!({ "delegate": { "scope_constraints": keys(201) } }), "/delegate/scope_constraints"),
+    ] {
+        let (status, problem) = world.api.patch(&path, &change).await?;
+        assert_eq!((status, text(&problem["errors"][0]["path"])), (422, at));
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn the_compiled_patterns_of_a_workspace_have_a_limit() -> Result<()> {
     let server = Server::prepare(&["github"])?.argument("--workspace-patterns-mib=1");
     let world = World::on(server).await?;

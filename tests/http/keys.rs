@@ -20,6 +20,65 @@ pub(crate) async fn listed(api: &Api, id: &str) -> Result<Value> {
     key.cloned().with_context(|| format!("no key {id} in {list}"))
 }
 
+/// A request whose body comes in two pieces, with what happens between them: after the key was taken for one that exists.
+async fn interrupted(
+    root: &Api,
+    (id, key): (&str, &str),
+    (method, path): (Method, &str),
+    body: &Value,
+    between: impl AsyncFnOnce() -> Result<()>,
+) -> Result<(u16, Value)> {
+    let body = body.to_string().into_bytes();
+    let (first, second) = body.split_at(body.len() / 2);
+    let (pieces, sent) = futures::channel::mpsc::unbounded::<std::io::Result<Vec<u8>>>();
+    let request = root.with_key(key).request(method, path).header("content-type", "application/json");
+    let request = tokio::spawn(request.body(reqwest::Body::wrap_stream(sent)).send());
+    pieces.unbounded_send(Ok(first.to_vec()))?;
+    eventually("the key is used", async || {
+        Ok((!listed(root, id).await?["last_used_at"].is_null()).then_some(()))
+    })
+    .await?;
+    between().await?;
+    pieces.unbounded_send(Ok(second.to_vec()))?;
+    drop(pieces);
+    let answer = request.await??;
+    Ok((answer.status().as_u16(), answer.json().await?))
+}
+
+#[tokio::test]
+async fn a_key_that_is_rotated_while_a_body_comes_calls_and_changes_nothing() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant_all("github").await?;
+    let made = async |body: Value| -> Result<(String, String)> {
+        let (status, key) = world.api.post("/api/keys", &body).await?;
+        ensure!(status == 201, "{status} {key}");
+        Ok((text(&key["id"]).to_owned(), text(&key["key"]).to_owned()))
+    };
+    let rotate = async |id: &str| -> Result<()> {
+        let (status, answer) = world.api.post(&format!("/api/keys/{id}/rotate"), &Value::Null).await?;
+        ensure!(status == 200, "{status} {answer}");
+        Ok(())
+    };
+    let (id, key) = made(json!({ "name": "b", "kind": "bot", "bot_id": world.bot })).await?;
+    let path = format!("/api/bots/{}/tools/github_get_repo/call", world.bot);
+    let call = json!({ "params": { "repo": "acme/site" } });
+    let (status, answer) =
+        interrupted(&world.api, (&id, &key), (Method::POST, &path), &call, async || rotate(&id).await).await?;
+    assert_eq!((status, text(&answer["status"])), (200, "permission_denied"), "{answer}");
+    assert_eq!(world.audit_of(&answer).await?["rule"], "revoked.key");
+    assert_eq!(world.github.requests().len(), 0, "nothing went out");
+
+    let (id, key) = made(json!({ "name": "a", "kind": "admin" })).await?;
+    let role = json!({ "name": "late", "allowed_tools": ["*"] });
+    let (status, answer) =
+        interrupted(&world.api, (&id, &key), (Method::POST, "/api/roles"), &role, async || rotate(&id).await).await?;
+    assert_eq!(status, 401, "{answer}");
+    let (_, roles) = world.api.get("/api/roles").await?;
+    let names: Vec<&str> = roles["items"].as_array().into_iter().flatten().map(|role| text(&role["name"])).collect();
+    assert!(!names.contains(&"late"), "{names:?}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_key_is_shown_once_rotated_and_deleted() -> Result<()> {
     let mut server = Server::start(&[]).await?;
