@@ -317,11 +317,54 @@ async fn a_blob_in_place_of_text_stops_no_other_row() {
     let refused = store.insert_role(&crate::rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
     let walked = store.sealed_records(monstrum_store::SealedColumn::Credentials, None, 9).await.unwrap();
-    let sealed: Vec<_> = walked.iter().map(|row| (row.key[0].clone(), row.sealed.clone())).collect();
+    let sealed: Vec<_> = walked.records.iter().map(|row| (row.key[0].clone(), row.sealed.clone())).collect();
     let mut expected = vec![
         (here.credential.id.to_string(), String::new()),
         (there.credential.id.to_string(), there.credential.sealed),
     ];
     expected.sort();
     assert_eq!(sealed, expected);
+}
+
+/// Rows that another program has written stand before, between and behind records, more of them than a page has.
+#[tokio::test]
+async fn rows_without_a_key_that_can_be_read_hide_no_sealed_record() {
+    const COLUMN: monstrum_store::SealedColumn = monstrum_store::SealedColumn::InstanceKeys;
+    const FORGED: u64 = 9;
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    for name in ["audit", "other"] {
+        let row = monstrum_store::InstanceKeyRow {
+            name: name.to_owned(),
+            version: 1,
+            sealed: format!("sealed {name}"),
+            created_at: crate::rows::NOW,
+        };
+        assert!(store.insert_instance_key(&row).await.unwrap());
+    }
+    let mut intruder = database.intruder().await;
+    for name in
+        ["cast(x'01ff' as text)", "cast(x'62ff' as text)", "cast(x'7aff' as text)", "x'00'", "'c' || char(0)", "''"]
+    {
+        for version in 0..FORGED {
+            run(&mut intruder, format!("insert into instance_keys values ({name}, {version}, 'x', 0)")).await;
+        }
+    }
+    for limit in [1, 2, 4, 100] {
+        let (mut names, mut unnamed, mut behind) = (Vec::new(), 0, None::<Vec<String>>);
+        loop {
+            let page = store.sealed_records(COLUMN, behind.as_deref(), limit).await.unwrap();
+            unnamed += page.unnamed.len() as u64;
+            let Some(last) = page.records.last() else { break };
+            behind = Some(last.key.clone());
+            assert!(page.records.len() <= limit as usize);
+            names.extend(page.records.into_iter().map(|record| record.key[0].clone()));
+        }
+        names.retain(|name| !name.is_empty());
+        assert_eq!((names, unnamed), (["audit", "other", "rows"].map(str::to_owned).to_vec(), 5 * FORGED), "{limit}");
+    }
+    assert_eq!(store.count_sealed_out_of_reach(COLUMN).await.unwrap(), 0);
+    let there = crate::rows::bound(&store, default_workspace(&store).await).await;
+    run(&mut intruder, format!("update credentials set id = '' where id = '{}'", there.credential.id)).await;
+    assert_eq!(store.count_sealed_out_of_reach(monstrum_store::SealedColumn::Credentials).await.unwrap(), 1);
 }
