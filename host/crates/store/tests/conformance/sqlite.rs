@@ -368,3 +368,41 @@ async fn rows_without_a_key_that_can_be_read_hide_no_sealed_record() {
     run(&mut intruder, format!("update credentials set id = '' where id = '{}'", there.credential.id)).await;
     assert_eq!(store.count_sealed_out_of_reach(monstrum_store::SealedColumn::Credentials).await.unwrap(), 1);
 }
+
+/// What is there can be sealed, whatever an attacker has put beside it, and that can be deleted.
+#[tokio::test]
+async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let there = crate::rows::bound(&store, workspace).await;
+    let mut intruder = database.intruder().await;
+    let forge = |id: &str, name: &str| {
+        format!(
+            "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
+             select {id}, workspace_id, {name}, '{{}}', 0, 0, mac from roles where id = '{}'",
+            there.role.id
+        )
+    };
+    let hex: String = there.role.id.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
+    // The last has the bytes of a role that is to stay.
+    for (id, name) in [("x'00'", "'a'"), ("cast(x'01ff' as text)", "'b'"), ("'c' || char(0)", "'c'"), ("null", "'d'")] {
+        run(&mut intruder, forge(id, name)).await;
+    }
+    run(&mut intruder, forge("'e'", "x'00'")).await;
+    run(&mut intruder, forge(&format!("x'{hex}'"), "'f'")).await;
+    run(&mut intruder, "update bots set name = 'edited'").await;
+    let scope = monstrum_store::Scope::Workspace(workspace);
+    let shown = store.scope_rows(scope).await.unwrap();
+    let refused: Vec<_> = shown.iter().filter(|row| !row.is_counted).map(|row| row.name.clone()).collect();
+    assert_eq!(refused.len(), 6, "{refused:?}");
+    let counted = shown.len() as u64 - 6;
+    assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted);
+    let verified = store.verify_rows().await.unwrap();
+    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "they are refused");
+    let shown = store.scope_rows(scope).await.unwrap();
+    assert_eq!(store.seal_scope(scope, &shown, &refused).await.unwrap(), counted);
+    assert_eq!(crate::authentic::problems(&store).await, Vec::<String>::new());
+    let roles = store.roles(workspace, &monstrum_store::Page::first(9)).await.unwrap().items;
+    assert_eq!(roles.iter().map(|role| role.id).collect::<Vec<_>>(), [there.role.id]);
+}
