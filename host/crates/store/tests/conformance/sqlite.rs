@@ -406,3 +406,38 @@ async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
     let roles = store.roles(workspace, &monstrum_store::Page::first(9)).await.unwrap().items;
     assert_eq!(roles.iter().map(|role| role.id).collect::<Vec<_>>(), [there.role.id]);
 }
+
+/// Text that is not UTF-8 is before every id, so there is no id from which to go on.
+#[tokio::test]
+async fn rows_without_an_id_that_can_be_read_do_not_end_a_list() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let honest = [crate::rows::role(workspace, "a"), crate::rows::role(workspace, "b")];
+    for role in &honest {
+        store.insert_role(role).await.unwrap();
+    }
+    let mut intruder = database.intruder().await;
+    for number in 10..40 {
+        for id in [format!("cast(x'01ff{number}' as text)"), format!("'!{number}' || char(0)")] {
+            let forged = format!(
+                "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
+                 select {id}, workspace_id, id || {id}, '{{}}', 0, 0, mac from roles where name = 'a'"
+            );
+            run(&mut intruder, forged).await;
+        }
+    }
+    for limit in [1, 2, 7, 100] {
+        let (mut listed, mut page) = (Vec::new(), monstrum_store::Page::first(limit));
+        loop {
+            let answer = store.roles(workspace, &page).await.unwrap();
+            assert!(answer.items.len() <= limit as usize);
+            listed.extend(answer.items);
+            page.cursor = answer.next_cursor;
+            if page.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(listed, honest, "{limit}");
+    }
+}
