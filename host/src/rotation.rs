@@ -171,13 +171,22 @@ async fn walk(
         let mut behind: Option<Vec<String>> = None;
         loop {
             let page = store.sealed_records(column, behind.as_deref(), BATCH_RECORDS).await?;
-            let Some(last) = page.last() else { break };
-            behind = Some(last.key.clone());
-            let replacements = walked.look_at(column, page, vault);
+            let last = page.records.last().map(|last| last.key.clone());
+            for key in page.unnamed {
+                walked.is_unreadable(column, key, &Unopened::Key);
+            }
+            let replacements = walked.look_at(column, page.records, vault);
             progress(walked.records, total);
+            if last.is_none() {
+                break;
+            }
+            behind = last;
             if is_resealing && !replacements.is_empty() {
                 walked.resealed += store.replace_sealed(column, &replacements, vault.key_version()).await?;
             }
+        }
+        for _ in 0..store.count_sealed_out_of_reach(column).await? {
+            walked.is_unreadable(column, vec![String::new()], &Unopened::Key);
         }
     }
     Ok(walked)
@@ -188,23 +197,25 @@ impl Walked {
     fn look_at(&mut self, column: SealedColumn, page: Vec<SealedRow>, vault: &Vault) -> Vec<(SealedRow, String)> {
         let mut replacements = Vec::new();
         for row in page {
-            self.records += 1;
             match resealed(column, &row, vault) {
-                Ok(None) => {}
+                Ok(None) => self.records += 1,
                 Ok(Some(text)) => {
+                    self.records += 1;
                     self.older += 1;
                     replacements.push((row, text));
                 }
-                Err(error) => {
-                    self.unreadable_count += 1;
-                    if self.unreadable.len() < UNREADABLE_NAMED_MAX {
-                        let why = error.to_string();
-                        self.unreadable.push(Unreadable { table: column.table(), key: row.key, why });
-                    }
-                }
+                Err(error) => self.is_unreadable(column, row.key, &error),
             }
         }
         replacements
+    }
+
+    fn is_unreadable(&mut self, column: SealedColumn, key: Vec<String>, why: &Unopened) {
+        self.records += 1;
+        self.unreadable_count += 1;
+        if self.unreadable.len() < UNREADABLE_NAMED_MAX {
+            self.unreadable.push(Unreadable { table: column.table(), key, why: why.to_string() });
+        }
     }
 }
 
@@ -215,6 +226,8 @@ enum Unopened {
     Vault(#[from] VaultError),
     #[error("what it is bound to cannot be read")]
     Place,
+    #[error("its key is not text")]
+    Key,
 }
 
 /// The record under the newest key; `None` where it is already. Either way it has been opened.

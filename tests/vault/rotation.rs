@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 use support::Postgres;
@@ -77,6 +77,31 @@ async fn every_secret_is_sealed_anew_and_older_keys_go_last() -> Result<()> {
 }
 
 /// Two steps, for hosts that share a database: the key is everywhere before a record needs it.
+/// Text that is not UTF-8 is before every key, and there is more of it than is read at once.
+#[tokio::test]
+async fn rows_that_another_program_has_written_hide_no_record() -> Result<()> {
+    const FORGED: usize = 40;
+    let mut secrets = Secrets::make(2).await?;
+    secrets.world.server.stop().await?;
+    let data_dir = secrets.world.server.data_dir();
+    let insert = |number| format!("insert into instance_keys values (cast(x'01ff' as text), {number}, 'x', 0)");
+    let inserts: Vec<String> = (0..FORGED).map(insert).collect();
+    sqlite(&data_dir, &inserts.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+    let (_, report) = parsed(&secrets.world.server, &["vault", "rotate"]).await?;
+    let unreadable = report["unreadable"].as_array().context("a list")?;
+    assert_eq!((unreadable.len(), &unreadable[0]["table"]), (FORGED, &json!("instance_keys")), "{report}");
+    let refused = told(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
+    ensure!(refused.contains(&format!("{FORGED} sealed records do not open")), "{refused}");
+    ensure!(refused.contains("instance_keys") && refused.contains("[exit 1]"), "{refused}");
+    assert_eq!(secrets.key_versions()?, [1, 2], "no key is removed");
+    secrets.open_all().await?;
+
+    sqlite(&data_dir, &["delete from instance_keys where sealed = 'x'"]).await?;
+    let (code, report) = parsed(&secrets.world.server, &["vault", "rotate", "--prune"]).await?;
+    assert_eq!((code, &report["removed"]), (Some(0), &json!([1])), "{report}");
+    secrets.open_all().await
+}
+
 #[tokio::test]
 async fn a_key_can_be_added_before_anything_is_sealed_with_it() -> Result<()> {
     let mut secrets = Secrets::make(2).await?;

@@ -175,6 +175,44 @@ async fn a_database_under_a_retired_row_key_is_refused() -> Result<()> {
     secrets.open_all().await
 }
 
+/// Who has had the master key can seal a row key of their own, which looks like the rest of an interrupted rotation.
+#[tokio::test]
+async fn a_row_key_that_somebody_put_there_does_not_stay_in_force() -> Result<()> {
+    let mut secrets = Secrets::make(1).await?;
+    secrets.world.server.stop().await?;
+    let data_dir = secrets.world.server.data_dir();
+    let copy = tempfile::tempdir()?;
+    for entry in std::fs::read_dir(&data_dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name()))?;
+        }
+    }
+    let folder = copy.path().to_str().context("a temporary folder has a plain name")?;
+    let forge = [&ROTATE[..], &["--data-dir", folder]].concat();
+    assert_eq!(parsed(&secrets.world.server, &forge).await?.0, Some(0));
+    let attach = format!("attach '{}' as forged", copy.path().join("monstrum.db").display());
+    let insert = "insert into instance_keys select * from forged.instance_keys where name = 'rows'";
+    sqlite(&data_dir, &[&attach, insert]).await?;
+    assert_eq!(versions(&data_dir).await?, [1, 2]);
+
+    for command in [&["vault", "rotate"][..], &ROTATE, &["vault", "rotate", "--prune"]] {
+        let (code, report) = parsed(&secrets.world.server, command).await?;
+        assert_eq!(code, Some(0), "{report}");
+    }
+    assert_eq!(versions(&data_dir).await?, [3], "the forged key is gone");
+    for table in ["workspaces", "roles", "resources", "bot_resources", "credentials"] {
+        assert_eq!(rows_by_version(&data_dir, table).await?, json!([["00000003", 1]]), "{table}");
+    }
+    secrets.open_all().await?;
+    let back = "update roles set mac = (select mac from forged.roles where forged.roles.id = main.roles.id)";
+    sqlite(&data_dir, &[&attach, back]).await?;
+    assert_eq!(rows_by_version(&data_dir, "roles").await?, json!([["00000002", 1]]));
+    let refused = told(&secrets.world.server, &ROTATE).await?;
+    ensure!(refused.contains("are not verified") && refused.contains("[exit 1]"), "{refused}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_workspace_that_is_not_verified_keeps_the_row_key() -> Result<()> {
     let mut secrets = Secrets::make(1).await?;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use monstrum_store::{InstanceKeyRow, Store, StoreError, UnverifiedScope};
+use monstrum_store::{Store, StoreError, UnverifiedScope};
 use monstrum_types::Clock;
 use monstrum_vault::Vault;
 use serde::Serialize;
@@ -22,7 +22,7 @@ use crate::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, with_newest
 pub struct RowKeyReport {
     /// The version of the key that is in force now.
     pub key_version: u32,
-    /// Whether this run has finished one that was interrupted.
+    /// Whether this run has first finished one that was interrupted.
     pub resumed: bool,
     /// How many scopes there are: the instance, and each workspace.
     pub scopes: u64,
@@ -47,31 +47,35 @@ pub enum RowKeyRotationError {
     OtherProcess,
 }
 
-/// Rotates the row key of an open folder, or finishes a rotation that was interrupted. No server may use the database.
+/// Rotates the row key of an open folder. No server may use the database.
+///
+/// A key that is found beside the one in force may be what an interrupted run has left, or what somebody put there who
+/// had the master key. So its rotation is finished first, and the rows then get a key that this process has made.
 pub async fn run(
     data: Data,
     clock: Arc<dyn Clock>,
     progress: Progress<'_>,
 ) -> Result<RowKeyReport, RowKeyRotationError> {
     let resumed = data.store.is_rotating_row_key();
-    let (store, record) = if resumed {
-        (data.store.clone(), None)
-    } else {
-        let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
-        (store, Some(record))
-    };
-    refuse_unverified(store.verify_rows().await?.unverified)?;
-    let change = OfflineChange {
-        what: "vault.rotate_row_key",
-        object: "database".to_owned(),
-        before: json!({ "version": store.row_key_version() }),
-        after: json!({ "version": store.newest_row_key_version() }),
-    };
+    let mut rewritten = 0;
+    if resumed {
+        // Both keys stay in the database, so that no server starts before the fresh key is in force.
+        rewritten += step(&data, &clock, rewrite(&data.store, &data.vault, progress)).await?.rewritten;
+    }
+    let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
     let data = Data { store, ..data };
-    let work = rewrite(&data.store, &data.vault, record.as_ref(), progress);
-    let Rewritten { scopes, rewritten, refused } = recorded(&data, clock, change, work).await?;
+    let work = async {
+        if !data.store.insert_instance_key(&record).await? {
+            return Err(RowKeyRotationError::OtherProcess);
+        }
+        let rewritten = rewrite(&data.store, &data.vault, progress).await?;
+        data.store.retire_row_keys(ROW_KEY).await?;
+        Ok(rewritten)
+    };
+    let last = step(&data, &clock, work).await?;
+    rewritten += last.rewritten;
     let key_version = data.store.newest_row_key_version().unwrap_or_default();
-    Ok(RowKeyReport { key_version, resumed, scopes, rewritten, refused })
+    Ok(RowKeyReport { key_version, resumed, scopes: last.scopes, rewritten, refused: last.refused })
 }
 
 struct Rewritten {
@@ -80,17 +84,24 @@ struct Rewritten {
     refused: Vec<String>,
 }
 
-async fn rewrite(
-    store: &Store,
-    vault: &Vault,
-    record: Option<&InstanceKeyRow>,
-    progress: Progress<'_>,
+/// Does `work`, which brings the rows under the newest key of the store, with its record in the audit.
+async fn step(
+    data: &Data,
+    clock: &Arc<dyn Clock>,
+    work: impl Future<Output = Result<Rewritten, RowKeyRotationError>>,
 ) -> Result<Rewritten, RowKeyRotationError> {
-    if let Some(record) = record
-        && !store.insert_instance_key(record).await?
-    {
-        return Err(RowKeyRotationError::OtherProcess);
-    }
+    refuse_unverified(data.store.verify_rows().await?.unverified)?;
+    let change = OfflineChange {
+        what: "vault.rotate_row_key",
+        object: "database".to_owned(),
+        before: json!({ "version": data.store.row_key_version() }),
+        after: json!({ "version": data.store.newest_row_key_version() }),
+    };
+    recorded(data, Arc::clone(clock), change, work).await
+}
+
+/// Writes all rows anew under the newest key, and sees that they verify under it alone.
+async fn rewrite(store: &Store, vault: &Vault, progress: Progress<'_>) -> Result<Rewritten, RowKeyRotationError> {
     let (total, seen) = (store.count_authentic_rows().await?, AtomicU64::new(0));
     let done = |rows: u64| progress(seen.fetch_add(rows, Ordering::Relaxed) + rows, total);
     progress(0, total);
@@ -103,7 +114,6 @@ async fn rewrite(
     // With the older key everything goes that only it authenticates, so all scopes must verify without it.
     let left = with_newest_key(store, vault).await?.verify_rows().await?;
     refuse_unverified(left.unverified)?;
-    store.retire_row_keys(ROW_KEY).await?;
     let refused = left.refused.iter().map(ToString::to_string).collect();
     Ok(Rewritten { scopes: scopes.len() as u64, rewritten, refused })
 }

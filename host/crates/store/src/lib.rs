@@ -51,7 +51,7 @@ pub use resources::ResourceRow;
 pub use roles::RoleRow;
 pub use rows::{RowName, RowsDone, Scope, ScopeRow, SealsRows, Table, Unsealed, UnverifiedScope, VerifiedRows};
 pub use sandboxes::{RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus};
-pub use sealed::{SealedColumn, SealedRow};
+pub use sealed::{SealedColumn, SealedPage, SealedRow};
 pub use trust::TrustRow;
 pub use usage::{Charge, Spent, UsageRow};
 pub use workspaces::{DEFAULT_WORKSPACE, WorkspaceRow};

@@ -32,6 +32,16 @@ pub struct SealedRow {
     pub sealed: String,
 }
 
+/// Records of a column, one after another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealedPage {
+    /// None only behind the last record.
+    pub records: Vec<SealedRow>,
+    /// Rows among them whose key cannot be read, by what of the key can be shown. Rows behind the last of the records are
+    /// with the next page.
+    pub unnamed: Vec<Vec<String>>,
+}
+
 struct Statements {
     table: &'static str,
     column: &'static str,
@@ -43,6 +53,8 @@ struct Statements {
     replace: &'static str,
     tells_version: bool,
     count: &'static str,
+    /// How many rows are on no page, since their key is empty or has no value.
+    out_of_reach: &'static str,
 }
 
 impl SealedColumn {
@@ -83,6 +95,7 @@ const CREDENTIALS: Statements = Statements {
     replace: "update credentials set sealed = $1, key_version = $4 where sealed = $2 and id = $3",
     tells_version: true,
     count: "select count(*) as value from credentials",
+    out_of_reach: "select count(*) as value from credentials where (id > '') is not true",
 };
 
 const IDEMPOTENCY_ANSWERS: Statements = Statements {
@@ -97,6 +110,8 @@ const IDEMPOTENCY_ANSWERS: Statements = Statements {
               where answer = $2 and workspace_id = $3 and caller = $4 and route = $5 and key = $6",
     tells_version: false,
     count: "select count(*) as value from idempotency_keys where answer is not null",
+    out_of_reach: "select count(*) as value from idempotency_keys where answer is not null \
+                   and ((workspace_id, caller, route, key) > ('', '', '', '')) is not true",
 };
 
 const OAUTH_CLIENT_SECRETS: Statements = Statements {
@@ -110,6 +125,8 @@ const OAUTH_CLIENT_SECRETS: Statements = Statements {
     replace: "update oauth_providers set client_secret = $1 where client_secret = $2 and id = $3",
     tells_version: false,
     count: "select count(*) as value from oauth_providers where client_secret is not null",
+    out_of_reach: "select count(*) as value from oauth_providers \
+                   where client_secret is not null and (id > '') is not true",
 };
 
 const OAUTH_FLOWS: Statements = Statements {
@@ -122,6 +139,7 @@ const OAUTH_FLOWS: Statements = Statements {
     replace: "update oauth_flows set sealed = $1 where sealed = $2 and id = $3",
     tells_version: false,
     count: "select count(*) as value from oauth_flows where sealed is not null",
+    out_of_reach: "select count(*) as value from oauth_flows where sealed is not null and (id > '') is not true",
 };
 
 const INSTANCE_KEYS: Statements = Statements {
@@ -134,25 +152,42 @@ const INSTANCE_KEYS: Statements = Statements {
     replace: "update instance_keys set sealed = $1 where sealed = $2 and name = $3 and cast(version as text) = $4",
     tells_version: false,
     count: "select count(*) as value from instance_keys",
+    out_of_reach: "select count(*) as value from instance_keys \
+                   where ((name, cast(version as text)) > ('', '')) is not true",
 };
 
 impl Store {
-    /// The records of a column behind the one of this key, in the order of keys; from the first where there is none.
+    /// The records of a column behind the one of this key, in the order of keys; from the first where there is none. Rows
+    /// that another program has written do not hide others: a page has no record only where there is none left.
     pub async fn sealed_records(
         &self,
         column: SealedColumn,
         behind: Option<&[String]>,
         limit: u32,
-    ) -> Result<Vec<SealedRow>, StoreError> {
+    ) -> Result<SealedPage, StoreError> {
         let statements = column.statements();
-        // No part of a key is empty, so the empty key is before all.
-        let mut args: Vec<Arg<'_>> = match behind {
-            Some(key) => key.iter().map(Arg::from).collect(),
-            None => statements.key.iter().map(|_| Arg::from("")).collect(),
-        };
-        args.push(Arg::from(i64::from(limit)));
-        let rows = self.db.read_at_length().await?.fetch(statements.page, &args).await?;
-        Ok(rows.iter().filter_map(|row| statements.read(row)).collect())
+        let mut asked = i64::from(limit);
+        loop {
+            // No part of a key is empty, so the empty key is before all.
+            let mut args: Vec<Arg<'_>> = match behind {
+                Some(key) => key.iter().map(Arg::from).collect(),
+                None => statements.key.iter().map(|_| Arg::from("")).collect(),
+            };
+            args.push(Arg::from(asked));
+            let rows = self.db.read_at_length().await?.fetch(statements.page, &args).await?;
+            let page = statements.page_of(&rows, limit);
+            let was_last = i64::try_from(rows.len()).is_ok_and(|found| found < asked);
+            if !page.records.is_empty() || was_last || limit == 0 {
+                return Ok(page);
+            }
+            asked = asked.saturating_mul(2);
+        }
+    }
+
+    /// How many rows of a column no page has, since their key is empty or has no value. A server writes none of them.
+    pub async fn count_sealed_out_of_reach(&self, column: SealedColumn) -> Result<u64, StoreError> {
+        let count: Option<i64> = self.db.one(column.statements().out_of_reach, args![]).await?;
+        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
     /// Replaces the texts of records, each only where it still is the one that was read; how many it replaced. All of
@@ -195,10 +230,33 @@ impl Store {
 }
 
 impl Statements {
+    /// What rows hold, up to as many records.
+    fn page_of(&self, rows: &[Row], limit: u32) -> SealedPage {
+        let (mut page, mut unnamed) = (SealedPage::default(), Vec::new());
+        for row in rows {
+            match self.read(row) {
+                Some(record) => {
+                    page.unnamed.append(&mut unnamed);
+                    page.records.push(record);
+                }
+                None => unnamed.push(self.key.iter().map(|column| row.shown(column)).collect()),
+            }
+            if page.records.len() >= limit as usize {
+                break;
+            }
+        }
+        if page.records.is_empty() {
+            page.unnamed = unnamed;
+        }
+        page
+    }
+
     /// A record. One that another program has written may not be text: it is read as an empty one, which does not open.
     /// `None` where no key can be read, by which the row could be named.
     fn read(&self, row: &Row) -> Option<SealedRow> {
-        let key = self.key.iter().map(|column| row.text(column).ok()).collect::<Option<_>>()?;
+        // A key with U+0000 cannot be a parameter.
+        let part = |column: &&'static str| row.text(column).ok().filter(|text| !text.contains('\0'));
+        let key = self.key.iter().map(part).collect::<Option<_>>()?;
         let text = |column: &'static str| row.text(column).unwrap_or_default();
         Some(SealedRow {
             key,

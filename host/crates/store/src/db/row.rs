@@ -1,9 +1,9 @@
 //! Rows and what is read from them.
 
 use monstrum_types::UtcMillis;
-use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
+use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
 
 use crate::StoreError;
 use crate::error::of_driver;
@@ -62,6 +62,16 @@ impl Row {
         }
         let number = self.int_opt(column).map(|number| number.map(|number| number.to_string()).unwrap_or_default());
         number.or_else(|_| self.flag(column).map(|flag| flag.to_string())).unwrap_or_else(|_| "?".to_owned())
+    }
+
+    /// A value as it stands there: its type by the name that SQLite has for it, and its bytes. PostgreSQL has only
+    /// values of the column's type, which are read as such.
+    pub(crate) fn raw(&self, column: &'static str) -> Result<(String, Option<Vec<u8>>), StoreError> {
+        let Row::Sqlite(row) = self else { return Err(unfit(column, "of another type than its column")) };
+        let kind = row.try_get_raw(column).map_err(of_driver)?.type_info().name().to_ascii_lowercase();
+        let bytes: Option<Vec<u8>> = row.try_get_unchecked(column).map_err(of_driver)?;
+        // What the driver says of no value is the type of its column.
+        Ok((if bytes.is_some() { kind } else { "null".to_owned() }, bytes))
     }
 
     pub(crate) fn bytes_opt(&self, column: &'static str) -> Result<Option<Vec<u8>>, StoreError> {

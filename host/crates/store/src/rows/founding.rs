@@ -9,7 +9,7 @@ use super::change::{Exists, SEALS, change, insert};
 use super::judge::scope_of;
 use super::total::Total;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
-use crate::db::{Arg, Row, Session, args};
+use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{DEFAULT_WORKSPACE, InstanceKeyRow, KeyRow, PluginRow, Store, StoreError, TrustRow, WorkspaceRow};
 
 /// Other hosts that want to make seals wait for this row.
@@ -37,8 +37,8 @@ pub struct ScopeRow {
     pub name: RowName,
     /// Whether its MAC is right.
     pub is_valid: bool,
-    /// Whether sealing the scope accepts it. Another one is listed since its MAC is wrong or its workspace is not there: it
-    /// is refused until it is deleted.
+    /// Whether sealing the scope accepts it. Another one is listed since its MAC is wrong, its workspace is not there or it
+    /// cannot be read: it is refused until it is deleted.
     pub is_counted: bool,
     /// The columns under the MAC, as text.
     pub columns: Vec<(&'static str, String)>,
@@ -90,8 +90,8 @@ impl Store {
     }
 
     /// Seals everything that a database without seals holds, unless its keys, trusted keys, plugins or numbers of rows are no
-    /// longer those that were `shown` to an operator; how many rows. The row key is stored with it, unless it is there
-    /// already.
+    /// longer those that were `shown` to an operator; how many rows. A row that cannot be read, such as one with a blob in
+    /// place of text, stays without a MAC. The row key is stored with it, unless it is there already.
     pub async fn seal_everything(&self, shown: &Unsealed, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -110,14 +110,16 @@ impl Store {
         let mut count = 0;
         for table in Table::ALL {
             for row in session.fetch(&table.statements().all, args![]).await? {
-                count += 1;
+                let (Some(bytes), Ok(scope)) = (sealable(table, &row), scope_of(table, &row)) else { continue };
                 if table == Table::Workspaces {
-                    totals.entry(Scope::Workspace(row.id("id")?)).or_default();
+                    let Ok(id) = row.id("id") else { continue };
+                    totals.entry(Scope::Workspace(id)).or_default();
                 }
-                let macs = rows.macs_of(&encoding::of_row(table, &row)?);
+                count += 1;
+                let macs = rows.macs_of(&bytes);
                 session.set_mac(table, &row, &macs).await?;
                 if table.spec().is_counted {
-                    totals.entry(scope_of(table, &row)?).or_default().add(&macs.addend);
+                    totals.entry(scope).or_default().add(&macs.addend);
                 }
             }
         }
@@ -150,8 +152,8 @@ impl Store {
     }
 
     /// Seals a scope as it was `shown` to an operator, but for the rows that are to be deleted, which are deleted first; how
-    /// many rows it has then. Every row that was shown is accepted, whatever its MAC. Nothing is sealed where the rows are
-    /// no longer those that were shown.
+    /// many rows it has then. Every row that was shown as counted is accepted, whatever its MAC. Nothing is sealed where the
+    /// rows are no longer those that were shown.
     pub async fn seal_scope(&self, scope: Scope, shown: &[ScopeRow], deleted: &[RowName]) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -163,13 +165,13 @@ impl Store {
         // A row goes before those that it refers to.
         for listed in session.listed_rows(rows, scope).await?.into_iter().rev() {
             if deleted.contains(&name_of(listed.table, &listed.row)) {
-                let key = texts_of(listed.table.spec().key, &listed.row)?;
-                session.run(&listed.table.statements().delete, &key).await.map_err(StoreError::of_deletion)?;
+                session.delete_listed(&listed).await.map_err(StoreError::of_deletion)?;
             }
         }
         for table in Table::counted() {
             for row in session.rows_of(table, scope).await? {
-                let macs = rows.macs_of(&encoding::of_row(table, &row)?);
+                let Some(bytes) = sealable(table, &row) else { continue };
+                let macs = rows.macs_of(&bytes);
                 session.set_mac(table, &row, &macs).await?;
                 total.add(&macs.addend);
             }
@@ -201,11 +203,16 @@ impl Session {
             rows.push((table.name(), found.len() as u64));
         }
         Ok(Unsealed {
-            keys: self.all(&Table::ApiKeys.statements().all, args![]).await?,
-            trust: self.all(&Table::Trust.statements().all, args![]).await?,
-            plugins: self.all(&Table::Plugins.statements().all, args![]).await?,
+            keys: self.readable(Table::ApiKeys).await?,
+            trust: self.readable(Table::Trust).await?,
+            plugins: self.readable(Table::Plugins).await?,
             rows,
         })
+    }
+
+    async fn readable<T: FromRow>(&mut self, table: Table) -> Result<Vec<T>, StoreError> {
+        let found = self.fetch(&table.statements().all, args![]).await?;
+        Ok(found.iter().filter_map(|row| T::from_row(row).ok()).collect())
     }
 
     async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
@@ -235,7 +242,10 @@ impl Session {
             let is_counted = table.is_counted();
             let of_scope = self.rows_of(table, scope).await?;
             let shown = of_scope.into_iter().filter(|row| is_counted || rows.verify(table, row).is_none());
-            listed.extend(shown.map(|row| Listed { table, row, is_counted }));
+            listed.extend(shown.map(|row| {
+                let is_counted = is_counted && sealable(table, &row).is_some();
+                Listed { table, row, is_counted }
+            }));
             if scope == Scope::Instance && !table.is_of_instance() {
                 let all = self.fetch(&table.statements().all, args![]).await?;
                 let strays = all.into_iter().filter(|row| is_stray(table, row));
@@ -245,6 +255,20 @@ impl Session {
             }
         }
         Ok(listed)
+    }
+
+    /// Deletes a row, whatever its key is.
+    async fn delete_listed(&mut self, Listed { table, row, .. }: &Listed) -> Result<u64, StoreError> {
+        if let Some(key) = key_of(*table, row) {
+            return self.run(&table.statements().delete, &key).await;
+        }
+        let mut values = Vec::new();
+        let raw = table.spec().key.iter().map(|column| row.raw(column)).collect::<Result<Vec<_>, _>>()?;
+        for (kind, bytes) in &raw {
+            values.push(bytes.as_deref().map_or(Arg::Text(None), Arg::Bytes));
+            values.push(Arg::Text(Some(kind.into())));
+        }
+        self.run(&table.statements().delete_raw, &values).await
     }
 
     async fn is_empty(&mut self) -> Result<bool, StoreError> {
@@ -298,12 +322,27 @@ impl Session {
         let set = "update plugin_versions set locales_digest = $4 \
                    where plugin = $1 and manifest_digest = $2 and component_digest = $3";
         for row in self.fetch(sql, args![]).await? {
-            let mut values = texts_of(Table::PluginVersions.spec().key, &row)?;
-            values.push(Arg::Text(Some(crate::plugins::digest_of(row.text("locales")?.as_bytes()).to_string().into())));
+            let (Some(mut values), Ok(locales)) = (key_of(Table::PluginVersions, &row), row.text("locales")) else {
+                continue;
+            };
+            values.push(Arg::Text(Some(crate::plugins::digest_of(locales.as_bytes()).to_string().into())));
             self.run(set, &values).await?;
         }
         Ok(())
     }
+}
+
+/// The bytes under the MAC of a row that can get one; `None` where its key or a value is not what its column holds.
+fn sealable(table: Table, row: &Row) -> Option<Vec<u8>> {
+    key_of(table, row)?;
+    encoding::of_row(table, row).ok()
+}
+
+/// The values of a row's key, where they are text that can be a parameter.
+fn key_of(table: Table, row: &Row) -> Option<Vec<Arg<'static>>> {
+    let key = texts_of(table.spec().key, row).ok()?;
+    let is_fit = |value: &Arg<'_>| matches!(value, Arg::Text(Some(text)) if !text.contains('\0'));
+    key.iter().all(is_fit).then_some(key)
 }
 
 pub(super) fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {

@@ -6,7 +6,7 @@ use monstrum_types::WorkspaceId;
 
 use super::change::{key_of, unverified};
 use super::{Authentic, Floors, Judged, Reading, RowName, Scope, Table, UnverifiedScope, name_of};
-use crate::db::{Arg, args};
+use crate::db::{Arg, Row, args};
 use crate::{Listed, Page, Store, StoreError};
 
 /// What was found of the rows under a MAC.
@@ -60,20 +60,33 @@ impl Store {
         let rows = self.rows()?;
         let limit = usize::try_from(page.rows() - 1).unwrap_or(usize::MAX);
         let mut session = self.db.read().await?;
-        let mut after = page.after();
+        let (mut after, mut asked) = (page.after(), page.rows());
         loop {
             let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
-            args.extend([Arg::from(&after), Arg::from(page.rows())]);
+            args.extend([Arg::from(&after), Arg::from(asked)]);
             let mut found = session.fetch(sql, &args).await?;
-            let has_more = found.len() > limit;
-            found.truncate(limit);
-            let items: Vec<T> = found.iter().filter_map(|row| rows.authentic(row)).collect();
-            // Ids of rows that another program has written may be of any form, and need not even be text.
-            let last = found.iter().rev().find_map(|row| row.id::<Id>("id").ok()).filter(|_| has_more);
-            let next = found.iter().rev().find_map(|row| row.text("id").ok()).filter(|_| has_more);
-            match next {
-                Some(next) if items.is_empty() => after = next,
-                _ => return Ok(Listed { items, next_cursor: last }),
+            let (mut items, mut seen) = (Vec::new(), 0);
+            let fits = usize::try_from(asked - 1).unwrap_or(usize::MAX);
+            for row in found.iter().take(fits) {
+                seen += 1;
+                items.extend(rows.authentic::<T>(row));
+                if items.len() == limit {
+                    break;
+                }
+            }
+            let has_more = found.len() > seen;
+            found.truncate(seen);
+            if !has_more || !items.is_empty() {
+                // Ids of rows that another program has written may be of any form, and need not even be text.
+                let last = found.iter().rev().find_map(|row| row.id::<Id>("id").ok()).filter(|_| has_more);
+                return Ok(Listed { items, next_cursor: last });
+            }
+            // An id with U+0000 cannot be a parameter.
+            let id = |row: &Row| row.text("id").ok().filter(|id| !id.contains('\0'));
+            match found.iter().rev().find_map(id) {
+                Some(next) => after = next,
+                // No id to go on from, so the next rows come with these.
+                None => asked = asked.saturating_mul(2),
             }
         }
     }

@@ -55,7 +55,8 @@ impl Store {
 
     /// Writes the MACs and the seal of a scope anew under the newest row key, in one transaction; how many rows. A scope
     /// whose rows are not those that were sealed is refused, and nothing of it is written. Rows whose MAC is missing or
-    /// wrong stay as they are.
+    /// wrong stay as they are. The generation stays, too: it counts changes of what is permitted, and if it grew here, the sum
+    /// would be above the signed heads until they follow, and an older state could be put back in between.
     pub async fn rotate_scope(&self, scope: Scope, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let floor = rows.floors().get(&scope).copied().unwrap_or(0);
@@ -83,12 +84,12 @@ impl Store {
         if written == 0 && is_sealed_anew {
             return Ok(0);
         }
-        let generation = generation.saturating_add(1);
         let sealed = rows.seal(scope, generation, total)?;
         session.run(SEAL, args![&scope.to_string(), generation, &sealed]).await?;
         session.bump_generation().await?;
         session.commit().await?;
-        rows.note(scope, generation);
+        // What each row added was under the older key.
+        rows.known().scopes.entry(scope).or_default().verified = None;
         Ok(written)
     }
 

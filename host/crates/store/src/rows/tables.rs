@@ -51,6 +51,8 @@ pub(crate) struct Statements {
     /// Writes all columns under the MAC, and the MAC, over the row of the key.
     pub(crate) update: String,
     pub(crate) delete: String,
+    /// The same by a key of any type, on SQLite. Parameters: of each column of the key its bytes and the name of its type.
+    pub(crate) delete_raw: String,
     pub(crate) by_key: String,
     pub(crate) all: String,
     /// Of tables that have a workspace: the rows of one.
@@ -418,12 +420,17 @@ impl Statements {
         let of_row: Vec<String> = key.iter().map(|column| format!("{column} = ${}", number(column))).collect();
         let by_key: Vec<String> =
             key.iter().enumerate().map(|(at, column)| format!("{column} = ${}", at + 1)).collect();
+        let raw = |(at, column): (usize, &String)| {
+            format!("cast({column} as blob) is ${} and typeof({column}) = ${}", 2 * at + 1, 2 * at + 2)
+        };
+        let by_raw_key = key.iter().enumerate().map(raw).collect::<Vec<_>>().join(" and ");
         let (of_row, by_key, mac) = (of_row.join(" and "), by_key.join(" and "), covered.len() + 1);
         let (read, order) = (read.join(", "), key.join(", "));
         Statements {
             insert: format!("insert into {name} ({}) values ({})", written.join(", "), numbers.join(", ")),
             update: format!("update {name} set {set}, mac = ${mac} where {of_row}"),
             delete: format!("delete from {name} where {by_key}"),
+            delete_raw: format!("delete from {name} where {by_raw_key}"),
             by_key: format!("select {read} from {name} where {by_key}"),
             count: format!("select count(*) as value from {name}"),
             any: format!("select {order} from {name} limit 1"),

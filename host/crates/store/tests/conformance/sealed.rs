@@ -32,9 +32,12 @@ async fn walk(store: &Store, column: SealedColumn, limit: u32) -> Vec<SealedRow>
     loop {
         let behind = all.last().map(|row| row.key.clone());
         let page = store.sealed_records(column, behind.as_deref(), limit).await.unwrap();
+        assert_eq!(page.unnamed, Vec::<Vec<String>>::new());
+        let page = page.records;
         assert!(page.len() <= limit as usize);
         if page.is_empty() {
             assert_eq!(store.count_sealed(column).await.unwrap(), all.len() as u64);
+            assert_eq!(store.count_sealed_out_of_reach(column).await.unwrap(), 0);
             return all;
         }
         all.extend(page);

@@ -317,11 +317,127 @@ async fn a_blob_in_place_of_text_stops_no_other_row() {
     let refused = store.insert_role(&crate::rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
     let walked = store.sealed_records(monstrum_store::SealedColumn::Credentials, None, 9).await.unwrap();
-    let sealed: Vec<_> = walked.iter().map(|row| (row.key[0].clone(), row.sealed.clone())).collect();
+    let sealed: Vec<_> = walked.records.iter().map(|row| (row.key[0].clone(), row.sealed.clone())).collect();
     let mut expected = vec![
         (here.credential.id.to_string(), String::new()),
         (there.credential.id.to_string(), there.credential.sealed),
     ];
     expected.sort();
     assert_eq!(sealed, expected);
+}
+
+/// Rows that another program has written stand before, between and behind records, more of them than a page has.
+#[tokio::test]
+async fn rows_without_a_key_that_can_be_read_hide_no_sealed_record() {
+    const COLUMN: monstrum_store::SealedColumn = monstrum_store::SealedColumn::InstanceKeys;
+    const FORGED: u64 = 9;
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    for name in ["audit", "other"] {
+        let row = monstrum_store::InstanceKeyRow {
+            name: name.to_owned(),
+            version: 1,
+            sealed: format!("sealed {name}"),
+            created_at: crate::rows::NOW,
+        };
+        assert!(store.insert_instance_key(&row).await.unwrap());
+    }
+    let mut intruder = database.intruder().await;
+    for name in
+        ["cast(x'01ff' as text)", "cast(x'62ff' as text)", "cast(x'7aff' as text)", "x'00'", "'c' || char(0)", "''"]
+    {
+        for version in 0..FORGED {
+            run(&mut intruder, format!("insert into instance_keys values ({name}, {version}, 'x', 0)")).await;
+        }
+    }
+    for limit in [1, 2, 4, 100] {
+        let (mut names, mut unnamed, mut behind) = (Vec::new(), 0, None::<Vec<String>>);
+        loop {
+            let page = store.sealed_records(COLUMN, behind.as_deref(), limit).await.unwrap();
+            unnamed += page.unnamed.len() as u64;
+            let Some(last) = page.records.last() else { break };
+            behind = Some(last.key.clone());
+            assert!(page.records.len() <= limit as usize);
+            names.extend(page.records.into_iter().map(|record| record.key[0].clone()));
+        }
+        names.retain(|name| !name.is_empty());
+        assert_eq!((names, unnamed), (["audit", "other", "rows"].map(str::to_owned).to_vec(), 5 * FORGED), "{limit}");
+    }
+    assert_eq!(store.count_sealed_out_of_reach(COLUMN).await.unwrap(), 0);
+    let there = crate::rows::bound(&store, default_workspace(&store).await).await;
+    run(&mut intruder, format!("update credentials set id = '' where id = '{}'", there.credential.id)).await;
+    assert_eq!(store.count_sealed_out_of_reach(monstrum_store::SealedColumn::Credentials).await.unwrap(), 1);
+}
+
+/// What is there can be sealed, whatever an attacker has put beside it, and that can be deleted.
+#[tokio::test]
+async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let there = crate::rows::bound(&store, workspace).await;
+    let mut intruder = database.intruder().await;
+    let forge = |id: &str, name: &str| {
+        format!(
+            "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
+             select {id}, workspace_id, {name}, '{{}}', 0, 0, mac from roles where id = '{}'",
+            there.role.id
+        )
+    };
+    let hex: String = there.role.id.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
+    // The last has the bytes of a role that is to stay.
+    for (id, name) in [("x'00'", "'a'"), ("cast(x'01ff' as text)", "'b'"), ("'c' || char(0)", "'c'"), ("null", "'d'")] {
+        run(&mut intruder, forge(id, name)).await;
+    }
+    run(&mut intruder, forge("'e'", "x'00'")).await;
+    run(&mut intruder, forge(&format!("x'{hex}'"), "'f'")).await;
+    run(&mut intruder, "update bots set name = 'edited'").await;
+    let scope = monstrum_store::Scope::Workspace(workspace);
+    let shown = store.scope_rows(scope).await.unwrap();
+    let refused: Vec<_> = shown.iter().filter(|row| !row.is_counted).map(|row| row.name.clone()).collect();
+    assert_eq!(refused.len(), 6, "{refused:?}");
+    let counted = shown.len() as u64 - 6;
+    assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted);
+    let verified = store.verify_rows().await.unwrap();
+    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "they are refused");
+    let shown = store.scope_rows(scope).await.unwrap();
+    assert_eq!(store.seal_scope(scope, &shown, &refused).await.unwrap(), counted);
+    assert_eq!(crate::authentic::problems(&store).await, Vec::<String>::new());
+    let roles = store.roles(workspace, &monstrum_store::Page::first(9)).await.unwrap().items;
+    assert_eq!(roles.iter().map(|role| role.id).collect::<Vec<_>>(), [there.role.id]);
+}
+
+/// Text that is not UTF-8 is before every id, so there is no id from which to go on.
+#[tokio::test]
+async fn rows_without_an_id_that_can_be_read_do_not_end_a_list() {
+    let database = Database::create();
+    let store = database.open().await.unwrap();
+    let workspace = default_workspace(&store).await;
+    let honest = [crate::rows::role(workspace, "a"), crate::rows::role(workspace, "b")];
+    for role in &honest {
+        store.insert_role(role).await.unwrap();
+    }
+    let mut intruder = database.intruder().await;
+    for number in 10..40 {
+        for id in [format!("cast(x'01ff{number}' as text)"), format!("'!{number}' || char(0)")] {
+            let forged = format!(
+                "insert into roles (id, workspace_id, name, scope_constraints, created_at, updated_at, mac) \
+                 select {id}, workspace_id, id || {id}, '{{}}', 0, 0, mac from roles where name = 'a'"
+            );
+            run(&mut intruder, forged).await;
+        }
+    }
+    for limit in [1, 2, 7, 100] {
+        let (mut listed, mut page) = (Vec::new(), monstrum_store::Page::first(limit));
+        loop {
+            let answer = store.roles(workspace, &page).await.unwrap();
+            assert!(answer.items.len() <= limit as usize);
+            listed.extend(answer.items);
+            page.cursor = answer.next_cursor;
+            if page.cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(listed, honest, "{limit}");
+    }
 }
