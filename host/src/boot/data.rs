@@ -184,8 +184,8 @@ impl Unsealed {
         Ok((inspected.map_err(|error| error.of_keys_in(&settings.master_key))?, lock))
     }
 
-    /// Opens the rest, making what is missing. A database that is older than its signed heads is refused before anything is
-    /// written into it.
+    /// Opens the rest, making what is missing. A database that is older than its signed heads is refused before any row is
+    /// written into it; its schema has been brought up to date by then.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let older = self.find_rollback().await.map_err(|error| error.of_keys_in(&settings.master_key))?;
         if !older.is_empty() {

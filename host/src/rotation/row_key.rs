@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use monstrum_store::{Store, StoreError, UnverifiedScope};
+use monstrum_store::{InstanceKeyRow, Store, StoreError, UnverifiedScope};
 use monstrum_types::Clock;
 use monstrum_vault::Vault;
 use serde::Serialize;
@@ -58,15 +58,25 @@ pub async fn run(
 ) -> Result<RowKeyReport, RowKeyRotationError> {
     let resumed = data.store.is_rotating_row_key();
     let mut rewritten = 0;
-    if resumed {
-        // Both keys stay in the database, so that no server starts before the fresh key is in force.
-        rewritten += step(&data, &clock, rewrite(&data.store, &data.vault, progress)).await?.rewritten;
-    }
-    let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
+    let (store, record) = if resumed {
+        let work = async {
+            let found = rewrite(&data.store, &data.vault, progress).await?;
+            // At once: with a single key in force a server would start.
+            let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
+            insert(&store, &record).await?;
+            Ok((store, found.rewritten))
+        };
+        let (store, found) = step(&data, &clock, work).await?;
+        rewritten += found;
+        (store, None)
+    } else {
+        let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
+        (store, Some(record))
+    };
     let data = Data { store, ..data };
     let work = async {
-        if !data.store.insert_instance_key(&record).await? {
-            return Err(RowKeyRotationError::OtherProcess);
+        if let Some(record) = &record {
+            insert(&data.store, record).await?;
         }
         let rewritten = rewrite(&data.store, &data.vault, progress).await?;
         data.store.retire_row_keys(ROW_KEY).await?;
@@ -78,6 +88,10 @@ pub async fn run(
     Ok(RowKeyReport { key_version, resumed, scopes: last.scopes, rewritten, refused: last.refused })
 }
 
+async fn insert(store: &Store, record: &InstanceKeyRow) -> Result<(), RowKeyRotationError> {
+    if store.insert_instance_key(record).await? { Ok(()) } else { Err(RowKeyRotationError::OtherProcess) }
+}
+
 struct Rewritten {
     scopes: u64,
     rewritten: u64,
@@ -85,11 +99,11 @@ struct Rewritten {
 }
 
 /// Does `work`, which brings the rows under the newest key of the store, with its record in the audit.
-async fn step(
+async fn step<T>(
     data: &Data,
     clock: &Arc<dyn Clock>,
-    work: impl Future<Output = Result<Rewritten, RowKeyRotationError>>,
-) -> Result<Rewritten, RowKeyRotationError> {
+    work: impl Future<Output = Result<T, RowKeyRotationError>>,
+) -> Result<T, RowKeyRotationError> {
     refuse_unverified(data.store.verify_rows().await?.unverified)?;
     let change = OfflineChange {
         what: "vault.rotate_row_key",
