@@ -34,10 +34,8 @@ async fn interrupted(
     let request = root.with_key(key).request(method, path).header("content-type", "application/json");
     let request = tokio::spawn(request.body(reqwest::Body::wrap_stream(sent)).send());
     pieces.unbounded_send(Ok(first.to_vec()))?;
-    eventually("the key is used", async || {
-        Ok((!listed(root, id).await?["last_used_at"].is_null()).then_some(()))
-    })
-    .await?;
+    eventually("the key is used", async || Ok((!listed(root, id).await?["last_used_at"].is_null()).then_some(())))
+        .await?;
     between().await?;
     pieces.unbounded_send(Ok(second.to_vec()))?;
     drop(pieces);
