@@ -1,7 +1,7 @@
 //! Where checks run: of parameters, of permissions and of results.
 //!
 //! What they take is decided by plugins, tenants and callers together, so no check may hold up the threads that serve
-//! everybody. A check that needs little runs in place. A check that needs more is stopped and done again from the start on
+//! all callers. A check that needs little runs in place. A check that needs more is stopped and done again from the start on
 //! a thread of a pool, with as many places as there are processors, shared among workspaces as plugins are; it ends at its deadline, when its caller
 //! goes away, or when it has taken all steps that a check may take.
 

@@ -290,7 +290,7 @@ async fn check_configuration(
     name: &str,
     config: &Map<String, Value>,
 ) -> Result<(), Problem> {
-    // Apart from manifests, so that nobody's configurations hold up a plugin that is loaded.
+    // Apart from manifests, so that a tenant's configurations do not delay the loading of a plugin.
     static CONFIGURATIONS: Beside = Beside::new();
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
     let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;

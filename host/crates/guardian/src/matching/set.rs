@@ -174,7 +174,7 @@ impl PatternList {
         let set = match place.get() {
             Some(set) => set,
             None => {
-                // Compiled outside of the lock, so that whoever else needs the list pays for itself and can be stopped.
+                // Compiled outside of the lock: another thread that needs the list compiles it for itself and can be stopped.
                 let compiled = PatternSet::within(mode, &self.texts, effort)?;
                 place.get_or_init(|| compiled)
             }
