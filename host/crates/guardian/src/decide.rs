@@ -61,7 +61,7 @@ pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
 /// The same, paying for each comparison before it is made.
 ///
 /// # Errors
-/// The effort is used up; nothing is decided, so nothing may run.
+/// The budget of steps is used up before a decision, so nothing may run.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
     match examine(subject, question, effort, &mut refusals) {

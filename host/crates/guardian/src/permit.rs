@@ -44,7 +44,7 @@ pub struct Permit {
 /// Judges a call and, if it may run, makes its permit.
 ///
 /// # Errors
-/// The effort is used up, so there is no permit. The inner error is the refusal, ready to be answered and recorded.
+/// The budget of steps is used up, so there is no permit. The inner error is the refusal, ready to be answered and recorded.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
     if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
         return Ok(Err(denial));

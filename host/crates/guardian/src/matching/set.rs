@@ -10,7 +10,7 @@ use super::glob::Glob;
 use super::path::{Located, PathPattern, Shape, normalise};
 use super::weight::{Compiling, Matching};
 
-/// Steps to look a value up in a table, whatever is in it.
+/// Steps to look a value up in a table of any size.
 const LOOKUP_STEPS: u64 = 64;
 
 /// A compiled list of patterns. A value must match one of them.
@@ -77,7 +77,7 @@ impl PatternSet {
     /// The same, paying for each comparison before it is made.
     ///
     /// # Errors
-    /// The effort is used up; there is no answer.
+    /// The budget of steps is used up before there is an answer.
     pub fn matches_within(&self, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         effort.spend(LOOKUP_STEPS + value.len() as u64)?;
         match &self.0 {
@@ -165,7 +165,7 @@ impl PatternList {
     /// Whether one of the patterns matches. Compiles the list for `mode` if this is the first question.
     ///
     /// # Errors
-    /// The effort is used up; there is no answer.
+    /// The budget of steps is used up before there is an answer.
     pub fn matches(&self, mode: MatchMode, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         if self.matches_everything(mode) {
             return Ok(true);
