@@ -1,10 +1,71 @@
 //! Work that takes long for its size, such as compiling and parsing: on threads that serve no requests.
+//!
+//! These threads have a lower priority than the serving ones, so that requests which need little are answered while
+//! others keep every processor busy.
 
-use std::sync::{Arc, OnceLock};
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::thread::available_parallelism;
 
+use tokio::runtime::{Builder, Handle, Runtime, RuntimeFlavor};
 use tokio::sync::Semaphore;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::{JoinError, JoinHandle, block_in_place};
+
+/// How much nicer than the serving threads: beside one of them, a thread gets about a tenth of a processor.
+const NICENESS: i32 = 10;
+
+/// Does work on a thread of low priority.
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    static THREADS: LazyLock<Runtime> = LazyLock::new(|| {
+        let threads = Builder::new_current_thread().thread_name("beside").on_thread_start(lower_priority).build();
+        threads.expect("a runtime without drivers needs nothing of the system")
+    });
+    THREADS.spawn_blocking(work)
+}
+
+/// A thread that keeps its priority works as well, at the expense of others.
+fn lower_priority() {
+    // Linux takes the calling thread, not its process.
+    if let Err(error) = rustix::process::setpriority_process(None, NICENESS) {
+        tracing::debug!(%error, "the priority of a thread could not be lowered");
+    }
+}
+
+/// Does work in place. If there is much of it, the other tasks of this worker move to another thread meanwhile.
+pub fn in_place<T>(is_much: bool, work: impl FnOnce() -> T) -> T {
+    let moves_tasks = || Handle::try_current().is_ok_and(|it| it.runtime_flavor() == RuntimeFlavor::MultiThread);
+    if is_much && moves_tasks() { block_in_place(work) } else { work() }
+}
+
+/// A value that may be large, such as a tree of JSON, whose memory is then freed on another thread.
+pub struct FreedBeside<T: Send + 'static> {
+    /// Some until it is dropped.
+    value: Option<T>,
+    is_large: bool,
+}
+
+impl<T: Send + 'static> FreedBeside<T> {
+    pub fn new(value: T, is_large: bool) -> Self {
+        FreedBeside { value: Some(value), is_large }
+    }
+}
+
+impl<T: Send + 'static> Deref for FreedBeside<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T: Send + 'static> Drop for FreedBeside<T> {
+    fn drop(&mut self) {
+        let value = self.value.take();
+        if self.is_large {
+            drop(spawn(move || drop(value)));
+        }
+    }
+}
 
 /// Room for as much work of one kind at once as there are processors.
 pub struct Beside(OnceLock<Arc<Semaphore>>);
@@ -23,7 +84,7 @@ impl Beside {
         let room = || Arc::new(Semaphore::new(available_parallelism().map_or(1, usize::from)));
         let room = Arc::clone(self.0.get_or_init(room));
         let place = room.acquire_owned().await.expect("the semaphore is never closed");
-        spawn_blocking(move || {
+        spawn(move || {
             let _place = place;
             work()
         })
@@ -42,6 +103,44 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    #[tokio::test]
+    async fn threads_have_a_lower_priority_than_the_one_that_asks() {
+        let priority = || rustix::process::getpriority_process(None).unwrap();
+        let own = priority();
+        let theirs = spawn(priority).await.unwrap();
+        assert_eq!(theirs, (own + NICENESS).min(19));
+        assert_eq!(priority(), own);
+    }
+
+    #[tokio::test]
+    async fn a_large_value_is_freed_on_another_thread() {
+        struct TellsThread(mpsc::Sender<std::thread::ThreadId>);
+        impl Drop for TellsThread {
+            fn drop(&mut self) {
+                self.0.send(std::thread::current().id()).unwrap();
+            }
+        }
+        let here = std::thread::current().id();
+        let (tells, freed) = mpsc::channel();
+        drop(FreedBeside::new(TellsThread(tells.clone()), false));
+        assert_eq!(freed.recv(), Ok(here));
+        drop(FreedBeside::new(TellsThread(tells), true));
+        assert_ne!(freed.recv(), Ok(here));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn much_work_in_place_does_not_hold_up_other_tasks() {
+        let (done, is_done) = mpsc::channel();
+        tokio::spawn(async move {
+            let other = tokio::spawn(async move { done.send(()).unwrap() });
+            // Ends only if the other task runs meanwhile.
+            in_place(true, || is_done.recv().unwrap());
+            other.await.unwrap();
+        })
+        .await
+        .unwrap();
+    }
 
     #[tokio::test]
     async fn room_is_taken_until_the_work_ends() {
