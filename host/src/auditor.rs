@@ -39,8 +39,10 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 use self::chain::Chain;
 use self::heads::PolicyState;
 use self::redaction::Searches;
+use crate::beside;
 use crate::call::IncomingCall;
 use crate::call::nested::Secrets;
+use crate::checks::is_large;
 use crate::plugins::Plugin;
 use crate::policy::Resource;
 use crate::telemetry::meters;
@@ -152,12 +154,13 @@ impl Auditor {
     pub fn open(&self, call: &IncomingCall) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
         let now = self.clock.now();
+        let params = || serde_json::to_string(&call.params).expect("a JSON value has a text");
         let mut entry = self.entry(AuditRow {
             bot_id: call.bot,
             task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
             resource_id: call.resource,
             tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
-            params: Some(serde_json::to_string(&call.params).expect("a JSON value has a text")),
+            params: Some(beside::in_place(is_large(&call.params), params)),
             parent_request_id: call.under.as_ref().map(|lineage| lineage.parent),
             delegation: call.under.as_ref().and_then(|lineage| lineage.delegation()),
             ..started(call.request_id, call.workspace, now)

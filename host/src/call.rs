@@ -30,9 +30,10 @@ use tracing::{Instrument as _, Span};
 
 use crate::auditor::{AuditUnavailable, Auditor, Entry, Queued};
 use crate::authorize;
+use crate::beside::FreedBeside;
 use crate::call::nested::{Below, Identity, Lineage};
 use crate::call::platform::Asks;
-use crate::checks::{Asker, Checks, Unchecked, in_place};
+use crate::checks::{Asker, Checks, Unchecked, in_place, is_large};
 use crate::executor::{Executor, PermittedCall};
 use crate::lanes::{BotPlace, WAIT_MAX};
 use crate::language::Language;
@@ -180,7 +181,8 @@ impl Calls {
         cancelled: CancellationToken,
     ) -> Result<Ending, AuditUnavailable> {
         let entry = Arc::new(self.auditor.open(&call)?);
-        let call = Arc::new(call);
+        let is_large = is_large(&call.params);
+        let call = FreedBeside::new(Arc::new(call), is_large);
         let children = TaskTracker::new();
         let Ended { outcome, retry_after } = tokio::select! {
             ended = self.stages(&call, &entry, &children) => ended,

@@ -13,6 +13,7 @@ use monstrum_types::{BotId, CallOutcome, Code, Effort, Halt, JsonText, Overrun, 
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use crate::beside;
 use crate::call::Refusal;
 use crate::fair_queue::{FairQueue, Share};
 use crate::plugins::Tool;
@@ -24,6 +25,8 @@ pub const STEPS_IN_PLACE: u64 = 32_768;
 const BYTE_STEPS: u64 = 4;
 /// What a value of JSON takes besides its bytes.
 const NODE_STEPS: u64 = 64;
+/// What reading, writing or freeing a value may take on a thread that serves requests: a quarter of a millisecond.
+const LARGE_STEPS: u64 = 1 << 18;
 
 /// The threads for checks that are not done in place.
 pub struct Checks {
@@ -65,7 +68,7 @@ impl Checks {
         let place = place.ok_or(Unchecked::Busy)?;
         let halt = Halt::at(asker.until.into_std());
         let _cancelled_when_dropped = CancelWhenDropped(halt.clone());
-        let checked = tokio::task::spawn_blocking(move || {
+        let checked = beside::spawn(move || {
             // Given back when the thread is free, not when the caller has gone.
             let _place = place;
             check(&Effort::until(CHECK_STEPS_MAX, halt))
@@ -155,6 +158,16 @@ pub fn pay_for_object(members: &Map<String, Value>, effort: &Effort) -> Result<(
         effort.spend(BYTE_STEPS.saturating_mul(name.len() as u64))?;
         pay_for(member, effort)
     })
+}
+
+/// Whether parameters are too large to be written or freed on a thread that serves requests.
+pub fn is_large(params: &Value) -> bool {
+    pay_for(params, &Effort::of(LARGE_STEPS)).is_err()
+}
+
+/// The same of an object.
+pub fn is_large_object(params: &Map<String, Value>) -> bool {
+    pay_for_object(params, &Effort::of(LARGE_STEPS)).is_err()
 }
 
 #[cfg(test)]

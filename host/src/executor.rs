@@ -22,10 +22,11 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use crate::auditor::Entry;
+use crate::beside::{self, FreedBeside};
 use crate::call::nested::{Below, Nesting};
 use crate::call::sandboxed::import::SandboxImport;
 use crate::call::{Ended, IncomingCall, Refusal, delegated, sandboxed};
-use crate::checks::{Asker, Checks};
+use crate::checks::{Asker, Checks, is_large_object};
 use crate::config::Ceilings;
 use crate::credentials::ResourceCredential;
 use crate::lanes::{self, Asking, BotPlace, Lanes, NoRoom, Place};
@@ -87,6 +88,8 @@ impl Executor {
         of_bot: Option<BotPlace>,
         entry: &Arc<Entry>,
     ) -> Ended {
+        let has_large_params = is_large_object(permit.params());
+        let permit = FreedBeside::new(permit, has_large_params);
         let binding = call.job.binding();
         if let Some(ended) = binding.and_then(|binding| self.over_rate(binding)) {
             return ended;
@@ -130,13 +133,13 @@ impl Executor {
         });
         entry.search_until(until);
         let host: Arc<dyn HostCalls> = Arc::clone(&door) as _;
+        let params = beside::in_place(has_large_params, || {
+            serde_json::to_string(permit.params()).expect("a JSON object has a text")
+        });
         let run = match &call.job.what {
-            What::Function(name) => {
-                let params = serde_json::to_string(permit.params()).expect("a JSON object has a text");
-                Either::Left(component.call_function(&permit, name.clone(), params, limits, host))
-            }
+            What::Function(name) => Either::Left(component.call_function(&permit, name.clone(), params, limits, host)),
             What::Tool(_) | What::Check(_) => {
-                Either::Right(component.call(&permit, request(call, &permit, limits), limits, host))
+                Either::Right(component.call(&permit, request(call, &permit, params, limits), limits, host))
             }
         };
         let end = run.instrument(tracing::debug_span!("execute")).await;
@@ -307,7 +310,7 @@ fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
     limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
 }
 
-fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> ExecuteRequest {
+fn request(call: &PermittedCall<'_>, permit: &Permit, params: String, limits: CallLimits) -> ExecuteRequest {
     let tool = call.job.tool().map(|tool| tool.own_name.to_string());
     let config = call.job.resource.as_ref().map(|resource| resource.config_text.clone());
     ExecuteRequest {
@@ -316,7 +319,7 @@ fn request(call: &PermittedCall<'_>, permit: &Permit, limits: CallLimits) -> Exe
         task_id: call.task_id.to_owned(),
         operation: permit.operation().to_owned(),
         tool_name: tool.unwrap_or_default(),
-        params: serde_json::to_string(permit.params()).expect("a JSON object has a text"),
+        params,
         scope: Some(permit.scope_json()),
         resource_id: permit.resource().map(|resource| resource.to_string()),
         resource_config: config.unwrap_or_else(|| "{}".to_owned()),

@@ -30,6 +30,7 @@ pub use install::{InstallError, Installed, Package, UninstallError};
 pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
+use crate::beside::in_place;
 use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
@@ -429,8 +430,10 @@ impl Plugins {
         let Some(row) = self.store.plugin(&name).await? else { return Ok(None) };
         let stored = self.store.plugin_version(&name, &row.manifest_digest, &row.component_digest).await?;
         let Some(stored) = stored else { return Ok(None) };
-        let is_whole = sha256(stored.manifest.as_bytes()) == row.manifest_digest
-            && sha256(&stored.component) == row.component_digest;
+        let is_whole = in_place(true, || {
+            sha256(stored.manifest.as_bytes()) == row.manifest_digest
+                && sha256(&stored.component) == row.component_digest
+        });
         if !is_whole {
             return Err(LoadError::Altered { plugin: name });
         }

@@ -32,6 +32,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::beside::FreedBeside;
 use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
 use crate::fair_queue::Share;
 use crate::key_uses::LastUse;
@@ -426,7 +427,9 @@ impl Policy {
         match self.assemble().await {
             Ok(snapshot) => {
                 self.told.tell(&self.store, &snapshot.verification);
-                self.snapshot.store(Arc::new(snapshot));
+                let before = self.snapshot.swap(Arc::new(snapshot));
+                // As a rule this is the last one who has it, and it may be large.
+                drop(FreedBeside::new(before, true));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
                 *done = asked;

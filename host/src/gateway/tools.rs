@@ -17,6 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::auditor::AuditUnavailable;
+use crate::beside::in_place;
 use crate::call::platform::Asks;
 use crate::call::{Attached, CallAnswer, IncomingCall};
 use crate::checks::{Unchecked, pay_for_object};
@@ -30,6 +31,8 @@ use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
+/// The tools whose schemas are written on a thread that serves requests.
+const TOOLS_IN_PLACE_MAX: usize = 32;
 
 /// A tool as a bot sees it.
 #[derive(Serialize, ToSchema)]
@@ -176,7 +179,7 @@ pub async fn list(
     language: Language,
     Id(bot): Id<BotId>,
     Params(query): Params<ToolsQuery>,
-) -> Result<Json<ToolList>, Problem> {
+) -> Result<Response, Problem> {
     check_bot(&app, &caller, bot)?;
     let call = incoming(&caller, bot, RequestId::new(), String::new(), no_params());
     let session = session(&app, &call)?;
@@ -188,11 +191,15 @@ pub async fn list(
             .collect()
     });
     let items: Vec<Tool> = listed.await.map_err(unchecked)?;
-    match query.format.as_deref() {
-        None => Ok(Json(ToolList::Plain { items })),
-        Some("openai") => Ok(Json(ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() })),
-        Some(_) => Err(Problem::invalid_at("format", "expected openai, or no format at all")),
-    }
+    // Schemas are written and freed.
+    in_place(items.len() > TOOLS_IN_PLACE_MAX, || {
+        let list = match query.format.as_deref() {
+            None => ToolList::Plain { items },
+            Some("openai") => ToolList::OpenAi { items: items.into_iter().map(OpenAiTool::from).collect() },
+            Some(_) => return Err(Problem::invalid_at("format", "expected openai, or no format at all")),
+        };
+        Ok(Json(list).into_response())
+    })
 }
 
 /// Calls a tool; the answer is 200 whatever the call's status

@@ -9,10 +9,12 @@ use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{PluginRow, PluginVersionRow, Store};
 use monstrum_types::{Clock, PluginName};
+use serde_json::json;
 
 use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
+use crate::beside::in_place;
 use crate::config::Ceilings;
-use crate::plugin_folder::{COMPONENT_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
 /// A version as it was read from its folder.
 pub(super) struct Candidate {
@@ -55,17 +57,28 @@ impl Reader {
         if manifest.name.as_str() != name {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
-        let locale_files = folder.locales(&manifest.locales_dir)?;
-        let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
-        let locales = serde_json::json!(locale_files);
-        let icon = folder.icon(&manifest.resource_type.icon)?;
-        let mut plugin = build(&self.runtime, self.ceilings, manifest, locale_files, component.clone()).await?;
+        // Files are read, hashed and copied, all of them large.
+        let read = in_place(true, || {
+            let locale_files = folder.locales(&manifest.locales_dir)?;
+            let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
+            let icon = folder.icon(&manifest.resource_type.icon)?;
+            Ok::<_, FolderError>((
+                json!(locale_files),
+                locale_files,
+                component.clone(),
+                sha256(&component),
+                component,
+                icon,
+            ))
+        });
+        let (locales, locale_files, to_build, component_digest, component, icon) = read?;
+        let mut plugin = build(&self.runtime, self.ceilings, manifest, locale_files, to_build).await?;
         plugin.icon = icon;
         let stored = PluginVersionRow {
             plugin: plugin.name.clone(),
             version: plugin.manifest.version.to_string(),
             manifest_digest: sha256(text.as_bytes()),
-            component_digest: sha256(&component),
+            component_digest,
             manifest: text,
             component,
             locales,

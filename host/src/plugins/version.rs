@@ -193,21 +193,22 @@ pub async fn build(
     locale_files: BTreeMap<String, String>,
     component: Vec<u8>,
 ) -> Result<Plugin, LoadError> {
-    let locales = Locales::load(locale_files).map_err(|error| LoadError::Locales(error.to_string()))?;
     let compiled = compiling(move || {
+        let locales = Locales::load(locale_files).map_err(|error| LoadError::Locales(error.to_string()))?;
         let tools = tools(&manifest)?;
         let mut warnings = monstrum_manifest::warnings(&manifest, monstrum_guardian::match_glob);
         warnings.extend(exceeds(&tools));
-        Ok::<_, LoadError>((manifest, tools, warnings))
+        warnings.extend(locales.warnings(&manifest));
+        let calls = PatternSet::new(MatchMode::Pattern, &manifest.executor.calls);
+        Ok::<_, LoadError>((manifest, locales, tools, warnings, calls))
     });
-    let (manifest, tools, mut warnings) = compiled.await??;
+    let (manifest, locales, tools, warnings, calls) = compiled.await??;
     // Its start is tried out with the memory that its calls will have.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
-    warnings.extend(locales.warnings(&manifest));
     Ok(Plugin {
         name: manifest.name.clone(),
-        calls: PatternSet::new(MatchMode::Pattern, &manifest.executor.calls),
+        calls,
         warnings,
         manifest,
         component: Some(component),
