@@ -248,6 +248,11 @@ fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
 }
 
 impl Judged {
+    /// The generation of the instance's seal; 0 where the instance is not verified.
+    pub(crate) fn generation_of_instance(&self) -> i64 {
+        self.generations.get(&Scope::Instance).copied().unwrap_or_default()
+    }
+
     /// The valid rows of a table, in verified scopes only: in no workspace while the instance is unverified.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
