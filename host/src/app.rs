@@ -6,7 +6,7 @@ use monstrum_store::{Store, StoreError};
 use monstrum_types::Clock;
 use monstrum_vault::Vault;
 
-use crate::auditor::{Auditor, KeyRing};
+use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::config::Settings;
 use crate::credentials::Refresher;

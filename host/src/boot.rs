@@ -21,15 +21,15 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::app::App;
-use crate::auditor::{Auditor, HEADS_FILE, Heads};
+use crate::audit::{Auditor, HEADS_FILE, Heads};
 use crate::call::Calls;
+use crate::call::admission::Lanes;
+use crate::call::execute::Executor;
+use crate::call::ledger::Ledger;
 use crate::config::Settings;
 use crate::credentials::Refresher;
-use crate::executor::Executor;
 use crate::gateway;
 use crate::key_uses;
-use crate::lanes::Lanes;
-use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::{Plugins, owners};
@@ -76,7 +76,7 @@ pub enum BootError {
     #[error("the engine for components does not start")]
     Runtime(#[from] monstrum_runtime::RuntimeError),
     #[error("cannot use the heads of the audit")]
-    Heads(#[from] crate::auditor::HeadsError),
+    Heads(#[from] crate::audit::HeadsError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
     #[error("cannot listen on {address}")]

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::beside;
-use crate::call::Refusal;
+use crate::call_types::refusal::Refusal;
 use crate::fair_queue::{FairQueue, Share};
 use crate::plugins::Tool;
 

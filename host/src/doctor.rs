@@ -16,7 +16,7 @@ use monstrum_store::{PAGE_ITEMS_MAX, Page, ResourceRow, StoreError, TrustRow};
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
-use crate::auditor::find_rollback;
+use crate::audit::find_rollback;
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use crate::credentials::Refresher;

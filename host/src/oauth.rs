@@ -27,7 +27,7 @@ use subtle::ConstantTimeEq as _;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use crate::auditor::{AuditUnavailable, Auditor, Change};
+use crate::audit::{AuditUnavailable, Auditor, Change};
 use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
 pub use device::DeviceStarted;

@@ -6,20 +6,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use monstrum_host::app::App;
-use monstrum_host::auditor::Queued;
-use monstrum_host::authorize;
+use monstrum_host::audit::{QueuedRow, Resolved};
 use monstrum_host::boot::{self, Running};
-use monstrum_host::call::nested::Below;
-use monstrum_host::call::platform::Asks;
-use monstrum_host::call::{IncomingCall, Unjudged};
+use monstrum_host::call::check::checked_params;
+use monstrum_host::call::permitted::{Execution, Pipeline, Target};
+use monstrum_host::call::session::Session;
+use monstrum_host::call::{authorize, resolve};
+use monstrum_host::call_types::call_secrets::CallSecrets;
+use monstrum_host::call_types::incoming::IncomingCall;
+use monstrum_host::call_types::refusal::NotPermitted;
 use monstrum_host::checks::in_place;
 use monstrum_host::config::{ServeFlags, Settings};
-use monstrum_host::executor::PermittedCall;
-use monstrum_host::language::Language;
-use monstrum_host::session::Session;
-use monstrum_host::tools::{self, Job};
 use monstrum_types::{BotId, CallOutcome, RequestId, Status, WorkspaceId};
-use serde_json::{Value, json};
+use serde_json::Value;
 use support::{Api, Server};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -86,22 +85,7 @@ impl Host {
 
     /// A call of any tool that the bot has.
     pub fn call_of(&self, tool: &str, params: &Value) -> IncomingCall {
-        IncomingCall {
-            request_id: RequestId::new(),
-            workspace: self.workspace,
-            bot: Some(self.bot),
-            asks: Asks::Tool,
-            tool: tool.to_owned(),
-            params: params.clone(),
-            task_id: None,
-            resource: None,
-            language: Language::default(),
-            context: json!({}),
-            key: None,
-            key_hash: None,
-            under: None,
-            attached: monstrum_host::call::Attached::default(),
-        }
+        IncomingCall::bot_tool(RequestId::new(), self.workspace, self.bot, tool.to_owned(), params.clone())
     }
 }
 
@@ -242,7 +226,7 @@ async fn stages(host: &Host) -> Result<Vec<Stage>> {
     Ok(STAGES.into_iter().zip(&mut times).map(|(name, times)| Stage { name, median_us: median(times) }).collect())
 }
 
-async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.len()], Queued)> {
+async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.len()], QueuedRow)> {
     let app = host.app();
     let call = host.call(params);
     let mut laps = [Duration::ZERO; STAGES.len()];
@@ -253,28 +237,42 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
         last = now;
     };
     let refused = |outcome: Box<CallOutcome>| anyhow!("refused: {:?}", outcome.message);
-    let unjudged = |unjudged: Unjudged| match unjudged {
-        Unjudged::Refused(outcome) => refused(outcome),
-        Unjudged::Overrun(overrun) => anyhow!("not checked in place: {overrun}"),
+    let not_permitted = |why: NotPermitted| match why {
+        NotPermitted::Refused(outcome) => refused(outcome),
+        NotPermitted::Overrun(overrun) => anyhow!("not checked in place: {overrun}"),
     };
-    let entry = Arc::new(app.auditor.open(&call)?);
+    let secrets = Arc::new(CallSecrets::default());
+    let entry = Arc::new(app.auditor.open(&call, Arc::clone(&secrets))?);
     lap(0);
     let session = Session::open(&app.policy, app.clock.now(), &call).map_err(refused)?;
     lap(1);
-    let resolved = tools::resolve(&session, &call, &in_place()).map_err(|refusal| unjudged(refusal.refusal))?;
-    let operation = &resolved.tool().manifest.operation;
-    entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
+    let resolved = resolve::resolve(&session, &call, &in_place()).map_err(|why| not_permitted(why.refusal))?;
+    let resource = &resolved.binding.resource;
+    entry.resolved(&Resolved {
+        plugin: &resolved.plugin.name,
+        plugin_digest: resolved.plugin.digest(),
+        operation: &resolved.tool().manifest.operation,
+        resource: resource.stored_id(),
+    });
+    secrets.redact_with(Arc::clone(resource.credential_source().redactor()));
     lap(2);
-    let params = resolved.checked_params(&call, &in_place()).map_err(unjudged)?;
+    let params = checked_params(resolved.tool(), &call, &in_place()).map_err(not_permitted)?;
     lap(3);
-    let permit = authorize::permit(&call, &session, &resolved, params, &in_place()).map_err(unjudged)?;
+    let permit = authorize::permit(&call, &session, &resolved, params, &in_place()).map_err(not_permitted)?;
     lap(4);
-    let task_id = call.request_id.to_string();
-    let below = Below { calls: Arc::clone(&app.calls), children: TaskTracker::new(), identity: None };
-    let permitted = PermittedCall { job: &Job::of(resolved), task_id: &task_id, call: &call, below };
-    let ended = app.calls.executor.execute(&permitted, permit, None, &entry).await;
+    let pipeline = Pipeline {
+        runs: Arc::clone(&app.calls) as _,
+        policy: Arc::clone(&app.policy),
+        checks: Arc::clone(app.calls.executor.checks()),
+        clock: Arc::clone(&app.clock),
+        children: TaskTracker::new(),
+    };
+    let target = Target::of(resolved);
+    let execution =
+        Execution { call: &call, target: &target, digest: None, pipeline: &pipeline, entry: &entry, secrets: &secrets };
+    let outcome = app.calls.executor.execute(&execution, permit, None).await;
     lap(5);
-    let outcome = entry.redacted(ended.outcome).await;
+    let outcome = secrets.redacted_outcome(outcome).await;
     lap(6);
     let row = entry.close(&outcome).await?;
     lap(7);

@@ -9,7 +9,7 @@ use monstrum_egress::Redactor;
 use monstrum_guardian::{
     BindingRules, Decision, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
-use monstrum_host::auditor::verify;
+use monstrum_host::audit::verify;
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_types::Secret;
 use serde_json::{Map, Value, json};

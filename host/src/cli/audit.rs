@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
-use crate::auditor;
+use crate::audit;
 use crate::config::Settings;
 
 /// The most that the API gives at a time.
@@ -219,7 +219,7 @@ fn show(items: &[Value]) -> Result<(), Failure> {
 async fn verify_folder(settings: &Settings) -> Result<Value, Failure> {
     let running = "a server is running there: leave --data-dir out to ask it, or stop it first";
     let (data, _lock) = folder::inspect_locked(settings, running).await?;
-    let report = auditor::verify(&data.store, &data.audit_keys, &data.path).await;
+    let report = audit::verify(&data.store, &data.audit_keys, &data.path).await;
     data.store.close().await;
     let report =
         report.map_err(|error| Failure::from_error(&error, "is the disk readable? is the folder complete?"))?;

@@ -17,7 +17,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::auditor::{Report, verify as verify_chains};
+use crate::audit::{Report, verify as verify_chains};
 use crate::gateway::extract::{Faults, Id, Operator, PageQuery, Params, Root};
 use crate::gateway::problem::{Problem, ProblemBody};
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::auditor;
+use crate::audit;
 use crate::gateway::extract::{Admin, Caller, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 
@@ -65,7 +65,7 @@ impl Change {
             return Err(Problem::unauthenticated("the key is gone"));
         }
         let unavailable = |_| Problem::unavailable("the audit cannot be written, so nothing was changed");
-        let entry = app.auditor.open_change(auditor::Change {
+        let entry = app.auditor.open_change(audit::Change {
             request_id: caller.request,
             workspace: caller.workspace,
             key: Some(caller.key),

@@ -16,8 +16,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::call::platform::Asks;
-use crate::call::{Attached, IncomingCall};
+use crate::call_types::incoming::IncomingCall;
 use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Admin, Faults, Id, ThisRequest, whole_body};
@@ -256,22 +255,10 @@ pub async fn test(
     let snapshot = app.policy.load();
     let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
     let declared = declared.ok_or_else(|| Problem::conflict("the type of this resource declares no check"))?;
-    let call = IncomingCall {
-        request_id,
-        workspace: row.workspace_id,
-        bot: None,
-        asks: Asks::CredentialCheck,
-        tool: declared.tool.to_string(),
-        params: Value::Object(declared.params.clone()),
-        task_id: None,
-        resource: Some(id),
-        language,
-        context: Value::Object(Map::new()),
-        key: Some(caller.key),
-        key_hash: Some(caller.key_hash),
-        under: None,
-        attached: Attached::default(),
-    };
+    let (tool, params) = (declared.tool.to_string(), declared.params.clone());
+    let call = IncomingCall::credential_check(request_id, row.workspace_id, id, tool, params)
+        .with_language(language)
+        .with_key(caller.caller_key());
     let CallResult { request_id, status, code, message, duration_ms, data: _ } = ran(&app, call).await?;
     Ok(Json(CredentialTest { request_id, status, code, message, duration_ms }))
 }

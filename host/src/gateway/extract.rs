@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::beside::Beside;
+use crate::call_types::incoming::CallerKey;
 use crate::gateway::pace::TooSlow;
 use crate::gateway::problem::{Problem, unverified_text};
 
@@ -38,6 +39,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The key, for calls that end when it is revoked.
+    pub fn caller_key(&self) -> CallerKey {
+        CallerKey { id: self.key, hash: self.key_hash }
+    }
+
     /// Only a root key passes. Where the whole route needs one, the handler takes a [`Root`].
     pub fn root(&self) -> Result<(), Problem> {
         self.one_of(&[KeyKind::Root], "a root key is needed")

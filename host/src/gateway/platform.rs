@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::call::platform::{Asks, function_name};
-use crate::call::{Attached, IncomingCall};
+use crate::call_types::incoming::IncomingCall;
 use crate::gateway::extract::{Ids, Input, Root, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
@@ -62,21 +61,10 @@ pub async fn call(
             return Err(Problem::invalid_at("/resource_id", "no such resource of this type in this workspace"));
         }
     }
-    let call = IncomingCall {
-        request_id,
-        workspace: caller.workspace,
-        bot: None,
-        tool: function_name(resource_type.as_str(), &function),
-        asks: Asks::Function { resource_type, function },
-        params: Value::Object(input.params),
-        task_id: None,
-        resource: input.resource_id,
-        language,
-        context: Value::Object(Map::new()),
-        key: Some(caller.key),
-        key_hash: Some(caller.key_hash),
-        under: None,
-        attached: Attached::default(),
-    };
+    let workspace = caller.workspace;
+    let call = IncomingCall::platform_function(request_id, workspace, resource_type, function, input.params)
+        .with_resource(input.resource_id)
+        .with_language(language)
+        .with_key(caller.caller_key());
     run(&app, call).await
 }

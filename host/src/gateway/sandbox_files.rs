@@ -29,7 +29,7 @@ use self::record::Record;
 use self::standing::{TakenBack, guarded};
 use crate::app::App;
 use crate::beside::Beside;
-use crate::call::sandboxed::{digest, whole_file};
+use crate::call::built_in::sandbox::{digest, whole_file};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Input, read_body, whole_body_of};
 use crate::gateway::language::Language;

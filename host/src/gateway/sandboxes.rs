@@ -20,9 +20,8 @@ use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::call::platform::Asks;
-use crate::call::sandboxed::{lost_text, unavailable_text};
-use crate::call::{Attached, IncomingCall};
+use crate::call::built_in::sandbox::{lost_text, unavailable_text};
+use crate::call_types::incoming::IncomingCall;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, ThisRequest};
 use crate::gateway::language::Language;
@@ -194,22 +193,10 @@ pub async fn exec(
     if let Some(timeout) = input.timeout {
         params["timeout"] = json!(timeout);
     }
-    let call = IncomingCall {
-        request_id,
-        workspace: caller.workspace,
-        bot: Some(row.bot_id),
-        asks: Asks::Tool,
-        tool: SHELL.to_owned(),
-        params,
-        task_id: None,
-        resource: None,
-        language,
-        context: json!({ "chat": Chat { app_id, user_id, chat_id } }),
-        key: Some(caller.key),
-        key_hash: Some(caller.key_hash),
-        under: None,
-        attached: Attached::default(),
-    };
+    let call = IncomingCall::bot_tool(request_id, caller.workspace, row.bot_id, SHELL.to_owned(), params)
+        .with_language(language)
+        .with_context(json!({ "chat": Chat { app_id, user_id, chat_id } }))
+        .with_key(caller.caller_key());
     if wants_events(&headers) {
         return Ok(stream::events(app, call).into_response());
     }

@@ -16,18 +16,19 @@ use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::auditor::AuditUnavailable;
+use crate::audit::AuditUnavailable;
 use crate::beside::in_place;
-use crate::call::platform::Asks;
-use crate::call::{Attached, CallAnswer, IncomingCall};
+use crate::call::CallAnswer;
+use crate::call::check::{self, Prediction};
+use crate::call::resolve::{self, ResolvedCall};
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
 use crate::checks::{Unchecked, pay_for_object};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::gateway::sandbox_files::check_part;
-use crate::session::Session;
-use crate::tools::{self, ResolvedCall, Verdict};
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
@@ -183,8 +184,8 @@ pub async fn list(
     check_bot(&app, &caller, bot)?;
     let call = incoming(&caller, bot, RequestId::new(), String::new(), no_params());
     let session = session(&app, &call)?;
-    let listed = app.calls.ask(call.workspace, bot, move |effort| {
-        let visible = tools::list(&session, effort)?;
+    let listed = app.calls.ask(call.workspace(), bot, move |effort| {
+        let visible = resolve::list(&session, effort)?;
         let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
         items
             .map(|same| pay_for_object(&same[0].tool().manifest.input_schema, effort).map(|()| tool(same, &language)))
@@ -214,14 +215,15 @@ pub async fn call(
     ThisRequest(request_id): ThisRequest,
     Input(input): Input<CallInput>,
 ) -> Result<Response, Problem> {
-    let mut call = incoming(&caller, bot, request_id, tool, input.params);
     check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
-    call.task_id = input.task_id;
-    call.resource = input.resource_id;
-    call.language = language;
-    if let Some(chat) = input.chat {
-        call.context = json!({ "chat": chat });
-    }
+    let call = incoming(&caller, bot, request_id, tool, input.params)
+        .with_task_id(input.task_id)
+        .with_resource(input.resource_id)
+        .with_language(language);
+    let call = match input.chat {
+        Some(chat) => call.with_context(json!({ "chat": chat })),
+        None => call,
+    };
     run(&app, call).await
 }
 
@@ -234,8 +236,8 @@ pub async fn run(app: &App, call: IncomingCall) -> Result<Response, Problem> {
 pub async fn ran(app: &App, call: IncomingCall) -> Result<CallResult, Problem> {
     let answer = app.calls.run(call).await;
     let answer = answer.map_err(|AuditUnavailable| Problem::unavailable("the audit cannot be written at present"))?;
-    let CallAnswer { request_id, outcome, duration_ms, retry_after } = answer;
-    if let Some(wait) = retry_after {
+    let CallAnswer { request_id, outcome, duration_ms } = answer;
+    if let Some(wait) = outcome.retry_after {
         let detail = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
         return Err(Problem::rate_limited(detail, wait));
     }
@@ -254,12 +256,12 @@ pub async fn check(
     ThisRequest(request_id): ThisRequest,
     Input(input): Input<CheckInput>,
 ) -> Result<Json<CheckResult>, Problem> {
-    let mut call = incoming(&caller, bot, request_id, tool, input.params);
-    call.resource = input.resource_id;
-    call.language = language;
+    let call =
+        incoming(&caller, bot, request_id, tool, input.params).with_resource(input.resource_id).with_language(language);
     let session = session(&app, &call)?;
-    let verdict = app.calls.ask_of_call(call.workspace, bot, move |effort| tools::check(&session, &call, effort));
-    Ok(Json(check_result(verdict.await.map_err(unchecked)?, caller.kind)))
+    let workspace = call.workspace();
+    let prediction = app.calls.predict(workspace, bot, move |effort| check::predict(&session, &call, effort));
+    Ok(Json(check_result(prediction.await.map_err(unchecked)?, caller.kind)))
 }
 
 /// Why a question about a bot has no answer.
@@ -304,22 +306,7 @@ fn check_bot(app: &App, caller: &Caller, bot: BotId) -> Result<(), Problem> {
 
 /// A call by `caller`.
 fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
-    IncomingCall {
-        request_id,
-        workspace: caller.workspace,
-        bot: Some(bot),
-        asks: Asks::Tool,
-        tool,
-        params,
-        task_id: None,
-        resource: None,
-        language: Language::default(),
-        context: no_params(),
-        key: Some(caller.key),
-        key_hash: Some(caller.key_hash),
-        under: None,
-        attached: Attached::default(),
-    }
+    IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params).with_key(caller.caller_key())
 }
 
 /// What is in force for the bot. It can only be missing where the policy cannot be read, or the bot has just gone.
@@ -346,8 +333,8 @@ fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Prob
     faults.check()
 }
 
-fn check_result(verdict: Verdict, kind: KeyKind) -> CheckResult {
-    let Verdict { allowed, message, rule, reason, smallest_change } = verdict;
+fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
+    let Prediction { allowed, message, rule, reason, smallest_change } = prediction;
     let decision = if allowed { Decision::Allow } else { Decision::Deny };
     match kind {
         KeyKind::Bot => CheckResult::Bot { decision, message },
@@ -372,7 +359,7 @@ fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
     Tool {
         name: manifest.name.clone(),
         description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
-        input_schema: tools::with_resource(manifest.input_schema.clone(), &names),
+        input_schema: resolve::with_resource(manifest.input_schema.clone(), &names),
         output_schema: manifest.output_schema.clone(),
         operation: manifest.operation.clone(),
         resource_type: first.plugin.manifest.resource_type.id.clone(),
@@ -394,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_bot_key_learns_nothing_about_the_rules() {
-        let verdict = || Verdict {
+        let verdict = || Prediction {
             allowed: false,
             message: Some("Permission denied: x".to_owned()),
             rule: Some("role.allowed_tools".to_owned()),
@@ -409,7 +396,7 @@ mod tests {
             serde_json::to_string(&check_result(verdict(), KeyKind::Operator)).unwrap(),
             r#"{"decision":"deny","message":"Permission denied: x","rule":"role.allowed_tools","reason":"why","smallest_change":"what"}"#
         );
-        let allowed = Verdict { allowed: true, ..Verdict::default() };
+        let allowed = Prediction { allowed: true, ..Prediction::default() };
         assert_eq!(
             serde_json::to_string(&check_result(allowed, KeyKind::Admin)).unwrap(),
             r#"{"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}"#

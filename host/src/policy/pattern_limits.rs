@@ -9,8 +9,8 @@ use monstrum_types::WorkspaceId;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use crate::call::admission::WAIT_MAX;
 use crate::fair_queue::{FairQueues, Share, Ticket};
-use crate::lanes::WAIT_MAX;
 use crate::policy::Policy;
 
 /// The longest pattern, in bytes: as long as the longest value that is compared with it.

@@ -1,4 +1,6 @@
-//! What a call of a tool ends with.
+//! The outcome of a tool call.
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -135,6 +137,8 @@ pub struct CallOutcome {
     pub rule: Option<String>,
     /// The data does not match the tool's output_schema; it is delivered all the same.
     pub output_mismatch: bool,
+    /// When to try again, if the call met a limit that lifts with time.
+    pub retry_after: Option<Duration>,
 }
 
 impl CallOutcome {
@@ -148,6 +152,7 @@ impl CallOutcome {
             data: Some(data),
             rule: None,
             output_mismatch: false,
+            retry_after: None,
         }
     }
 
@@ -161,6 +166,7 @@ impl CallOutcome {
             data: None,
             rule: None,
             output_mismatch: false,
+            retry_after: None,
         }
     }
 
@@ -174,6 +180,13 @@ impl CallOutcome {
     #[must_use]
     pub fn with_data(mut self, data: JsonText) -> Self {
         self.data = Some(data);
+        self
+    }
+
+    /// The outcome with the time after which to try again.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
         self
     }
 

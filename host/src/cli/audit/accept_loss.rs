@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::{FolderFlags, Options, folder, output};
-use crate::auditor::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
+use crate::audit::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
 use crate::boot::{Data, OfflineChange, OfflineError, recorded_with};
 
 /// A reason is one line of a person's words.

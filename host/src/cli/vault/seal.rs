@@ -9,7 +9,7 @@ use monstrum_store::{Scope, ScopeRow, Store, StoreError, Table, Unsealed as Unse
 use monstrum_types::{SystemClock, WorkspaceId};
 use serde_json::{Value, json};
 
-use crate::auditor::{HEADS_FILE, rows_were_sealed};
+use crate::audit::{HEADS_FILE, rows_were_sealed};
 use crate::boot::{Data, OfflineChange, OfflineError, Unsealed, connections_of_servers, recorded};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};

@@ -10,7 +10,7 @@ use monstrum_types::{CallOutcome, Code, JsonText};
 use serde_json::Value;
 
 use crate::app::App;
-use crate::auditor::{Entry, Reading};
+use crate::audit::{Entry, Reading};
 use crate::gateway::extract::Caller;
 use crate::gateway::problem::Problem;
 

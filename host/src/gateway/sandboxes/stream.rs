@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use crate::app::App;
-use crate::call::{Attached, IncomingCall};
+use crate::call_types::incoming::{Attachments, IncomingCall};
 use crate::gateway::problem::Problem;
 use crate::gateway::tools::{self, CallResult};
 
@@ -23,10 +23,10 @@ const PIECES_MAX: usize = 16;
 type Running = Pin<Box<dyn Future<Output = Result<CallResult, Problem>> + Send>>;
 
 /// Runs the call when the first event is asked for; dropped, it cancels it.
-pub(super) fn events(app: Arc<App>, mut call: IncomingCall) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+pub(super) fn events(app: Arc<App>, call: IncomingCall) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (feed, pieces) = mpsc::channel(PIECES_MAX);
-    call.attached = Attached { feed: Some(feed), ..Attached::default() };
-    let request_id = call.request_id.to_string();
+    let call = call.with_attachments(Attachments { feed: Some(feed), ..Attachments::default() });
+    let request_id = call.request_id().to_string();
     let running: Running = Box::pin(async move { tools::ran(&app, call).await });
     let events = Events { request_id, pieces, running: Some(running), ended: None, text: Default::default() };
     let events = stream::unfold(events, |mut events| async move { Some((Ok(events.next().await?), events)) });

@@ -3,6 +3,8 @@
 //! They stand in the same chains as calls, as `started` and `finished` with the flag `change`, so that a change that was
 //! under way when the host ended is marked like a call that was.
 
+use std::sync::Arc;
+
 use monstrum_store::{AuditRow, CHANGE_FLAG};
 use monstrum_types::{BotId, KeyId, RequestId, ResourceId, WorkspaceId};
 use serde_json::{Value, json};
@@ -36,13 +38,14 @@ impl Auditor {
         let params = json!({
             "key_id": key, "key_kind": key_kind, "object": object, "before": before, "after": after,
         });
-        Ok(self.entry(AuditRow {
+        let row = AuditRow {
             bot_id: bot,
             resource_id: resource,
             operation: Some(what.to_owned()),
             params: Some(params.to_string()),
             flags: Some(CHANGE_FLAG.to_owned()),
             ..started(request_id, workspace, self.clock.now())
-        }))
+        };
+        Ok(self.entry(row, Arc::default()))
     }
 }

@@ -4,19 +4,16 @@
 
 use std::sync::Arc;
 
-use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide_within};
-use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, Fault, Overrun, Status, ToolName};
+use monstrum_types::{Effort, Fault, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
-use crate::authorize::refuse;
-use crate::call::{IncomingCall, Refusal, Unjudged};
-use crate::checks::pay_for;
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::refusal::{NotPermitted, Refusal, invalid_params, refuse};
 use crate::plugins::built_in::SHELL;
 use crate::plugins::{Plugin, Tool};
 use crate::policy::{Binding, Resource};
-use crate::session::Session;
 
 /// The parameter by which a caller names the resource, where a bot has a tool through several. Names that start with
 /// `_` are reserved, so no tool has a parameter like it.
@@ -25,7 +22,7 @@ pub const RESOURCE_PARAM: &str = "_resource";
 /// Steps to look at a tool of a binding.
 const CANDIDATE_STEPS: u64 = 64;
 
-/// A tool, the version of the plugin that serves it, and the binding through which this bot has it.
+/// A tool, the version of the plugin that serves it, and the binding that grants it to the bot.
 #[derive(Clone)]
 pub struct ResolvedCall {
     pub binding: Arc<Binding>,
@@ -40,10 +37,9 @@ impl ResolvedCall {
         &self.tool
     }
 
-    /// The parameters, without the name of the resource, valid against the tool's schema and with its defaults filled
-    /// in.
-    pub fn checked_params(&self, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, Unjudged> {
-        check_params(self.tool(), &call.params, effort)?.map_err(|faults| Unjudged::invalid(&faults))
+    /// The tool as the plugin holds it.
+    pub fn shared_tool(&self) -> &Arc<Tool> {
+        &self.tool
     }
 
     fn subject(&self) -> Subject<'_> {
@@ -56,74 +52,26 @@ impl ResolvedCall {
         Some(ResolvedCall { tool: Arc::clone(tool), ..self.clone() })
     }
 
-    /// The same tool, judged by what the binding and the links of the delegation say in `session`.
-    pub fn by(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
+    /// The same tool under the given binding and the delegations of `session`.
+    pub fn with_rules_of(&self, binding: &Arc<Binding>, session: &Session) -> ResolvedCall {
         let (binding, delegation) = (Arc::clone(binding), Arc::clone(&session.delegation));
         ResolvedCall { binding, delegation, ..self.clone() }
     }
 
-    /// Whether these very links of the delegation, and no others, were part of the decision.
-    pub fn is_under(&self, delegation: &[Arc<DelegationRules>]) -> bool {
+    /// Whether the decision was made by exactly these delegations.
+    pub fn is_delegated_by(&self, delegation: &[Arc<DelegationRules>]) -> bool {
         self.delegation.len() == delegation.len()
             && self.delegation.iter().zip(delegation).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 
-    /// What the Guardian says to `question`.
+    /// The Guardian's decision on `question`.
     pub fn decide(&self, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
         decide_within(&self.subject(), question, effort)
     }
 
-    /// What the Guardian needs to know of this call's two sides.
+    /// Hands the rules of the tool, the binding and the delegations to `ask`.
     pub fn with_subject<T>(&self, ask: impl FnOnce(&Subject<'_>) -> T) -> T {
         ask(&self.subject())
-    }
-}
-
-/// What a permitted call runs.
-pub struct Job {
-    pub plugin: Arc<Plugin>,
-    /// None for a function that is called without one.
-    pub resource: Option<Arc<Resource>>,
-    pub what: What,
-}
-
-/// One of the things that a plugin can be asked to do.
-pub enum What {
-    /// A tool, for a bot.
-    Tool(ResolvedCall),
-    /// A tool, for whoever checks the credential of a resource.
-    Check(Arc<Tool>),
-    /// A function, for infrastructure code.
-    Function(String),
-}
-
-impl Job {
-    /// A bot's call of a tool.
-    pub fn of(resolved: ResolvedCall) -> Job {
-        let resource = Some(Arc::clone(&resolved.binding.resource));
-        Job { plugin: Arc::clone(&resolved.plugin), resource, what: What::Tool(resolved) }
-    }
-
-    /// What a bot's call has been resolved to.
-    pub fn resolved(&self) -> Option<&ResolvedCall> {
-        match &self.what {
-            What::Tool(resolved) => Some(resolved),
-            What::Check(_) | What::Function(_) => None,
-        }
-    }
-
-    /// The tool, unless it is a function.
-    pub fn tool(&self) -> Option<&Arc<Tool>> {
-        match &self.what {
-            What::Tool(resolved) => Some(&resolved.tool),
-            What::Check(tool) => Some(tool),
-            What::Function(_) => None,
-        }
-    }
-
-    /// The binding through which a bot acts.
-    pub fn binding(&self) -> Option<&Arc<Binding>> {
-        self.resolved().map(|resolved| &resolved.binding)
     }
 }
 
@@ -150,11 +98,11 @@ pub fn list(session: &Session, effort: &Effort) -> Result<Vec<ResolvedCall>, Ove
     Ok(visible)
 }
 
-/// Why a call was not resolved, and what is known of it nevertheless, for the audit.
+/// Why a call was not resolved, with what the audit records of it.
 pub struct Refused {
-    pub refusal: Unjudged,
+    pub refusal: NotPermitted,
     pub tool: Option<(Arc<Plugin>, Arc<Tool>)>,
-    /// Where it is clear which one is meant.
+    /// Set if the call can only mean this one.
     pub resource: Option<Arc<Resource>>,
 }
 
@@ -175,7 +123,7 @@ pub fn resolve(session: &Session, call: &IncomingCall, effort: &Effort) -> Resul
     })
 }
 
-/// The answer for a tool that the bot does not have. That of the sandbox comes by a switch.
+/// The denial for a tool that the bot does not have. The sandbox tools are granted by a switch of the bot.
 fn unknown(tool: &str) -> Denial {
     let denial = Denial::unknown_tool(tool);
     if tool != SHELL {
@@ -189,13 +137,12 @@ fn unknown(tool: &str) -> Denial {
 }
 
 /// Why no single binding was found.
-enum Unresolved {
-    /// With the tool and the binding that does not permit it, where there are such.
+pub(super) enum Unresolved {
+    /// With the tool and the binding that does not permit it, if there is one.
     Denied(Box<Denial>, Option<Box<ResolvedCall>>),
-    /// The call does not say which resource it means, or names none through which the bot has the tool, which it has
-    /// through several.
+    /// The bot has the tool through several resources, and the call names none of them.
     Input(Refusal, Option<Box<ResolvedCall>>),
-    /// Finding it takes more work than it may.
+    /// The search needs more work than it may take.
     Overrun(Overrun),
 }
 
@@ -205,14 +152,14 @@ impl From<Overrun> for Unresolved {
     }
 }
 
-fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<ResolvedCall, Unresolved> {
-    let unknown = || Unresolved::Denied(Box::new(unknown(&call.tool)), None);
-    let name: ToolName = call.tool.parse().map_err(|_| unknown())?;
+pub(super) fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<ResolvedCall, Unresolved> {
+    let unknown = || Unresolved::Denied(Box::new(unknown(call.tool())), None);
+    let name: ToolName = call.tool().parse().map_err(|_| unknown())?;
     let declared = session.snapshot.tool(&name);
     let mut denied = None;
     let mut candidates = Vec::new();
     for binding in session.bindings() {
-        if call.resource.is_some_and(|wanted| wanted != binding.row.resource_id) {
+        if call.resource().is_some_and(|wanted| wanted != binding.row.resource_id) {
             continue;
         }
         let plugin = &binding.resource.plugin;
@@ -225,7 +172,7 @@ fn find(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Resol
                 None => continue,
             },
         };
-        if tool.is_hidden && !call.is_of_the_sandbox_import() {
+        if tool.is_hidden && !call.is_of_sandbox_import() {
             continue;
         }
         let resolved = ResolvedCall {
@@ -255,7 +202,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
         quoted.collect::<Vec<_>>().join(", ")
     };
     let misnamed = |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
-    match call.params.get(RESOURCE_PARAM) {
+    match call.params().get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
             wanted
@@ -269,7 +216,7 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
                 candidates.extend(last);
                 Err(misnamed(format!(
                     "`{}` is available through {} resources; name one of {}, or its id as resource_id",
-                    call.tool,
+                    call.tool(),
                     candidates.len(),
                     names(candidates)
                 )))
@@ -294,125 +241,9 @@ pub fn with_resource(mut schema: Map<String, Value>, names: &[&str]) -> Map<Stri
     schema
 }
 
-/// What would become of a call, without running it.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    pub allowed: bool,
-    /// What the caller would read.
-    pub message: Option<String>,
-    pub rule: Option<String>,
-    /// For whoever could change the rules.
-    pub reason: Option<String>,
-    pub smallest_change: Option<String>,
-}
-
-/// Judges a call by the same functions that would run it.
-pub fn check(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Verdict, Overrun> {
-    let resolved = match find(session, call, effort) {
-        Ok(resolved) => resolved,
-        Err(Unresolved::Denied(denial, _)) => return Ok(Verdict::denied(*denial)),
-        Err(Unresolved::Input(outcome, _)) => return Ok(Verdict::unfit(*outcome)),
-        Err(Unresolved::Overrun(overrun)) => return Err(overrun),
-    };
-    let verdict = match resolved.checked_params(call, effort) {
-        Err(Unjudged::Refused(outcome)) => Verdict::unfit(*outcome),
-        Err(Unjudged::Overrun(overrun)) => return Err(overrun),
-        Ok(params) => match resolved.decide(Question::Call(&params), effort)? {
-            Decision::Allow => Verdict { allowed: true, ..Verdict::default() },
-            Decision::Deny(denial) => Verdict::denied(call.language.of_denial(denial, &resolved.plugin.locales)),
-        },
-    };
-    Ok(verdict.redacted(resolved.binding.resource.credential_source().redactor()))
-}
-
-impl Verdict {
-    fn denied(denial: Denial) -> Verdict {
-        Verdict {
-            allowed: false,
-            message: Some(denial.message),
-            rule: Some(denial.rule),
-            reason: Some(denial.reason),
-            smallest_change: Some(denial.smallest_change),
-        }
-    }
-
-    /// The same without the secrets of the resource, which a caller may have put into the parameters.
-    fn redacted(self, redactor: &Redactor) -> Verdict {
-        let redact = |text: Option<String>| text.map(|text| redactor.redact_text(text));
-        Verdict {
-            message: redact(self.message),
-            reason: redact(self.reason),
-            smallest_change: redact(self.smallest_change),
-            ..self
-        }
-    }
-
-    /// Parameters that are at fault: no rule of the bot stands in the way.
-    fn unfit(outcome: CallOutcome) -> Verdict {
-        let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
-        Verdict { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
-    }
-}
-
-/// The longest text of parameters, through every door (plugin-contract).
-pub const PARAMS_BYTES_MAX: usize = 1 << 20;
-/// Their deepest nesting, through every door: that of results and manifests.
-pub const PARAMS_DEPTH_MAX: usize = 64;
-
-/// Refuses parameters that are too long or too deep.
-pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
-    let text = serde_json::to_vec(params).expect("a JSON value has a text");
-    let bytes = text.len();
-    let message = if bytes > PARAMS_BYTES_MAX {
-        format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed")
-    } else if json_depth(&text) > PARAMS_DEPTH_MAX {
-        format!("nested more than {PARAMS_DEPTH_MAX} levels deep")
-    } else {
-        return Ok(());
-    };
-    Err(vec![Fault { path: String::new(), message }])
-}
-
-/// The parameters as the tool's schema wants them, or what is wrong with them.
-pub fn check_params(
-    tool: &Tool,
-    params: &Value,
-    effort: &Effort,
-) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
-    pay_for(params, effort)?;
-    if let Err(faults) = check_size(params) {
-        return Ok(Err(faults));
-    }
-    let mut params = params.clone();
-    if let Value::Object(params) = &mut params {
-        params.shift_remove(RESOURCE_PARAM);
-    }
-    tool.input.check(params, effort)
-}
-
-/// The answer to parameters that fail the schema: each fault with its JSON pointer.
-pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
-    let listed: Vec<String> = faults
-        .iter()
-        .map(|fault| match fault.path.as_str() {
-            "" => fault.message.clone(),
-            path => format!("{path}: {}", fault.message),
-        })
-        .collect();
-    CallOutcome::error(Code::InvalidParams, format!("Invalid parameters: {}", listed.join("; "))).by_rule("input")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parameters_have_one_limit_of_depth() {
-        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
-        assert_eq!(check_size(&nested(64)), Ok(()));
-        let faults = check_size(&nested(65)).unwrap_err();
-        assert_eq!(invalid_params(&faults).message.unwrap(), "Invalid parameters: nested more than 64 levels deep");
-    }
 
     #[test]
     fn a_schema_asks_for_the_resource_only_where_there_are_several() {

@@ -1,8 +1,9 @@
-//! What calls cost: charged to their bot and task before the plugin runs, or refused where the bot's budget has no room.
+//! The cost of calls, charged to the bot and the task before the plugin runs. A call that exceeds the bot's budget is
+//! refused.
 //!
-//! The charge is one statement of the database, on disk before the plugin starts, so it holds for calls at once, on any host
-//! and over a restart. It is never given back: a call that was refused before this or has bad input costs nothing, one that ran
-//! costs what its manifest says, however it ended. A tool without a cost never comes here.
+//! The charge is one statement of the database and is on disk before the plugin starts, so concurrent calls, several hosts
+//! and restarts cannot exceed a budget. A charge is never refunded: a call that ran costs what its manifest says, whatever
+//! its outcome. Calls that were refused earlier, and tools without a cost, are not charged.
 
 use std::sync::Arc;
 
@@ -10,9 +11,7 @@ use monstrum_manifest::Cost;
 use monstrum_store::{Charge, Spent, Store, StoreError};
 use monstrum_types::{BotId, CallOutcome, Clock, Code, UtcMillis, WorkspaceId};
 
-use crate::executor::PermittedCall;
-
-/// The accounts of all bots.
+/// Charges calls to the budgets of bots.
 pub struct Ledger {
     store: Store,
     clock: Arc<dyn Clock>,
@@ -23,15 +22,8 @@ impl Ledger {
         Ledger { store, clock }
     }
 
-    /// Charges the call; the end of it where it may not run.
-    pub async fn charge(&self, call: &PermittedCall<'_>) -> Option<CallOutcome> {
-        // What acts without a bot has no account.
-        let (asked, bot) = (call.call, call.call.bot?);
-        let cost = call.job.tool()?.manifest.cost.filter(|cost| !cost.is_nothing())?;
-        self.charge_cost(asked.workspace, bot, asked.task_id.as_deref(), cost).await
-    }
-
-    async fn charge_cost(
+    /// Charges `cost` to a bot and a task. Returns the outcome of the call if it may not run.
+    pub async fn charge(
         &self,
         workspace_id: WorkspaceId,
         bot_id: BotId,
@@ -114,7 +106,7 @@ mod tests {
         }
 
         async fn charge(&self, cost: Cost) -> Result<(), (Code, String)> {
-            let refused = self.ledger.charge_cost(self.bot.workspace_id, self.bot.id, None, cost).await;
+            let refused = self.ledger.charge(self.bot.workspace_id, self.bot.id, None, cost).await;
             refused.map_or(Ok(()), |end| Err((end.code.unwrap(), end.message.unwrap())))
         }
     }

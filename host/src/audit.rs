@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use monstrum_egress::Redactor;
 use monstrum_store::{AuditKind, AuditRow, Store, StoreError};
-use monstrum_types::{CallOutcome, Clock, Code, RequestId, Status, UtcMillis, WorkspaceId};
+use monstrum_types::{
+    CallOutcome, Clock, Code, Digest, PluginName, RequestId, ResourceId, Status, UtcMillis, WorkspaceId,
+};
 use monstrum_vault::AuditKeys;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -38,13 +39,10 @@ pub use self::verify::{KeyRing, Problem, Report, VerifyError, verify};
 
 use self::chain::Chain;
 use self::heads::PolicyState;
-use self::redaction::Searches;
 use crate::beside;
-use crate::call::IncomingCall;
-use crate::call::nested::Secrets;
+use crate::call_types::call_secrets::CallSecrets;
+use crate::call_types::incoming::IncomingCall;
 use crate::checks::is_large;
-use crate::plugins::Plugin;
-use crate::policy::Resource;
 use crate::telemetry::meters;
 
 /// Rows of one transaction: enough for every call that can run at once on a small machine.
@@ -150,34 +148,32 @@ impl Auditor {
         self.queue.max_capacity() - self.queue.capacity()
     }
 
-    /// Opens the entry of a call.
-    pub fn open(&self, call: &IncomingCall) -> Result<Entry, AuditUnavailable> {
+    /// Opens the entry of a call, whose rows are searched for `secrets`.
+    pub fn open(&self, call: &IncomingCall, secrets: Arc<CallSecrets>) -> Result<Entry, AuditUnavailable> {
         self.must_be_healthy()?;
-        let now = self.clock.now();
-        let params = || serde_json::to_string(&call.params).expect("a JSON value has a text");
-        let mut entry = self.entry(AuditRow {
-            bot_id: call.bot,
-            task_id: Some(call.task_id.clone().unwrap_or_else(|| call.request_id.to_string())),
-            resource_id: call.resource,
-            tool: Some(call.tool.chars().take(TOOL_CHARS_MAX).collect()),
-            params: Some(beside::in_place(is_large(&call.params), params)),
-            parent_request_id: call.under.as_ref().map(|lineage| lineage.parent),
-            delegation: call.under.as_ref().and_then(|lineage| lineage.delegation()),
-            ..started(call.request_id, call.workspace, now)
-        });
-        let family = call.under.as_ref().map(|lineage| lineage.secrets.clone());
-        entry.facts.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).family = family;
-        Ok(entry)
+        let lineage = call.lineage();
+        let params = || serde_json::to_string(call.params()).expect("a JSON value has a text");
+        let row = AuditRow {
+            bot_id: call.bot(),
+            task_id: Some(call.task_or_request_id()),
+            resource_id: call.resource(),
+            tool: Some(call.tool().chars().take(TOOL_CHARS_MAX).collect()),
+            params: Some(beside::in_place(is_large(call.params()), params)),
+            parent_request_id: lineage.map(|lineage| lineage.parent),
+            delegation: lineage.and_then(|lineage| lineage.delegation()),
+            ..started(call.request_id(), call.workspace(), self.clock.now())
+        };
+        Ok(self.entry(row, secrets))
     }
 
-    fn entry(&self, row: AuditRow) -> Entry {
+    fn entry(&self, row: AuditRow, secrets: Arc<CallSecrets>) -> Entry {
         Entry {
-            facts: Mutex::new(Facts { row, redactor: None, family: None }),
+            row: Mutex::new(row),
+            secrets,
             started: OnceCell::new(),
             has_asked_to_start: AtomicBool::new(false),
             opened: Instant::now(),
             closed: AtomicBool::new(false),
-            searches: Searches::default(),
             queue: self.queue.clone(),
             clock: Arc::clone(&self.clock),
         }
@@ -221,73 +217,38 @@ const TOOL_CHARS_MAX: usize = 128;
 
 /// The entry of one call.
 pub struct Entry {
-    facts: Mutex<Facts>,
+    /// What is known so far, with secrets.
+    row: Mutex<AuditRow>,
+    secrets: Arc<CallSecrets>,
     started: OnceCell<()>,
     has_asked_to_start: AtomicBool,
     opened: Instant,
     closed: AtomicBool,
-    searches: Searches,
     queue: mpsc::Sender<Pending>,
     clock: Arc<dyn Clock>,
 }
 
-struct Facts {
-    row: AuditRow,
-    redactor: Option<Arc<Redactor>>,
-    /// The secrets of all calls under the same root, where there are several.
-    family: Option<Secrets>,
-}
-
-impl Facts {
-    fn set_redactor(&mut self, redactor: Arc<Redactor>) {
-        if let Some(family) = &self.family {
-            family.add(&redactor);
-        }
-        self.redactor = Some(redactor);
-    }
-
-    /// Everything that what this call says has to go through.
-    fn redactors(&self) -> Vec<Arc<Redactor>> {
-        match &self.family {
-            Some(family) => family.all(),
-            None => self.redactor.iter().cloned().collect(),
-        }
-    }
+/// What a call was resolved to.
+pub struct Resolved<'a> {
+    pub plugin: &'a PluginName,
+    pub plugin_digest: Option<&'a Digest>,
+    pub operation: &'a str,
+    pub resource: Option<ResourceId>,
 }
 
 impl Entry {
-    /// Adds what resolving the call has found out: who serves it, and on which resource.
-    pub fn resolved(&self, plugin: &Plugin, resource: Option<&Resource>, operation: &str) {
-        let mut facts = self.lock();
-        facts.row.resource_id = resource.map_or(facts.row.resource_id, Resource::stored_id);
-        facts.row.operation = Some(operation.to_owned());
-        facts.row.plugin = Some(plugin.name.to_string());
-        facts.row.plugin_digest = plugin.digest().map(ToString::to_string);
-        if let Some(resource) = resource {
-            facts.set_redactor(Arc::clone(resource.credential_source().redactor()));
-        }
+    /// Adds what resolving the call has found.
+    pub fn resolved(&self, found: &Resolved<'_>) {
+        let mut row = self.lock();
+        row.resource_id = found.resource.or(row.resource_id);
+        row.operation = Some(found.operation.to_owned());
+        row.plugin = Some(found.plugin.to_string());
+        row.plugin_digest = found.plugin_digest.map(ToString::to_string);
     }
 
-    /// Whatever is written from now on goes through `redactor`.
-    pub fn redact_with(&self, redactor: Arc<Redactor>) {
-        self.lock().set_redactor(redactor);
-    }
-
-    /// The call makes others: from now on each of them is kept from what any of them knows.
-    pub fn share(&self, secrets: &Secrets) {
-        let mut facts = self.lock();
-        facts.redactor.iter().for_each(|redactor| secrets.add(redactor));
-        facts.family = Some(secrets.clone());
-    }
-
-    /// The end of the call without the secrets of its resource: what the caller gets and what the row says. Where we have
-    /// kept a request from going out, whatever the plugin makes of that is our fault and not its own.
-    pub async fn redacted(&self, mut outcome: CallOutcome) -> CallOutcome {
-        let is_held_back = self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized();
-        if is_held_back && outcome.code == Some(Code::Plugin) {
-            outcome = CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
-        }
-        self.redacted_outcome(outcome).await
+    /// Whether requests of the call are held back because its row `started` could not be written.
+    pub fn is_held_back(&self) -> bool {
+        self.has_asked_to_start.load(Ordering::Acquire) && !self.started.initialized()
     }
 
     /// Commits the row `started`, once. Nothing of a call may leave this host before.
@@ -301,12 +262,12 @@ impl Entry {
     }
 
     /// Queues the end of the call, which closes the entry.
-    pub async fn close(&self, outcome: &CallOutcome) -> Result<Queued, AuditUnavailable> {
+    pub async fn close(&self, outcome: &CallOutcome) -> Result<QueuedRow, AuditUnavailable> {
         let row = self.finished(outcome);
         let duration_ms = row.duration_ms.unwrap_or_default();
         let row = self.redacted_row(row).await;
         self.closed.store(true, Ordering::Release);
-        Ok(Queued { duration_ms, committed: self.enqueue(row).await? })
+        Ok(QueuedRow { duration_ms, committed: self.enqueue(row).await? })
     }
 
     /// Queues the last row without waiting for it.
@@ -334,7 +295,7 @@ impl Entry {
 
     /// What is known, with its secrets.
     fn row(&self, kind: AuditKind) -> AuditRow {
-        let row = self.lock().row.clone();
+        let row = self.lock().clone();
         AuditRow { kind, at: self.clock.now(), ..row }
     }
 
@@ -345,19 +306,19 @@ impl Entry {
         Ok(outcome)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, AuditRow> {
+        self.row.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 /// The end of a call that waits to be written.
 #[must_use = "no answer may leave before its row is on disk"]
-pub struct Queued {
+pub struct QueuedRow {
     duration_ms: i64,
     committed: Committed,
 }
 
-impl Queued {
+impl QueuedRow {
     /// Waits until the row is on disk and says how long the call took, in milliseconds.
     pub async fn committed(self) -> Result<i64, AuditUnavailable> {
         self.committed.await.unwrap_or(Err(AuditUnavailable))?;
@@ -366,13 +327,13 @@ impl Queued {
 }
 
 impl Drop for Entry {
-    /// An entry that nobody closed belongs to a call that panicked: its end is recorded without waiting.
+    /// An entry that is dropped without being closed belongs to a call that panicked: its end is recorded without waiting.
     fn drop(&mut self) {
         if self.closed.load(Ordering::Acquire) {
             return;
         }
         let (is_of_change, is_of_call) = {
-            let row = &self.lock().row;
+            let row = self.lock();
             (row.is_of_change(), row.tool.is_some())
         };
         let message = match (is_of_change, is_of_call) {

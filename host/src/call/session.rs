@@ -1,26 +1,26 @@
-//! First stage: who calls, and what is in force for the whole of this call.
+//! First stage: the bot that calls, and the permissions that hold for the whole call.
 
 use std::sync::Arc;
 
 use monstrum_guardian::{DelegationRules, Denial};
 use monstrum_types::{CallOutcome, Code, UtcMillis};
 
-use crate::authorize::refuse;
-use crate::call::nested::Link;
-use crate::call::{IncomingCall, Refusal};
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::lineage::Link;
+use crate::call_types::refusal::{Refusal, refuse};
 use crate::policy::{Binding, Bot, Policy, Snapshot};
 
-/// A bot, and the one snapshot by which its call is judged from here to the end.
+/// A bot, and the policy snapshot by which its call is judged.
 pub struct Session {
     pub snapshot: Arc<Snapshot>,
     pub bot: Arc<Bot>,
     pub now: UtcMillis,
-    /// The links under which the bot acts, outermost first; none when it acts for itself.
+    /// The rules of the delegations by which the bot acts, outermost first; empty when it acts for itself.
     pub delegation: Arc<[Arc<DelegationRules>]>,
 }
 
 impl Session {
-    /// Takes the present snapshot. A snapshot that may lag behind the database is no basis for a decision.
+    /// Opens a session with the current snapshot. Refuses while the snapshot may lag behind the database.
     pub fn open(policy: &Policy, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
         if policy.is_stale() {
             let message = "the permissions could not be read; try again";
@@ -29,26 +29,26 @@ impl Session {
         Session::of(policy.load(), now, call)
     }
 
-    /// The same by a snapshot that is at hand.
+    /// Opens a session with a given snapshot.
     pub fn of(snapshot: Arc<Snapshot>, now: UtcMillis, call: &IncomingCall) -> Result<Session, Refusal> {
-        let Some(bot) = call.bot.and_then(|bot| snapshot.bot(call.workspace, bot)).cloned() else {
-            return Err(refuse(Denial::unknown_tool(&call.tool)));
+        let Some(bot) = call.bot().and_then(|bot| snapshot.bot(call.workspace(), bot)).cloned() else {
+            return Err(refuse(Denial::unknown_tool(call.tool())));
         };
-        let links = call.under.as_ref().map_or(&[][..], |lineage| &lineage.links);
+        let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
         let Some(delegation) = in_force(&snapshot, now, call, links) else {
             let (rule, reason) = ("delegation".to_owned(), "a link of the delegation is not in force".to_owned());
-            return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(&call.tool) }));
+            return Err(refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) }));
         };
         Ok(Session { snapshot, bot, now, delegation })
     }
 
-    /// The bindings that count at present.
+    /// The bindings that are enabled and not expired.
     pub fn bindings(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.bot.bindings.iter().filter(|binding| binding.is_active(self.now))
     }
 }
 
-/// The rules of the links as they are now; `None` where one of them no longer leads from its bot to the next.
+/// The current rules of the delegations; `None` if one of them no longer leads from its bot to the next.
 fn in_force(
     snapshot: &Snapshot,
     now: UtcMillis,
@@ -58,7 +58,7 @@ fn in_force(
     links
         .iter()
         .map(|link| {
-            let binding = snapshot.bot(call.workspace, link.from)?.binding(link.binding, now)?;
+            let binding = snapshot.bot(call.workspace(), link.from)?.binding(link.binding, now)?;
             let target = snapshot.bot_behind(&binding.resource)?;
             (target.row.id == link.to).then(|| Arc::clone(&binding.link))
         })

@@ -1,7 +1,7 @@
 //! The tools of the built-in type `sandbox`: commands and files on the machine of the conversation.
 //!
 //! A command that fails or takes too long is an answer like any other. What is an error is that there was no machine to
-//! run it on, and that says so in words for a user (requirement S10).
+//! run it on, and that says so in words for a user.
 
 pub mod import;
 mod output;
@@ -19,20 +19,20 @@ use monstrum_types::{CallOutcome, Code, Fault as InputFault, JsonText, Status};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use crate::call::IncomingCall;
-use crate::call::sandboxed::output::Kept;
-use crate::executor::PermittedCall;
+use crate::call::built_in::sandbox::output::Kept;
+use crate::call::permitted::Execution;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::refusal::invalid_params;
 use crate::language::Language;
 use crate::plugins::Plugin;
 use crate::plugins::built_in::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
 use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
-use crate::tools::invalid_params;
 
 /// What a sandbox may take until it runs: longer than whoever starts it waits, so that the reason is that one's.
 const START_MAX: Duration = Duration::from_secs(90);
-/// What a call has beyond its command's own time (plugin-contract).
+/// What a call has beyond its command's own time.
 const MARGIN: Duration = Duration::from_secs(30);
 /// Where whole outputs are kept in the sandbox, and how many of them: enough for a model to go back to.
 const OUTPUTS: &str = ".monstrum/output";
@@ -52,9 +52,9 @@ fn timeout(permit: &Permit) -> Duration {
 }
 
 /// Runs one of the tools.
-pub async fn run(sandboxes: &Arc<Sandboxes>, call: &PermittedCall<'_>, permit: &Permit) -> CallOutcome {
+pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: &Permit) -> CallOutcome {
     let ran = async {
-        let machine = Machine { call: call.call, plugin: &call.job.plugin, permit };
+        let machine = Machine { call: execution.call, plugin: &execution.target.plugin, permit };
         match permit.tool() {
             SHELL => machine.exec(sandboxes).await,
             LIST_FILES => machine.list(sandboxes).await,
@@ -89,9 +89,9 @@ impl Machine<'_> {
         }
         let open = self.open(sandboxes).await?;
         let request = ExecRequest::new(command).within(timeout(self.permit));
-        let feed = self.call.attached.feed.clone();
+        let feed = self.call.attachments().feed.clone();
         let output = open.exec(request, feed).await.map_err(|fault| self.failed(fault))?;
-        let is_for_a_model = !self.call.is_of_the_sandbox_import();
+        let is_for_a_model = !self.call.is_of_sandbox_import();
         let mut data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
             let (stdout, stderr) = output::cut(&output, &kept);
@@ -117,7 +117,7 @@ impl Machine<'_> {
 
     /// Keeps the whole output in a file of the sandbox. That it cannot be kept is told, and no failure of the command.
     async fn keep(&self, open: &Open, output: &ExecOutput) -> Kept {
-        let path = format!("{WORKSPACE}/{OUTPUTS}/{}.txt", self.call.request_id);
+        let path = format!("{WORKSPACE}/{OUTPUTS}/{}.txt", self.call.request_id());
         match open.write(&path, Bytes::from(output::whole(output))).await {
             Ok(()) => {
                 forget_oldest(open).await;
@@ -149,7 +149,7 @@ impl Machine<'_> {
             Err(error) => return Err(self.failed(error.into())),
         };
         let told = json!({ "path": entry.path, "bytes": content.len(), "digest": digest(&content) });
-        if let Some(place) = &self.call.attached.read {
+        if let Some(place) = &self.call.attachments().read {
             // Nobody else fills it: it was made for this call.
             drop(place.set(content));
         }
@@ -157,7 +157,7 @@ impl Machine<'_> {
     }
 
     async fn write(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
-        let Some(content) = self.call.attached.content.clone() else {
+        let Some(content) = self.call.attachments().content.clone() else {
             return Err(invalid("", "there is no content".to_owned()));
         };
         let open = self.open(sandboxes).await?;
@@ -184,9 +184,9 @@ impl Machine<'_> {
     }
 
     fn conversation(&self) -> Refused<Conversation> {
-        let chat = self.call.context.get("chat");
+        let chat = self.call.context().get("chat");
         let part = |name: &str| chat.and_then(|chat| chat.get(name)).and_then(Value::as_str).unwrap_or_default();
-        if chat.is_none() && self.call.is_of_the_sandbox_import() {
+        if chat.is_none() && self.call.is_of_sandbox_import() {
             let message = "the call belongs to no conversation, so there is no sandbox";
             return Err(Box::new(CallOutcome::error(Code::Unavailable, message)));
         }
@@ -208,14 +208,14 @@ impl Machine<'_> {
         let outcome = match fault {
             Fault::Unavailable(reason) | Fault::Provider(SandboxError::Unavailable(reason)) => {
                 tracing::warn!(reason, "the sandbox is not available");
-                return Box::new(unavailable(&self.call.language, self.plugin, is_command));
+                return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             Fault::Store(error) => {
                 tracing::error!(%error, "the sandbox's row cannot be read");
-                return Box::new(unavailable(&self.call.language, self.plugin, is_command));
+                return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             Fault::Lost => {
-                let outcome = CallOutcome::error(Code::Unavailable, lost_text(&self.call.language, self.plugin));
+                let outcome = CallOutcome::error(Code::Unavailable, lost_text(self.call.language(), self.plugin));
                 if is_command { outcome.with_data(no_answer()) } else { outcome }
             }
             Fault::OtherUser | Fault::Conflict(_) => {
@@ -267,7 +267,7 @@ fn no_answer() -> JsonText {
     }))
 }
 
-/// The words of requirement S10 in the caller's language.
+/// The message for a sandbox that cannot be used, in the caller's language.
 pub fn unavailable_text(language: &Language, plugin: &Plugin) -> String {
     plugin.locales.text(language.best(&plugin.locales), UNAVAILABLE_KEY, UNAVAILABLE_TEXT).to_owned()
 }

@@ -1,5 +1,5 @@
-//! What a plugin does by importing `sandbox`. Each use is a call of a built-in tool below the plugin's own, with a row in
-//! the audit, judged by what the bot may do at that moment; the plugin's capability and the bot's switch are the grants.
+//! The import `sandbox` of a plugin. Each use is a child call of a built-in tool, with a row in the audit, judged by the
+//! bot's permissions at that moment. The plugin's capability and the bot's switch grant it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,20 +10,20 @@ use monstrum_types::{
 };
 use serde_json::{Value, json};
 
-use crate::call::Attached;
-use crate::call::nested::Nesting;
-use crate::call::sandboxed::digest;
+use crate::call::built_in::sandbox::digest;
+use crate::call::child_calls::ChildCalls;
+use crate::call_types::incoming::Attachments;
 use crate::plugins::built_in::{COMMAND_BYTES_MAX, LIST_FILES, READ_FILE, SHELL, WRITE_FILE};
 
-/// The sandbox as one running call has it.
+/// The sandbox of one running call.
 pub struct SandboxImport {
-    nesting: Nesting,
+    child_calls: ChildCalls,
 }
 
 impl SandboxImport {
-    /// For the call whose other calls `nesting` makes.
-    pub fn of(nesting: &Nesting) -> SandboxImport {
-        SandboxImport { nesting: nesting.of_sandbox_import() }
+    /// The sandbox for a call that makes `child_calls`.
+    pub fn of(child_calls: &ChildCalls) -> SandboxImport {
+        SandboxImport { child_calls: child_calls.of_sandbox_import() }
     }
 
     /// Runs a command; the answer has all that was captured of its output.
@@ -36,7 +36,7 @@ impl SandboxImport {
         if let Some(timeout) = timeout_s {
             params["timeout"] = json!(timeout);
         }
-        let data = self.made(SHELL, params, Attached::default()).await?;
+        let data = self.made(SHELL, params, Attachments::default()).await?;
         let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
         Ok(SandboxOutput {
             stdout: text("stdout"),
@@ -50,7 +50,7 @@ impl SandboxImport {
     /// Lists a folder.
     pub async fn list(&self, path: String) -> Result<Vec<SandboxEntry>, Failure> {
         check_path(&path)?;
-        let mut data = self.made(LIST_FILES, json!({ "path": path }), Attached::default()).await?;
+        let mut data = self.made(LIST_FILES, json!({ "path": path }), Attachments::default()).await?;
         let Value::Array(entries) = data["entries"].take() else { return Ok(Vec::new()) };
         Ok(entries.iter().map(entry).collect())
     }
@@ -59,8 +59,8 @@ impl SandboxImport {
     pub async fn read(&self, path: String) -> Result<Vec<u8>, Failure> {
         check_path(&path)?;
         let place = Arc::new(OnceLock::new());
-        let attached = Attached { read: Some(Arc::clone(&place)), ..Attached::default() };
-        self.made(READ_FILE, json!({ "path": path }), attached).await?;
+        let attachments = Attachments { read: Some(Arc::clone(&place)), ..Attachments::default() };
+        self.made(READ_FILE, json!({ "path": path }), attachments).await?;
         let content = Arc::into_inner(place).and_then(OnceLock::into_inner);
         content.ok_or_else(|| Failure::unsent(FailureCode::Internal, "the file was read and its content is not there"))
     }
@@ -73,13 +73,13 @@ impl SandboxImport {
             return Err(Failure::unsent(FailureCode::TooLarge, message));
         }
         let params = json!({ "path": path, "bytes": content.len(), "digest": digest(&content) });
-        let attached = Attached { content: Some(Bytes::from(content)), ..Attached::default() };
-        self.made(WRITE_FILE, params, attached).await.map(drop)
+        let attachments = Attachments { content: Some(Bytes::from(content)), ..Attachments::default() };
+        self.made(WRITE_FILE, params, attachments).await.map(drop)
     }
 
-    async fn made(&self, tool: &str, params: Value, attached: Attached) -> Result<Value, Failure> {
-        self.nesting.count().map_err(|failure| of_call(failure.status, failure.code, failure.message))?;
-        let made = self.nesting.make_with(tool.to_owned(), params, attached).await;
+    async fn made(&self, tool: &str, params: Value, attachments: Attachments) -> Result<Value, Failure> {
+        self.child_calls.count().map_err(|failure| of_call(failure.status, failure.code, failure.message))?;
+        let made = self.child_calls.make_with(tool.to_owned(), params, attachments).await;
         let CallOutcome { status, code, message, data, .. } =
             made.map_err(|ToolFailure { status, code, message }| of_call(status, code, message))?;
         match code {
@@ -89,7 +89,7 @@ impl SandboxImport {
     }
 }
 
-/// What is no path cannot be a parameter either; said here, nobody makes a row of it.
+/// Refuses an invalid path before a child call is made and recorded.
 fn check_path(path: &str) -> Result<(), Failure> {
     if path.is_empty() || path.len() > PATH_BYTES_MAX {
         let message = format!("a path has 1 to {PATH_BYTES_MAX} bytes");
@@ -108,7 +108,7 @@ fn entry(entry: &Value) -> SandboxEntry {
     SandboxEntry { name: text("name"), path: text("path"), kind, size: entry["size"].as_u64().unwrap_or_default() }
 }
 
-/// The end of a call as the failure of a host call.
+/// The outcome of a child call as the failure of a host function.
 fn of_call(status: Status, code: Code, message: String) -> Failure {
     let failure = match (status, code) {
         (Status::PermissionDenied | Status::ScopeViolation, _) => FailureCode::Denied,

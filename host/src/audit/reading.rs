@@ -1,6 +1,8 @@
 //! Readings of what a conversation keeps: recorded like calls, with what was asked for and how much was read, and without
 //! the content.
 
+use std::sync::Arc;
+
 use monstrum_store::AuditRow;
 use monstrum_types::{BotId, CallOutcome, KeyId, RequestId, WorkspaceId};
 use serde_json::{Value, json};
@@ -28,23 +30,24 @@ impl Auditor {
         self.must_be_healthy()?;
         let Reading { request_id, workspace, key, key_kind, operation, object, bot, path } = reading;
         let params = json!({ "key_id": key, "key_kind": key_kind, "object": object, "path": path });
-        Ok(self.entry(AuditRow {
+        let row = AuditRow {
             bot_id: Some(bot),
             operation: Some(operation.to_owned()),
             params: Some(params.to_string()),
             ..started(request_id, workspace, self.clock.now())
-        }))
+        };
+        Ok(self.entry(row, Arc::default()))
     }
 }
 
 impl Entry {
     /// Adds what a reading has found out, such as how many bytes were read, to what its end says.
     pub fn found(&self, name: &str, value: u64) {
-        let mut facts = self.lock();
-        let params = facts.row.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
+        let mut row = self.lock();
+        let params = row.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
         if let Some(Value::Object(mut params)) = params {
             params.insert(name.to_owned(), json!(value));
-            facts.row.params = Some(Value::Object(params).to_string());
+            row.params = Some(Value::Object(params).to_string());
         }
     }
 

@@ -1,0 +1,98 @@
+//! Entries with a writer that the test answers for.
+
+use monstrum_egress::{INLINE_SEARCH_BYTES_MAX, Redactor};
+use monstrum_types::{BotId, FixedClock, RequestId, Secret, WorkspaceId};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::call_types::call_secrets::tests::HeldSearches;
+
+/// An entry, and the queue that a writer would read.
+fn entry() -> (Entry, mpsc::Receiver<Pending>) {
+    entry_of(json!({}))
+}
+
+fn entry_of(params: Value) -> (Entry, mpsc::Receiver<Pending>) {
+    let (queue, rows) = mpsc::channel(8);
+    let healthy = Arc::new(AtomicBool::new(true));
+    let auditor = Auditor {
+        queue,
+        healthy,
+        closing: CancellationToken::new(),
+        policy_generation: Arc::default(),
+        clock: Arc::new(FixedClock::default()),
+    };
+    let call = IncomingCall::bot_tool(RequestId::new(), WorkspaceId::new(), BotId::new(), "tool".to_owned(), params);
+    (auditor.open(&call, Arc::default()).unwrap(), rows)
+}
+
+async fn start(entry: &Entry, rows: &mut mpsc::Receiver<Pending>, answer: Result<(), AuditUnavailable>) {
+    let answered = async { rows.recv().await.unwrap().committed.send(answer).unwrap() };
+    let (started, ()) = tokio::join!(entry.started(), answered);
+    assert_eq!(started, answer);
+}
+
+#[tokio::test]
+async fn requests_are_held_back_until_the_row_is_written() {
+    let (entry, mut rows) = entry();
+    assert!(!entry.is_held_back(), "there was no request");
+    start(&entry, &mut rows, Err(AuditUnavailable)).await;
+    assert!(entry.is_held_back());
+    // The plugin tries again, and the audit accepts rows again.
+    start(&entry, &mut rows, Ok(())).await;
+    assert!(!entry.is_held_back());
+}
+
+const SECRET: &str = "s3cr3t-t0ken/x";
+
+/// More than is searched in place.
+fn large() -> String {
+    format!("{} {SECRET} {}", "x".repeat(INLINE_SEARCH_BYTES_MAX), "y".repeat(INLINE_SEARCH_BYTES_MAX))
+}
+
+fn know_secret(secrets: &CallSecrets) {
+    secrets.redact_with(Arc::new(Redactor::new([Secret::new(SECRET.to_owned())])));
+}
+
+#[tokio::test]
+async fn rows_contain_no_secrets() {
+    for text in [format!("a {SECRET} b"), large()] {
+        let (entry, mut rows) = entry_of(json!({ "text": text }));
+        know_secret(&entry.secrets);
+        start(&entry, &mut rows, Ok(())).await;
+        let closing = async { entry.close(&CallOutcome::error(Code::Plugin, "x")).await.unwrap() };
+        let (_, row) = tokio::join!(closing, rows.recv());
+        let params = row.unwrap().row.params.unwrap();
+        assert!(!params.contains(SECRET), "{params}");
+        assert_eq!(params.contains("\"first\""), text.len() > INLINE_SEARCH_BYTES_MAX, "{params}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_that_cannot_be_searched_in_time_are_withheld() {
+    let (entry, _rows) = entry();
+    know_secret(&entry.secrets);
+    let held = HeldSearches::begin().await;
+    let row = AuditRow { params: Some(large()), ..entry.row(AuditKind::Finished) };
+    let mut redacted = std::pin::pin!(entry.redacted_row(row));
+    assert!(futures::poll!(redacted.as_mut()).is_pending());
+    tokio::time::advance(Duration::from_secs(11)).await;
+    assert_eq!(members(&redacted.await.params.unwrap()), ["digest", "bytes"]);
+    held.end().await;
+}
+
+#[test]
+fn a_row_that_is_queued_at_once_has_no_large_parameters() {
+    let (entry, mut rows) = entry_of(json!({ "text": large() }));
+    know_secret(&entry.secrets);
+    // As after a panic.
+    drop(entry);
+    let params = rows.try_recv().unwrap().row.params.unwrap();
+    assert_eq!(members(&params), ["digest", "bytes"]);
+}
+
+/// The names of the members of an object.
+fn members(json: &str) -> Vec<String> {
+    let value: Value = serde_json::from_str(json).unwrap();
+    value.as_object().unwrap().keys().cloned().collect()
+}

@@ -1,0 +1,32 @@
+//! Third stage: the Guardian judges the call and issues a permit.
+
+use monstrum_guardian::{CallFacts, Permit, authorize};
+use monstrum_types::Effort;
+use serde_json::{Map, Value};
+
+use crate::call::resolve::ResolvedCall;
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::refusal::{NotPermitted, refuse};
+
+/// Returns the permit for this call with these parameters, or the refusal.
+pub fn permit(
+    call: &IncomingCall,
+    session: &Session,
+    resolved: &ResolvedCall,
+    params: Map<String, Value>,
+    effort: &Effort,
+) -> Result<Permit, NotPermitted> {
+    let facts = CallFacts {
+        request_id: call.request_id(),
+        workspace: session.bot.row.workspace_id,
+        bot: Some(session.bot.row.id),
+        binding: Some(resolved.binding.row.id),
+        resource: Some(resolved.binding.row.resource_id),
+        plugin: resolved.plugin.name.clone(),
+        plugin_digest: resolved.plugin.digest().cloned(),
+        params,
+    };
+    let permitted = resolved.with_subject(|subject| authorize(subject, facts, effort))?;
+    permitted.map_err(|denial| refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into())
+}

@@ -1,0 +1,188 @@
+//! The checks of a call besides the Guardian's: its parameters against the schema of the tool, and whether its parent may
+//! make it. Also the prediction of a call's outcome without running it.
+
+use monstrum_egress::Redactor;
+use monstrum_guardian::{Decision, Denial, Question};
+use monstrum_manifest::json_depth;
+use monstrum_types::{CallOutcome, Code, Effort, Fault, Overrun};
+use serde_json::{Map, Value};
+
+use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::lineage::{CallDigest, Lineage, MadeBy};
+use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
+use crate::checks::pay_for;
+use crate::plugins::{Tool, built_in};
+
+/// The outcome that a call would have.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Prediction {
+    pub allowed: bool,
+    /// The message that the caller would read.
+    pub message: Option<String>,
+    pub rule: Option<String>,
+    /// For administrators, who can change the rules.
+    pub reason: Option<String>,
+    pub smallest_change: Option<String>,
+}
+
+/// Judges a call by the functions that judge a real one.
+pub fn predict(session: &Session, call: &IncomingCall, effort: &Effort) -> Result<Prediction, Overrun> {
+    let resolved = match find(session, call, effort) {
+        Ok(resolved) => resolved,
+        Err(Unresolved::Denied(denial, _)) => return Ok(Prediction::denied(*denial)),
+        Err(Unresolved::Input(outcome, _)) => return Ok(Prediction::unfit(*outcome)),
+        Err(Unresolved::Overrun(overrun)) => return Err(overrun),
+    };
+    let verdict = match checked_params(resolved.tool(), call, effort) {
+        Err(NotPermitted::Refused(outcome)) => Prediction::unfit(*outcome),
+        Err(NotPermitted::Overrun(overrun)) => return Err(overrun),
+        Ok(params) => match resolved.decide(Question::Call(&params), effort)? {
+            Decision::Allow => Prediction { allowed: true, ..Prediction::default() },
+            Decision::Deny(denial) => Prediction::denied(call.language().of_denial(denial, &resolved.plugin.locales)),
+        },
+    };
+    Ok(verdict.redacted(resolved.binding.resource.credential_source().redactor()))
+}
+
+impl Prediction {
+    fn denied(denial: Denial) -> Prediction {
+        Prediction {
+            allowed: false,
+            message: Some(denial.message),
+            rule: Some(denial.rule),
+            reason: Some(denial.reason),
+            smallest_change: Some(denial.smallest_change),
+        }
+    }
+
+    /// Removes the secrets of the resource, which a caller may have put into the parameters.
+    fn redacted(self, redactor: &Redactor) -> Prediction {
+        let redact = |text: Option<String>| text.map(|text| redactor.redact_text(text));
+        Prediction {
+            message: redact(self.message),
+            reason: redact(self.reason),
+            smallest_change: redact(self.smallest_change),
+            ..self
+        }
+    }
+
+    /// Invalid parameters: no rule of the bot denies the call.
+    fn unfit(outcome: CallOutcome) -> Prediction {
+        let reason = Some("the parameters do not satisfy the tool's input_schema".to_owned());
+        Prediction { allowed: false, message: outcome.message, rule: outcome.rule, reason, smallest_change: None }
+    }
+}
+
+/// The longest text of parameters, on every interface.
+pub const PARAMS_BYTES_MAX: usize = 1 << 20;
+/// The deepest nesting of parameters, on every interface; the limit of results and manifests as well.
+pub const PARAMS_DEPTH_MAX: usize = 64;
+
+/// Refuses parameters that are too long or too deep.
+pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
+    let text = serde_json::to_vec(params).expect("a JSON value has a text");
+    let bytes = text.len();
+    let message = if bytes > PARAMS_BYTES_MAX {
+        format!("the parameters have {bytes} bytes; at most {PARAMS_BYTES_MAX} are allowed")
+    } else if json_depth(&text) > PARAMS_DEPTH_MAX {
+        format!("nested more than {PARAMS_DEPTH_MAX} levels deep")
+    } else {
+        return Ok(());
+    };
+    Err(vec![Fault { path: String::new(), message }])
+}
+
+/// The parameters with defaults filled in and without the name of the resource, or the validation errors.
+pub fn check_params(
+    tool: &Tool,
+    params: &Value,
+    effort: &Effort,
+) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+    pay_for(params, effort)?;
+    if let Err(faults) = check_size(params) {
+        return Ok(Err(faults));
+    }
+    let mut params = params.clone();
+    if let Value::Object(params) = &mut params {
+        params.shift_remove(RESOURCE_PARAM);
+    }
+    tool.input.check(params, effort)
+}
+
+/// The parameters of a call, valid against the schema of `tool` and with its defaults filled in.
+pub fn checked_params(tool: &Tool, call: &IncomingCall, effort: &Effort) -> Result<Map<String, Value>, NotPermitted> {
+    check_params(tool, call.params(), effort)?.map_err(|faults| NotPermitted::invalid(&faults))
+}
+
+/// The maximum depth of child calls.
+pub const DEPTH_MAX: u8 = 8;
+
+/// Checks that the caller (a plugin, a bot or the import `sandbox`) may call this tool. Refusals read like those for an
+/// unknown tool.
+pub fn check_lineage(
+    lineage: &Lineage,
+    session: &Session,
+    call: &IncomingCall,
+    effort: &Effort,
+) -> Result<(), NotPermitted> {
+    if lineage.depth > DEPTH_MAX {
+        return Err(limit(format!("calls of tools are nested {DEPTH_MAX} deep at most")).into());
+    }
+    match &lineage.made_by {
+        MadeBy::Bot => {}
+        MadeBy::SandboxImport => {
+            if !built_in::SANDBOX_TOOLS.contains(&call.tool()) {
+                return Err(hidden(call, "executor.capabilities", "the import leads to the sandbox alone").into());
+            }
+        }
+        MadeBy::Plugin { binding, calls } => {
+            if !calls.matches_within(call.tool(), effort)? {
+                let reason = "the calling plugin's manifest does not name the tool";
+                return Err(hidden(call, "executor.calls", reason).into());
+            }
+            // By the current policy, not by the one when the calling call began.
+            let caller = session.bindings().find(|present| present.row.id == *binding);
+            let is_allowed = caller.map(|caller| caller.allows_call(call.tool(), effort)).transpose()?;
+            if is_allowed != Some(true) {
+                let reason = "the binding of the calling plugin does not name the tool";
+                return Err(hidden(call, "binding.allow_calls", reason).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a call that is identical with one of its ancestors.
+pub fn check_new(lineage: &Lineage, digest: CallDigest) -> Result<(), Refusal> {
+    if lineage.ancestors.contains(&digest) {
+        return Err(limit("the same call is already under way above this one".to_owned()));
+    }
+    Ok(())
+}
+
+fn limit(message: String) -> Refusal {
+    Box::new(CallOutcome::error(Code::Limit, message).by_rule("nesting"))
+}
+
+fn hidden(call: &IncomingCall, rule: &str, reason: &str) -> Refusal {
+    let (rule, reason) = (rule.to_owned(), reason.to_owned());
+    refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::call_types::refusal::invalid_params;
+
+    #[test]
+    fn parameters_have_one_limit_of_depth() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+        assert_eq!(check_size(&nested(64)), Ok(()));
+        let faults = check_size(&nested(65)).unwrap_err();
+        assert_eq!(invalid_params(&faults).message.unwrap(), "Invalid parameters: nested more than 64 levels deep");
+    }
+}

@@ -1,0 +1,192 @@
+//! Child calls: the calls that a running call makes.
+//!
+//! A child call passes through the whole pipeline, has a row of its own in the audit, and is judged by the policy of its
+//! own moment. `check.rs` has what is refused besides.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use monstrum_guardian::PatternSet;
+use monstrum_manifest::json_depth;
+use monstrum_store::BindingRow;
+use monstrum_types::{BotId, CallOutcome, Code, Effort, JsonText, Overrun, ToolFailure};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::call::check::{PARAMS_BYTES_MAX, PARAMS_DEPTH_MAX};
+use crate::call::permitted::Pipeline;
+use crate::call::session::Session;
+use crate::call_types::call_secrets::SharedRedactors;
+use crate::call_types::incoming::{Attachments, IncomingCall};
+use crate::call_types::lineage::{CallDigest, Lineage, Link, MadeBy};
+use crate::checks::{Asker, Unchecked};
+use crate::policy::Binding;
+
+/// The maximum number of calls of one root: each is a row in the audit.
+pub const CALLS_MAX: u32 = 100;
+/// Names of tools that plugins give are cut to this length: no tool has a longer name, and the audit needs only the start.
+const NAME_BYTES_MAX: usize = 256;
+
+/// The child calls of one running call.
+pub struct ChildCalls {
+    pipeline: Pipeline,
+    /// The running call, without its parameters.
+    parent: IncomingCall,
+    /// The bot that makes the calls.
+    bot: BotId,
+    lineage: Lineage,
+}
+
+impl ChildCalls {
+    /// The calls of a plugin that `parent` runs, through `binding`, until `until`. The plugin may call what `calls` names.
+    pub fn of_plugin(
+        pipeline: &Pipeline,
+        parent: &IncomingCall,
+        digest: Option<CallDigest>,
+        until: Instant,
+        binding: &Binding,
+        calls: PatternSet,
+    ) -> ChildCalls {
+        let made_by = MadeBy::Plugin { binding: binding.row.id, calls };
+        ChildCalls::new(pipeline, parent, digest, until, binding, made_by)
+    }
+
+    /// The calls of the bot `to` on behalf of the bot of `parent`, through `binding`, until `until`.
+    pub fn of_bot(
+        pipeline: &Pipeline,
+        parent: &IncomingCall,
+        digest: Option<CallDigest>,
+        until: Instant,
+        binding: &Binding,
+        to: BotId,
+    ) -> ChildCalls {
+        let mut calls = ChildCalls::new(pipeline, parent, digest, until, binding, MadeBy::Bot);
+        let BindingRow { id, bot_id: from, delegate, .. } = &binding.row;
+        calls.lineage.links.push(Link { binding: *id, from: *from, to, delegate: delegate.clone() });
+        calls.bot = to;
+        calls
+    }
+
+    fn new(
+        pipeline: &Pipeline,
+        parent: &IncomingCall,
+        digest: Option<CallDigest>,
+        until: Instant,
+        binding: &Binding,
+        made_by: MadeBy,
+    ) -> ChildCalls {
+        let above = parent.lineage().map(Arc::as_ref);
+        let mut lineage = Lineage::of_children(above, parent.request_id(), until, made_by);
+        lineage.ancestors.extend(digest);
+        lineage.held.push(binding.row.id);
+        ChildCalls { pipeline: pipeline.clone(), parent: parent.without_params(), bot: binding.row.bot_id, lineage }
+    }
+
+    /// The calls that the same plugin makes by importing `sandbox`. They have the same depth and are counted together.
+    pub fn of_sandbox_import(&self) -> ChildCalls {
+        let mut lineage = self.lineage.clone();
+        lineage.made_by = MadeBy::SandboxImport;
+        ChildCalls { pipeline: self.pipeline.clone(), parent: self.parent.clone(), bot: self.bot, lineage }
+    }
+
+    /// The redactors of all calls of the root.
+    pub fn secrets(&self) -> &SharedRedactors {
+        &self.lineage.secrets
+    }
+
+    /// Counts one more call. A call beyond the limit is neither made nor recorded.
+    pub fn count(&self) -> Result<(), ToolFailure> {
+        if self.lineage.count() < CALLS_MAX {
+            return Ok(());
+        }
+        Err(ToolFailure::error(Code::Limit, format!("{CALLS_MAX} calls have been made under one, which is the limit")))
+    }
+
+    /// A session of the bot that makes the calls. `None` if the policy cannot be read or the bot was deleted.
+    pub fn session(&self) -> Option<Session> {
+        let Pipeline { policy, clock, .. } = &self.pipeline;
+        Session::open(policy, clock.now(), &self.next(String::new(), Value::Null)).ok()
+    }
+
+    /// Runs a check on behalf of the call, in place if it is little work.
+    pub async fn check<T: Send + 'static>(
+        &self,
+        check: impl Fn(&Effort) -> Result<T, Overrun> + Send + 'static,
+    ) -> Result<T, Unchecked> {
+        let workspace = self.parent.workspace();
+        let share = self.pipeline.policy.load().share_of_host(workspace);
+        let asker = Asker { workspace, bot: Some(self.bot), share, until: self.lineage.until };
+        self.pipeline.checks.run(asker, check).await
+    }
+
+    /// Calls a tool for a plugin. `params` is the text that the plugin gave.
+    pub async fn call(&self, mut tool: String, params: &str) -> Result<JsonText, ToolFailure> {
+        tool.truncate(tool.floor_char_boundary(NAME_BYTES_MAX));
+        answer(self.make(tool, parse(params)?).await?)
+    }
+
+    /// Runs a child call through the whole pipeline.
+    pub fn make(&self, tool: String, params: Value) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
+        self.make_with(tool, params, Attachments::default())
+    }
+
+    /// Runs a child call with attachments.
+    pub fn make_with(
+        &self,
+        tool: String,
+        params: Value,
+        attachments: Attachments,
+    ) -> BoxFuture<'_, Result<CallOutcome, ToolFailure>> {
+        let call = self.next(tool, params).with_attachments(attachments);
+        Arc::clone(&self.pipeline.runs).run_child(call, &self.pipeline.children)
+    }
+
+    fn next(&self, tool: String, params: Value) -> IncomingCall {
+        self.parent.child(self.bot, Arc::new(self.lineage.clone()), tool, params)
+    }
+}
+
+fn parse(params: &str) -> Result<Value, ToolFailure> {
+    let invalid = |what: &str| ToolFailure::error(Code::InvalidParams, format!("Invalid parameters: {what}"));
+    if params.len() > PARAMS_BYTES_MAX {
+        return Err(invalid("more than 1 MiB"));
+    }
+    // Before parsing, so that no nesting can exhaust a stack.
+    if json_depth(params.as_bytes()) > PARAMS_DEPTH_MAX {
+        return Err(invalid("nested more than 64 levels deep"));
+    }
+    serde_json::from_str(params).map_err(|_| invalid("not JSON"))
+}
+
+fn answer(outcome: CallOutcome) -> Result<JsonText, ToolFailure> {
+    let CallOutcome { status, code, message, data, .. } = outcome;
+    match (code, data) {
+        (None, Some(data)) => Ok(data),
+        (code, _) => {
+            Err(ToolFailure { message: message.unwrap_or_default(), status, code: code.unwrap_or(Code::Unavailable) })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_json_of_bounded_size_and_depth() {
+        assert_eq!(parse(r#"{"a": [1]}"#), Ok(json!({"a": [1]})));
+        let deep = format!("{}1{}", "[".repeat(65), "]".repeat(65));
+        let long = format!("\"{}\"", "x".repeat(PARAMS_BYTES_MAX));
+        for (params, what) in [
+            ("", "not JSON"),
+            ("{", "not JSON"),
+            (&deep, "nested more than 64 levels deep"),
+            (&long, "more than 1 MiB"),
+        ] {
+            let failure = parse(params).unwrap_err();
+            assert_eq!((failure.code, failure.message), (Code::InvalidParams, format!("Invalid parameters: {what}")));
+        }
+    }
+}

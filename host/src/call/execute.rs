@@ -1,0 +1,327 @@
+//! Fourth stage: runs the component under its limits, with the host functions that this call may use.
+//!
+//! It takes a [`Permit`], which only the Guardian can issue. Its answer is not redacted yet.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::Either;
+use governor::clock::{Clock as _, DefaultClock};
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use monstrum_egress::Egress;
+use monstrum_guardian::Permit;
+use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
+use monstrum_types::{BindingId, CallOutcome, Code, Status};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::beside::{self, FreedBeside};
+use crate::call::admission::{self, Asking, BotPlace, Lanes, NoRoom, Place};
+use crate::call::built_in::{bots, sandbox};
+use crate::call::child_calls::ChildCalls;
+use crate::call::host_functions::HostFunctions;
+use crate::call::ledger::Ledger;
+use crate::call::permitted::{Execution, TargetKind};
+use crate::call_types::call_secrets::CallSecrets;
+use crate::call_types::refusal::Refusal;
+use crate::checks::{Asker, Checks, is_large_object};
+use crate::config::Ceilings;
+use crate::plugins::{Plugin, built_in};
+use crate::policy::Binding;
+use crate::sandboxes::Sandboxes;
+use crate::telemetry::meters::{self, Laps, Stage};
+
+/// When a caller that found the host full may try again.
+const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Runs permitted calls.
+pub struct Executor {
+    egress: Egress,
+    lanes: Lanes,
+    checks: Arc<Checks>,
+    ceilings: Ceilings,
+    ledger: Ledger,
+    sandboxes: Arc<Sandboxes>,
+    /// One limiter for each rate that some binding sets.
+    rates: Mutex<std::collections::HashMap<NonZeroU32, Arc<DefaultKeyedRateLimiter<BindingId>>>>,
+}
+
+impl Executor {
+    /// An executor whose calls go out through `egress`, and whose commands run in `sandboxes`.
+    pub fn new(
+        egress: Egress,
+        lanes: Lanes,
+        ceilings: Ceilings,
+        ledger: Ledger,
+        sandboxes: Arc<Sandboxes>,
+    ) -> Executor {
+        let checks = Arc::new(Checks::new());
+        Executor { egress, lanes, checks, ceilings, ledger, sandboxes, rates: Mutex::default() }
+    }
+
+    /// Where checks run that are not done in place.
+    pub fn checks(&self) -> &Arc<Checks> {
+        &self.checks
+    }
+
+    /// The time that the operator allows a call.
+    pub fn longest_call(&self) -> Duration {
+        Duration::from_secs(u64::from(self.ceilings.timeout_s))
+    }
+
+    /// Who runs and who waits.
+    pub fn lanes(&self) -> &Lanes {
+        &self.lanes
+    }
+
+    /// Runs the call that `permit` permits. `of_bot` is its place among the calls of its bot, if it has one already.
+    pub async fn execute(&self, execution: &Execution<'_>, permit: Permit, of_bot: Option<BotPlace>) -> CallOutcome {
+        let has_large_params = is_large_object(permit.params());
+        let permit = FreedBeside::new(permit, has_large_params);
+        let Execution { call, target, secrets, .. } = *execution;
+        if let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding)) {
+            return refused;
+        }
+        let mut laps = Laps::start();
+        let _place = match self.enter(execution, &permit, of_bot).await {
+            Ok(place) => place,
+            Err(NoRoom::Busy) => return CallOutcome::error(Code::Busy, "the plugin is busy"),
+            Err(NoRoom::Full) => {
+                return CallOutcome::error(Code::Busy, "the server is busy").retry_after(FULL_RETRY_AFTER);
+            }
+        };
+        laps.end(Stage::Queue);
+        let limits = self.limits(execution, &permit);
+        let until = Instant::now() + limits.timeout;
+        let child_calls = match child_calls(execution, until) {
+            Ok(child_calls) => child_calls,
+            Err(refusal) => return *refusal,
+        };
+        if let Some(child_calls) = &child_calls {
+            secrets.share(child_calls.secrets());
+        }
+        if let Some(refused) = self.charge(execution).await {
+            return refused;
+        }
+        let Some(component) = &target.plugin.component else {
+            return self.built_in(execution, &permit, child_calls.as_ref(), limits).await;
+        };
+        let entry = (execution.entry, secrets);
+        let functions = HostFunctions::new(self.egress.clone(), target, entry, child_calls, until, limits.fuel);
+        let functions = Arc::new(functions);
+        secrets.search_until(until);
+        let host: Arc<dyn HostCalls> = Arc::clone(&functions) as _;
+        let params = beside::in_place(has_large_params, || {
+            serde_json::to_string(permit.params()).expect("a JSON object has a text")
+        });
+        let run = match &target.kind {
+            TargetKind::Function(name) => {
+                Either::Left(component.call_function(&permit, name.clone(), params, limits, host))
+            }
+            TargetKind::Tool(_) | TargetKind::CredentialCheck(_) => {
+                Either::Right(component.call(&permit, request(execution, &permit, params, limits), limits, host))
+            }
+        };
+        let end = run.instrument(tracing::debug_span!("execute")).await;
+        secrets.redact_with(functions.redactor());
+        write_log(&permit, &end, secrets).await;
+        meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
+        let mut outcome = outcome(end, &functions);
+        if let (Some(tool), Some(result)) = (target.tool().filter(|tool| tool.output.is_some()), &outcome.data) {
+            let (workspace, bot) = (call.workspace(), permit.bot());
+            let share = execution.pipeline.policy.load().share_of_host(workspace);
+            let asker = Asker { workspace, bot, share, until };
+            let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
+            outcome.output_mismatch = !matches;
+        }
+        laps.end(Stage::Execute);
+        outcome
+    }
+
+    /// Waits for room: among the calls of the same bot first, except for a child call, which runs in the place of its root.
+    async fn enter(
+        &self,
+        execution: &Execution<'_>,
+        permit: &Permit,
+        of_bot: Option<BotPlace>,
+    ) -> Result<Place, NoRoom> {
+        let Execution { call, target, pipeline, .. } = *execution;
+        let (workspace, bot, depth) = (call.workspace(), permit.bot(), call.depth());
+        let until = Instant::now() + admission::WAIT_MAX;
+        let of_bot = match depth {
+            0 if of_bot.is_some() => of_bot,
+            0 => Some(self.lanes.enter_bot(workspace, bot, until).await?),
+            _ => None,
+        };
+        let binding = target.binding();
+        let max = binding.and_then(|binding| limit_u32(&binding.row.limits, "concurrent"));
+        let plugin = &target.plugin.name;
+        let snapshot = pipeline.policy.load();
+        let asking = Asking {
+            workspace,
+            bot,
+            binding: binding.map(|binding| binding.row.id).zip(max),
+            // Commands run in sandboxes, which --sandbox-max bounds.
+            plugin: Some(plugin).filter(|name| name.as_str() != built_in::SANDBOX),
+            share_of_plugin: snapshot.share_of_plugin(plugin, workspace),
+            share_of_host: snapshot.share_of_host(workspace),
+            depth,
+            held: call.lineage().map_or(&[], |lineage| &lineage.held),
+            until,
+        };
+        self.lanes.enter(&asking, of_bot).await
+    }
+
+    /// Charges the cost of the tool, if it has one. Infrastructure has no budget.
+    async fn charge(&self, execution: &Execution<'_>) -> Option<CallOutcome> {
+        let Execution { call, target, .. } = *execution;
+        let bot = call.bot()?;
+        let cost = target.tool()?.manifest.cost.filter(|cost| !cost.is_nothing())?;
+        self.ledger.charge(call.workspace(), bot, call.task_id(), cost).await
+    }
+
+    /// Runs a tool that the platform serves itself, under the same time limit.
+    async fn built_in(
+        &self,
+        execution: &Execution<'_>,
+        permit: &Permit,
+        child_calls: Option<&ChildCalls>,
+        limits: CallLimits,
+    ) -> CallOutcome {
+        // First: what child calls do outside is done on behalf of this one.
+        if execution.entry.started().await.is_err() {
+            return CallOutcome::error(Code::Unavailable, "the audit could not be written; try again");
+        }
+        let ran = async {
+            match child_calls {
+                _ if execution.is_of_sandbox() => sandbox::run(&self.sandboxes, execution, permit).await,
+                Some(child_calls) => bots::run(execution, permit, child_calls).await,
+                None => CallOutcome::error(Code::Unavailable, "this server cannot run the tool"),
+            }
+        };
+        let ran = tokio::time::timeout(limits.timeout, ran).await;
+        ran.unwrap_or_else(|_| {
+            let stop = Stop::Timeout { timeout: limits.timeout };
+            CallOutcome::error(stop.code(), stop.message())
+        })
+    }
+
+    /// The limits of the call, within the time that is left to its parent.
+    fn limits(&self, execution: &Execution<'_>, permit: &Permit) -> CallLimits {
+        let Execution { call, target, .. } = *execution;
+        let mut limits = limits(self.ceilings, &target.plugin, target.binding().map(Arc::as_ref));
+        if execution.is_of_sandbox() {
+            // The ceiling is for plugins; a command has a limit of its own.
+            limits.timeout = sandbox::time_limit(permit);
+        }
+        let Some(lineage) = call.lineage() else { return limits };
+        let left = lineage.until.saturating_duration_since(Instant::now());
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        CallLimits { timeout: limits.timeout.min(left), ..limits }
+    }
+
+    /// Counts the call against the binding's rate, if it has one.
+    fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
+        let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
+        let limiter = {
+            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute)));
+            Arc::clone(rates.entry(per_minute).or_insert_with(new))
+        };
+        let wait = limiter.check_key(&binding.row.id).err()?.wait_time_from(DefaultClock::default().now());
+        let message = format!("this binding allows {per_minute} calls a minute");
+        Some(CallOutcome::error(Code::Limit, message).by_rule("rate").retry_after(wait))
+    }
+}
+
+/// The child calls that the call may make until `until`, if its plugin makes calls.
+fn child_calls(execution: &Execution<'_>, until: Instant) -> Result<Option<ChildCalls>, Refusal> {
+    let Execution { call, target, digest, pipeline, .. } = *execution;
+    let plugin = &target.plugin;
+    // A call without a bot can call no tool.
+    let Some(binding) = target.binding().filter(|_| plugin.makes_calls()) else { return Ok(None) };
+    if plugin.component.is_some() {
+        return Ok(Some(ChildCalls::of_plugin(pipeline, call, digest, until, binding, plugin.calls.clone())));
+    }
+    match pipeline.policy.load().bot_behind(&binding.resource) {
+        Some(bot) => Ok(Some(ChildCalls::of_bot(pipeline, call, digest, until, binding, bot.row.id))),
+        None => {
+            let message = "the bot of this resource does not exist any more";
+            Err(Box::new(CallOutcome::error(Code::Unavailable, message)))
+        }
+    }
+}
+
+/// The smallest of the limits of the operator, the manifest and the binding.
+fn limits(ceilings: Ceilings, plugin: &Plugin, binding: Option<&Binding>) -> CallLimits {
+    let (asked, default) = (plugin.manifest.executor.limits, Ceilings::default());
+    let bound = |name| binding.and_then(|binding| limit_u64(&binding.row.limits, name)).unwrap_or(u64::MAX);
+    let fuel = asked.fuel.unwrap_or(default.fuel).min(ceilings.fuel).min(bound("fuel"));
+    let memory_bytes = ceilings.memory_bytes(&asked).min(bound("memory_mib").saturating_mul(1 << 20));
+    let timeout_s = asked.timeout_s.unwrap_or(default.timeout_s).min(ceilings.timeout_s);
+    let timeout_s = u64::from(timeout_s).min(bound("timeout_s"));
+    CallLimits { fuel, memory_bytes, timeout: Duration::from_secs(timeout_s) }
+}
+
+fn limit_u64(limits: &Option<serde_json::Value>, name: &str) -> Option<u64> {
+    limits.as_ref()?.get(name)?.as_u64()
+}
+
+fn limit_u32(limits: &Option<serde_json::Value>, name: &str) -> Option<u32> {
+    limit_u64(limits, name).map(|value| u32::try_from(value).unwrap_or(u32::MAX))
+}
+
+fn request(execution: &Execution<'_>, permit: &Permit, params: String, limits: CallLimits) -> ExecuteRequest {
+    let Execution { call, target, .. } = *execution;
+    let tool = target.tool().map(|tool| tool.own_name.to_string());
+    let config = target.resource.as_ref().map(|resource| resource.config_text.clone());
+    ExecuteRequest {
+        request_id: permit.request_id().to_string(),
+        bot_id: permit.bot().map(|bot| bot.to_string()).unwrap_or_default(),
+        task_id: call.task_or_request_id(),
+        operation: permit.operation().to_owned(),
+        tool_name: tool.unwrap_or_default(),
+        params,
+        scope: Some(permit.scope_json()),
+        resource_id: permit.resource().map(|resource| resource.to_string()),
+        resource_config: config.unwrap_or_else(|| "{}".to_owned()),
+        delegate: call.lineage().and_then(|lineage| lineage.delegate()),
+        locale: call.language().tag().to_owned(),
+        deadline_ms: u32::try_from(limits.timeout.as_millis()).unwrap_or(u32::MAX),
+        context: call.context().to_string(),
+    }
+}
+
+/// Turns the result of a component into the outcome of its call.
+fn outcome(end: CallEnd, functions: &HostFunctions) -> CallOutcome {
+    match end.outcome {
+        Ok(ExecuteResult::Success(data)) => CallOutcome::success(data),
+        Ok(ExecuteResult::Error(message)) => CallOutcome::error(functions.cause(), message),
+        Ok(ExecuteResult::ScopeViolation(reason)) => {
+            let message = format!("Scope violation: {reason}");
+            CallOutcome::failure(Status::ScopeViolation, Code::Scope, message).by_rule("plugin")
+        }
+        Err(stop) => CallOutcome::error(stop.code(), stop.message()),
+    }
+}
+
+/// Writes the plugin's log lines to the host's log at level debug.
+async fn write_log(permit: &Permit, end: &CallEnd, secrets: &CallSecrets) {
+    let (call, plugin) = (permit.request_id(), permit.plugin());
+    if tracing::enabled!(target: "plugin", tracing::Level::DEBUG) {
+        let texts = |line: &LogLine| [line.message.clone(), line.fields.clone().unwrap_or_default()];
+        let texts = secrets.redacted_texts(end.log.iter().flat_map(texts).collect()).await;
+        if let Err(withheld) = texts {
+            let (lines, why) = (end.log.len(), withheld.message());
+            tracing::warn!(call.id = %call, plugin.name = %plugin, lines, why, "log lines are withheld");
+        }
+        for (LogLine { level, source, .. }, texts) in end.log.iter().zip(texts.unwrap_or_default().chunks_exact(2)) {
+            let (level, source, message, fields) = (level.as_str(), source.as_str(), &texts[0], &texts[1]);
+            tracing::debug!(target: "plugin", { call.id = %call, plugin.name = %plugin, level, source, fields }, "{message}");
+        }
+    }
+    if end.log_dropped > 0 {
+        tracing::warn!(call.id = %call, plugin.name = %plugin, lines = end.log_dropped, "log lines were dropped");
+    }
+}

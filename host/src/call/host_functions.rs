@@ -1,0 +1,206 @@
+//! The host functions that a component may call during one call: requests to upstreams, child calls, and the sandbox.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use monstrum_egress::{CredentialSource, Egress, Redactor, RedactorCell, Scope, SearchBudget};
+use monstrum_runtime::HostCalls;
+use monstrum_types::{
+    Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxOutput, ToolFailure,
+};
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use crate::audit::Entry;
+use crate::call::built_in::sandbox::import::SandboxImport;
+use crate::call::child_calls::ChildCalls;
+use crate::call::permitted::Target;
+use crate::call_types::call_secrets::CallSecrets;
+use crate::credentials::ResourceCredential;
+use crate::policy::Resource;
+use crate::telemetry::meters;
+
+/// Requests end later than their call, so that an upstream that never answers is reported as the call's time-out.
+const REQUEST_MARGIN: Duration = Duration::from_secs(1);
+
+/// The upstreams that a call may reach, and its credential.
+enum Reach {
+    Resource(Arc<Resource>),
+    /// Without a resource: the hosts that the manifest lists under `egress`, without a credential.
+    NoResource(Box<(Scope, ResourceCredential)>),
+}
+
+impl Reach {
+    fn of(target: &Target) -> Reach {
+        match &target.resource {
+            Some(resource) => Reach::Resource(Arc::clone(resource)),
+            None => Reach::NoResource(Box::new((target.plugin.bare_scope(), ResourceCredential::nothing()))),
+        }
+    }
+
+    fn scope(&self) -> &Scope {
+        match self {
+            Reach::Resource(resource) => &resource.scope,
+            Reach::NoResource(bare) => &bare.0,
+        }
+    }
+
+    fn credential(&self) -> &ResourceCredential {
+        match self {
+            Reach::Resource(resource) => resource.credential_source(),
+            Reach::NoResource(bare) => &bare.1,
+        }
+    }
+}
+
+/// The host functions of one call.
+pub struct HostFunctions {
+    egress: Egress,
+    reach: Reach,
+    entry: Arc<Entry>,
+    secrets: Arc<CallSecrets>,
+    /// `None` if the plugin may not call tools.
+    child_calls: Option<ChildCalls>,
+    until: Instant,
+    /// Knows every secret that the call has met.
+    redactor: RedactorCell,
+    failures: Mutex<Vec<FailureCode>>,
+}
+
+impl HostFunctions {
+    /// For a call of `target` that ends at `until` and may use `fuel`.
+    pub fn new(
+        egress: Egress,
+        target: &Target,
+        (entry, secrets): (&Arc<Entry>, &Arc<CallSecrets>),
+        child_calls: Option<ChildCalls>,
+        until: Instant,
+        fuel: u64,
+    ) -> HostFunctions {
+        let reach = Reach::of(target);
+        HostFunctions {
+            egress,
+            entry: Arc::clone(entry),
+            secrets: Arc::clone(secrets),
+            child_calls,
+            until: until + REQUEST_MARGIN,
+            redactor: RedactorCell::new(Arc::clone(reach.credential().redactor()))
+                .with_budget(SearchBudget::of_fuel(fuel)),
+            reach,
+            failures: Mutex::default(),
+        }
+    }
+
+    /// The redactor for everything that the call has met so far.
+    pub fn redactor(&self) -> Arc<Redactor> {
+        self.redactor.current()
+    }
+
+    /// The fuel that searches for secrets in requests and responses have used.
+    pub fn search_fuel_used(&self) -> u64 {
+        self.redactor.budget().fuel_used()
+    }
+
+    /// The code for an error that the plugin reports: its own, unless a failed request explains it.
+    pub fn cause(&self) -> Code {
+        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        match failures.last() {
+            Some(FailureCode::Unauthenticated) => Code::Unauthenticated,
+            Some(FailureCode::Dns | FailureCode::Connect | FailureCode::Tls | FailureCode::Protocol) => Code::Upstream,
+            _ => Code::Plugin,
+        }
+    }
+
+    /// The sandbox. The row `started` of this call is on disk before anything happens there.
+    async fn sandbox(&self) -> Result<SandboxImport, Failure> {
+        let child_calls = self.child_calls.as_ref();
+        let unavailable = || Failure::unsent(FailureCode::Unavailable, "a call without a bot has no sandbox");
+        let import = SandboxImport::of(child_calls.ok_or_else(unavailable)?);
+        self.record_start().await?;
+        self.secrets.redact_with(self.redactor.current());
+        Ok(import)
+    }
+
+    /// Waits until the row `started` is on disk. Nothing of a call leaves this host before.
+    async fn record_start(&self) -> Result<(), Failure> {
+        let recorded = self.entry.started().await;
+        recorded.map_err(|_| Failure::unsent(FailureCode::Unavailable, "the audit cannot be written"))
+    }
+}
+
+/// The class of the response's status, or the code of the failure, for the metrics.
+fn egress_outcome(sent: &Result<HttpResponse, Failure>) -> &'static str {
+    match sent {
+        Ok(response) => match response.status / 100 {
+            2 => "2xx",
+            3 => "3xx",
+            4 => "4xx",
+            5 => "5xx",
+            _ => "other",
+        },
+        Err(failure) => failure.code.as_str(),
+    }
+}
+
+impl HostCalls for HostFunctions {
+    fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>> {
+        async move {
+            let credential = self.reach.credential();
+            let began = Instant::now();
+            let before_sending = || self.record_start().boxed();
+            let sent = self
+                .egress
+                .send(self.reach.scope(), credential, &self.redactor, request, self.until, &before_sending)
+                .instrument(tracing::debug_span!("egress"))
+                .await;
+            meters::egress(egress_outcome(&sent), began.elapsed());
+            if let Err(failure) = &sent {
+                let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                failures.push(failure.code);
+            }
+            sent
+        }
+        .boxed()
+    }
+
+    fn tool_call(&self, tool: String, params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
+        async move {
+            let Some(child_calls) = &self.child_calls else {
+                return Err(ToolFailure::error(Code::Unavailable, "this plugin may not call tools"));
+            };
+            child_calls.count()?;
+            // First: what the child call does outside is done on behalf of this one.
+            self.record_start().await.map_err(|failure| ToolFailure::error(Code::Unavailable, failure.message))?;
+            self.secrets.redact_with(self.redactor.current());
+            child_calls.call(tool, &params).await
+        }
+        .boxed()
+    }
+
+    fn sandbox_exec(&self, command: String, timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
+        async move { self.sandbox().await?.exec(command, timeout_s).await }.boxed()
+    }
+
+    fn sandbox_list(&self, path: String) -> BoxFuture<'_, Result<Vec<SandboxEntry>, Failure>> {
+        async move { self.sandbox().await?.list(path).await }.boxed()
+    }
+
+    fn sandbox_read(&self, path: String) -> BoxFuture<'_, Result<Vec<u8>, Failure>> {
+        async move {
+            let read = self.sandbox().await?.read(path).await?;
+            let redacted = self.secrets.redacted_bytes(read).await;
+            redacted.map_err(|withheld| Failure::unsent(FailureCode::Limit, withheld.message()))
+        }
+        .boxed()
+    }
+
+    fn sandbox_write(&self, path: String, content: Vec<u8>) -> BoxFuture<'_, Result<(), Failure>> {
+        async move { self.sandbox().await?.write(path, content).await }.boxed()
+    }
+
+    fn credential_status(&self) -> String {
+        self.reach.credential().status().as_str().to_owned()
+    }
+}

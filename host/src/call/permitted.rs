@@ -1,0 +1,104 @@
+//! A call that the Guardian has permitted, and what the executor needs to run it.
+
+use std::sync::Arc;
+
+use monstrum_guardian::Permit;
+use monstrum_types::Clock;
+use tokio_util::task::TaskTracker;
+
+use crate::audit::Entry;
+use crate::call::resolve::ResolvedCall;
+use crate::call_types::call_secrets::CallSecrets;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::lineage::CallDigest;
+use crate::call_types::runs_calls::RunsCalls;
+use crate::checks::Checks;
+use crate::plugins::{Plugin, Tool, built_in};
+use crate::policy::{Binding, Policy, Resource, Snapshot};
+
+/// A call that may run, once.
+pub struct PermittedCall {
+    pub permit: Permit,
+    pub target: Target,
+    /// Identifies the call among its descendants; `None` if it can have none.
+    pub digest: Option<CallDigest>,
+    /// The policy snapshot by which it was judged.
+    pub judged_by: Arc<Snapshot>,
+}
+
+/// What a call needs from the pipeline to make child calls.
+#[derive(Clone)]
+pub struct Pipeline {
+    pub runs: Arc<dyn RunsCalls>,
+    pub policy: Arc<Policy>,
+    pub checks: Arc<Checks>,
+    pub clock: Arc<dyn Clock>,
+    /// The child calls of this call, which ends after them.
+    pub children: TaskTracker,
+}
+
+/// One run of a permitted call: what the executor needs besides the permit.
+#[derive(Clone, Copy)]
+pub struct Execution<'a> {
+    pub call: &'a IncomingCall,
+    pub target: &'a Target,
+    pub digest: Option<CallDigest>,
+    pub pipeline: &'a Pipeline,
+    pub entry: &'a Arc<Entry>,
+    pub secrets: &'a Arc<CallSecrets>,
+}
+
+impl Execution<'_> {
+    /// Whether the call runs a tool of the built-in type `sandbox`.
+    pub fn is_of_sandbox(&self) -> bool {
+        self.target.plugin.name.as_str() == built_in::SANDBOX
+    }
+}
+
+/// What a permitted call runs.
+pub struct Target {
+    pub plugin: Arc<Plugin>,
+    /// `None` for a function that is called without a resource.
+    pub resource: Option<Arc<Resource>>,
+    pub kind: TargetKind,
+}
+
+/// The entry points of a plugin.
+pub enum TargetKind {
+    /// A tool, for a bot.
+    Tool(ResolvedCall),
+    /// The tool that checks the credential of a resource.
+    CredentialCheck(Arc<Tool>),
+    /// A function, for infrastructure.
+    Function(String),
+}
+
+impl Target {
+    /// The target of a bot's call.
+    pub fn of(resolved: ResolvedCall) -> Target {
+        let resource = Some(Arc::clone(&resolved.binding.resource));
+        Target { plugin: Arc::clone(&resolved.plugin), resource, kind: TargetKind::Tool(resolved) }
+    }
+
+    /// What a bot's call was resolved to.
+    pub fn resolved(&self) -> Option<&ResolvedCall> {
+        match &self.kind {
+            TargetKind::Tool(resolved) => Some(resolved),
+            TargetKind::CredentialCheck(_) | TargetKind::Function(_) => None,
+        }
+    }
+
+    /// The tool; `None` for a function.
+    pub fn tool(&self) -> Option<&Arc<Tool>> {
+        match &self.kind {
+            TargetKind::Tool(resolved) => Some(resolved.shared_tool()),
+            TargetKind::CredentialCheck(tool) => Some(tool),
+            TargetKind::Function(_) => None,
+        }
+    }
+
+    /// The binding through which a bot acts.
+    pub fn binding(&self) -> Option<&Arc<Binding>> {
+        self.resolved().map(|resolved| &resolved.binding)
+    }
+}

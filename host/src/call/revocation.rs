@@ -1,0 +1,178 @@
+//! Revocation: a running call ends when the policy no longer permits it, and its child calls end with it.
+//!
+//! Each new policy snapshot is compared: the key, the bot, the binding, the roles and scopes, and every delegation. The
+//! version of the plugin does not count: a running call finishes on the version that it began with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use monstrum_guardian::{Decision, Denial, Question};
+use monstrum_types::{CallOutcome, Clock, Code, Effort};
+
+use crate::call::check::{check_lineage, checked_params};
+use crate::call::resolve::ResolvedCall;
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
+use crate::call_types::refusal::{NotPermitted, Refusal, refuse};
+use crate::checks::{Asker, Checks, Unchecked, in_place};
+use crate::policy::{Policy, Snapshot};
+
+/// What judges a running call again.
+#[derive(Clone)]
+pub struct Judges {
+    pub policy: Arc<Policy>,
+    pub checks: Arc<Checks>,
+    pub clock: Arc<dyn Clock>,
+    /// On whose behalf long checks run.
+    pub asker: Asker,
+}
+
+/// Waits until the policy that permitted the call, `judged_by`, has changed so that it no longer does, and returns the
+/// refusal. Does not return otherwise. For a call without a bot only the key is watched.
+pub async fn revoked(
+    judges: &Judges,
+    call: &Arc<IncomingCall>,
+    resolved: Option<&ResolvedCall>,
+    judged_by: &Arc<Snapshot>,
+) -> Refusal {
+    let clock = judges.clock.as_ref();
+    // Before the snapshot is looked at, so that no change falls between the two.
+    let mut renewals = judges.policy.renewals();
+    let mut snapshot = Arc::clone(judged_by);
+    let mut is_judged = true;
+    loop {
+        let present = judges.policy.load();
+        is_judged &= Arc::ptr_eq(&snapshot, &present);
+        snapshot = present;
+        if !holds_its_key(call, &snapshot) {
+            return key_revoked(call);
+        }
+        if let Some(resolved) = resolved.filter(|_| !is_judged) {
+            let mut judged = std::pin::pin!(judged(judges, &snapshot, call, resolved));
+            // It may wait for its turn, and the key is watched meanwhile.
+            let judged = loop {
+                tokio::select! {
+                    judged = &mut judged => break judged,
+                    Ok(()) = renewals.changed() => {
+                        if !holds_its_key(call, &judges.policy.load()) {
+                            return key_revoked(call);
+                        }
+                    }
+                }
+            };
+            if let Err(refusal) = judged {
+                return refusal;
+            }
+            if !Arc::ptr_eq(&snapshot, &judges.policy.load()) {
+                is_judged = false;
+                continue;
+            }
+        }
+        is_judged = tokio::select! {
+            renewed = renewals.changed() => {
+                if renewed.is_err() {
+                    // The policy outlives its calls.
+                    std::future::pending::<()>().await;
+                }
+                true
+            }
+            () = expiry(&snapshot, clock, call, resolved) => false,
+        };
+    }
+}
+
+/// Judges the call again by `snapshot`, in place if that is little work. If the check cannot be completed, the call ends:
+/// no decision permits it any more.
+async fn judged(
+    judges: &Judges,
+    snapshot: &Arc<Snapshot>,
+    call: &Arc<IncomingCall>,
+    resolved: &ResolvedCall,
+) -> Result<(), Refusal> {
+    let judged = judge(snapshot, judges.clock.as_ref(), call, resolved, &in_place());
+    match judged {
+        Ok(()) => return Ok(()),
+        Err(NotPermitted::Refused(refusal)) => return Err(refusal),
+        Err(NotPermitted::Overrun(_)) => {}
+    }
+    let (snapshot, clock, asker) = (Arc::clone(snapshot), Arc::clone(&judges.clock), judges.asker);
+    let request_id = call.request_id();
+    let (call, resolved) = (Arc::clone(call), resolved.clone());
+    let judged =
+        judges.checks.beside(asker, move |effort| match judge(&snapshot, clock.as_ref(), &call, &resolved, effort) {
+            Ok(()) => Ok(Ok(())),
+            Err(NotPermitted::Refused(refusal)) => Ok(Err(refusal)),
+            Err(NotPermitted::Overrun(overrun)) => Err(overrun),
+        });
+    judged.await.map_err(|unchecked: Unchecked| {
+        tracing::warn!(call.id = %request_id, ?unchecked, "a running call could not be checked again");
+        let message =
+            "the permissions changed while the call ran, and it could not be checked again; it may have had effects";
+        Box::new(CallOutcome::error(Code::Interrupted, message).by_rule("revoked.check"))
+    })?
+}
+
+fn judge(
+    snapshot: &Arc<Snapshot>,
+    clock: &dyn Clock,
+    call: &IncomingCall,
+    resolved: &ResolvedCall,
+    effort: &Effort,
+) -> Result<(), NotPermitted> {
+    let session = Session::of(Arc::clone(snapshot), clock.now(), call)?;
+    if let Some(lineage) = call.lineage() {
+        check_lineage(lineage, &session, call, effort)?;
+    }
+    let row = &resolved.binding.row;
+    let Some(binding) = session.bot.binding(row.id, session.now) else {
+        // The plugin is not loaded at the moment, which does not change the permissions.
+        if session.bot.dormant.contains(row) && resolved.binding.is_active(session.now) {
+            return Ok(());
+        }
+        return Err(revoked_by(call, "binding", "the binding is gone, disabled or expired").into());
+    };
+    if Arc::ptr_eq(binding, &resolved.binding) && resolved.is_delegated_by(&session.delegation) {
+        // The rules that permitted the call have not changed.
+        return Ok(());
+    }
+    let resolved = resolved.with_rules_of(binding, &session);
+    let params = checked_params(resolved.tool(), call, effort)?;
+    match resolved.decide(Question::Call(&params), effort)? {
+        Decision::Allow => Ok(()),
+        Decision::Deny(denial) => Err(refuse(call.language().of_denial(denial, &resolved.plugin.locales)).into()),
+    }
+}
+
+/// Waits until the first binding that the call relies on expires. Never returns if none of them expires.
+async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, resolved: Option<&ResolvedCall>) {
+    let links = call.lineage().map_or(&[][..], |lineage| &lineage.links);
+    let now = clock.now();
+    let of_links = links
+        .iter()
+        .filter_map(|link| snapshot.bot(call.workspace(), link.from)?.binding(link.binding, now)?.row.expires_at);
+    let bot = call.bot().and_then(|bot| snapshot.bot(call.workspace(), bot));
+    let own = bot.zip(resolved).and_then(|(bot, resolved)| bot.binding(resolved.binding.row.id, now));
+    match own.and_then(|binding| binding.row.expires_at).into_iter().chain(of_links).min() {
+        Some(end) => {
+            let left = u64::try_from(end.0.saturating_sub(now.0)).unwrap_or_default();
+            // At least 1 ms, so that clocks that disagree do not cause a busy loop.
+            tokio::time::sleep(Duration::from_millis(left.max(1))).await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether the key that the call was made with is unchanged. A call without a key depends on none.
+pub fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
+    call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
+}
+
+/// The refusal of a call whose key was deleted or rotated.
+pub fn key_revoked(call: &IncomingCall) -> Refusal {
+    revoked_by(call, "key", "the key under which the call came is gone")
+}
+
+fn revoked_by(call: &IncomingCall, what: &str, reason: &str) -> Refusal {
+    let (rule, reason) = (format!("revoked.{what}"), reason.to_owned());
+    refuse(Denial { rule, reason, ..Denial::unknown_tool(call.tool()) })
+}

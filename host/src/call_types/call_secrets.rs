@@ -1,0 +1,297 @@
+//! The secrets that a call knows, and the search for them in everything that the call says: its answer, its log lines and
+//! its rows in the audit.
+//!
+//! Short texts are searched in place, longer ones on a thread, within the time of the call and a grace period. Text that
+//! could not be searched in time is withheld.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use monstrum_egress::{Redactor, SearchBudget, Stopped, Watch, search};
+use monstrum_types::{CallOutcome, Code};
+use tokio::time::{Instant, timeout_at};
+
+/// How long a search may take after the time of its call. The largest answer takes 0.3 s, so this is mostly a wait for
+/// earlier searches.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// The secrets of one call.
+#[derive(Default)]
+pub struct CallSecrets {
+    known: Mutex<Known>,
+    /// When the call ends.
+    until: OnceLock<Instant>,
+    /// For the answer and the log lines. Requests to upstreams have a budget of their own, so that a call that has used it
+    /// up can still answer.
+    budget: Arc<SearchBudget>,
+}
+
+#[derive(Default)]
+struct Known {
+    redactor: Option<Arc<Redactor>>,
+    /// Those of all calls of the same root, where there are several.
+    shared: Option<SharedRedactors>,
+}
+
+/// The redactors of all calls of one root. A secret of one call may appear in another in pieces that the other's redactor
+/// does not know, so each answer goes through all of them.
+#[derive(Clone, Default)]
+pub struct SharedRedactors(Arc<Mutex<Vec<Arc<Redactor>>>>);
+
+impl SharedRedactors {
+    fn add(&self, redactor: &Arc<Redactor>) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.iter().any(|known| Arc::ptr_eq(known, redactor)) {
+            known.push(Arc::clone(redactor));
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<Redactor>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl std::fmt::Debug for SharedRedactors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedRedactors")
+    }
+}
+
+/// Text that was not searched to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withheld(Code);
+
+impl Withheld {
+    /// The outcome in place of one that could not be searched.
+    pub fn outcome(self) -> CallOutcome {
+        CallOutcome::error(self.0, self.message())
+    }
+
+    /// What the plugin reads.
+    pub fn message(self) -> &'static str {
+        match self.0 {
+            Code::Limit => "searching the texts of this call for secrets has used up its budget",
+            Code::Timeout => "the answer could not be searched for secrets in time",
+            _ => "the search for secrets failed",
+        }
+    }
+}
+
+impl CallSecrets {
+    /// The secrets of a call; a child shares those of its root.
+    pub fn new(shared: Option<SharedRedactors>) -> CallSecrets {
+        CallSecrets { known: Mutex::new(Known { redactor: None, shared }), ..CallSecrets::default() }
+    }
+
+    /// Redacts everything from now on with `redactor`, in place of the previous one.
+    pub fn redact_with(&self, redactor: Arc<Redactor>) {
+        let mut known = self.known();
+        if let Some(shared) = &known.shared {
+            shared.add(&redactor);
+        }
+        known.redactor = Some(redactor);
+    }
+
+    /// Shares the secrets with the calls that this call makes, in both directions.
+    pub fn share(&self, shared: &SharedRedactors) {
+        let mut known = self.known();
+        known.redactor.iter().for_each(|redactor| shared.add(redactor));
+        known.shared = Some(shared.clone());
+    }
+
+    /// The redactors that every text of the call goes through.
+    pub fn redactors(&self) -> Vec<Arc<Redactor>> {
+        let known = self.known();
+        match &known.shared {
+            Some(shared) => shared.all(),
+            None => known.redactor.iter().cloned().collect(),
+        }
+    }
+
+    /// Sets the end of the call, once: searches may take until then, and [`GRACE`].
+    pub fn search_until(&self, until: Instant) {
+        self.until.get_or_init(|| until);
+    }
+
+    /// `texts` without secrets.
+    pub async fn redacted_texts(&self, texts: Vec<String>) -> Result<Vec<String>, Withheld> {
+        let bytes = texts.iter().map(String::len).sum();
+        let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
+            texts.into_iter().map(|text| redact_text(text, redactors, watch)).collect()
+        };
+        self.search(bytes, &self.budget, work).await
+    }
+
+    /// `bytes`, which need not be text, without secrets.
+    pub async fn redacted_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>, Withheld> {
+        let length = bytes.len();
+        let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
+            redactors.iter().try_fold(bytes, |bytes, redactor| redactor.redact_watched(bytes, watch))
+        };
+        self.search(length, &self.budget, work).await
+    }
+
+    /// `outcome` without secrets, or an error where it could not be searched.
+    pub async fn redacted_outcome(&self, mut outcome: CallOutcome) -> CallOutcome {
+        let (message, data) = (outcome.message.take(), outcome.data.take());
+        let bytes = message.as_ref().map_or(0, String::len) + data.as_ref().map_or(0, |data| data.as_str().len());
+        let work = |redactors: &[Arc<Redactor>], watch: &Watch| {
+            let message = message.map(|message| redact_text(message, redactors, watch)).transpose()?;
+            let json =
+                |data| redactors.iter().try_fold(data, |data, redactor| redactor.redact_json_watched(data, watch));
+            Ok((message, data.map(json).transpose()?))
+        };
+        match self.search(bytes, &self.budget, work).await {
+            Ok((message, data)) => CallOutcome { message, data, ..outcome },
+            Err(withheld) => withheld.outcome(),
+        }
+    }
+
+    /// Runs `work`, which reads `bytes` bytes once with each redactor: in place if that is little, else on a thread.
+    pub async fn search<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        budget: &Arc<SearchBudget>,
+        work: impl FnOnce(&[Arc<Redactor>], &Watch) -> Result<T, Stopped> + Send + 'static,
+    ) -> Result<T, Withheld> {
+        let redactors = self.redactors();
+        let now = Instant::now();
+        let until = self.until.get().map_or(now, |until| now.max(*until)) + GRACE;
+        let bytes = bytes.saturating_mul(redactors.len().max(1));
+        let search = search(bytes, budget, move |watch| work(&redactors, watch));
+        match timeout_at(until, search).await {
+            Ok(searched) => searched
+                .map_err(|stopped| Withheld(if stopped == Stopped::Budget { Code::Limit } else { Code::Unavailable })),
+            Err(_) => Err(Withheld(Code::Timeout)),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `text` without the secrets of all `redactors`.
+pub fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, Stopped> {
+    redactors.iter().try_fold(text, |text, redactor| redactor.redact_text_watched(text, watch))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use monstrum_egress::INLINE_SEARCH_BYTES_MAX;
+    use monstrum_types::{JsonText, Secret};
+    use serde_json::json;
+    use tokio::task::JoinHandle;
+
+    use super::*;
+
+    const SECRET: &str = "s3cr3t-t0ken/x";
+
+    fn secrets() -> CallSecrets {
+        let secrets = CallSecrets::default();
+        secrets.redact_with(Arc::new(Redactor::new([Secret::new(SECRET.to_owned())])));
+        secrets
+    }
+
+    /// More than is searched in place.
+    fn large() -> String {
+        format!("{} {SECRET} {}", "x".repeat(INLINE_SEARCH_BYTES_MAX), "y".repeat(INLINE_SEARCH_BYTES_MAX))
+    }
+
+    #[tokio::test]
+    async fn small_and_large_texts_are_redacted() {
+        for text in [format!("a {SECRET} b"), large()] {
+            let secrets = secrets();
+            let outcome = CallOutcome {
+                message: Some(text.clone()),
+                ..CallOutcome::success(JsonText::from(&json!({ "text": text })))
+            };
+            let redacted = secrets.redacted_outcome(outcome).await;
+            let expected = text.replace(SECRET, "[redacted]");
+            assert_eq!(redacted.message.as_deref(), Some(expected.as_str()));
+            assert_eq!(redacted.data.unwrap().value(), json!({ "text": expected }));
+            assert_eq!(secrets.redacted_texts(vec![text.clone(), text.clone()]).await.unwrap(), [expected.as_str(); 2]);
+            assert_eq!(secrets.redacted_bytes(text.clone().into_bytes()).await.unwrap(), expected.as_bytes());
+        }
+    }
+
+    #[test]
+    fn calls_of_one_root_know_the_secrets_of_each_other() {
+        let (parent, shared) = (secrets(), SharedRedactors::default());
+        parent.share(&shared);
+        let child = CallSecrets::new(Some(shared));
+        assert_eq!(child.redactors().len(), 1);
+        child.redact_with(Arc::new(Redactor::new([Secret::new("of-the-child".to_owned())])));
+        assert_eq!((parent.redactors().len(), child.redactors().len()), (2, 2));
+    }
+
+    /// A runtime of one thread that is never blocked: while a large text is searched, other tasks go on.
+    #[tokio::test]
+    async fn a_large_text_is_searched_on_another_thread() {
+        let secrets = secrets();
+        // Text that is slow to search, by the megabyte.
+        let text = "\\".repeat(2 << 20);
+        let mut search = std::pin::pin!(secrets.redacted_texts(vec![text]));
+        assert!(futures::poll!(search.as_mut()).is_pending(), "the search is on a thread of its own");
+        search.await.unwrap();
+    }
+
+    /// Searches that occupy all threads for searches.
+    pub(crate) struct HeldSearches {
+        release: std::sync::mpsc::Sender<()>,
+        searches: Vec<JoinHandle<Result<(), Stopped>>>,
+    }
+
+    impl HeldSearches {
+        pub(crate) async fn begin() -> HeldSearches {
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let released = Arc::new(Mutex::new(released));
+            let threads = std::thread::available_parallelism().unwrap().get();
+            let began = Arc::new(tokio::sync::Semaphore::new(0));
+            let searches = (0..threads)
+                .map(|_| {
+                    let (released, has_begun) = (Arc::clone(&released), Arc::clone(&began));
+                    tokio::spawn(async move {
+                        let budget = Arc::default();
+                        let search = search(INLINE_SEARCH_BYTES_MAX + 1, &budget, move |_| {
+                            has_begun.add_permits(1);
+                            // Until the sender is dropped.
+                            released.lock().unwrap().recv().unwrap_err();
+                            Ok(())
+                        });
+                        search.await
+                    })
+                })
+                .collect();
+            drop(began.acquire_many(u32::try_from(threads).unwrap()).await.unwrap());
+            HeldSearches { release, searches }
+        }
+
+        pub(crate) async fn end(self) {
+            drop(self.release);
+            for search in self.searches {
+                search.await.unwrap().unwrap();
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn text_that_cannot_be_searched_in_time_is_withheld() {
+        let secrets = secrets();
+        secrets.search_until(Instant::now() + Duration::from_secs(30));
+        let held = HeldSearches::begin().await;
+        let outcome = CallOutcome { message: Some(large()), ..CallOutcome::error(Code::Plugin, "") };
+        let mut redacted = std::pin::pin!(secrets.redacted_outcome(outcome));
+        for after_s in [0, 39] {
+            tokio::time::advance(Duration::from_secs(after_s)).await;
+            assert!(futures::poll!(redacted.as_mut()).is_pending(), "there is time left after {after_s} s");
+        }
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let redacted = redacted.await;
+        assert_eq!(
+            (redacted.code, redacted.message.as_deref()),
+            (Some(Code::Timeout), Some("the answer could not be searched for secrets in time"))
+        );
+        held.end().await;
+    }
+}

@@ -1,0 +1,268 @@
+//! A call as an entry point of the server hands it to the pipeline. The entry point has authenticated the caller.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use monstrum_sandbox::Feed;
+use monstrum_types::{BotId, KeyId, RequestId, ResourceId, ResourceTypeId, WorkspaceId};
+use serde_json::{Map, Value};
+
+use crate::call_types::lineage::Lineage;
+use crate::language::Language;
+
+/// A call that has not been judged yet. Each kind of call has its constructor; what is optional is added by the `with_`
+/// functions.
+#[derive(Clone, Debug)]
+pub struct IncomingCall {
+    request_id: RequestId,
+    workspace: WorkspaceId,
+    kind: CallKind,
+    tool: String,
+    params: Value,
+    task_id: Option<String>,
+    resource: Option<ResourceId>,
+    language: Language,
+    context: Value,
+    key: Option<CallerKey>,
+    lineage: Option<Arc<Lineage>>,
+    attachments: Attachments,
+}
+
+/// What a call runs, and on whose behalf.
+#[derive(Clone, Debug)]
+pub enum CallKind {
+    /// A tool, called by a bot.
+    BotTool { bot: BotId },
+    /// A function of the plugin that serves the type, called by infrastructure under a root key.
+    PlatformFunction { resource_type: ResourceTypeId, function: String },
+    /// The check of a resource's credential, requested by an administrator.
+    CredentialCheck,
+}
+
+/// The API key that a call was made with. The call ends when the key is deleted or rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct CallerKey {
+    pub id: KeyId,
+    /// SHA-256 of the key's text: a rotated key keeps its id.
+    pub hash: [u8; 32],
+}
+
+/// Data of a call of a built-in tool that is not JSON. Unlike parameters, it is not recorded in the audit.
+#[derive(Clone, Default)]
+pub struct Attachments {
+    /// Receives the output of a command while it runs. The output is not redacted, so this is only for calls that
+    /// involve no secret.
+    pub feed: Option<Feed>,
+    /// The content to write to a file.
+    pub content: Option<Bytes>,
+    /// Receives the content of a file that is read.
+    pub read: Option<Arc<OnceLock<Vec<u8>>>>,
+}
+
+impl std::fmt::Debug for Attachments {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Attachments")
+    }
+}
+
+impl IncomingCall {
+    /// A call of a tool by a bot. The name of the tool is the caller's and need not exist.
+    pub fn bot_tool(
+        request_id: RequestId,
+        workspace: WorkspaceId,
+        bot: BotId,
+        tool: String,
+        params: Value,
+    ) -> IncomingCall {
+        IncomingCall::new(request_id, workspace, CallKind::BotTool { bot }, tool, params)
+    }
+
+    /// A call of a platform function of a plugin.
+    pub fn platform_function(
+        request_id: RequestId,
+        workspace: WorkspaceId,
+        resource_type: ResourceTypeId,
+        function: String,
+        params: Map<String, Value>,
+    ) -> IncomingCall {
+        let name = function_name(resource_type.as_str(), &function);
+        let kind = CallKind::PlatformFunction { resource_type, function };
+        IncomingCall::new(request_id, workspace, kind, name, Value::Object(params))
+    }
+
+    /// A check of the credential of `resource`, by the tool and parameters that its manifest declares.
+    pub fn credential_check(
+        request_id: RequestId,
+        workspace: WorkspaceId,
+        resource: ResourceId,
+        tool: String,
+        params: Map<String, Value>,
+    ) -> IncomingCall {
+        let call = IncomingCall::new(request_id, workspace, CallKind::CredentialCheck, tool, Value::Object(params));
+        call.with_resource(Some(resource))
+    }
+
+    fn new(request_id: RequestId, workspace: WorkspaceId, kind: CallKind, tool: String, params: Value) -> IncomingCall {
+        IncomingCall {
+            request_id,
+            workspace,
+            kind,
+            tool,
+            params,
+            task_id: None,
+            resource: None,
+            language: Language::default(),
+            context: Value::Object(Map::new()),
+            key: None,
+            lineage: None,
+            attachments: Attachments::default(),
+        }
+    }
+
+    /// Groups the call with others of the same task.
+    #[must_use]
+    pub fn with_task_id(self, task_id: Option<String>) -> IncomingCall {
+        IncomingCall { task_id, ..self }
+    }
+
+    /// Names the resource, for a bot that has several of one type.
+    #[must_use]
+    pub fn with_resource(self, resource: Option<ResourceId>) -> IncomingCall {
+        IncomingCall { resource, ..self }
+    }
+
+    /// Sets the language in which the caller would like to read the answer.
+    #[must_use]
+    pub fn with_language(self, language: Language) -> IncomingCall {
+        IncomingCall { language, ..self }
+    }
+
+    /// Sets what the plugin is told besides the parameters: a JSON object, such as the conversation of the call.
+    #[must_use]
+    pub fn with_context(self, context: Value) -> IncomingCall {
+        IncomingCall { context, ..self }
+    }
+
+    /// Ties the call to the key that it was made with.
+    #[must_use]
+    pub fn with_key(self, key: CallerKey) -> IncomingCall {
+        IncomingCall { key: Some(key), ..self }
+    }
+
+    /// Adds data that is not JSON.
+    #[must_use]
+    pub fn with_attachments(self, attachments: Attachments) -> IncomingCall {
+        IncomingCall { attachments, ..self }
+    }
+
+    /// A copy without parameters and attachments, from which child calls are made.
+    #[must_use]
+    pub fn without_params(&self) -> IncomingCall {
+        IncomingCall {
+            request_id: self.request_id,
+            workspace: self.workspace,
+            kind: self.kind.clone(),
+            tool: self.tool.clone(),
+            params: Value::Null,
+            task_id: self.task_id.clone(),
+            resource: self.resource,
+            language: self.language.clone(),
+            context: self.context.clone(),
+            key: self.key,
+            lineage: self.lineage.clone(),
+            attachments: Attachments::default(),
+        }
+    }
+
+    /// A call of a tool that this call makes, by `bot`. It belongs to the same task and is tied to the same key.
+    #[must_use]
+    pub fn child(&self, bot: BotId, lineage: Arc<Lineage>, tool: String, params: Value) -> IncomingCall {
+        IncomingCall {
+            task_id: Some(self.task_or_request_id()),
+            language: self.language.clone(),
+            context: self.context.clone(),
+            key: self.key,
+            lineage: Some(lineage),
+            ..IncomingCall::bot_tool(RequestId::new(), self.workspace, bot, tool, params)
+        }
+    }
+
+    pub fn request_id(&self) -> RequestId {
+        self.request_id
+    }
+
+    pub fn workspace(&self) -> WorkspaceId {
+        self.workspace
+    }
+
+    pub fn kind(&self) -> &CallKind {
+        &self.kind
+    }
+
+    /// The bot that calls; `None` for infrastructure.
+    pub fn bot(&self) -> Option<BotId> {
+        match self.kind {
+            CallKind::BotTool { bot } => Some(bot),
+            CallKind::PlatformFunction { .. } | CallKind::CredentialCheck => None,
+        }
+    }
+
+    /// The name as the caller gave it: it need not be that of a tool.
+    pub fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    pub fn params(&self) -> &Value {
+        &self.params
+    }
+
+    /// The task that the caller named.
+    pub fn task_id(&self) -> Option<&str> {
+        self.task_id.as_deref()
+    }
+
+    /// The task of the call: the request itself where the caller named none.
+    pub fn task_or_request_id(&self) -> String {
+        self.task_id.clone().unwrap_or_else(|| self.request_id.to_string())
+    }
+
+    pub fn resource(&self) -> Option<ResourceId> {
+        self.resource
+    }
+
+    pub fn language(&self) -> &Language {
+        &self.language
+    }
+
+    pub fn context(&self) -> &Value {
+        &self.context
+    }
+
+    pub fn key(&self) -> Option<&CallerKey> {
+        self.key.as_ref()
+    }
+
+    /// Its place among the calls of its root; `None` for a root.
+    pub fn lineage(&self) -> Option<&Arc<Lineage>> {
+        self.lineage.as_ref()
+    }
+
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// How many calls lead to it: 0 for a root.
+    pub fn depth(&self) -> u8 {
+        self.lineage.as_ref().map_or(0, |lineage| lineage.depth)
+    }
+
+    /// Whether a plugin has made the call by importing `sandbox`.
+    pub fn is_of_sandbox_import(&self) -> bool {
+        self.lineage.as_ref().is_some_and(|lineage| lineage.is_of_sandbox_import())
+    }
+}
+
+/// The name of a platform function in the audit.
+pub fn function_name(resource_type: &str, function: &str) -> String {
+    format!("platform.{resource_type}.{function}")
+}

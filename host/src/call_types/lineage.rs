@@ -1,0 +1,191 @@
+//! Where a call stands in the tree of calls that one root call makes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use monstrum_guardian::PatternSet;
+use monstrum_runtime::DelegateConstraints;
+use monstrum_types::{BindingId, BotId, RequestId};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::time::Instant;
+
+use crate::call_types::call_secrets::SharedRedactors;
+
+/// The ancestors of a call that another call made, and what they permit it.
+#[derive(Clone, Debug)]
+pub struct Lineage {
+    pub parent: RequestId,
+    /// 1 for a call that a root has made.
+    pub depth: u8,
+    /// When the parent ends.
+    pub until: Instant,
+    /// The bindings in which an ancestor counts as a running call.
+    pub held: Vec<BindingId>,
+    /// The redactors of all calls of the root.
+    pub secrets: SharedRedactors,
+    /// The delegations that led to the call, outermost first.
+    pub links: Vec<Link>,
+    pub made_by: MadeBy,
+    pub ancestors: Vec<CallDigest>,
+    /// The number of calls that the root has led to.
+    made: Arc<AtomicU32>,
+}
+
+/// By what right a call was made by another.
+#[derive(Clone, Debug)]
+pub enum MadeBy {
+    /// A plugin: its manifest (`calls`) and the binding through which it runs must both name the tool.
+    Plugin { binding: BindingId, calls: PatternSet },
+    /// A bot that may call the bot that the last link names.
+    Bot,
+    /// A plugin that imports `sandbox`: its manifest has the capability, and the switch of the bot grants the tools.
+    SandboxImport,
+}
+
+/// A delegation: one bot acts on behalf of another.
+#[derive(Clone, Debug, Serialize)]
+pub struct Link {
+    #[serde(rename = "binding_id")]
+    pub binding: BindingId,
+    pub from: BotId,
+    pub to: BotId,
+    /// The constraints when the call began, for the audit. The call is judged by the present ones.
+    pub delegate: Option<Value>,
+}
+
+/// Larger constraints are recorded by their digest.
+const DELEGATE_BYTES_MAX: usize = 4 << 10;
+
+impl Link {
+    fn recorded(&self) -> Value {
+        let mut link = self.clone();
+        let text = self.delegate.as_ref().map(Value::to_string).unwrap_or_default();
+        if text.len() > DELEGATE_BYTES_MAX {
+            link.delegate = Some(json!({"digest": format!("sha256:{}", hex::encode(Sha256::digest(text)))}));
+        }
+        json!(link)
+    }
+}
+
+impl Lineage {
+    /// The lineage of the calls that `parent` makes, which has the lineage `above` itself.
+    pub fn of_children(above: Option<&Lineage>, parent: RequestId, until: Instant, made_by: MadeBy) -> Lineage {
+        let (depth, held, secrets, links, ancestors, made) = match above {
+            Some(above) => (
+                above.depth,
+                above.held.clone(),
+                above.secrets.clone(),
+                above.links.clone(),
+                above.ancestors.clone(),
+                Arc::clone(&above.made),
+            ),
+            None => Default::default(),
+        };
+        Lineage { parent, depth: depth + 1, until, held, secrets, links, made_by, ancestors, made }
+    }
+
+    /// Counts one more call of the root, and returns how many there were before.
+    pub fn count(&self) -> u32 {
+        self.made.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The delegations for the audit; `None` where the bot acts for itself.
+    pub fn delegation(&self) -> Option<String> {
+        let links: Vec<Value> = self.links.iter().map(Link::recorded).collect();
+        (!links.is_empty()).then(|| Value::from(links).to_string())
+    }
+
+    /// The constraints of the last delegation, for the plugin.
+    pub fn delegate(&self) -> Option<DelegateConstraints> {
+        let delegation = self.links.last()?.delegate.clone().unwrap_or_default();
+        let list = delegation.get("allowed_tools").cloned().and_then(|list| serde_json::from_value(list).ok());
+        let scopes =
+            delegation.get("scope_constraints").filter(|scopes| scopes.as_object().is_some_and(|map| !map.is_empty()));
+        Some(DelegateConstraints { allowed_tools: list, scope_constraints: scopes.map(Value::to_string) })
+    }
+
+    /// Whether a plugin has made the call by importing `sandbox`.
+    pub fn is_of_sandbox_import(&self) -> bool {
+        matches!(self.made_by, MadeBy::SandboxImport)
+    }
+}
+
+/// Identifies a call among its ancestors: a digest of the tool and of its parameters in canonical form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallDigest([u8; 32]);
+
+impl CallDigest {
+    /// The digest of a call of `tool`. `params` have their defaults filled in.
+    pub fn of(tool: &str, params: &Map<String, Value>) -> CallDigest {
+        let mut canonical = format!("{tool}\n");
+        write_object(params, &mut canonical);
+        CallDigest(Sha256::digest(canonical).into())
+    }
+}
+
+/// Writes JSON with sorted keys and one notation for each number.
+fn write(value: &Value, text: &mut String) {
+    match value {
+        Value::Array(elements) => {
+            text.push('[');
+            for element in elements {
+                write(element, text);
+                text.push(',');
+            }
+            text.push(']');
+        }
+        Value::Object(fields) => write_object(fields, text),
+        Value::Number(number) => text.push_str(&match number.as_f64() {
+            // What a double holds exactly is the same number with and without a point.
+            Some(double) if double.fract() == 0.0 && double.abs() < 9.0e15 => format!("{}", double + 0.0),
+            _ => number.to_string(),
+        }),
+        Value::Null | Value::Bool(_) | Value::String(_) => text.push_str(&value.to_string()),
+    }
+}
+
+fn write_object(fields: &Map<String, Value>, text: &mut String) {
+    let mut sorted: Vec<(&String, &Value)> = fields.iter().collect();
+    sorted.sort_unstable_by_key(|(key, _)| *key);
+    text.push('{');
+    for (key, value) in sorted {
+        text.push_str(&Value::from(key.as_str()).to_string());
+        text.push(':');
+        write(value, text);
+        text.push(',');
+    }
+    text.push('}');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_does_not_depend_on_notation() {
+        let digest = |tool: &str, params: &str| CallDigest::of(tool, &serde_json::from_str(params).unwrap());
+        let one = digest("t", r#"{"a": 1, "b": {"x": [1, 2.5, "s"], "y": null}}"#);
+        for same in [
+            r#"{"b": {"y": null, "x": [1.0, 2.50, "\u0073"]}, "a": 1e0}"#,
+            r#"{"a": 10e-1, "b": {"x": [1, 25e-1, "s"], "y": null}}"#,
+        ] {
+            assert_eq!(digest("t", same), one, "{same}");
+        }
+        for other in [
+            r#"{"a": "1", "b": {"x": [1, 2.5, "s"], "y": null}}"#,
+            r#"{"a": 1, "b": {"x": [2.5, 1, "s"], "y": null}}"#,
+            r#"{"a": 1, "b": {"x": [1, 2.5, "s"]}}"#,
+            r#"{"a": 9007199254740993, "b": {"x": [1, 2.5, "s"], "y": null}}"#,
+        ] {
+            assert_ne!(digest("t", other), one, "{other}");
+        }
+        assert_ne!(digest("u", r#"{"a": 1}"#), digest("t", r#"{"a": 1}"#));
+        assert_ne!(digest("t", r#"{"a": 9007199254740993}"#), digest("t", r#"{"a": 9007199254740992}"#));
+        assert_eq!(digest("t", r#"{"a": -0.0}"#), digest("t", r#"{"a": 0}"#));
+        // Names and texts cannot imitate the structure around them.
+        assert_ne!(digest("t", r#"{"a":1,"b":2}"#), digest("t", r#"{"a\":1,\"b":2}"#));
+        assert_ne!(digest("t", "{}"), CallDigest::of("t\n{}", &Map::new()));
+    }
+}

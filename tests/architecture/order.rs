@@ -1,0 +1,211 @@
+//! The order of the host's modules: which may import which.
+//!
+//! A unit is a module at the top of the crate, or a file or folder of `call/`. Every path that a file names is read, wherever
+//! in the file it stands, and must lead to a unit further down. Files of one unit may import each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Source, sources, workspace};
+
+/// The units from the bottom to the top. Those of one line never import each other.
+const ORDER: &[&[&str]] = &[
+    &["api_key", "beside", "fair_queue", "language", "plugin_folder"],
+    &["checks"],
+    &["plugins"],
+    &["packages"],
+    &["auditor"],
+    &["credentials", "prompt", "sandboxes"],
+    &["key_uses", "policy"],
+    &["oauth"],
+    &["session"],
+    &["tools"],
+    &["authorize"],
+    &["lanes"],
+    &["ledger"],
+    &["call/revoked"],
+    &["call/nested"],
+    &["call/delegated", "call/sandboxed"],
+    &["executor"],
+    &["call/platform"],
+    &["call"],
+    &["app"],
+    &["config"],
+    &["telemetry"],
+    &["gateway"],
+    &["boot"],
+    &["doctor", "rotation"],
+    &["cli"],
+    &["lib"],
+    &["main"],
+];
+
+/// Imports that point up, or to a unit of the same line. The list may only get shorter.
+const EXCEPTIONS: &[(&str, &str)] = &[];
+
+/// What the files of a crate import, by unit.
+struct Imports {
+    units: BTreeSet<String>,
+    /// Each arrow with the places where it is drawn.
+    arrows: BTreeMap<(String, String), Vec<String>>,
+    files: usize,
+}
+
+fn read() -> Imports {
+    let sources = sources("host/src");
+    let production: Vec<_> = sources.iter().filter(|source| !source.is_test()).collect();
+    let modules: Vec<Vec<&str>> = production.iter().map(|source| module_of(source)).collect();
+    let units: BTreeSet<String> = modules.iter().map(|module| unit_of(module, &modules)).collect();
+    let mut arrows: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (source, module) in production.iter().zip(&modules) {
+        let own = unit_of(module, &modules);
+        for path in paths(&code(&source.text), module) {
+            let path: Vec<&str> = path.iter().map(String::as_str).collect();
+            let other = unit_of(&path, &modules);
+            // An item at the root of the crate is one of lib.rs.
+            let other = if units.contains(&other) { other } else { "lib".to_owned() };
+            if other != own {
+                arrows.entry((own.clone(), other)).or_default().push(format!("{}: {}", source.path, path.join("::")));
+            }
+        }
+    }
+    Imports { units, arrows, files: production.len() }
+}
+
+/// The module of a file: `host/src/call/x.rs` is `call`, `x`.
+fn module_of(source: &Source) -> Vec<&str> {
+    let path = source.path.strip_prefix("host/src/").expect("it was found there");
+    path.strip_suffix(".rs").expect("a file of Rust").split('/').collect()
+}
+
+/// The unit that a path lies in. `modules` are those of all files.
+fn unit_of(path: &[&str], modules: &[Vec<&str>]) -> String {
+    match path {
+        ["call", part, ..] if modules.iter().any(|module| module.starts_with(&["call", part])) => {
+            format!("call/{part}")
+        }
+        [first, ..] => (*first).to_owned(),
+        [] => "lib".to_owned(),
+    }
+}
+
+/// The text without comments and without the unit tests that it contains.
+pub(super) fn code(text: &str) -> String {
+    let inline_tests = text.match_indices("\n#[cfg(test)]\nmod ").find(|(at, start)| {
+        let line = text[at + start.len()..].lines().next().unwrap_or_default();
+        line.ends_with('{')
+    });
+    let end = inline_tests.map_or(text.len(), |(at, _)| at);
+    let lines = text[..end].lines().filter(|line| !line.trim_start().starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// Every path that begins with `crate::` or `super::`, from the root of the crate.
+fn paths(code: &str, module: &[&str]) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    for (at, _) in code.match_indices("crate::") {
+        if is_start_of_path(code, at) {
+            expand(&code[at + "crate::".len()..], &[], &mut paths);
+        }
+    }
+    for (at, _) in code.match_indices("super::") {
+        if is_start_of_path(code, at) {
+            let (mut rest, mut parent) = (&code[at..], module);
+            while let Some(after) = rest.strip_prefix("super::") {
+                (rest, parent) = (after, &parent[..parent.len().saturating_sub(1)]);
+            }
+            let parent: Vec<String> = parent.iter().map(|name| (*name).to_owned()).collect();
+            expand(rest, &parent, &mut paths);
+        }
+    }
+    paths
+}
+
+fn is_start_of_path(code: &str, at: usize) -> bool {
+    !code[..at].ends_with(|before: char| before.is_alphanumeric() || "_$:".contains(before))
+}
+
+/// Adds the paths of the tree that `text` begins with, such as `a::{b, c::d}`, and returns what follows it.
+fn expand<'a>(text: &'a str, prefix: &[String], paths: &mut Vec<Vec<String>>) -> &'a str {
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start().trim_start_matches(',').trim_start();
+            if let Some(after) = rest.strip_prefix('}') {
+                return after;
+            }
+            rest = expand(rest, prefix, paths);
+            // An alias may follow.
+            rest = &rest[rest.find([',', '}']).expect("a tree of imports is closed")..];
+        }
+    }
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let (name, rest) = text.split_at(end);
+    if name.is_empty() || name == "self" {
+        paths.push(prefix.to_vec());
+        return rest;
+    }
+    let path = [prefix, &[name.to_owned()]].concat();
+    match rest.strip_prefix("::") {
+        Some(after) if after.starts_with(|c: char| c.is_alphabetic() || "_{*".contains(c)) => {
+            expand(after, &path, paths)
+        }
+        _ => {
+            paths.push(path);
+            rest
+        }
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the figures are for the reader of a change")]
+fn modules_import_only_what_lies_below_them() {
+    let imports = read();
+    let line_of: BTreeMap<&str, usize> =
+        ORDER.iter().enumerate().flat_map(|(line, units)| units.iter().map(move |unit| (*unit, line))).collect();
+    let placed: BTreeSet<String> = line_of.keys().map(|unit| (*unit).to_owned()).collect();
+    assert_eq!(imports.units, placed, "the units of the crate, and those of ORDER");
+    let upward: BTreeMap<_, _> = imports
+        .arrows
+        .iter()
+        .filter(|((from, to), _)| line_of[to.as_str()] >= line_of[from.as_str()])
+        .map(|((from, to), places)| ((from.as_str(), to.as_str()), places))
+        .collect();
+    let exceptions: BTreeSet<_> = EXCEPTIONS.iter().copied().collect();
+    let new: Vec<_> = upward.iter().filter(|(arrow, _)| !exceptions.contains(*arrow)).collect();
+    assert!(new.is_empty(), "imports that point up: {new:#?}");
+    let gone: Vec<_> = exceptions.iter().filter(|arrow| !upward.contains_key(*arrow)).collect();
+    assert!(gone.is_empty(), "exceptions that are not needed any more: {gone:?}");
+    let (units, arrows) = (imports.units.len(), imports.arrows.len());
+    println!("{units} units, {arrows} arrows, {} of them upward; {} files read", upward.len(), imports.files);
+    assert!(imports.files >= 150, "only {} files were read", imports.files);
+}
+
+#[test]
+fn the_architecture_page_has_the_same_order() {
+    let page = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap();
+    let lines = ORDER.iter().rev().map(|units| format!("    {}\n", units.join(", ")));
+    let order: String = lines.collect();
+    assert!(page.contains(&order), "ARCHITECTURE.md should contain this list:\n{order}");
+}
+
+#[test]
+fn every_path_of_a_file_is_read() {
+    let text = "\
+#[cfg(test)]
+mod tests;
+
+use crate::boot::{self, listen::Address as Place, data};
+use super::super::policy;
+// use crate::comment;
+fn f() { crate::cli::run::<u8>(); $crate::not::one(); }
+
+#[cfg(test)]
+mod others {
+    use crate::only_for_tests;
+}
+";
+    let found: Vec<String> = paths(&code(text), &["call", "x"]).iter().map(|path| path.join("::")).collect();
+    assert_eq!(found, ["boot", "boot::listen::Address", "boot::data", "cli::run", "policy"]);
+    let modules = [vec!["call"], vec!["call", "x"], vec!["policy"]];
+    assert_eq!(unit_of(&["call", "x", "y"], &modules), "call/x");
+    assert_eq!(unit_of(&["call", "Calls"], &modules), "call");
+}
