@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["api_key", "beside", "config", "fair_queue", "plugin_folder", "language"], false),
+    (&["beside", "config", "fair_queue", "plugin_folder", "language"], false),
     (&["telemetry", "lanes"], false),
     (
         &[
@@ -18,7 +18,6 @@ const LAYERS: &[(&[&str], bool)] = &[
             "auditor",
             "policy",
             "prompt",
-            "key_uses",
             "plugins",
             "packages",
             "credentials",

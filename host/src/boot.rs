@@ -27,13 +27,13 @@ use crate::config::Settings;
 use crate::credentials::Refresher;
 use crate::executor::Executor;
 use crate::gateway;
-use crate::key_uses;
 use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::oauth::Oauth;
 use crate::packages::{Packages, Registry};
 use crate::plugins::{Plugins, owners};
 use crate::policy::Policy;
+use crate::policy::key_uses;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::FileTurns;
 use crate::telemetry::meters;
@@ -344,7 +344,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 }
 
 async fn save_key_uses(app: &App) {
-    if let Err(error) = key_uses::save(&app.store, app.policy.load().keys()).await {
+    if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
         tracing::warn!(%error, "the last uses of keys are not written yet");
     }
 }

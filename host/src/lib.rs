@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod api_key;
 pub mod app;
 pub mod auditor;
 pub mod authorize;
@@ -17,7 +16,6 @@ pub mod doctor;
 pub mod executor;
 pub mod fair_queue;
 pub mod gateway;
-pub mod key_uses;
 pub mod lanes;
 pub mod language;
 pub mod ledger;

@@ -7,7 +7,9 @@
 //! needs them. So a revocation never waits behind another tenant's patterns, and neither does a start. What did not
 //! change is taken over from the snapshot before, with everything compiled in it.
 
+pub mod api_key;
 mod assemble;
+pub mod key_uses;
 pub mod pattern_limits;
 pub mod row_seals;
 mod sharing;
@@ -35,9 +37,9 @@ use utoipa::ToSchema;
 use crate::beside::FreedBeside;
 use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
 use crate::fair_queue::Share;
-use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
+use crate::policy::key_uses::LastUse;
 use crate::policy::sharing::Sharing;
 use crate::policy::verification::{Told, Verification};
 
@@ -261,6 +263,11 @@ impl Snapshot {
     /// Every key.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.keys.values()
+    }
+
+    /// When each key was last used, as far as this host knows.
+    pub fn key_uses(&self) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
+        self.keys().map(|key| (key.workspace, key.id, key.last_use.as_ref()))
     }
 
     /// When this key was last used, as far as this host knows.

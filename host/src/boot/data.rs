@@ -11,11 +11,11 @@ use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
-use crate::api_key;
 use crate::auditor::{
     HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version,
 };
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
+use crate::policy::api_key;
 use crate::policy::row_seals::{self, RowKeyError};
 
 /// The file of the first root key.

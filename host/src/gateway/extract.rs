@@ -136,7 +136,7 @@ impl FromRequestParts<Arc<App>> for Caller {
             return Err(Problem::unavailable("the keys could not be read"));
         }
         let snapshot = app.policy.load();
-        let key_hash = crate::api_key::hash(key);
+        let key_hash = crate::policy::api_key::hash(key);
         let Some(entry) = snapshot.key(&key_hash) else {
             return Err(Problem::unauthenticated("this key does not exist"));
         };

@@ -17,9 +17,9 @@ use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
 use super::sharing::Sharing;
 use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
-use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
+use crate::policy::key_uses::LastUse;
 use crate::policy::verification::Verification;
 
 /// The snapshot of these rows and of the plugins that serve.

@@ -3,6 +3,8 @@
 //! The limits are those of what is saved. What was stored before there were limits stays in force until it is saved anew;
 //! `doctor` names it.
 
+use std::time::Duration;
+
 use monstrum_guardian::compiled_bytes_max;
 use monstrum_store::{BindingRow, RoleRow};
 use monstrum_types::WorkspaceId;
@@ -10,9 +12,10 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::fair_queue::{FairQueues, Share, Ticket};
-use crate::lanes::WAIT_MAX;
 use crate::policy::Policy;
 
+/// How long a change waits for other changes of patterns in its workspace: as long as a call waits for its turn.
+const SAVE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The longest pattern, in bytes: as long as the longest value that is compared with it.
 pub const PATTERN_BYTES_MAX: usize = 4096;
 /// The most patterns of one list: each value is compared with all of them.
@@ -149,7 +152,7 @@ impl PatternRoom {
         if bytes <= replaced {
             return Ok(Saving { _turn: None });
         }
-        let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + WAIT_MAX).await;
+        let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + SAVE_WAIT_MAX).await;
         let turn = turn.ok_or(NoPatternRoom::Busy)?;
         // What another host has saved, or a request whose client went away before it was in force, counts as well.
         policy.renew_if_behind().await.map_err(|_| NoPatternRoom::Busy)?;
