@@ -4,7 +4,9 @@
 //! record, so an edit of the database cannot point it elsewhere. When manifest or configuration say more than that, the
 //! credential waits until an admin saves it anew. What OAuth has brought is refreshed in time ([`Refresher`]).
 
+pub mod provider;
 mod refresh;
+pub mod token_endpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};

@@ -5,8 +5,6 @@
 //! `credentials`, and no token, code or verifier is ever stored but under seal.
 
 mod device;
-pub mod provider;
-pub mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,11 +26,11 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::auditor::{AuditUnavailable, Auditor, Change};
+use crate::credentials::provider::{self, open_secret, scopes};
+use crate::credentials::token_endpoint::{Grant, Provider, TokenError, Tokens};
 use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
 pub use device::DeviceStarted;
-use provider::{open_secret, scopes};
-use token::{Grant, Provider, TokenError, Tokens};
 
 /// How long a person may take from the begin page to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;

@@ -258,7 +258,7 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             SealedColumn::OauthClientSecrets,
             [id],
             [workspace, resource_type, client_id, token_url, device_authorization_url],
-        ) => Some(oauth::provider::place(
+        ) => Some(credentials::provider::place(
             workspace.parse().ok()?,
             id.parse().ok()?,
             &resource_type.parse().ok()?,

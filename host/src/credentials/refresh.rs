@@ -16,9 +16,9 @@ use monstrum_vault::Vault;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
+use super::provider::{open_secret, parse_url, scopes};
+use super::token_endpoint::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
 use super::{GivenFor, NEEDS_AUTHORIZATION, Opened, READY, access_token, seal};
-use crate::oauth::provider::{open_secret, parse_url, scopes};
-use crate::oauth::token::{ANSWER_WAIT_MAX, Grant, Provider, TokenError, Tokens};
 
 /// A host that claims a refresh and dies is waited for so long: the longest answer in each place of the secret, and the
 /// time to store it.

@@ -13,9 +13,9 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::provider::{open_secret, scopes};
-use super::token::{Grant, TokenError, lifetime_s};
 use super::{Oauth, OauthError, new_flow, stored_url};
+use crate::credentials::provider::{open_secret, scopes};
+use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
 /// A device code may live so long at most, whatever its provider says.

@@ -1,6 +1,6 @@
 //! What an admin has confirmed of a provider, and its client secret under seal.
 
-use monstrum_manifest::{AuthKind, OauthConfig, ResourceType};
+use monstrum_manifest::{OauthConfig, ResourceType};
 use monstrum_store::OauthProviderRow;
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
@@ -72,11 +72,6 @@ pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
         }
     }
     proposed
-}
-
-/// Whether the type has the method.
-pub fn has_method(resource_type: &ResourceType, kind: AuthKind) -> bool {
-    resource_type.auth_methods.iter().any(|method| method.method == kind)
 }
 
 /// An address of a provider: https, or http on this machine, and nothing in it but scheme, host, path and query.
