@@ -35,7 +35,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::beside::FreedBeside;
-use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
+use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential, ServedResource};
 use crate::fair_queue::Share;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
@@ -151,7 +151,7 @@ pub struct Resource {
     pub credential: Option<Arc<HeldCredential>>,
     /// Whether there is a row of it; a switch of a bot grants what has none.
     is_stored: bool,
-    door: OnceLock<Arc<ResourceCredential>>,
+    credential_source: OnceLock<Arc<ResourceCredential>>,
 }
 
 impl Resource {
@@ -205,7 +205,16 @@ impl Resource {
 
     /// The credential as egress takes it, opened on first use.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
-        self.door.get_or_init(|| Arc::new(ResourceCredential::of(self)))
+        self.credential_source.get_or_init(|| {
+            let served = ServedResource {
+                row: &self.row,
+                manifest: &self.plugin.manifest,
+                config: &self.config,
+                network: &self.scope.network,
+                legacy_plugin: self.legacy_plugin.as_ref(),
+            };
+            Arc::new(ResourceCredential::of(served, self.credential.as_deref()))
+        })
     }
 }
 

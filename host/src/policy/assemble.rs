@@ -181,8 +181,18 @@ fn resource(
     };
     let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
     let scope = scope(&plugin.manifest, &config, network);
-    let (tools, door) = (OnceLock::new(), OnceLock::new());
-    Some(Resource { row, plugin, legacy_plugin, config, config_text, scope, tools, credential, is_stored: true, door })
+    Some(Resource {
+        row,
+        plugin,
+        legacy_plugin,
+        config,
+        config_text,
+        scope,
+        tools: OnceLock::new(),
+        credential,
+        is_stored: true,
+        credential_source: OnceLock::new(),
+    })
 }
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {

@@ -91,7 +91,7 @@ fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
         tools: OnceLock::from(Vec::new()),
         credential: None,
         is_stored: false,
-        door: OnceLock::new(),
+        credential_source: OnceLock::new(),
     }
 }
 
