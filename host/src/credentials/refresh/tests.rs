@@ -106,7 +106,7 @@ async fn an_unverified_provider_is_not_asked() {
         };
         let refreshed = refresher.refresh(target, Some(Secret::new("stale".to_owned()))).await;
         assert!(matches!(refreshed, Err(CredentialState::Unavailable)));
-        refresher.in_progress(resource.id).lock().await.rest.is_some()
+        refresher.in_progress(resource.id).lock().await.backoff.is_some()
     };
     assert!(!was_asked().await, "the row was added after the last verification of the workspace");
     store.snapshot().await.unwrap();
