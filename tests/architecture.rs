@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["beside", "config", "fair_queue", "plugin_folder", "language"], false),
-    (&["telemetry", "lanes"], false),
+    (&["beside", "fair_queue", "plugin_folder", "language"], false),
+    (&["lanes"], false),
     (
         &[
             "session",
@@ -25,6 +25,8 @@ const LAYERS: &[(&[&str], bool)] = &[
             "sandboxes",
             "call",
             "checks",
+            "config",
+            "telemetry",
         ],
         true,
     ),

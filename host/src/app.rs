@@ -1,5 +1,6 @@
 //! What the gateway serves from: the pipeline, the database and everything that is kept between requests.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use monstrum_store::{Store, StoreError};
@@ -8,7 +9,6 @@ use monstrum_vault::Vault;
 
 use crate::auditor::{Auditor, KeyRing};
 use crate::call::Calls;
-use crate::config::Settings;
 use crate::credentials::Refresher;
 use crate::oauth::Oauth;
 use crate::packages::Packages;
@@ -20,7 +20,8 @@ use crate::telemetry::meters;
 
 /// One running host.
 pub struct App {
-    pub settings: Settings,
+    /// The data folder, which holds the heads of the audit.
+    pub data_dir: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
     pub audit_keys: KeyRing,

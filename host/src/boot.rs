@@ -90,6 +90,7 @@ pub struct Running {
     /// The root key, if this start has made it.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
+    shutdown_grace: Duration,
     stop: CancellationToken,
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
@@ -164,7 +165,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
-        settings,
+        data_dir: settings.data_dir,
         store: data.store,
         vault: data.vault,
         audit_keys: data.audit_keys,
@@ -183,11 +184,10 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     });
     meters::install();
     let stop = CancellationToken::new();
-    let router = gateway::router(Arc::clone(&app));
-    let connections = app.settings.connections;
-    let server = listen::serve(listener, router, connections, Patience::default(), stop.clone());
+    let router = gateway::router(Arc::clone(&app), gateway::Options { public_docs: settings.public_docs });
+    let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let mut chores = vec![
-        tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_plugins(Arc::clone(&app), settings.watch_plugins, stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_owners(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
@@ -196,8 +196,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ];
     chores.extend(sandboxes::chores(&app, &stop));
     let served = tokio::spawn(server);
-    let admin_key = data.admin_key;
-    Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })
+    let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
+    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
 }
 
 impl Running {
@@ -209,7 +209,7 @@ impl Running {
     /// Waits until the server is told to stop, then ends it: no new calls, calls in flight finish or are recorded as
     /// interrupted, a last head is signed.
     pub async fn stopped(self) {
-        let Running { app, stop, mut served, audited, chores, .. } = self;
+        let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
             // A server that was told to stop ends by itself, too.
             biased;
@@ -220,7 +220,7 @@ impl Running {
             }
         }
         tracing::info!("shutting down");
-        app.calls.shut_down(app.settings.shutdown_grace).await;
+        app.calls.shut_down(shutdown_grace).await;
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -254,10 +254,10 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
 }
 
 /// Serves what is in the plugins folder: the start-up scan, then whatever changes there.
-async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
+async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     scan(&app).await;
-    if !app.settings.watch_plugins {
+    if !keeps_watching {
         return;
     }
     let mut tick = tokio::time::interval(PLUGINS_POLL);

@@ -4,7 +4,6 @@
 
 mod connections;
 mod public_url;
-mod registry;
 mod sandboxes;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +13,18 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::{IpNet, Ipv4Net};
-use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
 
 pub use connections::Connections;
 pub use public_url::PublicUrl;
-pub use registry::RegistryPlace;
-pub use sandboxes::{
-    SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals,
-};
+pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
+
+use crate::lanes::{self, CALLS_MAX};
+use crate::packages::registry::Place;
+use crate::plugins::Ceilings;
+use crate::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -72,7 +71,7 @@ pub struct ServeFlags {
 
     /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
-    pub registry: Option<RegistryPlace>,
+    pub registry: Option<Place>,
 
     /// Addresses that are not public and that the name of the registry's server may lead to, as CIDRs
     #[arg(long, env = "MONSTRUM_REGISTRY_ALLOW_ADDRESSES", value_name = "CIDR", value_delimiter = ',')]
@@ -196,48 +195,8 @@ pub struct ServeFlags {
     pub otlp_endpoint: Option<String>,
 }
 
-/// What one call may use at most, whatever its plugin and its binding ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ceilings {
-    pub fuel: u64,
-    pub memory_mib: u32,
-    pub timeout_s: u32,
-}
-
-impl Default for Ceilings {
-    /// What a call gets where nobody asks for anything (plugin-contract).
-    fn default() -> Self {
-        Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
-    }
-}
-
-impl Ceilings {
-    /// The memory of a plugin's calls, before a binding narrows it.
-    pub fn memory_bytes(self, asked: &Limits) -> u64 {
-        let default = Ceilings::default().memory_mib;
-        u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20
-    }
-}
-
-/// How many calls run at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallsAtOnce {
-    pub in_all: u32,
-    pub per_plugin: u32,
-    pub per_bot: u32,
-}
-
-impl Default for CallsAtOnce {
-    /// Of one plugin: enough to hide a slow upstream, few enough to leave the pool to others (plugin-contract).
-    fn default() -> Self {
-        CallsAtOnce { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
-    }
-}
-
 /// The slots of the engine's pool have this size.
 const MEMORY_MIB_MAX: u32 = 1024;
-/// The engine's pool has room for so many, and for plugins that are being loaded.
-const CALLS_MAX: u32 = 1000;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
     up_to(text, MEMORY_MIB_MAX)
@@ -247,14 +206,8 @@ fn calls(text: &str) -> Result<NonZeroU32, String> {
     up_to(text, CALLS_MAX)
 }
 
-/// What the compiled patterns of a workspace may take unless the operator says otherwise: some 100 000 bindings with a few
-/// patterns each, or 16 patterns of the most expensive kind.
-const WORKSPACE_PATTERNS_MIB: u32 = 64;
-/// More than a host has to spare for one tenant.
-const PATTERNS_MIB_MAX: u32 = 4096;
-
 fn patterns_mib(text: &str) -> Result<NonZeroU32, String> {
-    up_to(text, PATTERNS_MIB_MAX)
+    up_to(text, WORKSPACE_MIB_MAX)
 }
 
 fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
@@ -334,11 +287,11 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
-    pub registry: Option<RegistryPlace>,
+    pub registry: Option<Place>,
     /// What the registry's server may have besides public addresses.
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
-    pub calls_at_once: CallsAtOnce,
+    pub calls_at_once: lanes::Limits,
     pub workspace_patterns_mib: u32,
     pub sandboxes: SandboxSettings,
     pub shutdown_grace: Duration,
@@ -391,9 +344,9 @@ impl Settings {
             memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, NonZeroU32::get),
             timeout_s: flags.max_timeout_s.or(file.max_timeout_s).map_or(ceilings.timeout_s, NonZeroU32::get),
         };
-        let at_once = CallsAtOnce::default();
+        let at_once = lanes::Limits::default();
         let per_plugin = flags.max_calls_per_plugin.or(file.max_calls_per_plugin);
-        let calls_at_once = CallsAtOnce {
+        let calls_at_once = lanes::Limits {
             in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, NonZeroU32::get),
             per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
             per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
@@ -418,7 +371,7 @@ impl Settings {
             workspace_patterns_mib: flags
                 .workspace_patterns_mib
                 .or(file.workspace_patterns_mib)
-                .map_or(WORKSPACE_PATTERNS_MIB, NonZeroU32::get),
+                .map_or(WORKSPACE_MIB_DEFAULT, NonZeroU32::get),
             sandboxes,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),

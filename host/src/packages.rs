@@ -4,7 +4,7 @@
 //! plugin that does not own its resource type yet needs one that is trusted for the type as well. There is no way to ask for
 //! less. What the signature, the manifest and the file's name say must agree.
 
-mod registry;
+pub mod registry;
 mod types;
 
 use std::sync::Arc;

@@ -7,6 +7,7 @@
 
 pub mod built_in;
 mod candidate;
+mod ceilings;
 mod growth;
 mod install;
 pub mod owners;
@@ -26,12 +27,12 @@ use monstrum_types::{Clock, Digest, PluginName, ToolName};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
 pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::beside::in_place;
-use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;

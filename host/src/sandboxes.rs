@@ -9,6 +9,7 @@ mod deletion;
 mod file_turns;
 mod kept;
 mod open;
+pub mod options;
 mod reaper;
 mod reconcile;
 mod room;
@@ -27,13 +28,13 @@ use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::SandboxSettings;
 use activity::Activities;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
 pub use kept::Kept;
 pub use open::Open;
+pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::{SandboxLimits, WorkspaceSandbox};
 
@@ -85,7 +86,7 @@ pub struct Sandboxes {
     is_shared: bool,
     store: Store,
     clock: Arc<dyn Clock>,
-    settings: SandboxSettings,
+    options: Options,
     activities: Activities,
     /// Sandboxes in which nothing has run since they were started, for somebody looked at their files.
     quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
@@ -123,7 +124,7 @@ impl Sandboxes {
         place: Place,
         store: Store,
         clock: Arc<dyn Clock>,
-        settings: SandboxSettings,
+        options: Options,
     ) -> Arc<Sandboxes> {
         Arc::new(Sandboxes {
             provider,
@@ -132,7 +133,7 @@ impl Sandboxes {
             store,
             activities: Activities::new(Arc::clone(&clock)),
             clock,
-            settings,
+            options,
             quiet: std::sync::Mutex::default(),
             claiming: Mutex::new(()),
             making_room: Mutex::new(()),
@@ -201,7 +202,7 @@ impl Sandboxes {
 
     /// What a sandbox of this workspace would be started with.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
-        Ok(self.settings_of(workspace).await?.spec(&self.settings))
+        Ok(self.settings_of(workspace).await?.spec(&self.options))
     }
 
     fn quiet(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxInstanceId>> {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
-use monstrum_host::sandboxes::{Fault, Sandboxes};
+use monstrum_host::sandboxes::{Fault, Options, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest};
 use monstrum_types::{BotId, WorkspaceId};
 
@@ -22,7 +21,7 @@ on_both! {
 const UNUSED: Duration = Duration::from_secs(61);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
-    hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() })
+    hosts.host_with(Options { running_max: 4, ..Options::default() })
 }
 
 async fn exec(host: &Arc<Sandboxes>, by: (WorkspaceId, BotId), chat: &str) -> Result<ExecOutput, Fault> {

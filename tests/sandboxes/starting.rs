@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
-use monstrum_host::sandboxes::Conversation;
+use monstrum_host::sandboxes::{Conversation, Options};
 use monstrum_sandbox::{ExecRequest, SandboxError};
 use monstrum_store::{SandboxRow, SandboxStatus};
 use support::Asked;
@@ -256,7 +255,7 @@ async fn a_lost_sandbox_has_its_files_again_when_they_are_back(hosts: Hosts) -> 
 }
 
 async fn a_lost_sandbox_asks_for_no_place(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 1, ..Options::default() });
     hosts.exec(&host, "gone", "true").await?;
     hosts.after(Duration::from_secs(61));
     hosts.exec(&host, "kept", "true").await?;
@@ -285,7 +284,7 @@ async fn a_sandbox_that_never_ran_is_made_however_often_it_failed(hosts: Hosts) 
 }
 
 async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 2, ..Options::default() });
     hosts.exec(&host, "a", "true").await?;
     hosts.exec(&host, "b", "true").await?;
     let refused = words(hosts.exec(&host, "c", "true").await);
@@ -310,7 +309,7 @@ async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
 }
 
 async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 2, ..Options::default() });
     let held = hosts.spawn_exec(&host, "busy", "wait");
     hosts.double.running_execs(1).await;
     hosts.after(Duration::from_secs(1));
@@ -335,7 +334,7 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
 }
 
 async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 4, ..Options::default() });
     let broken = |row: &mut SandboxRow| row.status = SandboxStatus::Error;
     hosts.insert("broken", broken).await?;
     for chat in ["a", "b", "c", "d"] {
@@ -363,7 +362,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
 }
 
 async fn a_bot_that_is_gone_gets_none(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 1, ..Options::default() });
     let gone = bot_in(&hosts.store, hosts.workspace, "gone").await?;
     assert!(hosts.store.delete_bot(hosts.workspace, gone).await?);
     let refused = host.exec(hosts.workspace, gone, &conversation("chat"), ExecRequest::new("true"), None).await;

@@ -34,7 +34,7 @@ pub(super) async fn open(
         }
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
-    let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone());
+    let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
     if let Err(error) = sandboxes.nothing_runs_yet().await {
         tracing::warn!(%error, "rows of sandboxes may say for a moment that one runs which does not");
     }

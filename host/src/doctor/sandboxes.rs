@@ -9,8 +9,8 @@ use monstrum_types::WorkspaceId;
 
 use super::Findings;
 use crate::boot::{Inspected, NODE_FILE, SANDBOX_FOLDER};
-use crate::config::{SandboxSettings, Settings};
-use crate::sandboxes::{ASIDE_KEPT_MS, Kept};
+use crate::config::Settings;
+use crate::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 
 /// How many rows are read at once.
 const ROWS: u32 = 500;
@@ -31,7 +31,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
             return Ok(());
         }
     };
-    check_kept(found, &settings.sandboxes, data, &kept).await?;
+    check_kept(found, &settings.sandboxes.options, data, &kept).await?;
     // A folder without the file has never had a server.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
@@ -71,7 +71,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
 /// Names workspaces that get no new sandbox, because they keep as many as they may.
 async fn check_kept(
     found: &mut Findings,
-    settings: &SandboxSettings,
+    options: &Options,
     data: &Inspected,
     images: &KeptImages,
 ) -> Result<(), StoreError> {
@@ -86,7 +86,7 @@ async fn check_kept(
         }
     }
     for (workspace, kept) in workspaces {
-        let Some(words) = kept.refusal(settings) else { continue };
+        let Some(words) = kept.refusal(options) else { continue };
         let name = data.store.workspace(workspace).await?.map_or_else(|| workspace.to_string(), |row| row.name);
         let remedy =
             "delete them: DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}; or raise the limit";

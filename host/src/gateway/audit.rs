@@ -222,7 +222,7 @@ pub async fn show(
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
 pub async fn verify(State(app): State<Arc<App>>, _: Root) -> Result<Json<Report>, Problem> {
-    let report = verify_chains(&app.store, &app.audit_keys, &app.settings.data_dir).await;
+    let report = verify_chains(&app.store, &app.audit_keys, &app.data_dir).await;
     report.map(Json).map_err(|error| Problem::internal(&error))
 }
 

@@ -16,6 +16,7 @@ use utoipa::IntoParams;
 
 use crate::app::App;
 use crate::beside::Beside;
+use crate::gateway::options::Options;
 use crate::gateway::pace::TooSlow;
 use crate::gateway::problem::{Problem, unverified_text};
 
@@ -176,7 +177,8 @@ impl FromRequestParts<Arc<App>> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        if app.settings.public_docs {
+        // Without the extension the documents need a key.
+        if parts.extensions.get::<Options>().is_some_and(|options| options.public_docs) {
             return Ok(Reader::Anybody);
         }
         Caller::from_request_parts(parts, app).await.map(Reader::Key)

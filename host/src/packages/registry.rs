@@ -3,6 +3,8 @@
 //! Nobody trusts a registry: it says what there is, and the digest of its index and the signature of the package say
 //! whether that is what came. Whoever runs it can only keep something back.
 
+mod place;
+
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ use monstrum_types::{Digest, Failure, HttpRequest};
 use rustix::fs::{Mode, OFlags};
 use tokio::time::Instant;
 
-use crate::config::RegistryPlace;
+pub use self::place::Place;
 
 /// What the index is called.
 const INDEX: &str = "index.json";
@@ -61,11 +63,11 @@ pub struct Web {
 impl Registry {
     /// The registry at `place`. A web server may have public addresses, one that `place` names as a number, and those in
     /// `allow_addresses`.
-    pub fn new(place: RegistryPlace, allow_addresses: &[IpNet]) -> Registry {
+    pub fn new(place: Place, allow_addresses: &[IpNet]) -> Registry {
         let named = place.named_address();
         match place {
-            RegistryPlace::Folder(path) => Registry::Folder(path),
-            RegistryPlace::Web(url) => {
+            Place::Folder(path) => Registry::Folder(path),
+            Place::Web(url) => {
                 let network = Network {
                     allow_addresses: allow_addresses.iter().copied().chain(named).collect(),
                     // Settings take http:// for loopback addresses only.

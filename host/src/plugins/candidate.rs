@@ -11,9 +11,9 @@ use monstrum_store::{PluginRow, PluginVersionRow, Store};
 use monstrum_types::{Clock, PluginName};
 use serde_json::json;
 
+use super::Ceilings;
 use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
 use crate::beside::in_place;
-use crate::config::Ceilings;
 use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
 /// A version as it was read from its folder.

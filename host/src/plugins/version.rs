@@ -15,9 +15,8 @@ use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
-use crate::config::Ceilings;
 use crate::plugin_folder::{FolderError, Icon, MANIFEST};
-use crate::plugins::built_in;
+use crate::plugins::{Ceilings, built_in};
 
 /// How a warning begins that names what exceeds a limit newer than the version.
 const EXCEEDS: &str = "over a limit for new versions:";

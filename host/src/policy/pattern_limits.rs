@@ -14,6 +14,11 @@ use tokio::time::Instant;
 use crate::fair_queue::{FairQueues, Share, Ticket};
 use crate::policy::Policy;
 
+/// The memory, in MiB, of the compiled patterns of a workspace, unless the operator sets another limit: enough for some
+/// 100 000 bindings with a few patterns each, or for 16 patterns of the most expensive kind.
+pub const WORKSPACE_MIB_DEFAULT: u32 = 64;
+/// More than a host has to spare for one workspace.
+pub const WORKSPACE_MIB_MAX: u32 = 4096;
 /// How long a change waits for other changes of patterns in its workspace: as long as a call waits for its turn.
 const SAVE_WAIT_MAX: Duration = Duration::from_secs(5);
 /// The longest pattern, in bytes: as long as the longest value that is compared with it.

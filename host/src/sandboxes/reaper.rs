@@ -12,9 +12,9 @@ use monstrum_types::WorkspaceId;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::options::IDLE_S;
 use super::starting::TOUCH_MS;
 use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, told, within};
-use crate::config::SANDBOX_IDLE_S;
 
 /// The longest that a provider may take to stop a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ impl Sandboxes {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.sweep.notified() => {}
-                () = tokio::time::sleep(self.settings.sweep) => {}
+                () = tokio::time::sleep(self.options.sweep) => {}
             }
             if let Err(error) = self.sweep().await {
                 tracing::warn!(%error, "idle sandboxes are not stopped yet");
@@ -123,7 +123,7 @@ impl Sandboxes {
         let mut from = None;
         loop {
             let now = self.clock.now();
-            let active = now.plus_ms(-1000 * i64::from(*SANDBOX_IDLE_S.start()));
+            let active = now.plus_ms(-1000 * i64::from(*IDLE_S.start()));
             let rows = self.store.idle_sandboxes(&self.node, active, now, from, ROWS).await?;
             let Some(last) = rows.last() else { break };
             from = Some(last.id);
@@ -150,7 +150,7 @@ impl Sandboxes {
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
-        let idle = settings.idle(&self.settings);
+        let idle = settings.idle(&self.options);
         let ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
         known.insert(of, ms);
         Ok(ms)

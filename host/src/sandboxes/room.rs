@@ -61,7 +61,7 @@ impl Sandboxes {
 
     async fn try_claim(&self, row: &SandboxRow, is_new: bool, operation: &str, place: Place) -> Result<Claimed, Fault> {
         let _claiming = self.claiming.lock().await;
-        let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.settings) } else { None };
+        let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.options) } else { None };
         let refused = match limit {
             Some(words) => Some(Claimed::Limit(words)),
             None => self.refusal(row, place).await?.map(Claimed::NoPlace),
@@ -91,7 +91,7 @@ impl Sandboxes {
 
     /// Why the sandbox of a row gets no place now.
     async fn refusal(&self, row: &SandboxRow, place: Place) -> Result<Option<NoPlace>, StoreError> {
-        let shares = Shares::of(&self.settings);
+        let shares = Shares::of(&self.options);
         let taken = self.taken_but(row).await?;
         let (workspace, bot) = (row.workspace_id, row.bot_id);
         if place == Place::OfAnother {
@@ -126,7 +126,7 @@ impl Sandboxes {
             }
             idle.extend(rows);
         }
-        let (shares, taken) = (Shares::of(&self.settings), self.taken_but(for_row).await?);
+        let (shares, taken) = (Shares::of(&self.options), self.taken_but(for_row).await?);
         let by = (for_row.workspace_id, for_row.bot_id);
         idle.retain(|row| {
             // One in error has no place that another could take.

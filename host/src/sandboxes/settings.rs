@@ -8,10 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::config::{
-    SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxSettings,
-};
+use super::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES, TMP_MIB};
 
 /// What the sandboxes of a workspace may be. What is absent is as the server gives it to all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -56,13 +53,13 @@ impl WorkspaceSandbox {
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let limits = self.limits.unwrap_or_default();
         let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
-            ("/idle_s", self.idle_s, SANDBOX_IDLE_S),
-            ("/limits/cpu_millis", limits.cpu_millis, SANDBOX_CPU_MILLIS),
-            ("/limits/memory_mib", limits.memory_mib, SANDBOX_MEMORY_MIB),
-            ("/limits/disk_mib", limits.disk_mib, SANDBOX_DISK_MIB),
-            ("/limits/tmp_mib", limits.tmp_mib, SANDBOX_TMP_MIB),
-            ("/limits/processes", limits.processes, SANDBOX_PROCESSES),
-            ("/limits/processes_per_exec", limits.processes_per_exec, SANDBOX_PROCESSES),
+            ("/idle_s", self.idle_s, IDLE_S),
+            ("/limits/cpu_millis", limits.cpu_millis, CPU_MILLIS),
+            ("/limits/memory_mib", limits.memory_mib, MEMORY_MIB),
+            ("/limits/disk_mib", limits.disk_mib, DISK_MIB),
+            ("/limits/tmp_mib", limits.tmp_mib, TMP_MIB),
+            ("/limits/processes", limits.processes, PROCESSES),
+            ("/limits/processes_per_exec", limits.processes_per_exec, PROCESSES),
         ];
         let outside = |(place, value, range): (&'static str, Option<u32>, RangeInclusive<u32>)| {
             let is_outside = value.is_some_and(|value| !range.contains(&value));
@@ -72,8 +69,8 @@ impl WorkspaceSandbox {
     }
 
     /// What a sandbox is started with.
-    pub(super) fn spec(&self, settings: &SandboxSettings) -> Spec {
-        let (own, all) = (self.limits.unwrap_or_default(), settings.limits);
+    pub(super) fn spec(&self, options: &Options) -> Spec {
+        let (own, all) = (self.limits.unwrap_or_default(), options.limits);
         let processes = own.processes.unwrap_or(all.processes);
         let limits = Limits {
             cpu_millis: own.cpu_millis.unwrap_or(all.cpu_millis),
@@ -87,8 +84,8 @@ impl WorkspaceSandbox {
     }
 
     /// How long a sandbox may be without use.
-    pub(super) fn idle(&self, settings: &SandboxSettings) -> Duration {
-        self.idle_s.map_or(settings.idle, |seconds| Duration::from_secs(seconds.into()))
+    pub(super) fn idle(&self, options: &Options) -> Duration {
+        self.idle_s.map_or(options.idle, |seconds| Duration::from_secs(seconds.into()))
     }
 }
 

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use monstrum_store::RunningSandboxes;
 use monstrum_types::{BotId, WorkspaceId};
 
-use crate::config::SandboxSettings;
+use super::options::Options;
 
 /// A bot that has its share leaves this part of all places free, and so on. Each part lies within the one before it, so
 /// that the bots of one workspace do not shut out each other where the workspace itself has to leave places free.
@@ -52,14 +52,14 @@ pub(super) enum NoPlace {
 }
 
 impl Shares {
-    pub(super) fn of(settings: &SandboxSettings) -> Shares {
-        let all = u64::from(settings.running_max);
+    pub(super) fn of(options: &Options) -> Shares {
+        let all = u64::from(options.running_max);
         let part = |percent: u32| (all * u64::from(percent) / 100).max(1);
         Shares {
             all,
-            workspace: part(settings.share_workspace),
-            bot: part(settings.share_bot),
-            has_newcomers: settings.share_workspace < 100,
+            workspace: part(options.share_workspace),
+            bot: part(options.share_bot),
+            has_newcomers: options.share_workspace < 100,
         }
     }
 
@@ -133,8 +133,8 @@ impl Taken {
 
 impl NoPlace {
     /// What the caller is told.
-    pub(super) fn words(self, settings: &SandboxSettings) -> String {
-        let SandboxSettings { running_max, share_workspace, share_bot, .. } = settings;
+    pub(super) fn words(self, options: &Options) -> String {
+        let Options { running_max, share_workspace, share_bot, .. } = options;
         match self {
             NoPlace::Bot => format!(
                 "this bot has its share of the sandboxes that run at once on this host, and the other places are kept \
@@ -171,8 +171,8 @@ mod tests {
 
     impl Host {
         fn new(running_max: u32) -> Host {
-            let settings = SandboxSettings { running_max, ..SandboxSettings::default() };
-            Host { shares: Shares::of(&settings), running: Vec::new() }
+            let options = Options { running_max, ..Options::default() };
+            Host { shares: Shares::of(&options), running: Vec::new() }
         }
 
         fn refusal(&self, (workspace, bot): (WorkspaceId, BotId), others: Others) -> Option<NoPlace> {
@@ -243,9 +243,8 @@ mod tests {
 
     #[test]
     fn a_hundred_percent_is_no_share() {
-        let settings =
-            SandboxSettings { running_max: 8, share_workspace: 100, share_bot: 100, ..SandboxSettings::default() };
-        let mut host = Host { shares: Shares::of(&settings), running: Vec::new() };
+        let options = Options { running_max: 8, share_workspace: 100, share_bot: 100, ..Options::default() };
+        let mut host = Host { shares: Shares::of(&options), running: Vec::new() };
         assert_eq!(host.fill((WorkspaceId::new(), BotId::new()), BOTH).0, 8);
     }
 

@@ -239,11 +239,11 @@ impl Sandboxes {
             Claimed::Mine => {}
             Claimed::Moved => return Ok(Step::Again),
             Claimed::NoPlace(why) => {
-                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.settings))));
+                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.options))));
             }
             Claimed::Limit(words) => return Err(Fault::Limit(words)),
         }
-        let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
+        let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.options)).await;
         self.moved.notify_waiters();
         started
     }
