@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["beside", "fair_queue", "plugin_folder", "language"], false),
+    (&["beside", "fair_queue", "language"], false),
     (&["lanes"], false),
     (
         &[
@@ -19,7 +19,6 @@ const LAYERS: &[(&[&str], bool)] = &[
             "policy",
             "prompt",
             "plugins",
-            "packages",
             "credentials",
             "oauth",
             "sandboxes",

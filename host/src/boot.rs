@@ -30,7 +30,8 @@ use crate::gateway;
 use crate::lanes::Lanes;
 use crate::ledger::Ledger;
 use crate::oauth::Oauth;
-use crate::packages::{Packages, Registry};
+use crate::plugins::packages::Packages;
+use crate::plugins::registry::Registry;
 use crate::plugins::{Plugins, owners};
 use crate::policy::Policy;
 use crate::policy::key_uses;
@@ -70,7 +71,7 @@ pub enum BootError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("the plugins folder cannot be used")]
-    Plugins(#[from] crate::plugin_folder::FolderError),
+    Plugins(#[from] crate::plugins::folder::FolderError),
     #[error("cannot create the plugins folder {}", path.display())]
     CreatePlugins { path: PathBuf, source: std::io::Error },
     #[error("the engine for components does not start")]

@@ -22,8 +22,8 @@ pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
 use crate::lanes::{self, CALLS_MAX};
-use crate::packages::registry::Place;
 use crate::plugins::Ceilings;
+use crate::plugins::registry::Place;
 use crate::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
 
 /// The flags of `monstrum serve`.

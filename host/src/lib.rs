@@ -20,8 +20,6 @@ pub mod lanes;
 pub mod language;
 pub mod ledger;
 pub mod oauth;
-pub mod packages;
-pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;
 pub mod prompt;

@@ -8,9 +8,13 @@
 pub mod built_in;
 mod candidate;
 mod ceilings;
-mod growth;
+pub mod folder;
 mod install;
 pub mod owners;
+pub mod packages;
+mod permission_diff;
+pub mod registry;
+mod trusted_types;
 mod version;
 mod watch;
 
@@ -29,14 +33,15 @@ use utoipa::ToSchema;
 
 pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
+pub use trusted_types::TrustedTypes;
 pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::beside::in_place;
-use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
-use crate::plugins::growth::growth;
+use crate::plugins::folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::owners::Owners;
+use crate::plugins::permission_diff::permission_diff;
 use crate::plugins::version::{parse_stored, sha256};
 
 /// Whether a plugin serves.
@@ -317,7 +322,7 @@ impl Plugins {
                 (recorded, _) => recorded,
             };
             if let Some(before) = before {
-                grows.extend(self.growth(&before, manifest).await?);
+                grows.extend(self.permission_diff(&before, manifest).await?);
             }
         }
         Ok(Verdict { is_recorded, owns_all: owners.has_all(manifest), grows, takes })
@@ -378,7 +383,7 @@ impl Plugins {
     }
 
     /// What `manifest` asks for beyond the version that is on record as serving.
-    async fn growth(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
+    async fn permission_diff(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let serving = match serving {
             Some(stored) => parse_stored(stored.manifest).await.ok(),
@@ -388,7 +393,7 @@ impl Plugins {
             return Ok(vec!["the version that served cannot be read any more, so nothing can be compared".to_owned()]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
-        Ok(growth(&serving, manifest, &retired))
+        Ok(permission_diff(&serving, manifest, &retired))
     }
 
     /// The tools that stored versions had and `serving` has no more, with the operation of the newest that had it.

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::Ceilings;
 use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
 use crate::beside::in_place;
-use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
 /// A version as it was read from its folder.
 pub(super) struct Candidate {

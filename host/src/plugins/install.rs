@@ -12,9 +12,9 @@ use monstrum_store::{BoundRow, StoreError};
 use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
 
-use crate::packages::TrustedTypes;
-use crate::plugin_folder::PluginFolder;
-use crate::plugin_folder::staging::{self, StageError, Staged};
+use crate::plugins::TrustedTypes;
+use crate::plugins::folder::PluginFolder;
+use crate::plugins::folder::staging::{self, StageError, Staged};
 use crate::plugins::owners::Owners;
 use crate::plugins::version::parse_stored;
 use crate::plugins::{Entry, LoadError, Plugins};

@@ -15,7 +15,7 @@ use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
-use crate::plugin_folder::{FolderError, Icon, MANIFEST};
+use crate::plugins::folder::{FolderError, Icon, MANIFEST};
 use crate::plugins::{Ceilings, built_in};
 
 /// How a warning begins that names what exceeds a limit newer than the version.

@@ -4,9 +4,6 @@
 //! plugin that does not own its resource type yet needs one that is trusted for the type as well. There is no way to ask for
 //! less. What the signature, the manifest and the file's name say must agree.
 
-pub mod registry;
-mod types;
-
 use std::sync::Arc;
 
 use monstrum_guardian::match_glob;
@@ -15,11 +12,9 @@ use monstrum_store::{Store, StoreError};
 use monstrum_types::PluginName;
 use semver::Version;
 
-use crate::plugin_folder::MANIFEST;
-use crate::plugins::{InstallError, Installed, Package, Plugins};
-
-pub use registry::{Registry, RegistryError};
-pub use types::TrustedTypes;
+use crate::plugins::folder::MANIFEST;
+use crate::plugins::registry::{Registry, RegistryError};
+use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
 
 /// Packages that are unpacked at one time. Each may take its limit in memory, and they are installed one by one anyway.
 const UNPACKED_AT_ONCE: usize = 2;

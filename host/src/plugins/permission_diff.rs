@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// What `candidate` asks for beyond `serving`, a sentence each. `retired` holds tools that earlier versions had and
 /// `serving` has no more, with their operations: a detour over a version without the tool is a change all the same.
-pub fn growth(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
+pub fn permission_diff(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
     let mut grown = Vec::new();
     let (old, new) = (&serving.resource_type, &candidate.resource_type);
     if old.id != new.id {
@@ -184,7 +184,7 @@ mod tests {
             }
         }
         let retired = BTreeMap::from([("sample_old".parse().unwrap(), "issue.delete".to_owned())]);
-        growth(&parse(before.clone()), &parse(after), &retired)
+        permission_diff(&parse(before.clone()), &parse(after), &retired)
     }
 
     const TYPE: &str = "/resource_type";
