@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The modules of the host in layers; each may use those of the layers before it, and of its own only where it is a
 /// layer of stages (`true`).
 const LAYERS: &[(&[&str], bool)] = &[
-    (&["beside", "fair_queue", "language"], false),
+    (&["beside", "fair_queue", "language", "meters"], false),
     (&["lanes"], false),
     (
         &[
@@ -24,12 +24,12 @@ const LAYERS: &[(&[&str], bool)] = &[
             "sandboxes",
             "call",
             "checks",
-            "config",
-            "telemetry",
         ],
         true,
     ),
     (&["app"], false),
+    (&["config"], false),
+    (&["telemetry"], false),
     (&["gateway"], false),
     (&["boot"], false),
     (&["doctor", "rotation"], false),

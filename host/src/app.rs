@@ -10,13 +10,13 @@ use monstrum_vault::Vault;
 use crate::auditor::{Auditor, KeyRing};
 use crate::call::Calls;
 use crate::credentials::Refresher;
+use crate::meters;
 use crate::oauth::Oauth;
 use crate::plugins::Plugins;
 use crate::plugins::packages::Packages;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::{FileTurns, Sandboxes};
-use crate::telemetry::meters;
 
 /// One running host.
 pub struct App {

@@ -43,9 +43,9 @@ use crate::beside;
 use crate::call::IncomingCall;
 use crate::call::nested::Secrets;
 use crate::checks::is_large;
+use crate::meters;
 use crate::plugins::Plugin;
 use crate::policy::Resource;
-use crate::telemetry::meters;
 
 /// Rows of one transaction: enough for every call that can run at once on a small machine.
 const BATCH_ROWS_MAX: usize = 512;

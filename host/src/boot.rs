@@ -29,6 +29,7 @@ use crate::executor::Executor;
 use crate::gateway;
 use crate::lanes::Lanes;
 use crate::ledger::Ledger;
+use crate::meters;
 use crate::oauth::Oauth;
 use crate::plugins::packages::Packages;
 use crate::plugins::registry::Registry;
@@ -37,7 +38,7 @@ use crate::policy::Policy;
 use crate::policy::key_uses;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::FileTurns;
-use crate::telemetry::meters;
+use crate::telemetry::recorder;
 use listen::Patience;
 
 pub use data::{
@@ -183,7 +184,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
-    meters::install();
+    recorder::install();
     let stop = CancellationToken::new();
     let router = gateway::router(Arc::clone(&app), gateway::Options { public_docs: settings.public_docs });
     let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());

@@ -37,9 +37,9 @@ use crate::checks::{Asker, Checks, Unchecked, in_place, is_large};
 use crate::executor::{Executor, PermittedCall};
 use crate::lanes::{BotPlace, WAIT_MAX};
 use crate::language::Language;
+use crate::meters::{self, Stage, StageTimer};
 use crate::policy::{Policy, Snapshot};
 use crate::session::Session;
-use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::{self, Job, Verdict};
 
 /// The longest name of a tool, in bytes.
@@ -192,9 +192,9 @@ impl Calls {
         // Whatever it was waiting for has been cancelled by now. Nothing of a call goes on after its end.
         children.close();
         children.wait().await;
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let outcome = entry.redacted(outcome).await;
-        laps.end(Stage::Redact);
+        timer.end(Stage::Redact);
         let row = entry.close(&outcome).await?;
         Ok(Ending { request_id: call.request_id, outcome, retry_after, row })
     }
@@ -302,7 +302,7 @@ impl Calls {
             let identity = job.plugin.makes_calls().then(|| Identity::of(&call.tool, permit.params()));
             return Ok(Judged { job, permit, identity, judged_by });
         }
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let noted = |refusal: Unjudged| self.noted(call, entry, refusal);
         let session = Session::open(&self.policy, self.clock.now(), call).map_err(|refusal| noted(refusal.into()))?;
         if let Some(lineage) = &call.under {
@@ -317,16 +317,16 @@ impl Calls {
         })?;
         let operation = &resolved.tool().manifest.operation;
         entry.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
-        laps.end(Stage::Resolve);
+        timer.end(Stage::Resolve);
         let params = resolved.checked_params(call, effort)?;
-        laps.end(Stage::Params);
+        timer.end(Stage::Params);
         let is_in_a_chain = call.under.is_some() || resolved.plugin.makes_calls();
         let identity = is_in_a_chain.then(|| Identity::of(resolved.tool().manifest.name.as_str(), &params));
         let permit = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(identity)) = (&call.under, identity) {
             lineage.check_new(identity)?;
         }
-        laps.end(Stage::Guardian);
+        timer.end(Stage::Guardian);
         Ok(Judged { job: Job::of(resolved), permit, identity, judged_by: session.snapshot })
     }
 
@@ -421,9 +421,9 @@ impl Ending {
     /// Waits for the row, then gives the answer.
     pub async fn committed(self) -> Result<CallAnswer, AuditUnavailable> {
         let Ending { request_id, outcome, retry_after, row } = self;
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let duration_ms = row.committed().await?;
-        laps.end(Stage::Audit);
+        timer.end(Stage::Audit);
         let (status, code) = (outcome.status.as_str(), outcome.code.map_or("", Code::as_str));
         meters::call(status, code);
         Span::current().record("duration_ms", duration_ms);

@@ -30,10 +30,10 @@ use crate::checks::{Asker, Checks, is_large_object};
 use crate::credentials::ResourceCredential;
 use crate::lanes::{self, Asking, BotPlace, Lanes, NoRoom, Place};
 use crate::ledger::Ledger;
+use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::{Ceilings, Plugin, built_in};
 use crate::policy::{Binding, Resource};
 use crate::sandboxes::Sandboxes;
-use crate::telemetry::meters::{self, Laps, Stage};
 use crate::tools::{Job, What};
 
 /// When a caller that found the host full may try again.
@@ -93,7 +93,7 @@ impl Executor {
         if let Some(ended) = binding.and_then(|binding| self.over_rate(binding)) {
             return ended;
         }
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let _place = match self.enter(call, &permit, of_bot).await {
             Ok(place) => place,
             Err(NoRoom::Busy) => return Ended::from(CallOutcome::error(Code::Busy, "the plugin is busy")),
@@ -102,7 +102,7 @@ impl Executor {
                 return Ended { outcome, retry_after: Some(FULL_RETRY_AFTER) };
             }
         };
-        laps.end(Stage::Queue);
+        timer.end(Stage::Queue);
         let limits = call.limits(self.ceilings, &permit);
         let until = Instant::now() + limits.timeout;
         let nesting = match call.nesting(until) {
@@ -152,7 +152,7 @@ impl Executor {
             let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
             outcome.output_mismatch = !matches;
         }
-        laps.end(Stage::Execute);
+        timer.end(Stage::Execute);
         Ended::from(outcome)
     }
 

@@ -55,7 +55,7 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::gateway::extract::{Admin, Operator, Root};
-use crate::telemetry::meters;
+use crate::telemetry::recorder;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};
@@ -223,7 +223,7 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     headers.entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let took = began.elapsed();
     tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = took.as_secs_f64() * 1000.0, "answered");
-    meters::request(route, label(&method), status.as_u16(), took);
+    recorder::request(route, label(&method), status.as_u16(), took);
     response
 }
 

@@ -19,6 +19,7 @@ pub mod gateway;
 pub mod lanes;
 pub mod language;
 pub mod ledger;
+pub mod meters;
 pub mod oauth;
 pub mod plugins;
 pub mod policy;

@@ -32,7 +32,7 @@ use tower::ServiceExt;
 
 use crate::config::Connections;
 use crate::gateway::{Pace, Problem};
-use crate::telemetry::meters::{self, RefusedBy};
+use crate::meters::{self, RefusedBy};
 use activity::{Activity, Tracked, Verdict, Watched};
 use room::{Room, Seat};
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Connections;
-use crate::telemetry::meters::{self, RefusedBy};
+use crate::meters::{self, RefusedBy};
 
 /// The most connections in all unless the setting says more: with a head of 64 KiB each, these hold 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
