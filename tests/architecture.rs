@@ -17,7 +17,6 @@ const LAYERS: &[(&[&str], bool)] = &[
             "ledger",
             "auditor",
             "policy",
-            "prompt",
             "plugins",
             "credentials",
             "oauth",

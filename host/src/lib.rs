@@ -23,7 +23,6 @@ pub mod meters;
 pub mod oauth;
 pub mod plugins;
 pub mod policy;
-pub mod prompt;
 pub mod rotation;
 pub mod sandboxes;
 pub mod session;

@@ -10,6 +10,7 @@ mod file_turns;
 mod kept;
 mod open;
 pub mod options;
+pub mod prompt;
 mod reaper;
 mod reconcile;
 mod room;
