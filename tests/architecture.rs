@@ -31,7 +31,6 @@ const LAYERS: &[(&[&str], bool)] = &[
     (&["telemetry"], false),
     (&["gateway"], false),
     (&["boot"], false),
-    (&["doctor", "rotation"], false),
     (&["cli"], false),
     (&["main", "lib"], false),
 ];

@@ -1,9 +1,11 @@
 //! Start and end of a server: the only place that names concrete implementations.
 
 mod data;
+pub mod doctor;
 mod listen;
 mod offline;
 mod recovery;
+pub mod rotation;
 mod sandboxes;
 
 use std::net::SocketAddr;
