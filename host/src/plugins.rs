@@ -28,8 +28,6 @@ use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
@@ -45,8 +43,7 @@ use crate::plugins::permission_diff::permission_diff;
 use crate::plugins::version::{parse_stored, sha256};
 
 /// Whether a plugin serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginStatus {
     /// The version in the folder serves.
     Loaded,

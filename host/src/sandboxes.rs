@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
-use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId};
+use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -37,7 +37,7 @@ pub use kept::Kept;
 pub use open::Open;
 pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
-pub use settings::{SandboxLimits, WorkspaceSandbox};
+pub use settings::out_of_range;
 
 /// How long one operation on a sandbox counts as under way. Longer than any may take, so that whoever is not heard of
 /// for so long is dead.
@@ -203,7 +203,7 @@ impl Sandboxes {
 
     /// What a sandbox of this workspace would be started with.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
-        Ok(self.settings_of(workspace).await?.spec(&self.options))
+        Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
     }
 
     fn quiet(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxInstanceId>> {

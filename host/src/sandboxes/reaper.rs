@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::WorkspaceId;
+use monstrum_types::{WorkspaceId, WorkspaceSandbox};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::options::IDLE_S;
+use super::settings::idle;
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, told, within};
+use super::{Fault, LEASE_MS, Sandboxes, name, operation, told, within};
 
 /// The longest that a provider may take to stop a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -150,7 +151,7 @@ impl Sandboxes {
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
-        let idle = settings.idle(&self.options);
+        let idle = idle(&settings, &self.options);
         let ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
         known.insert(of, ms);
         Ok(ms)

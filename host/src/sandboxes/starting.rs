@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::activity::Activity;
 use super::open::taken_away;
 use super::room::Claimed;
-use super::settings::{told, word};
+use super::settings::{limits_json, spec, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
 /// The longest that a provider may take to have a sandbox run: far beyond what any needs.
@@ -243,7 +243,7 @@ impl Sandboxes {
             }
             Claimed::Limit(words) => return Err(Fault::Limit(words)),
         }
-        let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.options)).await;
+        let started = self.have_it_run(provider.as_ref(), &row, &operation, spec(&settings, &self.options)).await;
         self.moved.notify_waiters();
         started
     }
@@ -299,7 +299,7 @@ impl Sandboxes {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
                 error: None,
-                limit: Some(told(&spec.limits)),
+                limit: Some(limits_json(&spec.limits)),
                 network: Some(word(spec.network).to_owned()),
             },
             Err(error) => SandboxSettled {
