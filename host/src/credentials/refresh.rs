@@ -326,7 +326,7 @@ impl Refresher {
         }
         self.store.release_refresh(row, until).await?;
         // A provider that rejects the client needs a person too, but the credential itself stays valid.
-        let state = match error.word() {
+        let state = match error.code() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
             Some(_) => {
                 self.refused().insert(row.resource_id);
