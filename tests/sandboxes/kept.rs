@@ -17,7 +17,7 @@ async fn a_workspace_at_its_limit_gets_no_new_sandbox(hosts: Hosts) -> Result<()
         assert_eq!(call.await??.stdout.text, "here\n", "of one conversation all are served");
     }
     let limit = "this workspace keeps 1 of 1 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); \
-                 delete conversations that are over";
+                 delete finished conversations";
     assert_eq!(words(hosts.exec(&host, "b", "true").await), limit);
     assert_eq!(hosts.rows().await?, "a running");
     let foreign = workspace_named(&hosts.store, "foreign").await?;

@@ -68,7 +68,7 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     ];
     let expected = [
         "no fault",
-        "another conversation has the name that the sandbox of this one would have",
+        "the sandbox of another conversation has the name of this sandbox",
         "this conversation has a sandbox with another user",
         "this conversation has a sandbox with another bot",
         "no fault",
@@ -126,7 +126,7 @@ async fn a_host_says_which_other_has_it(hosts: Hosts) -> Result<()> {
     let (one, two) = (hosts.host(), hosts.another("node-2", false).await?);
     hosts.exec(&one, "chat", "true").await?;
     let refused = words(hosts.exec(&two, "chat", "true").await);
-    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; ask that one");
+    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; send the request there");
     two.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     two.sweep().await?;
@@ -290,7 +290,7 @@ async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
     let refused = words(hosts.exec(&host, "c", "true").await);
     assert_eq!(
         refused,
-        "as many sandboxes run as may at once on this host; one becomes free when it is idle (--sandbox-max 2)"
+        "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle (--sandbox-max 2)"
     );
     assert_eq!(hosts.rows().await?, "a running\nb running", "nothing is left of what was refused");
     hosts.exec(&host, "a", "true").await?;
@@ -390,7 +390,7 @@ async fn a_sandbox_of_another_provider_is_not_this_ones(hosts: Hosts) -> Result<
     let host = hosts.host();
     hosts.insert("chat", |row| row.provider = "other".to_owned()).await?;
     let refused = words(hosts.exec(&host, "chat", "true").await);
-    assert_eq!(refused, "unavailable: this sandbox is one of the provider `other`, and this server uses `double`");
+    assert_eq!(refused, "unavailable: this sandbox belongs to the provider `other`, but this server uses `double`");
     host.reconcile().await?;
     assert_eq!(hosts.rows().await?, "chat running", "what is another provider's is left alone");
     Ok(())

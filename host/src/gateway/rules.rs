@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::gateway::extract::Faults;
 use crate::gateway::problem::Problem;
 pub use crate::policy::pattern_limits::pointer_token;
-use crate::policy::pattern_limits::{NoPatternRoom, Saving, scopes_error, list_errors};
+use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
 pub fn name(faults: &mut Faults, path: &str, name: &str) {

@@ -1,6 +1,6 @@
-//! What a workspace keeps: its sandboxes, whether they run or not, and what they take up on the disk of this host.
+//! The sandboxes that a workspace keeps, running or not, and the disk that they use on this host.
 //!
-//! Only new sandboxes are refused. Those that are there are resumed and deleted however many there are.
+//! The limits apply to new sandboxes only. Existing ones can always be resumed and deleted.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use monstrum_types::WorkspaceId;
 use super::options::Options;
 use super::{Fault, Sandboxes, within};
 
-/// From this part of a limit on, callers are warned.
+/// From this percentage of a limit on, callers get a warning.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
-/// How long counting may take: other starts wait for it.
+/// The longest count; other starts wait for it.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
-/// What one workspace keeps.
+/// The sandboxes and bytes that one workspace keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub sandboxes: u64,
@@ -23,19 +23,19 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Why the workspace gets no further sandbox; `None` where it does.
+    /// Why the workspace gets no further sandbox; `None` if it is below its limits.
     pub fn refusal(self, options: &Options) -> Option<String> {
         let is_over = self.sandboxes >= u64::from(options.kept_max) || self.bytes >= bytes_max(options);
-        is_over.then(|| format!("this workspace keeps {}; delete conversations that are over", self.words(options)))
+        is_over.then(|| format!("this workspace keeps {}; delete finished conversations", self.words(options)))
     }
 
-    /// What a caller should know of it; `None` where there is room.
+    /// The warning for callers; `None` far from the limits.
     pub fn warning(self, options: &Options) -> Option<String> {
         let is_near = |kept: u64, max: u64| u128::from(kept) * 100 >= u128::from(max) * u128::from(WARNED_PERCENT);
         let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
         let words = || {
             format!(
-                "this workspace keeps {}; at the limit it gets no new sandbox, so delete conversations that are over",
+                "this workspace keeps {}; at the limit it gets no new sandbox, so delete finished conversations",
                 self.words(options)
             )
         };
@@ -44,7 +44,7 @@ impl Kept {
 
     fn words(self, options: &Options) -> String {
         let Options { kept_max, kept_gib, .. } = options;
-        // Tenths, rounded down like a limit that is not reached yet.
+        // Tenths are rounded down, so that a limit that is not reached never looks reached.
         let tenths = self.bytes / (GIB / 10);
         format!(
             "{} of {kept_max} sandboxes (--sandbox-kept-max) and {}.{} of {kept_gib} GiB (--sandbox-kept-gib)",
@@ -67,7 +67,7 @@ impl Sandboxes {
         Ok(Kept { sandboxes, bytes })
     }
 
-    /// The warning for a caller whose call has started a sandbox. That it cannot be found out fails no call.
+    /// The warning for a caller whose call has started a sandbox. A failed count does not fail the call.
     pub(super) async fn warning(&self, workspace: WorkspaceId) -> Option<String> {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.options),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_from_four_fifths_on() {
+    fn callers_are_warned_from_four_fifths_of_a_limit() {
         let options = Options { kept_max: 10, kept_gib: 5, ..Options::default() };
         let judged = |sandboxes, bytes| {
             let kept = Kept { sandboxes, bytes };
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(judged(0, 5 * GIB), (true, true));
         let words = Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("it is at its limit");
         let expected = "this workspace keeps 10 of 10 sandboxes (--sandbox-kept-max) and 2.5 of 5 GiB \
-                        (--sandbox-kept-gib); delete conversations that are over";
+                        (--sandbox-kept-gib); delete finished conversations";
         assert_eq!(words, expected);
     }
 }

@@ -9,7 +9,7 @@ use super::Findings;
 use crate::config::Settings;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::{
-    PatternRoom, scopes_error, list_errors, lists_of_binding, lists_of_role, scopes_of_binding,
+    PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
 };
 
 /// Names the roles and bindings, and the workspaces, that are over a limit.

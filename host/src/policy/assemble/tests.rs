@@ -169,7 +169,11 @@ async fn a_change_keeps_unchanged_objects() {
     let role = world.rows.roles.iter_mut().find(|row| row.id == role_a).unwrap();
     role.scope_constraints = json!({"tools": ["three"]});
     let third = world.snapshot(&second);
-    assert_eq!((kept(&second, &third, a), kept(&second, &third, b)), (3, 5), "only the bindings of the switches are unchanged");
+    assert_eq!(
+        (kept(&second, &third, a), kept(&second, &third, b)),
+        (3, 5),
+        "only the bindings of the switches are unchanged"
+    );
     let changed = &of_role(&third, a, role_a)[0];
     assert_eq!(ask(&third, changed, "three"), Decision::Allow);
     assert!(matches!(ask(&third, changed, "one"), Decision::Deny(_)));
