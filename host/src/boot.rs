@@ -51,9 +51,9 @@ pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
-/// How often the server looks whether the policy in force is that of the database (architecture).
+/// How often the server looks whether the policy in force is that of the database.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals with those that the policy in force was judged by (architecture).
+/// How often the server compares all seals with those that the policy in force was judged by.
 const SEALS_POLL: Duration = Duration::from_secs(10);
 /// How often the server looks into the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
@@ -146,7 +146,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), sealed_generations, Arc::clone(&clock))
             .await?;
-    let browsers_come_by = settings.url_for_browsers(address);
+    let public_base_url = settings.url_for_browsers(address);
     let oauth = Oauth::new(
         store.clone(),
         Arc::clone(vault),
@@ -154,7 +154,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         Arc::clone(&clock),
         Arc::clone(&policy),
         auditor.clone(),
-        browsers_come_by,
+        public_base_url,
     );
     let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
@@ -241,7 +241,7 @@ impl Running {
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
         }
-        // Behind the audit, which matters more should somebody lose patience with us.
+        // This comes after the audit: if the process is killed here, losing times of last use is acceptable.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
             tracing::warn!("the last uses of keys were not written in time");
         }
@@ -271,7 +271,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
         for entry in app.plugins.entries().iter().filter(|entry| entry.is_to_retry) {
             watch.forget(&entry.name);
         }
-        let looked = tokio::task::spawn_blocking(move || (watch.look(Instant::now()), watch));
+        let looked = tokio::task::spawn_blocking(move || (watch.poll(Instant::now()), watch));
         // Only the end of the process cancels it.
         let Ok((looked, back)) = looked.await else { return };
         watch = back;

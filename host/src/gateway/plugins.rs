@@ -111,7 +111,7 @@ impl From<Entry> for Plugin {
             version: pending.plugin.manifest.version.to_string(),
             digest: pending.digest().clone(),
             manifest_digest: pending.manifest_digest().clone(),
-            grows: pending.grows,
+            grows: pending.added,
         });
         let status = PluginStatus::from(status);
         let Some(plugin) = serving else {
