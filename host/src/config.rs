@@ -1,6 +1,6 @@
-//! Settings: the only place that reads the environment and files of settings.
+//! Settings: the only module that reads the environment and the file of settings.
 //!
-//! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
+//! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, the file over the default.
 
 mod connections;
 mod public_url;
@@ -195,7 +195,7 @@ pub struct ServeFlags {
     pub otlp_endpoint: Option<String>,
 }
 
-/// The slots of the engine's pool have this size.
+/// The size of a slot of the engine's pool.
 const MEMORY_MIB_MAX: u32 = 1024;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
@@ -215,7 +215,7 @@ fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
     number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
-/// The shape of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -230,7 +230,7 @@ pub enum LogFormat {
 pub struct DatabaseUrl(Secret);
 
 impl DatabaseUrl {
-    /// The whole address.
+    /// The complete URL.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }
@@ -253,11 +253,11 @@ pub const MASTER_KEY_FILE: &str = "master.key";
 /// The variable that may hold the master keys themselves.
 pub const MASTER_KEY_VARIABLE: &str = "MONSTRUM_MASTER_KEY";
 
-/// Where the master keys are.
+/// The place of the master keys.
 #[derive(Clone)]
 pub enum MasterKeyPlace {
     File(PathBuf),
-    /// Their text, which the environment holds.
+    /// The text of the keys, from the environment.
     Variable(Secret),
 }
 
@@ -288,7 +288,7 @@ pub struct Settings {
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
     pub registry: Option<Place>,
-    /// What the registry's server may have besides public addresses.
+    /// Non-public addresses that the registry's server may have.
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
     pub calls_at_once: lanes::Limits,
@@ -301,7 +301,7 @@ pub struct Settings {
     pub otlp_endpoint: Option<String>,
 }
 
-/// A setting that cannot be used.
+/// Why settings could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("cannot read {}", path.display())]
@@ -318,18 +318,18 @@ pub enum SettingsError {
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
 
-/// Where a user's own settings are: XDG_CONFIG_HOME, or `.config` in their home.
-#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+/// The folder of a user's own settings: XDG_CONFIG_HOME, or `.config` in their home.
+#[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 pub fn user_config_dir() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     named("XDG_CONFIG_HOME").or_else(|| named("HOME").map(|home| home.join(".config")))
 }
 
-/// The file of settings, looked for in the working directory.
+/// The file of settings in the working directory.
 pub const FILE: &str = "monstrum.toml";
 
 impl Settings {
-    /// Resolves `flags` (which hold the environment already) over `monstrum.toml` in `directory`.
+    /// Resolves `flags`, which include the environment, over `monstrum.toml` in `directory`.
     pub fn resolve(flags: ServeFlags, directory: &Path) -> Result<Settings, SettingsError> {
         let file = read_file(&directory.join(FILE))?;
         let sandboxes = SandboxSettings::resolve(&flags, &file);
@@ -383,14 +383,14 @@ impl Settings {
 }
 
 impl Settings {
-    /// Where a browser finds this server, which listens on `address`: beyond loopback only an operator knows that.
+    /// The URL by which browsers reach this server. Without a public URL it is known only if the server listens on loopback.
     pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
         let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 
-    /// The same with the master keys that the environment holds, if it does. A file that was named besides is one too
-    /// many: whichever of the two was meant, the other would be taken for it one day.
+    /// These settings with the master keys from the environment, if it has them. Naming a key file too is an error, because it
+    /// would be unclear which keys are meant.
     pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
         let Some(text) = master_key_variable()? else { return Ok(self) };
         match self.master_key {
@@ -405,8 +405,9 @@ impl Settings {
     }
 }
 
-/// It is no flag, for arguments are seen by all, and no setting of `monstrum.toml`, which is not kept like a key.
-#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+/// The variable of the master keys. It is not a flag, because arguments are visible to all users, and not a setting of
+/// `monstrum.toml`, because that file is not secret.
+#[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 fn master_key_variable() -> Result<Option<Secret>, SettingsError> {
     match std::env::var(MASTER_KEY_VARIABLE) {
         Ok(text) => Ok(Some(Secret::new(text))),
@@ -440,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    fn flags_take_precedence_over_the_file_and_the_file_over_defaults() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "listen = \"127.0.0.1:1\"\ndata_dir = \"/srv/m\"\n").unwrap();
         let flags = ServeFlags { listen: Some("127.0.0.1:2".parse().unwrap()), ..ServeFlags::default() };
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn ceilings_have_ceilings() {
+    fn ceilings_are_limited() {
         let folder = tempfile::tempdir().unwrap();
         let resolve = |text: &str| {
             std::fs::write(folder.path().join(FILE), text).unwrap();

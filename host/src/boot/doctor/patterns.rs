@@ -1,4 +1,4 @@
-//! Patterns that were saved before there were limits, or under wider ones: they stay in force until they are saved anew.
+//! Patterns that exceed a limit because they were saved before it. They stay in force until they are saved again.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::policy::pattern_limits::{
     PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
 };
 
-/// Names the roles and bindings, and the workspaces, that are over a limit.
+/// Reports roles, bindings and workspaces that are over a limit.
 pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
     let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
     let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));
