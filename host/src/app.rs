@@ -1,4 +1,4 @@
-//! What the gateway serves from: the pipeline, the database and everything that is kept between requests.
+//! The state of a running host: the pipeline of calls, the database and everything that is kept between requests.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,24 +36,24 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
-    /// The start-up scan has finished, whatever failed.
+    /// Whether the start-up scan has finished, even if plugins failed.
     pub scanned: tokio::sync::watch::Sender<bool>,
 }
 
 impl App {
-    /// Puts a change of the database or of the plugins in force. Until this has succeeded no call runs.
+    /// Brings a change of the database or of the plugins into force. No call runs until this has succeeded.
     pub async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await?;
         self.sign_policy();
         Ok(())
     }
 
-    /// Has a head of the audit signed for the policy in force, if the last head is of an older one.
+    /// Requests a signed audit head for the policy in force, if the last head is of an older policy.
     pub fn sign_policy(&self) {
         self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }
 
-    /// Brings the gauges of `/metrics` up to date.
+    /// Updates the gauges of `/metrics`.
     pub fn measure(&self) {
         let lanes = self.calls.executor.lanes();
         meters::pool(lanes.running(), lanes.room());

@@ -51,24 +51,24 @@ pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
-/// How often the server looks whether the policy in force is that of the database.
+/// How often the server checks whether the policy in force is that of the database.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals with those that the policy in force was judged by.
+/// How often the server compares all seals with those that the policy in force was verified with.
 const SEALS_POLL: Duration = Duration::from_secs(10);
-/// How often the server looks into the plugins folder.
+/// How often the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// How often expired idempotency keys are dropped.
+/// How often expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often new uses of keys are written; each key has one a minute at most.
+/// How often new uses of keys are written; each key has at most one a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a provider that is being asked for a token may take at shutdown, to answer and for the token to be stored.
+/// How long fetching and storing a token may take at shutdown.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// How long sandboxes may take to stop at shutdown. The next start looks after those that did not.
+/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of others.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
+/// How long reading finished answers, and writing the last uses of keys, may take at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Why the server does not start.
+/// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     #[error(transparent)]
@@ -87,11 +87,11 @@ pub enum BootError {
     Listen { address: SocketAddr, source: std::io::Error },
 }
 
-/// A server that answers.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     pub base_url: String,
-    /// The root key, if this start has made it.
+    /// The root key, if this start has created it.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
     shutdown_grace: Duration,
@@ -107,16 +107,16 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// What a server finds outside of itself, where that is not what its settings say.
+/// Replacements for parts outside of the server.
 #[derive(Default)]
 pub struct Outside {
-    /// Another way out, as the author's kit wants it.
+    /// Options of egress, which the author's kit replaces.
     pub egress: EgressOptions,
     /// Another provider of sandboxes.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
 }
 
-/// The same with something else outside.
+/// Starts a server with replaced parts.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -210,12 +210,12 @@ impl Running {
         self.stop.clone()
     }
 
-    /// Waits until the server is told to stop, then ends it: no new calls, calls in flight finish or are recorded as
-    /// interrupted, a last head is signed.
+    /// Waits for the stop, then shuts the server down: no new calls start, calls in progress finish or are recorded as
+    /// interrupted, and a last head is signed.
     pub async fn stopped(self) {
         let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A server that was told to stop ends by itself, too.
+            // The server also ends by itself after a stop.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
@@ -232,7 +232,7 @@ impl Running {
             chore.abort();
         }
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
-        // A token that was fetched has to be stored.
+        // A fetched token must be stored.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
             tracing::warn!("a credential was being obtained or refreshed");
@@ -257,7 +257,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
-/// Serves what is in the plugins folder: the start-up scan, then whatever changes there.
+/// Loads the plugins folder: the start-up scan, then every change.
 async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     scan(&app).await;
@@ -272,7 +272,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
             watch.forget(&entry.name);
         }
         let looked = tokio::task::spawn_blocking(move || (watch.poll(Instant::now()), watch));
-        // Only the end of the process cancels it.
+        // Only the end of the process cancels this.
         let Ok((looked, back)) = looked.await else { return };
         watch = back;
         match looked {
@@ -287,7 +287,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
     }
 }
 
-/// Loads the plugins that have changed. Should the policy not be renewed here, `follow_policy` does it.
+/// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
 async fn take_changed(app: &App, names: Vec<String>) {
     for name in names {
         app.plugins.load(&name).await;
@@ -297,7 +297,7 @@ async fn take_changed(app: &App, names: Vec<String>) {
     }
 }
 
-/// The start-up scan. The server is ready when it is over, whatever failed.
+/// The start-up scan. The server is ready after it, even if plugins failed.
 async fn scan(app: &App) {
     if let Err(error) = app.plugins.scan().await {
         tracing::error!(error = %error, "the plugins folder cannot be read");
@@ -328,7 +328,7 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Judges plugins anew whose names another host has moved or freed.
+/// Loads plugins again whose names another host has moved or freed.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

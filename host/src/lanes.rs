@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
 
-/// How long a call waits for room (plugin-contract).
+/// How long a call waits for room.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// The most calls of a host. The engine's pool has room for these and for plugins that are being loaded.

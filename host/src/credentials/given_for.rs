@@ -63,8 +63,8 @@ impl GivenFor {
         }
     }
 
-    /// This purpose, for a credential that `provider` issues. All fields of such a credential are secret, whatever the
-    /// manifest declares.
+    /// This purpose, for a credential that `provider` issues. All fields of such a credential are secret, even if
+    /// the manifest declares them otherwise.
     pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
         GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
     }

@@ -2,7 +2,7 @@
 
 use monstrum_manifest::Limits;
 
-/// The most that one call may use, whatever its plugin and its binding ask for.
+/// The most that one call may use. Plugin and binding can only lower these limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ceilings {
     pub fuel: u64,
