@@ -13,9 +13,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use monstrum_host::config::SandboxSettings;
 use monstrum_host::policy::row_seals;
-use monstrum_host::sandboxes::{Conversation, Fault, Place, Sandboxes};
+use monstrum_host::sandboxes::{Conversation, Fault, Options, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
@@ -82,12 +81,12 @@ impl Hosts {
 
     /// The one host.
     pub(crate) fn host(&self) -> Arc<Sandboxes> {
-        self.host_of(NODE, false, self.store.clone(), SandboxSettings::default())
+        self.host_of(NODE, false, self.store.clone(), Options::default())
     }
 
     /// The one host, with other settings.
-    pub(crate) fn host_with(&self, settings: SandboxSettings) -> Arc<Sandboxes> {
-        self.host_of(NODE, false, self.store.clone(), settings)
+    pub(crate) fn host_with(&self, options: Options) -> Arc<Sandboxes> {
+        self.host_of(NODE, false, self.store.clone(), options)
     }
 
     /// The one host, which has no provider.
@@ -95,19 +94,19 @@ impl Hosts {
         let place = Place { node: NODE.to_owned(), is_shared: false };
         let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
         let why = SandboxError::Unavailable(why.to_owned());
-        Sandboxes::new(Err(why), place, store, clock, SandboxSettings::default())
+        Sandboxes::new(Err(why), place, store, clock, Options::default())
     }
 
     /// A further process on the same database.
     pub(crate) async fn another(&self, node: &str, is_shared: bool) -> Result<Arc<Sandboxes>> {
         let store = row_seals::open_for_tests(self.options.clone()).await?;
-        Ok(self.host_of(node, is_shared, store, SandboxSettings::default()))
+        Ok(self.host_of(node, is_shared, store, Options::default()))
     }
 
-    fn host_of(&self, node: &str, is_shared: bool, store: Store, settings: SandboxSettings) -> Arc<Sandboxes> {
+    fn host_of(&self, node: &str, is_shared: bool, store: Store, options: Options) -> Arc<Sandboxes> {
         let provider: Arc<dyn SandboxProvider> = Arc::clone(&self.double) as Arc<dyn SandboxProvider>;
         let place = Place { node: node.to_owned(), is_shared };
-        Sandboxes::new(Ok(provider), place, store, Arc::clone(&self.clock) as _, settings)
+        Sandboxes::new(Ok(provider), place, store, Arc::clone(&self.clock) as _, options)
     }
 
     /// Runs a command of the double in the conversation `chat`.

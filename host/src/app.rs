@@ -1,5 +1,6 @@
-//! What the gateway serves from: the pipeline, the database and everything that is kept between requests.
+//! The state of a running host: the pipeline of calls, the database and everything that is kept between requests.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use monstrum_store::{Store, StoreError};
@@ -8,19 +9,19 @@ use monstrum_vault::Vault;
 
 use crate::audit::{Auditor, KeyRing};
 use crate::call::Calls;
-use crate::config::Settings;
 use crate::credentials::Refresher;
+use crate::meters;
 use crate::oauth::Oauth;
-use crate::packages::Packages;
 use crate::plugins::Plugins;
+use crate::plugins::packages::Packages;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::{FileTurns, Sandboxes};
-use crate::telemetry::meters;
 
 /// One running host.
 pub struct App {
-    pub settings: Settings,
+    /// The data folder, which holds the heads of the audit.
+    pub data_dir: PathBuf,
     pub store: Store,
     pub vault: Arc<Vault>,
     pub audit_keys: KeyRing,
@@ -35,24 +36,24 @@ pub struct App {
     pub pattern_room: PatternRoom,
     pub calls: Arc<Calls>,
     pub clock: Arc<dyn Clock>,
-    /// The start-up scan has finished, whatever failed.
+    /// Whether the start-up scan has finished, even if plugins failed.
     pub scanned: tokio::sync::watch::Sender<bool>,
 }
 
 impl App {
-    /// Puts a change of the database or of the plugins in force. Until this has succeeded no call runs.
+    /// Brings a change of the database or of the plugins into force. No call runs until this has succeeded.
     pub async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await?;
         self.sign_policy();
         Ok(())
     }
 
-    /// Has a head of the audit signed for the policy in force, if the last head is of an older one.
+    /// Requests a signed audit head for the policy in force, if the last head is of an older policy.
     pub fn sign_policy(&self) {
         self.auditor.policy_is_at(self.policy.load().verification.generations_total());
     }
 
-    /// Brings the gauges of `/metrics` up to date.
+    /// Updates the gauges of `/metrics`.
     pub fn measure(&self) {
         let lanes = self.calls.executor.lanes();
         meters::pool(lanes.running(), lanes.room());

@@ -43,7 +43,7 @@ use crate::beside;
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::incoming::IncomingCall;
 use crate::checks::is_large;
-use crate::telemetry::meters;
+use crate::meters;
 
 /// Rows of one transaction: enough for every call that can run at once on a small machine.
 const BATCH_ROWS_MAX: usize = 512;

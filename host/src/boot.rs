@@ -1,9 +1,11 @@
 //! Start and end of a server: the only place that names concrete implementations.
 
 mod data;
+pub mod doctor;
 mod listen;
 mod offline;
 mod recovery;
+pub mod rotation;
 mod sandboxes;
 
 use std::net::SocketAddr;
@@ -29,14 +31,16 @@ use crate::call::ledger::Ledger;
 use crate::config::Settings;
 use crate::credentials::Refresher;
 use crate::gateway;
-use crate::key_uses;
+use crate::meters;
 use crate::oauth::Oauth;
-use crate::packages::{Packages, Registry};
+use crate::plugins::packages::Packages;
+use crate::plugins::registry::Registry;
 use crate::plugins::{Plugins, owners};
 use crate::policy::Policy;
+use crate::policy::key_uses;
 use crate::policy::pattern_limits::PatternRoom;
 use crate::sandboxes::FileTurns;
-use crate::telemetry::meters;
+use crate::telemetry::recorder;
 use listen::Patience;
 
 pub use data::{
@@ -47,30 +51,30 @@ pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
 
-/// How often the server looks whether the policy in force is that of the database (architecture).
+/// How often the server checks whether the policy in force is that of the database.
 const POLICY_POLL: Duration = Duration::from_millis(500);
-/// How often the server compares all seals with those that the policy in force was judged by (architecture).
+/// How often the server compares all seals with those that the policy in force was verified with.
 const SEALS_POLL: Duration = Duration::from_secs(10);
-/// How often the server looks into the plugins folder.
+/// How often the server polls the plugins folder.
 const PLUGINS_POLL: Duration = Duration::from_millis(500);
-/// How often expired idempotency keys are dropped.
+/// How often expired idempotency keys are deleted.
 const PURGE_INTERVAL: Duration = Duration::from_secs(3600);
-/// How often new uses of keys are written; each key has one a minute at most.
+/// How often new uses of keys are written; each key has at most one a minute.
 const KEY_USES_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a provider that is being asked for a token may take at shutdown, to answer and for the token to be stored.
+/// How long fetching and storing a token may take at shutdown.
 const TOKENS_MAX: Duration = Duration::from_secs(25);
-/// How long sandboxes may take to stop at shutdown. The next start looks after those that did not.
+/// How long sandboxes may take to stop at shutdown. The next start corrects the rows of others.
 const SANDBOXES_MAX: Duration = Duration::from_secs(15);
-/// How long answers that are ready may take to be read at shutdown, and the last uses of keys to be written.
+/// How long reading finished answers, and writing the last uses of keys, may take at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Why the server does not start.
+/// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("the plugins folder cannot be used")]
-    Plugins(#[from] crate::plugin_folder::FolderError),
+    Plugins(#[from] crate::plugins::folder::FolderError),
     #[error("cannot create the plugins folder {}", path.display())]
     CreatePlugins { path: PathBuf, source: std::io::Error },
     #[error("the engine for components does not start")]
@@ -83,13 +87,14 @@ pub enum BootError {
     Listen { address: SocketAddr, source: std::io::Error },
 }
 
-/// A server that answers.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     pub base_url: String,
-    /// The root key, if this start has made it.
+    /// The root key, if this start has created it.
     pub admin_key: Option<Secret>,
     pub app: Arc<App>,
+    shutdown_grace: Duration,
     stop: CancellationToken,
     served: JoinHandle<std::io::Result<()>>,
     audited: JoinHandle<()>,
@@ -102,16 +107,16 @@ pub async fn start(settings: Settings) -> Result<Running, BootError> {
     start_with(settings, Outside::default()).await
 }
 
-/// What a server finds outside of itself, where that is not what its settings say.
+/// Replacements for parts outside of the server.
 #[derive(Default)]
 pub struct Outside {
-    /// Another way out, as the author's kit wants it.
+    /// Options of egress, which the author's kit replaces.
     pub egress: EgressOptions,
     /// Another provider of sandboxes.
     pub sandboxes: Option<Arc<dyn SandboxProvider>>,
 }
 
-/// The same with something else outside.
+/// Starts a server with replaced parts.
 pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running, BootError> {
     listen::raise_descriptors();
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -141,7 +146,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let (auditor, audited) =
         Auditor::start(data.store.clone(), keys, heads, data.node.clone(), sealed_generations, Arc::clone(&clock))
             .await?;
-    let browsers_come_by = settings.url_for_browsers(address);
+    let public_base_url = settings.url_for_browsers(address);
     let oauth = Oauth::new(
         store.clone(),
         Arc::clone(vault),
@@ -149,7 +154,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         Arc::clone(&clock),
         Arc::clone(&policy),
         auditor.clone(),
-        browsers_come_by,
+        public_base_url,
     );
     let ledger = Ledger::new(data.store.clone(), Arc::clone(&clock));
     let lanes = Lanes::new(settings.calls_at_once);
@@ -164,7 +169,7 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     let base_url = settings.public_url.as_ref().map_or_else(|| format!("http://{address}"), ToString::to_string);
     let pattern_room = PatternRoom::new(settings.workspace_patterns_mib);
     let app = Arc::new(App {
-        settings,
+        data_dir: settings.data_dir,
         store: data.store,
         vault: data.vault,
         audit_keys: data.audit_keys,
@@ -181,13 +186,12 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
         clock,
         scanned: tokio::sync::watch::Sender::new(false),
     });
-    meters::install();
+    recorder::install();
     let stop = CancellationToken::new();
-    let router = gateway::router(Arc::clone(&app));
-    let connections = app.settings.connections;
-    let server = listen::serve(listener, router, connections, Patience::default(), stop.clone());
+    let router = gateway::router(Arc::clone(&app), gateway::Options { public_docs: settings.public_docs });
+    let server = listen::serve(listener, router, settings.connections, Patience::default(), stop.clone());
     let mut chores = vec![
-        tokio::spawn(follow_plugins(Arc::clone(&app), stop.clone())),
+        tokio::spawn(follow_plugins(Arc::clone(&app), settings.watch_plugins, stop.clone())),
         tokio::spawn(follow_policy(Arc::clone(&app), stop.clone())),
         tokio::spawn(follow_owners(Arc::clone(&app), stop.clone())),
         tokio::spawn(purge(Arc::clone(&app), stop.clone())),
@@ -196,8 +200,8 @@ pub async fn start_with(settings: Settings, outside: Outside) -> Result<Running,
     ];
     chores.extend(sandboxes::chores(&app, &stop));
     let served = tokio::spawn(server);
-    let admin_key = data.admin_key;
-    Ok(Running { address, base_url, admin_key, app, stop, served, audited, chores, _data: data.lock })
+    let (admin_key, shutdown_grace) = (data.admin_key, settings.shutdown_grace);
+    Ok(Running { address, base_url, admin_key, app, shutdown_grace, stop, served, audited, chores, _data: data.lock })
 }
 
 impl Running {
@@ -206,12 +210,12 @@ impl Running {
         self.stop.clone()
     }
 
-    /// Waits until the server is told to stop, then ends it: no new calls, calls in flight finish or are recorded as
-    /// interrupted, a last head is signed.
+    /// Waits for the stop, then shuts the server down: no new calls start, calls in progress finish or are recorded as
+    /// interrupted, and a last head is signed.
     pub async fn stopped(self) {
-        let Running { app, stop, mut served, audited, chores, .. } = self;
+        let Running { app, shutdown_grace, stop, mut served, audited, chores, .. } = self;
         tokio::select! {
-            // A server that was told to stop ends by itself, too.
+            // The server also ends by itself after a stop.
             biased;
             () = stop.cancelled() => {}
             ended = &mut served => {
@@ -220,7 +224,7 @@ impl Running {
             }
         }
         tracing::info!("shutting down");
-        app.calls.shut_down(app.settings.shutdown_grace).await;
+        app.calls.shut_down(shutdown_grace).await;
         if !served.is_finished() && tokio::time::timeout(FLUSH_MAX, &mut served).await.is_err() {
             served.abort();
         }
@@ -228,7 +232,7 @@ impl Running {
             chore.abort();
         }
         app.sandboxes.shut_down(SANDBOXES_MAX).await;
-        // A token that was fetched has to be stored.
+        // A fetched token must be stored.
         let stored = async { tokio::join!(app.oauth.shut_down(), app.refresher.shut_down()) };
         if tokio::time::timeout(TOKENS_MAX, stored).await.is_err() {
             tracing::warn!("a credential was being obtained or refreshed");
@@ -237,7 +241,7 @@ impl Running {
         if let Err(error) = audited.await {
             tracing::error!(%error, "the audit's writer failed");
         }
-        // Behind the audit, which matters more should somebody lose patience with us.
+        // This comes after the audit: if the process is killed here, losing times of last use is acceptable.
         if tokio::time::timeout(FLUSH_MAX, save_key_uses(&app)).await.is_err() {
             tracing::warn!("the last uses of keys were not written in time");
         }
@@ -253,11 +257,11 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
     created.map_err(|source| BootError::CreatePlugins { path: path.clone(), source })
 }
 
-/// Serves what is in the plugins folder: the start-up scan, then whatever changes there.
-async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
+/// Loads the plugins folder: the start-up scan, then every change.
+async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
     scan(&app).await;
-    if !app.settings.watch_plugins {
+    if !keeps_watching {
         return;
     }
     let mut tick = tokio::time::interval(PLUGINS_POLL);
@@ -267,8 +271,8 @@ async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
         for entry in app.plugins.entries().iter().filter(|entry| entry.is_to_retry) {
             watch.forget(&entry.name);
         }
-        let looked = tokio::task::spawn_blocking(move || (watch.look(Instant::now()), watch));
-        // Only the end of the process cancels it.
+        let looked = tokio::task::spawn_blocking(move || (watch.poll(Instant::now()), watch));
+        // Only the end of the process cancels this.
         let Ok((looked, back)) = looked.await else { return };
         watch = back;
         match looked {
@@ -283,7 +287,7 @@ async fn follow_plugins(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Loads the plugins that have changed. Should the policy not be renewed here, `follow_policy` does it.
+/// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
 async fn take_changed(app: &App, names: Vec<String>) {
     for name in names {
         app.plugins.load(&name).await;
@@ -293,7 +297,7 @@ async fn take_changed(app: &App, names: Vec<String>) {
     }
 }
 
-/// The start-up scan. The server is ready when it is over, whatever failed.
+/// The start-up scan. The server is ready after it, even if plugins failed.
 async fn scan(app: &App) {
     if let Err(error) = app.plugins.scan().await {
         tracing::error!(error = %error, "the plugins folder cannot be read");
@@ -324,7 +328,7 @@ async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-/// Judges plugins anew whose names another host has moved or freed.
+/// Loads plugins again whose names another host has moved or freed.
 async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
@@ -344,7 +348,7 @@ async fn follow_key_uses(app: Arc<App>, stop: CancellationToken) {
 }
 
 async fn save_key_uses(app: &App) {
-    if let Err(error) = key_uses::save(&app.store, app.policy.load().keys()).await {
+    if let Err(error) = key_uses::save(&app.store, app.policy.load().key_uses()).await {
         tracing::warn!(%error, "the last uses of keys are not written yet");
     }
 }

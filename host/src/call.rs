@@ -46,9 +46,9 @@ use crate::call_types::lineage::CallDigest;
 use crate::call_types::refusal::{NotPermitted, Refusal};
 use crate::call_types::runs_calls::RunsCalls;
 use crate::checks::{Asker, Checks, Unchecked, in_place, is_large};
+use crate::meters::{self, Stage, StageTimer};
 use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource};
-use crate::telemetry::meters::{self, Laps, Stage};
 
 /// The longest name of a tool, in bytes.
 const TOOL_NAME_BYTES_MAX: usize = 64;
@@ -121,9 +121,9 @@ impl Calls {
         // Child calls have been cancelled by now, and end before their parent.
         children.close();
         children.wait().await;
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let outcome = secrets.redacted_outcome(unless_held_back(outcome, entry.is_held_back())).await;
-        laps.end(Stage::Redact);
+        timer.end(Stage::Redact);
         let row = entry.close(&outcome).await?;
         Ok(UncommittedAnswer { request_id: call.request_id(), outcome, row })
     }
@@ -269,7 +269,7 @@ impl Calls {
         recording: Recording<'_>,
         effort: &Effort,
     ) -> Result<PermittedCall, NotPermitted> {
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let noted = |refusal: NotPermitted| self.noted(call, recording, refusal);
         let session = Session::open(&self.policy, self.clock.now(), call).map_err(|refusal| noted(refusal.into()))?;
         if let Some(lineage) = call.lineage() {
@@ -284,16 +284,16 @@ impl Calls {
         })?;
         let operation = &resolved.tool().manifest.operation;
         recording.resolved(&resolved.plugin, Some(&resolved.binding.resource), operation);
-        laps.end(Stage::Resolve);
+        timer.end(Stage::Resolve);
         let params = checked_params(resolved.tool(), call, effort)?;
-        laps.end(Stage::Params);
+        timer.end(Stage::Params);
         let is_in_a_chain = call.lineage().is_some() || resolved.plugin.makes_calls();
         let digest = is_in_a_chain.then(|| CallDigest::of(resolved.tool().manifest.name.as_str(), &params));
         let permit = authorize::permit(call, &session, &resolved, params, effort)?;
         if let (Some(lineage), Some(digest)) = (call.lineage(), digest) {
             check_new(lineage, digest)?;
         }
-        laps.end(Stage::Guardian);
+        timer.end(Stage::Guardian);
         Ok(PermittedCall { permit, target: Target::of(resolved), digest, judged_by: session.snapshot })
     }
 
@@ -400,9 +400,9 @@ impl UncommittedAnswer {
     /// Waits for the row, then returns the answer.
     pub async fn committed(self) -> Result<CallAnswer, AuditUnavailable> {
         let UncommittedAnswer { request_id, outcome, row } = self;
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let duration_ms = row.committed().await?;
-        laps.end(Stage::Audit);
+        timer.end(Stage::Audit);
         let (status, code) = (outcome.status.as_str(), outcome.code.map_or("", Code::as_str));
         meters::call(status, code);
         Span::current().record("duration_ms", duration_ms);

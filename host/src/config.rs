@@ -1,10 +1,9 @@
-//! Settings: the only place that reads the environment and files of settings.
+//! Settings: the only module that reads the environment and the file of settings.
 //!
-//! A flag wins over its `MONSTRUM_…` variable, that over `monstrum.toml`, that over the default.
+//! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, the file over the default.
 
 mod connections;
 mod public_url;
-mod registry;
 mod sandboxes;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +13,18 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::{IpNet, Ipv4Net};
-use monstrum_manifest::Limits;
 use monstrum_types::Secret;
 use serde::Deserialize;
 use url::Url;
 
 pub use connections::Connections;
 pub use public_url::PublicUrl;
-pub use registry::RegistryPlace;
-pub use sandboxes::{
-    SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals,
-};
+pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
+
+use crate::call::admission::{self, CALLS_MAX};
+use crate::plugins::Ceilings;
+use crate::plugins::registry::Place;
+use crate::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -72,7 +71,7 @@ pub struct ServeFlags {
 
     /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
-    pub registry: Option<RegistryPlace>,
+    pub registry: Option<Place>,
 
     /// Addresses that are not public and that the name of the registry's server may lead to, as CIDRs
     #[arg(long, env = "MONSTRUM_REGISTRY_ALLOW_ADDRESSES", value_name = "CIDR", value_delimiter = ',')]
@@ -196,48 +195,8 @@ pub struct ServeFlags {
     pub otlp_endpoint: Option<String>,
 }
 
-/// What one call may use at most, whatever its plugin and its binding ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ceilings {
-    pub fuel: u64,
-    pub memory_mib: u32,
-    pub timeout_s: u32,
-}
-
-impl Default for Ceilings {
-    /// What a call gets where nobody asks for anything (plugin-contract).
-    fn default() -> Self {
-        Ceilings { fuel: 1_000_000_000, memory_mib: 64, timeout_s: 30 }
-    }
-}
-
-impl Ceilings {
-    /// The memory of a plugin's calls, before a binding narrows it.
-    pub fn memory_bytes(self, asked: &Limits) -> u64 {
-        let default = Ceilings::default().memory_mib;
-        u64::from(asked.memory_mib.unwrap_or(default).min(self.memory_mib)) << 20
-    }
-}
-
-/// How many calls run at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallsAtOnce {
-    pub in_all: u32,
-    pub per_plugin: u32,
-    pub per_bot: u32,
-}
-
-impl Default for CallsAtOnce {
-    /// Of one plugin: enough to hide a slow upstream, few enough to leave the pool to others (plugin-contract).
-    fn default() -> Self {
-        CallsAtOnce { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
-    }
-}
-
-/// The slots of the engine's pool have this size.
+/// The size of a slot of the engine's pool.
 const MEMORY_MIB_MAX: u32 = 1024;
-/// The engine's pool has room for so many, and for plugins that are being loaded.
-const CALLS_MAX: u32 = 1000;
 
 fn memory_mib(text: &str) -> Result<NonZeroU32, String> {
     up_to(text, MEMORY_MIB_MAX)
@@ -247,14 +206,8 @@ fn calls(text: &str) -> Result<NonZeroU32, String> {
     up_to(text, CALLS_MAX)
 }
 
-/// What the compiled patterns of a workspace may take unless the operator says otherwise: some 100 000 bindings with a few
-/// patterns each, or 16 patterns of the most expensive kind.
-const WORKSPACE_PATTERNS_MIB: u32 = 64;
-/// More than a host has to spare for one tenant.
-const PATTERNS_MIB_MAX: u32 = 4096;
-
 fn patterns_mib(text: &str) -> Result<NonZeroU32, String> {
-    up_to(text, PATTERNS_MIB_MAX)
+    up_to(text, WORKSPACE_MIB_MAX)
 }
 
 fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
@@ -262,7 +215,7 @@ fn up_to(text: &str, max: u32) -> Result<NonZeroU32, String> {
     number.ok_or_else(|| format!("expected a number from 1 to {max}"))
 }
 
-/// The shape of log lines.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -277,7 +230,7 @@ pub enum LogFormat {
 pub struct DatabaseUrl(Secret);
 
 impl DatabaseUrl {
-    /// The whole address.
+    /// The complete URL.
     pub fn expose(&self) -> &str {
         self.0.expose()
     }
@@ -300,11 +253,11 @@ pub const MASTER_KEY_FILE: &str = "master.key";
 /// The variable that may hold the master keys themselves.
 pub const MASTER_KEY_VARIABLE: &str = "MONSTRUM_MASTER_KEY";
 
-/// Where the master keys are.
+/// The place of the master keys.
 #[derive(Clone)]
 pub enum MasterKeyPlace {
     File(PathBuf),
-    /// Their text, which the environment holds.
+    /// The text of the keys, from the environment.
     Variable(Secret),
 }
 
@@ -334,11 +287,11 @@ pub struct Settings {
     pub database_url: Option<DatabaseUrl>,
     pub master_key: MasterKeyPlace,
     pub public_url: Option<PublicUrl>,
-    pub registry: Option<RegistryPlace>,
-    /// What the registry's server may have besides public addresses.
+    pub registry: Option<Place>,
+    /// Non-public addresses that the registry's server may have.
     pub registry_allow_addresses: Vec<IpNet>,
     pub ceilings: Ceilings,
-    pub calls_at_once: CallsAtOnce,
+    pub calls_at_once: admission::Limits,
     pub workspace_patterns_mib: u32,
     pub sandboxes: SandboxSettings,
     pub shutdown_grace: Duration,
@@ -348,7 +301,7 @@ pub struct Settings {
     pub otlp_endpoint: Option<String>,
 }
 
-/// A setting that cannot be used.
+/// Why settings could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     #[error("cannot read {}", path.display())]
@@ -365,18 +318,18 @@ pub enum SettingsError {
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
 
-/// Where a user's own settings are: XDG_CONFIG_HOME, or `.config` in their home.
-#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+/// The folder of a user's own settings: XDG_CONFIG_HOME, or `.config` in their home.
+#[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 pub fn user_config_dir() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     named("XDG_CONFIG_HOME").or_else(|| named("HOME").map(|home| home.join(".config")))
 }
 
-/// The file of settings, looked for in the working directory.
+/// The file of settings in the working directory.
 pub const FILE: &str = "monstrum.toml";
 
 impl Settings {
-    /// Resolves `flags` (which hold the environment already) over `monstrum.toml` in `directory`.
+    /// Resolves `flags`, which include the environment, over `monstrum.toml` in `directory`.
     pub fn resolve(flags: ServeFlags, directory: &Path) -> Result<Settings, SettingsError> {
         let file = read_file(&directory.join(FILE))?;
         let sandboxes = SandboxSettings::resolve(&flags, &file);
@@ -391,9 +344,9 @@ impl Settings {
             memory_mib: flags.max_memory_mib.or(file.max_memory_mib).map_or(ceilings.memory_mib, NonZeroU32::get),
             timeout_s: flags.max_timeout_s.or(file.max_timeout_s).map_or(ceilings.timeout_s, NonZeroU32::get),
         };
-        let at_once = CallsAtOnce::default();
+        let at_once = admission::Limits::default();
         let per_plugin = flags.max_calls_per_plugin.or(file.max_calls_per_plugin);
-        let calls_at_once = CallsAtOnce {
+        let calls_at_once = admission::Limits {
             in_all: flags.max_calls.or(file.max_calls).map_or(at_once.in_all, NonZeroU32::get),
             per_plugin: per_plugin.map_or(at_once.per_plugin, NonZeroU32::get),
             per_bot: flags.max_calls_per_bot.or(file.max_calls_per_bot).map_or(at_once.per_bot, NonZeroU32::get),
@@ -418,7 +371,7 @@ impl Settings {
             workspace_patterns_mib: flags
                 .workspace_patterns_mib
                 .or(file.workspace_patterns_mib)
-                .map_or(WORKSPACE_PATTERNS_MIB, NonZeroU32::get),
+                .map_or(WORKSPACE_MIB_DEFAULT, NonZeroU32::get),
             sandboxes,
             shutdown_grace: Duration::from_secs(shutdown_grace_s),
             public_docs: flags.public_docs.or(file.public_docs).unwrap_or(false),
@@ -430,14 +383,14 @@ impl Settings {
 }
 
 impl Settings {
-    /// Where a browser finds this server, which listens on `address`: beyond loopback only an operator knows that.
+    /// The URL by which browsers reach this server. Without a public URL it is known only if the server listens on loopback.
     pub fn url_for_browsers(&self, address: SocketAddr) -> Option<Url> {
         let own = || format!("http://{address}").parse().ok().filter(|_| address.ip().is_loopback());
         self.public_url.as_ref().map(|public| public.url().clone()).or_else(own)
     }
 
-    /// The same with the master keys that the environment holds, if it does. A file that was named besides is one too
-    /// many: whichever of the two was meant, the other would be taken for it one day.
+    /// These settings with the master keys from the environment, if it has them. Naming a key file too is an error, because it
+    /// would be unclear which keys are meant.
     pub fn with_keys_of_environment(mut self) -> Result<Settings, SettingsError> {
         let Some(text) = master_key_variable()? else { return Ok(self) };
         match self.master_key {
@@ -452,8 +405,9 @@ impl Settings {
     }
 }
 
-/// It is no flag, for arguments are seen by all, and no setting of `monstrum.toml`, which is not kept like a key.
-#[expect(clippy::disallowed_methods, reason = "this is the place that reads the environment")]
+/// The variable of the master keys. It is not a flag, because arguments are visible to all users, and not a setting of
+/// `monstrum.toml`, because that file is not secret.
+#[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 fn master_key_variable() -> Result<Option<Secret>, SettingsError> {
     match std::env::var(MASTER_KEY_VARIABLE) {
         Ok(text) => Ok(Some(Secret::new(text))),
@@ -487,7 +441,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+    fn flags_take_precedence_over_the_file_and_the_file_over_defaults() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "listen = \"127.0.0.1:1\"\ndata_dir = \"/srv/m\"\n").unwrap();
         let flags = ServeFlags { listen: Some("127.0.0.1:2".parse().unwrap()), ..ServeFlags::default() };
@@ -499,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn ceilings_have_ceilings() {
+    fn ceilings_are_limited() {
         let folder = tempfile::tempdir().unwrap();
         let resolve = |text: &str| {
             std::fs::write(folder.path().join(FILE), text).unwrap();

@@ -1,10 +1,14 @@
-//! Credentials: sealed when they are saved, opened only for egress, and only for what they were given for.
+//! Credentials: sealed when they are saved, opened only for egress, and only for the purpose that they were saved for.
 //!
-//! What a credential was given for (its plugin, type, method, audience and inject rules) is part of the associated data of its
-//! record, so an edit of the database cannot point it elsewhere. When manifest or configuration say more than that, the
-//! credential waits until an admin saves it anew. What OAuth has brought is refreshed in time ([`Refresher`]).
+//! The purpose ([`GivenFor`]: plugin, type, method, audience and inject rules) is part of the associated data of the
+//! sealed record, so an edit of the database cannot redirect a credential. If manifest or configuration require more than
+//! the purpose allows, the credential cannot be used until an admin confirms it or saves it again. Credentials obtained
+//! by OAuth are refreshed by the [`Refresher`].
 
+mod given_for;
+pub mod provider;
 mod refresh;
+pub mod token_endpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -12,102 +16,17 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwapOption;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use monstrum_egress::{Credential, CredentialSource, CredentialState, Redactor};
-use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, Manifest, OriginPattern, ResourceType};
-use monstrum_store::{CredentialRow, OauthProviderRow, ResourceRow};
-use monstrum_types::{Clock, CredentialId, PluginName, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
+use monstrum_egress::{Credential, CredentialSource, CredentialState, Network, Redactor};
+use monstrum_manifest::{AuthKind, InjectRule, Manifest, OriginPattern};
+use monstrum_store::{CredentialRow, ResourceRow};
+use monstrum_types::{Clock, CredentialId, PluginName, ResourceId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use self::given_for::{GivenFor, Issuer};
 pub use self::refresh::{RefreshTarget, Refresher};
 
-use crate::policy::Resource;
-
-/// What a credential was given for.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GivenFor {
-    /// The plugin that served the type. Absent in records from before types had owners: these were given for the plugin that
-    /// owned the type when the owners were filled in.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub plugin: Option<PluginName>,
-    pub resource_type: ResourceTypeId,
-    pub auth_method: AuthKind,
-    /// The origins that may get it.
-    pub audience: Vec<OriginPattern>,
-    /// How it is added to a request.
-    pub inject: Vec<InjectRule>,
-    /// The fields that were not secret: only these may ever be shown.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub plain_fields: BTreeSet<String>,
-    /// Who has issued it and refreshes it, where OAuth has brought it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oauth: Option<Issuer>,
-}
-
-/// Where a token comes from: a refresh token goes nowhere else.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Issuer {
-    pub token_url: String,
-    pub client_id: String,
-}
-
-impl Issuer {
-    /// The provider of this row.
-    pub fn of(provider: &OauthProviderRow) -> Issuer {
-        Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
-    }
-
-    /// Whether the provider of this row is it.
-    pub fn is(&self, provider: &OauthProviderRow) -> bool {
-        *self == Issuer::of(provider)
-    }
-}
-
-impl GivenFor {
-    /// What the manifest and the configuration say now.
-    pub fn now(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> GivenFor {
-        let Manifest { resource_type, executor, .. } = manifest;
-        GivenFor {
-            plugin: Some(manifest.name.clone()),
-            resource_type: resource_type.id.clone(),
-            auth_method: method.method,
-            audience: method.audience(config, executor),
-            inject: method.inject_rules(),
-            plain_fields: plain_fields(resource_type, method),
-            oauth: None,
-        }
-    }
-
-    /// The same of a credential that this provider issues. All that it brings is secret, whatever the contract says.
-    pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
-        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
-    }
-
-    /// What the contract and configuration of `resource` say now about the method of this credential.
-    fn wanted_by(&self, resource: &Resource) -> Option<GivenFor> {
-        let manifest = &resource.plugin.manifest;
-        let methods = &manifest.resource_type.auth_methods;
-        let method = methods.iter().find(|method| method.method == self.auth_method)?;
-        let now = GivenFor::now(manifest, method, &resource.config);
-        Some(GivenFor { oauth: self.oauth.clone(), ..now })
-    }
-
-    /// The audience that both this, the sealed one, and `now` allow; `None` where `now` asks for more than was given.
-    /// `legacy_plugin` is the plugin for which records were given that name none.
-    fn narrowed_to(&self, now: &GivenFor, legacy_plugin: Option<&PluginName>) -> Option<Vec<OriginPattern>> {
-        let plugin = self.plugin.as_ref().or(legacy_plugin);
-        let same = plugin.is_some()
-            && plugin == now.plugin.as_ref()
-            && self.resource_type == now.resource_type
-            && self.auth_method == now.auth_method
-            && self.inject == now.inject
-            && now.audience.iter().all(|origin| self.audience.iter().any(|given| given.covers(origin)));
-        same.then(|| now.audience.clone())
-    }
-}
-
-/// Seals the fields of a credential for exactly what it is given for.
+/// Seals the fields of a credential for its purpose.
 fn seal(
     vault: &Vault,
     workspace: WorkspaceId,
@@ -121,7 +40,7 @@ fn seal(
     vault.seal(&plaintext, place(workspace, resource, id, given_for))
 }
 
-/// The row of a credential that is new for its resource.
+/// The row of a new credential.
 pub fn new_row(
     vault: &Vault,
     resource: &ResourceRow,
@@ -148,17 +67,18 @@ pub fn new_row(
     })
 }
 
-/// What the sealed fields of a credential are bound to.
+/// The associated data of the sealed fields of a credential.
 pub fn place(workspace: WorkspaceId, resource: ResourceId, id: CredentialId, given_for: &GivenFor) -> AssociatedData {
     let given_for = serde_json::to_value(given_for).expect("plain names and lists are JSON");
     AssociatedData::credential(workspace, id, resource, "fields", &given_for)
 }
 
-/// The status of a row that may be used, and of one that its provider no longer honours.
+/// The status of a row that may be used.
 const READY: &str = "ready";
+/// The status of a row that its provider rejects.
 const NEEDS_AUTHORIZATION: &str = "needs-authorization";
 
-/// A stored credential. It is opened on first use and kept open as long as its row does not change.
+/// A stored credential. It is opened on first use and stays open until its row changes.
 pub struct HeldCredential {
     pub row: CredentialRow,
     refresher: Arc<Refresher>,
@@ -171,7 +91,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Opens the record of a row. What goes wrong is put into words that hold nothing of it.
+    /// Opens the record of a row. The error text holds nothing of the record.
     fn open(row: &CredentialRow, vault: &Vault) -> Result<Opened, String> {
         let given_for: GivenFor = serde_json::from_value(row.given_for.clone()).map_err(|error| error.to_string())?;
         let sealed: Sealed = row.sealed.parse().map_err(|error: VaultError| error.to_string())?;
@@ -181,7 +101,7 @@ impl Opened {
         Ok(Opened { given_for, fields })
     }
 
-    /// Whether the one who has issued it can be asked for a newer one.
+    /// Whether the issuer can be asked for a newer token.
     fn is_refreshable(&self) -> bool {
         let is_of_client = self.given_for.auth_method == AuthKind::Oauth2ClientCreds;
         self.given_for.oauth.is_some() && (is_of_client || self.fields.contains_key("refresh_token"))
@@ -189,18 +109,18 @@ impl Opened {
 }
 
 impl HeldCredential {
-    /// Nothing is opened yet.
+    /// The credential of this row. The record is not opened yet.
     pub fn new(row: CredentialRow, refresher: Arc<Refresher>) -> Self {
         HeldCredential { row, refresher, opened: OnceLock::new() }
     }
 
-    /// Whether it was made from this very row.
+    /// Whether it was made from exactly this row.
     pub fn is_of(&self, row: &CredentialRow) -> bool {
         self.row == *row
     }
 
-    /// Whether it can be refreshed when it ends, `issuer` being who issues the tokens of its type at present. Where that is
-    /// another by now, or has refused this host, a person has to see to it.
+    /// Whether the credential can be refreshed when it expires. `issuer` is the current issuer for its type. If the
+    /// issuer has changed, or has refused this host, a person has to authorize the credential again.
     pub fn can_go_on(&self, issuer: Option<&Issuer>) -> bool {
         match self.opened().and_then(|opened| opened.given_for.oauth.as_ref()) {
             Some(own) => issuer == Some(own) && !self.refresher.is_refused(self.row.resource_id),
@@ -208,7 +128,7 @@ impl HeldCredential {
         }
     }
 
-    /// `None` where the record cannot be opened: another key, or an edited row.
+    /// `None` if the record cannot be opened: the key is missing, or the row was edited.
     fn opened(&self) -> Option<&Opened> {
         let open = || {
             let opened = Opened::open(&self.row, &self.refresher.vault);
@@ -221,26 +141,26 @@ impl HeldCredential {
     }
 }
 
-/// Why a credential cannot be given for what is asked now.
+/// Why a credential cannot be confirmed for the present manifest and configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfirmError {
-    #[error("the stored credential cannot be opened; save it anew")]
+    #[error("the stored credential cannot be opened; save it again")]
     Unreadable,
-    #[error("the type of this resource has no auth method `{method}` any more; save the credential anew")]
+    #[error("the resource type no longer has the auth method `{method}`; save the credential again")]
     MethodGone { method: AuthKind },
-    #[error("the stored credential lacks what the type asks for ({what}); save it anew")]
+    #[error("the stored credential lacks fields that the type requires ({what}); save it again")]
     Incomplete { what: String },
     #[error("the credential could not be sealed")]
     Vault(#[from] VaultError),
 }
 
 impl HeldCredential {
-    /// Its row, sealed for what the contract and configuration of `resource` ask for now.
-    pub fn confirmed(&self, resource: &Resource) -> Result<CredentialRow, ConfirmError> {
+    /// Its row, sealed for the purpose that manifest and configuration describe now.
+    pub fn confirmed(&self, manifest: &Manifest, config: &Map<String, Value>) -> Result<CredentialRow, ConfirmError> {
         let opened = self.opened().ok_or(ConfirmError::Unreadable)?;
         let gone = || ConfirmError::MethodGone { method: opened.given_for.auth_method };
-        let mut given_for = opened.given_for.wanted_by(resource).ok_or_else(gone)?;
-        // Confirming says where it may go; what was given as a secret stays one until it is saved anew.
+        let mut given_for = opened.given_for.wanted_by(manifest, config).ok_or_else(gone)?;
+        // Confirming changes where the credential may be sent. A field that was secret stays secret until it is saved again.
         given_for.plain_fields.retain(|field| opened.given_for.plain_fields.contains(field));
         let missing: BTreeSet<&str> = given_for
             .inject
@@ -265,39 +185,50 @@ impl HeldCredential {
     }
 }
 
+/// A resource as its plugin serves it now. A stored credential is judged by it.
+#[derive(Clone, Copy)]
+pub struct ServedResource<'a> {
+    pub row: &'a ResourceRow,
+    pub manifest: &'a Manifest,
+    pub config: &'a Map<String, Value>,
+    pub network: &'a Network,
+    /// The plugin that records of this type belong to if they name no plugin.
+    pub legacy_plugin: Option<&'a PluginName>,
+}
+
 /// The credential of one resource, as egress takes it.
 pub struct ResourceCredential {
     state: CredentialState,
     clock: Option<Arc<dyn Clock>>,
-    /// The newest; a refresh puts its own in place.
+    /// The newest credential; a refresh replaces it.
     credential: ArcSwapOption<Credential>,
     redactor: Arc<Redactor>,
     requested_audience: Option<Vec<OriginPattern>>,
     refreshed_by: Option<RefreshedBy>,
 }
 
-/// Who refreshes a credential, and what is needed for it.
+/// The refresher of a credential and its arguments.
 struct RefreshedBy {
     refresher: Arc<Refresher>,
     target: RefreshTarget,
 }
 
 impl ResourceCredential {
-    /// Judges what is stored for `resource` by what manifest and configuration say now.
-    pub fn of(resource: &Resource) -> ResourceCredential {
-        let methods = &resource.plugin.manifest.resource_type.auth_methods;
+    /// Judges the stored credential by what the resource's manifest and configuration say now.
+    pub fn of(resource: ServedResource<'_>, held: Option<&HeldCredential>) -> ResourceCredential {
+        let methods = &resource.manifest.resource_type.auth_methods;
         let needed = methods.iter().any(|method| method.method != AuthKind::None);
         let absent = if needed { CredentialState::None } else { CredentialState::NotNeeded };
         let without = ResourceCredential::without;
-        let Some(held) = &resource.credential else {
+        let Some(held) = held else {
             return without(absent, Arc::default());
         };
         let Some(opened) = held.opened() else {
             return without(CredentialState::NeedsAuthorization, Arc::default());
         };
         let given_for = &opened.given_for;
-        let wanted = given_for.wanted_by(resource);
-        // A field that is not plain by both contracts stays secret, so that a changed contract uncovers nothing.
+        let wanted = given_for.wanted_by(resource.manifest, resource.config);
+        // A field is plain only if the old and the new manifest agree, so that a changed manifest reveals nothing.
         let plain_fields = match &wanted {
             Some(wanted) => given_for.plain_fields.intersection(&wanted.plain_fields).cloned().collect(),
             None => BTreeSet::new(),
@@ -311,8 +242,7 @@ impl ResourceCredential {
             expires_at: held.row.expires_at,
         };
         let redactor = Arc::new(Redactor::new(credential.secret_values()));
-        let Some(audience) =
-            wanted.as_ref().and_then(|wanted| given_for.narrowed_to(wanted, resource.legacy_plugin.as_ref()))
+        let Some(audience) = wanted.as_ref().and_then(|wanted| given_for.narrowed_to(wanted, resource.legacy_plugin))
         else {
             let requested_audience = wanted.map(|wanted| wanted.audience);
             return ResourceCredential { requested_audience, ..without(CredentialState::NeedsAuthorization, redactor) };
@@ -325,7 +255,7 @@ impl ResourceCredential {
             workspace: resource.row.workspace_id,
             resource: resource.row.id,
             resource_type: resource.row.resource_type.clone(),
-            network: resource.scope.network.clone(),
+            network: resource.network.clone(),
             given_for: given_for.clone(),
         };
         let refresher = Arc::clone(&held.refresher);
@@ -337,7 +267,7 @@ impl ResourceCredential {
         }
     }
 
-    /// That of a call without a resource: requests go without.
+    /// For a call without a resource: its requests carry no credential.
     pub fn nothing() -> ResourceCredential {
         ResourceCredential::without(CredentialState::NotNeeded, Arc::default())
     }
@@ -353,21 +283,15 @@ impl ResourceCredential {
         }
     }
 
-    /// Who would get the credential if it was confirmed, while it needs authorization.
+    /// The audience that a confirmation would allow, while the credential needs authorization.
     pub fn requested_audience(&self) -> Option<&[OriginPattern]> {
         self.requested_audience.as_deref()
     }
 
-    /// Takes every secret of the resource out of what passes through it.
+    /// Removes every secret of the credential from a text.
     pub fn redactor(&self) -> &Arc<Redactor> {
         &self.redactor
     }
-}
-
-/// The fields that the contract calls something other than secret.
-fn plain_fields(resource_type: &ResourceType, method: &AuthMethod) -> BTreeSet<String> {
-    let declared = method.credential_fields(resource_type).iter();
-    declared.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
 }
 
 impl CredentialSource for ResourceCredential {
@@ -394,7 +318,7 @@ impl CredentialSource for ResourceCredential {
             let fresh = Arc::new(Credential {
                 fields: refreshed.fields,
                 expires_at: refreshed.expires_at,
-                // Where it may go and how is not the provider's to say.
+                // The provider decides neither the audience nor the inject rules.
                 ..stale.clone()
             });
             self.credential.store(Some(Arc::clone(&fresh)));
@@ -404,52 +328,7 @@ impl CredentialSource for ResourceCredential {
     }
 }
 
-/// What a token is told apart by.
+/// The token that identifies a version of a credential.
 fn access_token(fields: &BTreeMap<String, Secret>) -> Option<Secret> {
     fields.get("access_token").cloned()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn given_for(plugin: Option<&str>) -> GivenFor {
-        let mut value = json!({
-            "resource_type": "github", "auth_method": "token", "audience": ["https://api.example"],
-            "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
-        });
-        if let Some(plugin) = plugin {
-            value["plugin"] = json!(plugin);
-        }
-        serde_json::from_value(value).unwrap()
-    }
-
-    #[test]
-    fn a_credential_is_good_for_the_plugin_that_it_was_given_for() {
-        let (github, other): (PluginName, PluginName) = ("github".parse().unwrap(), "other".parse().unwrap());
-        for (given, legacy, now, expected) in [
-            (Some("github"), None, "github", true),
-            (Some("github"), Some(&other), "github", true),
-            (Some("github"), None, "other", false),
-            (Some("github"), Some(&other), "other", false),
-            // A record from before names no plugin: it was given for the owner of that time.
-            (None, Some(&github), "github", true),
-            (None, Some(&github), "other", false),
-            // A type that had no owner then has no such record.
-            (None, None, "github", false),
-        ] {
-            let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);
-            assert_eq!(narrowed.is_some(), expected, "{given:?} {legacy:?} {now}");
-        }
-    }
-
-    /// Whatever a record was sealed with is what opens it.
-    #[test]
-    fn a_record_without_a_plugin_keeps_its_text() {
-        let text = serde_json::to_value(given_for(None)).unwrap();
-        assert_eq!(text.get("plugin"), None);
-        assert_eq!(serde_json::to_value(given_for(Some("github"))).unwrap()["plugin"], "github");
-    }
 }

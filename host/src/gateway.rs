@@ -16,6 +16,7 @@ mod idempotency;
 mod keys;
 mod language;
 mod oauth;
+mod options;
 mod pace;
 mod packages;
 mod platform;
@@ -40,6 +41,7 @@ mod workspaces;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::Extension;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -53,10 +55,11 @@ use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::gateway::extract::{Admin, Operator, Root};
-use crate::telemetry::meters;
+use crate::telemetry::recorder;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};
+pub use options::Options;
 pub use pace::{Meter, Pace};
 pub use problem::Problem;
 
@@ -164,7 +167,7 @@ fn api() -> OpenApiRouter<Arc<App>> {
 }
 
 /// The whole server.
-pub fn router(app: Arc<App>) -> axum::Router {
+pub fn router(app: Arc<App>, options: Options) -> axum::Router {
     let (api, description) = others().merge(Creating::new().layered(&app)).split_for_parts();
     let queries = queries::Queries::of(&description);
     api.merge(docs::files())
@@ -176,6 +179,7 @@ pub fn router(app: Arc<App>) -> axum::Router {
         .layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)))
         .layer(from_fn_with_state(Arc::clone(&app), readiness))
         .layer(from_fn(envelope))
+        .layer(Extension(options))
         .with_state(app)
 }
 
@@ -219,7 +223,7 @@ async fn envelope(mut request: Request, next: Next) -> Response {
     headers.entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let took = began.elapsed();
     tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = took.as_secs_f64() * 1000.0, "answered");
-    meters::request(route, label(&method), status.as_u16(), took);
+    recorder::request(route, label(&method), status.as_u16(), took);
     response
 }
 

@@ -1,49 +1,49 @@
-//! The language of a caller. Texts of a plugin are given in the translation that suits it best, and in the manifest's own
-//! words where there is none, key by key.
+//! The language of a caller. Texts of a plugin are translated key by key into the best matching translation; a key without
+//! a translation keeps the text of the manifest.
 
 use monstrum_guardian::Denial;
 use monstrum_manifest::{Locales, accepted_languages};
 
-/// The language of a caller that names none: that of the texts which manifests usually hold.
+/// The language of a caller that names none: the usual language of manifests.
 const DEFAULT: &str = "en-US";
-/// The longest header that is looked at; browsers send under 100 bytes.
+/// The longest header that is read; browsers send under 100 bytes.
 const HEADER_BYTES_MAX: usize = 1024;
 
 /// A language of the platform's own texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tongue {
+pub enum UiLanguage {
     English,
     Chinese,
 }
 
-/// What the caller would like to read: the value of an Accept-Language header (RFC 9110).
+/// The languages that a caller prefers: the value of an Accept-Language header (RFC 9110).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Language(String);
 
 impl Language {
-    /// From the value of the header, several lines joined by commas. One that is too long says nothing.
+    /// The preferences in the value of the header, several lines joined by commas. A value that is too long is ignored.
     pub fn new(accept_language: String) -> Language {
         if accept_language.len() > HEADER_BYTES_MAX { Language::default() } else { Language(accept_language) }
     }
 
-    /// The translation that the caller likes best; `None` where the manifest's own texts serve as well as any.
+    /// The translation that matches the caller best; `None` for the manifest's own texts.
     pub fn best<'a>(&self, locales: &'a Locales) -> Option<&'a str> {
         if self.0.is_empty() { None } else { locales.best(&self.0) }
     }
 
-    /// The best language of the platform's own texts: English, unless the caller likes Chinese better.
-    pub fn tongue(&self) -> Tongue {
+    /// The best language of the platform's own texts: English, unless the caller prefers Chinese.
+    pub fn ui_language(&self) -> UiLanguage {
         let primary = |tag: &&str| tag.split('-').next().unwrap_or_default().to_ascii_lowercase();
         let known = accepted_languages(&self.0).iter().map(primary).find(|tag| tag == "en" || tag == "zh");
-        if known.as_deref() == Some("zh") { Tongue::Chinese } else { Tongue::English }
+        if known.as_deref() == Some("zh") { UiLanguage::Chinese } else { UiLanguage::English }
     }
 
-    /// The language tag (BCP 47) that the caller likes best, for a plugin to answer in.
+    /// The language tag (BCP 47) that the caller prefers, for a plugin to answer in.
     pub fn tag(&self) -> &str {
         accepted_languages(&self.0).first().copied().unwrap_or(DEFAULT)
     }
 
-    /// A denial in the caller's language, where the plugin's translations have its template.
+    /// The denial in the caller's language, if the plugin's translations have its template.
     pub fn of_denial(&self, denial: Denial, locales: &Locales) -> Denial {
         denial.translated(|dimension| {
             let key = format!("scope_dimensions.{dimension}.error_template");
@@ -57,20 +57,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_platforms_own_texts_are_in_two_languages() {
-        for (header, tongue) in [
-            ("", Tongue::English),
-            ("zh-CN", Tongue::Chinese),
-            ("fr, ZH;q=0.5, en;q=0.4", Tongue::Chinese),
-            ("en, zh;q=0.9", Tongue::English),
-            ("fr", Tongue::English),
+    fn the_platform_has_texts_in_english_and_chinese() {
+        for (header, language) in [
+            ("", UiLanguage::English),
+            ("zh-CN", UiLanguage::Chinese),
+            ("fr, ZH;q=0.5, en;q=0.4", UiLanguage::Chinese),
+            ("en, zh;q=0.9", UiLanguage::English),
+            ("fr", UiLanguage::English),
         ] {
-            assert_eq!(Language::new(header.to_owned()).tongue(), tongue, "{header}");
+            assert_eq!(Language::new(header.to_owned()).ui_language(), language, "{header}");
         }
     }
 
     #[test]
-    fn the_tag_is_the_first_of_the_best() {
+    fn the_tag_is_the_first_of_the_most_preferred() {
         for (header, tag) in [
             ("", "en-US"),
             ("*", "en-US"),

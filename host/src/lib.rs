@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod api_key;
 pub mod app;
 pub mod audit;
 pub mod beside;
@@ -13,17 +12,12 @@ pub mod checks;
 pub mod cli;
 pub mod config;
 pub mod credentials;
-pub mod doctor;
 pub mod fair_queue;
 pub mod gateway;
-pub mod key_uses;
 pub mod language;
+pub mod meters;
 pub mod oauth;
-pub mod packages;
-pub mod plugin_folder;
 pub mod plugins;
 pub mod policy;
-pub mod prompt;
-pub mod rotation;
 pub mod sandboxes;
 pub mod telemetry;

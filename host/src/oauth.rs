@@ -1,12 +1,10 @@
-//! OAuth: how the platform obtains tokens, from the begin page to the sealed credential.
+//! OAuth flows: from the begin page to the sealed credential.
 //!
-//! An authorization is bound to the API key that asked, the resource, what the credential will be given for, the
-//! provider and one browser; each of its steps is taken once (`store::oauth_flows`). Tokens are refreshed elsewhere, by
-//! `credentials`, and no token, code or verifier is ever stored but under seal.
+//! An authorization is bound to the API key that started it, the resource, the purpose of the credential, the provider and
+//! one browser. Each step happens once (`store::oauth_flows`). Tokens, codes and verifiers are stored only sealed. The
+//! module `credentials` refreshes tokens.
 
 mod device;
-pub mod provider;
-pub mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,18 +26,18 @@ use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::audit::{AuditUnavailable, Auditor, Change};
+use crate::credentials::provider::{self, open_secret, scopes};
+use crate::credentials::token_endpoint::{Grant, Provider, TokenError, Tokens};
 use crate::credentials::{GivenFor, new_row};
 use crate::policy::{Policy, Resource};
 pub use device::DeviceStarted;
-use provider::{open_secret, scopes};
-use token::{Grant, Provider, TokenError, Tokens};
 
 /// How long a person may take from the begin page to the provider's answer.
 const AUTHORIZATION_LIFETIME_MS: i64 = 10 * 60 * 1000;
-/// How long an authorization that has ended can be asked about.
+/// How long a finished authorization can still be shown.
 const KEPT_MS: i64 = 24 * 3600 * 1000;
 
-/// Why there is no authorization.
+/// Why an authorization failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OauthError {
     #[error("this resource type has no auth method `{method}`")]
@@ -76,19 +74,19 @@ fn refusal(word: &str) -> String {
     format!("the provider has not authorized: {word}")
 }
 
-/// An authorization whose begin page has this address.
+/// A started authorization, and the URL of its begin page.
 pub struct Started {
     pub begin_url: String,
     pub expires_at: UtcMillis,
 }
 
-/// Where a browser goes on, and by what it is known when it comes back.
+/// The URL to which a browser is sent, and the secret that identifies the browser when it returns.
 pub struct Begun {
     pub authorization_url: Url,
     pub browser: Secret,
 }
 
-/// Obtains credentials.
+/// Obtains credentials by OAuth.
 pub struct Oauth {
     store: Store,
     vault: Arc<Vault>,
@@ -96,13 +94,13 @@ pub struct Oauth {
     clock: Arc<dyn Clock>,
     policy: Arc<Policy>,
     auditor: Auditor,
-    /// Under which browsers reach this server.
+    /// The URL by which browsers reach this server.
     public_url: Option<Url>,
     running: TaskTracker,
 }
 
 impl Oauth {
-    /// Obtains credentials for the resources of `policy`.
+    /// OAuth flows for the resources of `policy`.
     pub fn new(
         store: Store,
         vault: Arc<Vault>,
@@ -115,12 +113,12 @@ impl Oauth {
         Oauth { store, vault, egress, clock, policy, auditor, public_url, running: TaskTracker::new() }
     }
 
-    /// Whether browsers come by https, so that cookies may demand it.
+    /// Whether browsers use https, so that cookies can require it.
     pub fn is_secure(&self) -> bool {
         self.public_url.as_ref().is_some_and(|url| url.scheme() == "https")
     }
 
-    /// Starts an authorization by a browser.
+    /// Starts an authorization in a browser.
     pub async fn start(&self, resource: &Resource, key: KeyId) -> Result<Started, OauthError> {
         let ticket = random()?;
         let begin_url = self.own_url(&format!("oauth/begin/{}", ticket.expose()))?;
@@ -140,20 +138,20 @@ impl Oauth {
         Ok(Started { begin_url, expires_at: flow.expires_at })
     }
 
-    /// The authorization whose begin page has this ticket in its address.
+    /// The authorization whose begin page has this ticket in its URL.
     pub async fn of_ticket(&self, ticket: &str) -> Result<OauthFlowRow, OauthError> {
         let flow = self.store.oauth_flow_of_ticket(&hash(ticket), self.clock.now()).await?;
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// The authorization that the provider answers.
+    /// The authorization with this `state`, which the provider returns.
     pub async fn of_state(&self, state: &str) -> Result<OauthFlowRow, OauthError> {
         let flow = self.store.oauth_flow_of_state(&hash(state), self.clock.now()).await?;
         flow.ok_or(OauthError::NotThisBrowser)
     }
 
-    /// Sends a browser to the provider. It is the first to open the begin page, or the one that did: `browser` is what it
-    /// was given then.
+    /// Sends a browser to the provider. Only the first browser that opened the begin page may return to it; `browser` is the
+    /// secret that it got then.
     pub async fn begin(&self, flow: &OauthFlowRow, browser: Option<&str>) -> Result<Begun, OauthError> {
         let browser = match flow.status {
             FlowStatus::Started => random()?,
@@ -188,8 +186,8 @@ impl Oauth {
         Ok(Begun { authorization_url, browser })
     }
 
-    /// Takes the provider's answer, a code or the word of its refusal, and stores the credential. A browser that goes away
-    /// half-way does not take along a token that was fetched and is not stored.
+    /// Handles the provider's answer, a code or an error code, and stores the credential. A browser that disconnects
+    /// meanwhile does not cancel storing a fetched token.
     pub async fn finish(
         self: &Arc<Self>,
         flow: OauthFlowRow,
@@ -203,7 +201,7 @@ impl Oauth {
         task.await.unwrap_or(Err(OauthError::Changed))
     }
 
-    /// Waits for authorizations that are being finished.
+    /// Waits for authorizations in progress.
     pub async fn shut_down(&self) {
         self.running.close();
         self.running.wait().await;
@@ -242,12 +240,12 @@ impl Oauth {
         self.save(resource, &given_for, tokens).await
     }
 
-    /// Forgets authorizations that ended long ago.
+    /// Deletes authorizations that ended long ago.
     pub async fn purge(&self) -> Result<u64, StoreError> {
         self.store.purge_oauth_flows(self.clock.now().plus_ms(-KEPT_MS)).await
     }
 
-    /// Writes down how an authorization ended.
+    /// Stores how an authorization ended.
     async fn end(
         &self,
         flow: &OauthFlowRow,
@@ -259,7 +257,7 @@ impl Oauth {
             Err(error) => (FlowStatus::Failed, Some(error.to_string())),
         };
         if let Err(error) = self.store.move_oauth_flow(flow.id, from, to, message.as_deref()).await {
-            tracing::error!(oauth_flow.id = %flow.id, %error, "how an authorization ended is not on record");
+            tracing::error!(oauth_flow.id = %flow.id, %error, "the end of an authorization could not be stored");
         }
         if let Some(message) = message {
             tracing::info!(oauth_flow.id = %flow.id, resource.id = %flow.resource_id, message, "an authorization failed");
@@ -267,8 +265,8 @@ impl Oauth {
         ended
     }
 
-    /// Puts the credential that `obtain` brings in place. As that comes from no request of its key, it is recorded here,
-    /// before anything is asked for: what was brought and cannot be recorded would be lost.
+    /// Stores the credential that `obtain` returns. The audit entry is opened before the provider is asked, because a token
+    /// that cannot be recorded would be lost. No request of the API records this change, so it is recorded here.
     async fn recorded(
         &self,
         flow: &OauthFlowRow,
@@ -294,7 +292,7 @@ impl Oauth {
             Ok(()) => CallOutcome::success(JsonText::from(&serde_json::Value::Null)),
             Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
         };
-        // What was begun is on disk; its end is written when the audit can.
+        // The start is on disk; the end is written as soon as the audit can be written.
         let closed = async { entry.close(&outcome).await?.committed().await };
         if closed.await.is_err() {
             tracing::error!(oauth_flow.id = %flow.id, "the end of a change is not in the audit yet");
@@ -347,8 +345,8 @@ impl Oauth {
         Ok((provider, given_for))
     }
 
-    /// The resource and the provider of an authorization, where both are still what they were when it was started, and so
-    /// is the key that has started it: what is taken from a key takes along what it has begun.
+    /// The resource and the provider of an authorization, if both, and the key that started it, are unchanged since the
+    /// start. Revoking a key therefore ends its authorizations.
     async fn unchanged(&self, flow: &OauthFlowRow) -> Result<(Arc<Resource>, OauthProviderRow), OauthError> {
         let snapshot = self.policy.load();
         if !snapshot.key_of_id(flow.key_id).is_some_and(|key| key.administers(flow.workspace_id)) {
@@ -370,7 +368,7 @@ impl Oauth {
         Ok(format!("{}/{path}", base.as_str().trim_end_matches('/')))
     }
 
-    /// Where providers send browsers back to.
+    /// The URL to which providers send browsers back.
     fn callback_url(&self) -> Result<String, OauthError> {
         self.own_url("api/oauth/callback")
     }
@@ -438,7 +436,7 @@ fn new_flow(
     }
 }
 
-/// What the person agreed on who started it.
+/// The purpose that was agreed when the authorization was started.
 fn agreed(flow: &OauthFlowRow) -> Result<GivenFor, OauthError> {
     serde_json::from_value(flow.given_for.clone()).map_err(|_| OauthError::Changed)
 }
@@ -447,7 +445,7 @@ fn place_of(flow: &OauthFlowRow) -> AssociatedData {
     place(flow.workspace_id, flow.id, flow.resource_id, flow.provider_id, &flow.given_for)
 }
 
-/// What the record of a flow is bound to: its row, and everything that was agreed on when it was started.
+/// The associated data of a sealed flow: its row, and the purpose that was agreed when it was started.
 pub fn place(
     workspace: WorkspaceId,
     flow: OauthFlowId,
@@ -463,7 +461,7 @@ pub fn place(
         .with_json("given_for", given_for)
 }
 
-/// What the browser was given when it opened the begin page, if it is that browser.
+/// The secret of the browser that opened the begin page, if `browser` is that browser.
 fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, OauthError> {
     let (Some(expected), Some(browser)) = (&flow.browser_hash, browser) else {
         return Err(OauthError::NotThisBrowser);
@@ -472,8 +470,8 @@ fn same_browser(flow: &OauthFlowRow, browser: Option<&str>) -> Result<Secret, Oa
     if is_same { Ok(Secret::new(browser.to_owned())) } else { Err(OauthError::NotThisBrowser) }
 }
 
-/// Whether the `iss` of an answer (RFC 9207) is of the provider: what is on another host may be one that was asked in its
-/// name, and its code must not go to this one.
+/// Whether the `iss` of an answer (RFC 9207) has an origin of this provider. The code of another issuer must not be sent to
+/// this provider (mix-up attack).
 fn is_of_provider(issuer: &str, provider: &OauthProviderRow) -> bool {
     let origin = |text: &str| Url::parse(text).ok().map(|url| url.origin().ascii_serialization());
     let known = [provider.authorization_url.as_deref(), Some(provider.token_url.as_str())];

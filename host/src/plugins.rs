@@ -1,16 +1,21 @@
-//! The plugins that serve: scanning the folder, loading, replacing one version by the next.
+//! The plugins of a host: scanning the folder, loading, replacing one version by the next.
 //!
-//! A version is whole or not there: manifest, policy rules, schemas and component are checked before it serves. One that
-//! fails leaves the version before it serving, and its error is kept for the API, the CLI and the log. One that asks for
-//! more than the version before it, or for a name that belongs to another plugin, waits until a root key approves it; every
-//! version is stored, so that the old one serves on even after a start.
+//! A version serves only after its manifest, policy rules, schemas and component have been checked. If a version fails, the
+//! version before it still serves, and the error is kept for the API, the CLI and the log. A version that asks for more
+//! than the version before it, or for a name that belongs to another plugin, waits until a root key approves it. Every
+//! version is stored, so that the old one still serves after a restart.
 
 pub mod built_in;
 mod candidate;
-mod growth;
+mod ceilings;
+pub mod folder;
 mod install;
 pub mod owners;
+pub mod packages;
+mod permission_diff;
 mod records;
+pub mod registry;
+mod trusted_types;
 mod version;
 mod watch;
 
@@ -24,35 +29,34 @@ use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
-use serde::Serialize;
-use utoipa::ToSchema;
 
+pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
+pub use trusted_types::TrustedTypes;
 pub use version::{LoadError, Plugin, Tool, build, with_causes};
 pub use watch::Watch;
 
 use crate::beside::in_place;
-use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
-use crate::plugins::growth::growth;
+use crate::plugins::folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::owners::Owners;
+use crate::plugins::permission_diff::permission_diff;
 use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
 
 /// Whether a plugin serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginStatus {
     /// The version in the folder serves.
     Loaded,
-    /// The version in the folder could not be loaded; the one before it, if any, serves on.
+    /// The version in the folder could not be loaded. The version before it, if there is one, still serves.
     Failed,
-    /// The version in the folder asks for more than the one before it, which serves on, or for a name of another plugin.
+    /// The version in the folder asks for more than the version before it, which still serves, or for a name that belongs
+    /// to another plugin.
     NeedsApproval,
 }
 
-/// What is known of one plugin.
+/// The state of one plugin.
 #[derive(Clone)]
 pub struct Entry {
     pub name: String,
@@ -60,30 +64,30 @@ pub struct Entry {
     pub error: Option<String>,
     /// The version that serves.
     pub serving: Option<Arc<Plugin>>,
-    /// The version that waits for a root key.
+    /// The version that waits for approval by a root key.
     pub pending: Option<Pending>,
-    /// The database stood in the way, and nothing about the plugin: it is tried again.
+    /// The database failed, not the plugin: loading is retried.
     pub is_to_retry: bool,
 }
 
-/// A version that grew.
+/// A version that waits for approval.
 #[derive(Clone)]
 pub struct Pending {
     pub plugin: Arc<Plugin>,
-    /// What it asks for beyond the version that serves, a sentence each.
-    pub grows: Vec<String>,
-    /// The names of other plugins that an approval moves.
+    /// What it asks for beyond the serving version, one sentence each.
+    pub added: Vec<String>,
+    /// The names that an approval takes from other plugins.
     takes: Vec<OwnerRow>,
     row: PluginRow,
 }
 
 impl Pending {
-    /// SHA-256 of its component.
+    /// The SHA-256 of its component.
     pub fn digest(&self) -> &Digest {
         &self.row.component_digest
     }
 
-    /// SHA-256 of its manifest.
+    /// The SHA-256 of its manifest.
     pub fn manifest_digest(&self) -> &Digest {
         &self.row.manifest_digest
     }
@@ -96,21 +100,21 @@ pub enum ApproveError {
     NothingPending,
     #[error("the version that waits for approval has {what} `{found}`")]
     OtherDigest { what: &'static str, found: Digest },
-    #[error("others own names of this version by now ({}); look at the plugin again", owners.join("; "))]
+    #[error("other plugins own names of this version by now ({}); review the plugin again", owners.join("; "))]
     OtherOwners { owners: Vec<String> },
     #[error(transparent)]
     Load(#[from] LoadError),
 }
 
-/// What is to become of a version.
-struct Verdict {
-    /// It is the version on record as serving.
+/// The comparison of a version with the recorded one and with the owners of its names.
+struct Assessment {
+    /// The version is the one that is recorded as serving.
     is_recorded: bool,
-    /// Its plugin owns all names in it.
+    /// The plugin owns all names in the version.
     owns_all: bool,
-    /// What it asks for beyond the version on record, and what it takes from other plugins.
-    grows: Vec<String>,
-    /// The names of other plugins that it wants.
+    /// What the version asks for beyond the recorded one, and the names that it takes from other plugins.
+    added: Vec<String>,
+    /// The names that it takes from other plugins.
     takes: Vec<OwnerRow>,
 }
 
@@ -119,15 +123,15 @@ pub struct Plugins {
     reader: Reader,
     store: Store,
     entries: RwLock<BTreeMap<String, Entry>>,
-    /// One load at a time, so that what was judged is what comes into force.
+    /// Held during a load, so that the assessed version is the one that comes into force.
     loading: tokio::sync::Mutex<()>,
     records: RecordReader,
-    /// What the platform serves itself.
+    /// The plugins of the platform itself.
     built_in: Vec<Arc<Plugin>>,
 }
 
 impl Plugins {
-    /// Nothing is loaded yet. `dir` must exist.
+    /// The plugins in `dir`, which must exist. Nothing is loaded yet.
     pub fn new(
         dir: &Path,
         runtime: Runtime,
@@ -143,8 +147,8 @@ impl Plugins {
         Ok(Plugins { reader, store, entries, loading, records, built_in: built_in::all() })
     }
 
-    /// Loads every folder that holds a manifest: first those of plugins that own a name, then the others, each in the order
-    /// of their names. One that fails stops no other. What an install that was cut off has left behind goes first.
+    /// Loads every plugin folder: first the plugins that own a name, then the others, each group sorted by name. A failure
+    /// does not stop the others. Leftovers of interrupted installs are removed first.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         self.records.begin_scan().await;
@@ -164,7 +168,7 @@ impl Plugins {
         Ok(())
     }
 
-    /// The folders that are to be plugins, by name.
+    /// The names of the plugin folders.
     fn names(&self) -> Result<Vec<String>, FolderError> {
         let dir = &self.reader.dir;
         check_plugins_dir(dir)?;
@@ -180,8 +184,8 @@ impl Plugins {
         Ok(names)
     }
 
-    /// The folders of plugins that own a name come first: a new version of one may set a tool's name free. Without the
-    /// database the order does not matter, since nothing is judged then.
+    /// Sorts the plugins that own a name first, because a new version of one may free the name of a tool. Without the
+    /// database the order does not matter, since no version can be assessed.
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
         match self.records.read().await {
             Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
@@ -190,13 +194,13 @@ impl Plugins {
         names
     }
 
-    /// Loads the folder `name` anew. `None`: there is no such folder, and whatever it held serves no more.
+    /// Loads the folder `name` again. `None` if there is no such folder; its plugin then no longer serves.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         self.load_alone(name).await
     }
 
-    /// The same, for a caller that holds `loading`.
+    /// Loads the folder `name` for a caller that holds `loading`.
     async fn load_alone(&self, name: &str) -> Option<Entry> {
         let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
         if !is_plain || self.reader.dir.join(name).symlink_metadata().is_err() {
@@ -207,13 +211,13 @@ impl Plugins {
         Some(self.take(name, version).await)
     }
 
-    /// What becomes of plugin `name` with the version that its folder holds.
+    /// Updates plugin `name` with the version in its folder.
     async fn take(&self, name: &str, version: Result<Candidate, LoadError>) -> Entry {
-        let turned = match version {
-            Ok(candidate) => self.turn(candidate).await,
+        let admitted = match version {
+            Ok(candidate) => self.admit(candidate).await,
             Err(error) => Err(error),
         };
-        let entry = match turned {
+        let entry = match admitted {
             Ok(entry) => entry,
             Err(error) => {
                 tracing::error!(plugin.name = name, error = %with_causes(&error), "plugin not loaded");
@@ -224,8 +228,8 @@ impl Plugins {
         entry
     }
 
-    /// Puts the version that waits in force: the one that was read and shown, whatever the folder holds by now. The
-    /// digests, where they are given, say which one is meant.
+    /// Brings the waiting version into force: the version that was read and shown, even if the folder has changed since. The
+    /// digests, if given, must match it.
     pub async fn approve(
         &self,
         name: &str,
@@ -233,7 +237,7 @@ impl Plugins {
         manifest_digest: Option<&Digest>,
     ) -> Result<Entry, ApproveError> {
         let _one_at_a_time = self.loading.lock().await;
-        let Some(Pending { plugin, grows, takes, row }) = self.entry(name).and_then(|entry| entry.pending) else {
+        let Some(Pending { plugin, added, takes, row }) = self.entry(name).and_then(|entry| entry.pending) else {
             return Err(ApproveError::NothingPending);
         };
         for (what, meant, found) in
@@ -249,10 +253,10 @@ impl Plugins {
         if !refused.is_empty() {
             return Err(ApproveError::OtherOwners { owners: owners::sentences(&refused) });
         }
-        tracing::info!(plugin.name = name, plugin.version = row.version, ?grows, "plugin approved");
+        tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "plugin approved");
         let entry = loaded(plugin);
         self.write().insert(name.to_owned(), entry.clone());
-        // The plugins that lost a name must not serve on; their folders are judged anew.
+        // Plugins that lost a name must stop serving; their folders are loaded again.
         for loser in owners::losers(&takes) {
             if self.entry(loser.as_str()).is_some() {
                 self.load_alone(loser.as_str()).await;
@@ -261,7 +265,7 @@ impl Plugins {
         Ok(entry)
     }
 
-    /// Begins to watch the folder.
+    /// Starts to watch the folder.
     pub fn watch(&self) -> Watch {
         Watch::new(&self.reader.dir)
     }
@@ -271,7 +275,7 @@ impl Plugins {
         self.read_entries().values().cloned().collect()
     }
 
-    /// Every version that serves, those of the platform among them.
+    /// Every serving version, including those of the platform.
     pub fn serving(&self) -> Vec<Arc<Plugin>> {
         let entries = self.read_entries();
         self.built_in.iter().chain(entries.values().filter_map(|entry| entry.serving.as_ref())).cloned().collect()
@@ -282,24 +286,24 @@ impl Plugins {
         self.read_entries().get(name).cloned()
     }
 
-    /// Judges every version in the folder as a start would, and keeps nothing of it: for who only looks.
+    /// Assesses every version in the folder as a start would, without storing anything.
     pub async fn examine(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
         let names = self.owners_first(self.names()?).await;
-        // What a start would claim is claimed here only.
+        // Names that a start would claim are claimed in memory only.
         let mut claimed = Owners::default();
         let mut versions = pin!(self.reader.read_all(names));
         while let Some((name, version)) = versions.next().await {
             let judged = match version {
-                Ok(candidate) => self.judge(&candidate, &claimed).await.map(|verdict| (candidate, verdict)),
+                Ok(candidate) => self.assess(&candidate, &claimed).await.map(|assessment| (candidate, assessment)),
                 Err(error) => Err(error),
             };
             let entry = match judged {
-                Ok((candidate, verdict)) => {
-                    if verdict.grows.is_empty() {
+                Ok((candidate, assessment)) => {
+                    if assessment.added.is_empty() {
                         claimed.claim(&candidate.plugin.manifest, self.reader.clock.now());
                     }
-                    self.entry_of(&name, candidate, verdict).await
+                    self.entry_of(&name, candidate, assessment).await
                 }
                 Err(error) => self.failed(&name, &error).await,
             };
@@ -308,8 +312,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Judges a version by the one that serves and by the owners of its names: those of the database and `more`.
-    async fn judge(&self, candidate: &Candidate, more: &Owners) -> Result<Verdict, LoadError> {
+    /// Compares a version with the serving one and with the owners of its names, in the database and in `more`.
+    async fn assess(&self, candidate: &Candidate, more: &Owners) -> Result<Assessment, LoadError> {
         let (row, manifest) = (candidate.row(), &candidate.plugin.manifest);
         let records = self.records.read().await?;
         let owners = &records.owners;
@@ -319,64 +323,64 @@ impl Plugins {
         };
         let recorded = records.plugin(&row.name);
         let is_recorded = recorded.is_some_and(|recorded| is_same_version(recorded, &row));
-        let mut grows = owners::sentences(&takes);
+        let mut added = owners::sentences(&takes);
         if !is_recorded {
-            // The first version of a plugin exceeds nothing of its own, but maybe the plugin whose type it takes.
+            // A first version has no version before it, but may exceed the plugin whose type it takes.
             let taken_type = takes.iter().find(|taken| taken.name.kind == OwnedKind::Type);
             let before = match (recorded, taken_type) {
                 (None, Some(taken)) => records.plugin(&taken.plugin),
                 (recorded, _) => recorded,
             };
             if let Some(before) = before {
-                grows.extend(self.growth(before, manifest).await?);
+                added.extend(self.permission_diff(before, manifest).await?);
             }
         }
-        Ok(Verdict { is_recorded, owns_all: owners.has_all(manifest), grows, takes })
+        Ok(Assessment { is_recorded, owns_all: owners.has_all(manifest), added, takes })
     }
 
-    /// Judges a version, keeps it, and puts it in force if nothing speaks against that.
-    async fn turn(&self, candidate: Candidate) -> Result<Entry, LoadError> {
-        let verdict = self.judge(&candidate, &Owners::default()).await?;
-        self.keep(&candidate, &verdict).await?;
-        self.settle(candidate, verdict).await
+    /// Assesses a version, stores it, and brings it into force if it needs no approval.
+    async fn admit(&self, candidate: Candidate) -> Result<Entry, LoadError> {
+        let assessment = self.assess(&candidate, &Owners::default()).await?;
+        self.keep(&candidate, &assessment).await?;
+        self.settle(candidate, assessment).await
     }
 
-    /// Stores a version that is new. Nothing that serves changes.
-    async fn keep(&self, candidate: &Candidate, verdict: &Verdict) -> Result<(), LoadError> {
-        if !verdict.is_recorded {
+    /// Stores a new version. The serving version does not change.
+    async fn keep(&self, candidate: &Candidate, assessment: &Assessment) -> Result<(), LoadError> {
+        if !assessment.is_recorded {
             self.store.insert_plugin_version(&candidate.stored).await?;
         }
         Ok(())
     }
 
-    /// Lets a version serve, or wait for approval.
-    async fn settle(&self, candidate: Candidate, mut verdict: Verdict) -> Result<Entry, LoadError> {
+    /// Makes a version serve, or wait for approval.
+    async fn settle(&self, candidate: Candidate, mut assessment: Assessment) -> Result<Entry, LoadError> {
         let (name, version) = (candidate.plugin.name.to_string(), &candidate.stored.version);
-        if verdict.grows.is_empty() && !(verdict.is_recorded && verdict.owns_all) {
+        if assessment.added.is_empty() && !(assessment.is_recorded && assessment.owns_all) {
             let names = owners::names(&candidate.plugin.manifest);
-            // Another host on the same database may have claimed a name since it was judged.
-            verdict.takes = self.store.serve_plugin(&candidate.row(), &names, &[]).await?;
-            verdict.grows = owners::sentences(&verdict.takes);
+            // Another host on the same database may have claimed a name since the assessment.
+            assessment.takes = self.store.serve_plugin(&candidate.row(), &names, &[]).await?;
+            assessment.added = owners::sentences(&assessment.takes);
         }
-        let grows = &verdict.grows;
-        if grows.is_empty() {
+        let added = &assessment.added;
+        if added.is_empty() {
             tracing::info!(plugin.name = name, plugin.version = version, "plugin loaded");
             for warning in &candidate.plugin.warnings {
                 tracing::warn!(plugin.name = name, %warning, "plugin");
             }
         } else {
-            tracing::warn!(plugin.name = name, plugin.version = version, ?grows, "plugin needs approval");
+            tracing::warn!(plugin.name = name, plugin.version = version, grows = ?added, "plugin needs approval");
         }
-        Ok(self.entry_of(&name, candidate, verdict).await)
+        Ok(self.entry_of(&name, candidate, assessment).await)
     }
 
-    async fn entry_of(&self, name: &str, candidate: Candidate, verdict: Verdict) -> Entry {
-        if verdict.grows.is_empty() {
+    async fn entry_of(&self, name: &str, candidate: Candidate, assessment: Assessment) -> Entry {
+        if assessment.added.is_empty() {
             return loaded(candidate.plugin);
         }
         let row = candidate.row();
-        let Verdict { grows, takes, .. } = verdict;
-        let pending = Some(Pending { plugin: candidate.plugin, grows, takes, row });
+        let Assessment { added, takes, .. } = assessment;
+        let pending = Some(Pending { plugin: candidate.plugin, added, takes, row });
         let (status, serving) = (PluginStatus::NeedsApproval, self.before(name).await);
         Entry { name: name.to_owned(), status, error: None, serving, pending, is_to_retry: false }
     }
@@ -388,21 +392,21 @@ impl Plugins {
         Entry { name, status, error, serving, pending: None, is_to_retry }
     }
 
-    /// What `manifest` asks for beyond the version that is on record as serving.
-    async fn growth(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
+    /// What `manifest` asks for beyond the recorded serving version.
+    async fn permission_diff(&self, row: &PluginRow, manifest: &Manifest) -> Result<Vec<String>, LoadError> {
         let serving = self.store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
         let serving = match serving {
             Some(stored) => parse_stored(stored.manifest).await.ok(),
             None => None,
         };
         let Some(serving) = serving else {
-            return Ok(vec!["the version that served cannot be read any more, so nothing can be compared".to_owned()]);
+            return Ok(vec!["the version before it can no longer be read, so nothing can be compared".to_owned()]);
         };
         let retired = self.retired_tools(&row.name, &serving).await?;
-        Ok(growth(&serving, manifest, &retired))
+        Ok(permission_diff(&serving, manifest, &retired))
     }
 
-    /// The tools that stored versions had and `serving` has no more, with the operation of the newest that had it.
+    /// The tools of stored versions that `serving` no longer has, each with the operation of the newest version that had it.
     async fn retired_tools(
         &self,
         name: &PluginName,
@@ -418,13 +422,13 @@ impl Plugins {
         Ok(retired)
     }
 
-    /// What serves on while the folder's version does not: the version that serves now or, after a start, the one on
-    /// record. Neither does once a name of it belongs to another plugin.
+    /// The version that serves while the folder's version does not: the current one or, after a start, the recorded one.
+    /// `None` if a name of it belongs to another plugin by now.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return match self.records.read().await {
                 Ok(records) if !records.owners.permit(&serving) => None,
-                // Without the database the policy decides, by the owners that it knows.
+                // Without the database, the policy decides by the owners that it has.
                 _ => Some(serving),
             };
         }
@@ -460,7 +464,7 @@ impl Plugins {
         Ok(Some(Arc::new(plugin)))
     }
 
-    /// The plugins that `owners` judge otherwise than when they were loaded: another host moved or freed a name.
+    /// The plugins for which `owners` differ from those at their load: another host has moved or freed a name.
     pub fn judged_by_others(&self, owners: &Owners) -> Vec<String> {
         let entries = self.read_entries();
         let outdated = entries.values().filter(|entry| {
@@ -480,7 +484,7 @@ impl Plugins {
     }
 }
 
-/// Whether an entry of the plugins folder is to be a plugin. A link is, for it is refused by name; what is hidden is not.
+/// Whether an entry of the plugins folder is a plugin. A link counts, so that it is rejected by name; hidden entries do not.
 fn is_plugin_folder(entry: &std::fs::DirEntry) -> std::io::Result<bool> {
     let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
     Ok(!is_hidden && !entry.file_type()?.is_file())

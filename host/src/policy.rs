@@ -1,13 +1,15 @@
-//! What is in force: keys, bots, bindings and plugins, in one immutable snapshot behind one atomic swap.
+//! The policy in force: keys, bots, bindings and plugins, in one immutable snapshot behind one atomic swap.
 //!
-//! A call takes the snapshot once and judges by it to the end, so it never sees half of a change. When a snapshot
-//! cannot be renewed after a change, the old one is not trusted any more: no call runs until it is renewed.
+//! A call takes the snapshot once and uses it to the end, so it never sees half of a change. If the snapshot cannot be
+//! renewed after a change, the old one is stale: no call runs until a renewal succeeds.
 //!
 //! A snapshot is assembled, not compiled: patterns and schemas that a tenant writes are compiled when a decision first
-//! needs them. So a revocation never waits behind another tenant's patterns, and neither does a start. What did not
-//! change is taken over from the snapshot before, with everything compiled in it.
+//! needs them, so neither a revocation nor a start waits for the patterns of other tenants. Unchanged objects are taken
+//! over from the previous snapshot, together with everything that is compiled in them.
 
+pub mod api_key;
 mod assemble;
+pub mod key_uses;
 pub mod pattern_limits;
 pub mod row_seals;
 mod sharing;
@@ -30,23 +32,22 @@ use monstrum_types::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use crate::beside::FreedBeside;
-use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential};
+use crate::credentials::{HeldCredential, Issuer, Refresher, ResourceCredential, ServedResource};
 use crate::fair_queue::Share;
-use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, Plugins, Tool, built_in};
+use crate::policy::key_uses::LastUse;
 use crate::policy::sharing::Sharing;
-use crate::policy::verification::{Told, Verification};
+use crate::policy::verification::{Reported, Verification};
 
-/// Steps to compile the tools that a resource has of its own, whatever its configuration: never done in place.
+/// The base cost, in steps, of compiling the tools of a resource. It is too high to be spent on a serving thread.
 const TOOLS_STEPS: u64 = 1 << 16;
-/// Steps for each byte of the configuration, which names the tools.
+/// Steps for each byte of the configuration, which defines the tools.
 const TOOLS_STEPS_PER_BYTE: u64 = 512;
 
-/// A key that exists.
+/// An API key.
 #[derive(Clone, Debug)]
 pub struct Key {
     pub id: KeyId,
@@ -54,12 +55,12 @@ pub struct Key {
     /// `None` for a root key.
     pub workspace: Option<WorkspaceId>,
     pub bot: Option<BotId>,
-    /// Outlives the snapshot.
+    /// Shared by successive snapshots.
     pub last_use: Arc<LastUse>,
 }
 
 impl Key {
-    /// Whether it may do what an admin of the workspace may.
+    /// Whether the key has the rights of an admin of the workspace.
     pub fn administers(&self, workspace: WorkspaceId) -> bool {
         match self.kind {
             KeyKind::Root => true,
@@ -69,16 +70,16 @@ impl Key {
     }
 }
 
-/// A bot and what it may use.
+/// A bot and its bindings.
 pub struct Bot {
     pub row: BotRow,
     pub bindings: Vec<Arc<Binding>>,
-    /// Bindings that grant nothing because their plugin does not serve at present, or for what cannot be read.
+    /// Bindings that grant nothing, because their plugin does not serve or a row is unreadable.
     pub dormant: Vec<BindingRow>,
 }
 
 impl Bot {
-    /// One of its bindings, if it counts at `now`.
+    /// A binding of the bot that is active at `now`.
     pub fn binding(&self, id: BindingId, now: UtcMillis) -> Option<&Arc<Binding>> {
         self.bindings.iter().find(|binding| binding.row.id == id && binding.is_active(now))
     }
@@ -87,9 +88,9 @@ impl Bot {
 /// A role, shared by all bindings to it.
 pub struct Role {
     pub row: RoleRow,
-    /// What its patterns take at most once they are compiled.
+    /// The most memory of its compiled patterns.
     pattern_bytes: u64,
-    /// None where the stored lists are unreadable: its bindings grant nothing.
+    /// `None` if the stored lists are unreadable: bindings with this role grant nothing.
     pub rules: Option<RoleRules>,
 }
 
@@ -100,25 +101,25 @@ pub struct Binding {
     pub rules: BindingRules,
     /// The tools of other plugins that the resource's plugin may call.
     pub allow_calls: PatternList,
-    /// What a bot that is called through this binding may do; without `delegate` it is not narrowed.
+    /// The rules for a bot that is called through this binding; without `delegate` they do not narrow it.
     pub link: Arc<DelegationRules>,
     pub resource: Arc<Resource>,
-    /// What its own patterns take at most once they are compiled.
+    /// The most memory of its own compiled patterns.
     pattern_bytes: u64,
 }
 
 impl Binding {
-    /// Whether it counts at `now`.
+    /// Whether the binding is enabled and not expired at `now`.
     pub fn is_active(&self, now: UtcMillis) -> bool {
         self.row.enabled && self.row.expires_at.is_none_or(|end| now < end)
     }
 
-    /// Whether making it of these gives the same again.
+    /// Whether it was made of this row, role and resource.
     fn is_made_of(&self, row: &BindingRow, role: Option<&Arc<Role>>, resource: &Arc<Resource>) -> bool {
         self.row == *row && is_same(self.role.as_ref(), role) && Arc::ptr_eq(&self.resource, resource)
     }
 
-    /// Whether it permits the plugin of its resource to call `tool`.
+    /// Whether the plugin of its resource may call `tool`.
     pub fn allows_call(&self, tool: &str, effort: &Effort) -> Result<bool, Overrun> {
         self.allow_calls.matches(MatchMode::Pattern, tool, effort)
     }
@@ -136,37 +137,37 @@ fn is_same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
 pub struct Resource {
     pub row: ResourceRow,
     pub plugin: Arc<Plugin>,
-    /// The plugin for which credentials of this type were given that name none.
+    /// The plugin of credentials of this type that name no plugin.
     pub legacy_plugin: Option<PluginName>,
     /// With the manifest's defaults filled in.
     pub config: Map<String, Value>,
-    /// The same as JSON, as plugins get it.
+    /// The configuration as JSON text, as plugins get it.
     pub config_text: String,
-    /// What its calls may reach.
+    /// The egress scope of its calls.
     pub scope: Scope,
     /// See [`Resource::tools`].
     tools: OnceLock<Vec<Arc<Tool>>>,
     pub credential: Option<Arc<HeldCredential>>,
-    /// Whether there is a row of it; a switch of a bot grants what has none.
+    /// Whether the resource has a row. The resource that a bot's switch grants has none.
     is_stored: bool,
-    door: OnceLock<Arc<ResourceCredential>>,
+    credential_source: OnceLock<Arc<ResourceCredential>>,
 }
 
 impl Resource {
-    /// Whether making it of these gives the same again. Its tools' schemas and its credential are costly to open anew
-    /// with every change of anything.
+    /// Whether it was made of this row, plugin and credential. Compiling its tools and opening its credential again for
+    /// every change would be costly.
     fn is_made_of(&self, row: &ResourceRow, plugin: &Arc<Plugin>, credential: Option<&Arc<HeldCredential>>) -> bool {
         let is_same_credential = is_same(self.credential.as_ref(), credential);
         is_same_credential && self.row == *row && Arc::ptr_eq(&self.plugin, plugin)
     }
 
-    /// The id by which others know it; `None` where there is no row that they could ask for.
+    /// The id by which API clients know the resource; `None` if it has no row.
     pub fn stored_id(&self) -> Option<ResourceId> {
         self.is_stored.then_some(self.row.id)
     }
 
-    /// Its own tools, beside those of its type. The first question compiles their schemas. If one of them does not
-    /// compile, there are none.
+    /// The tools of this resource beside those of its type. The first access compiles their schemas; if a schema does not
+    /// compile, the resource has no tools of its own.
     pub fn tools(&self, effort: &Effort) -> Result<&[Arc<Tool>], Overrun> {
         if self.tools.get().is_none() {
             effort.spend(TOOLS_STEPS + TOOLS_STEPS_PER_BYTE * self.config_text.len() as u64)?;
@@ -181,7 +182,7 @@ impl Resource {
 
     /// One of its own tools.
     pub fn tool(&self, name: &ToolName, effort: &Effort) -> Result<Option<&Arc<Tool>>, Overrun> {
-        // Other tools are none of its own, so their names compile nothing.
+        // The name of another tool must not compile anything.
         if !is_own_tool(&self.row.name, name) {
             return Ok(None);
         }
@@ -201,28 +202,36 @@ impl Resource {
             .collect()
     }
 
-    /// The credential as egress takes it, opened on first use.
+    /// The credential for egress, opened on first use.
     pub fn credential_source(&self) -> &Arc<ResourceCredential> {
-        self.door.get_or_init(|| Arc::new(ResourceCredential::of(self)))
+        self.credential_source.get_or_init(|| {
+            let served = ServedResource {
+                row: &self.row,
+                manifest: &self.plugin.manifest,
+                config: &self.config,
+                network: &self.scope.network,
+                legacy_plugin: self.legacy_plugin.as_ref(),
+            };
+            Arc::new(ResourceCredential::of(served, self.credential.as_deref()))
+        })
     }
 }
 
-/// What an operator opens for a resource beyond public https.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// What an operator allows for a resource beyond public https.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkRules {
-    /// Address ranges (CIDR) that may be connected to although they are not public.
-    #[schema(value_type = Vec<String>)]
+    /// Address ranges (CIDR) that are allowed although they are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` may be used; loopback is no exception.
+    /// Whether `http://` is allowed; loopback addresses are no exception.
     pub allow_http: bool,
 }
 
-/// Everything in force at one moment.
+/// The policy in force at one moment.
 #[derive(Default)]
 pub struct Snapshot {
     pub generation: i64,
-    /// Whether the rows are those that were sealed.
+    /// Whether the rows match their seals.
     pub verification: Verification,
     keys: HashMap<[u8; 32], Key>,
     key_hashes: HashMap<KeyId, [u8; 32]>,
@@ -232,18 +241,18 @@ pub struct Snapshot {
     bots_by_name: HashMap<(WorkspaceId, String), BotId>,
     roles: HashMap<RoleId, Arc<Role>>,
     resources: HashMap<ResourceId, Arc<Resource>>,
-    /// Who issues the tokens of a type in a workspace.
+    /// The issuer of the tokens of a type in a workspace.
     issuers: HashMap<(WorkspaceId, ResourceTypeId), Issuer>,
     types: HashMap<ResourceTypeId, Arc<Plugin>>,
     tools: HashMap<ToolName, (Arc<Plugin>, Arc<Tool>)>,
     sharing: Sharing,
     owners: Owners,
-    /// What the patterns of each workspace take at most once they are compiled.
+    /// The most memory of the compiled patterns of each workspace.
     pattern_bytes: HashMap<WorkspaceId, u64>,
 }
 
 impl Snapshot {
-    /// What the patterns of a workspace take at most once they are compiled.
+    /// The most memory of the compiled patterns of a workspace.
     pub fn pattern_bytes(&self, workspace: WorkspaceId) -> u64 {
         self.pattern_bytes.get(&workspace).copied().unwrap_or_default()
     }
@@ -253,7 +262,7 @@ impl Snapshot {
         self.keys.get(hash)
     }
 
-    /// What a key is at present; another once it was rotated, nothing once it is gone.
+    /// The hash of a key's text; a rotation changes it, a deletion removes it.
     pub fn key_hash(&self, id: KeyId) -> Option<&[u8; 32]> {
         self.key_hashes.get(&id)
     }
@@ -261,6 +270,11 @@ impl Snapshot {
     /// Every key.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.keys.values()
+    }
+
+    /// When each key was last used, as far as this host knows.
+    pub fn key_uses(&self) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
+        self.keys().map(|key| (key.workspace, key.id, key.last_use.as_ref()))
     }
 
     /// When this key was last used, as far as this host knows.
@@ -274,14 +288,14 @@ impl Snapshot {
         self.workspaces.get(name_or_id).copied()
     }
 
-    /// The workspace in which a root key acts when it names none; `None` where its row is not authentic.
+    /// The workspace of a root key that names none; `None` if its row is not authentic.
     pub fn known_default_workspace(&self) -> Option<WorkspaceId> {
         self.default_workspace
     }
 
-    /// The workspace in which a root key acts when it names none.
+    /// The workspace of a root key that names none.
     pub fn default_workspace(&self) -> WorkspaceId {
-        self.default_workspace.expect("the workspace `default` is made together with the database")
+        self.default_workspace.expect("the workspace `default` is created together with the database")
     }
 
     /// The bindings of this workspace that have a role.
@@ -295,12 +309,12 @@ impl Snapshot {
         self.bots.get(&id).filter(|bot| bot.row.workspace_id == workspace)
     }
 
-    /// The bot that a resource of the built-in type stands for.
+    /// The bot that a resource of the built-in type `bot` refers to.
     pub fn bot_behind(&self, resource: &Resource) -> Option<&Arc<Bot>> {
         if resource.row.resource_type.as_str() != built_in::BOT {
             return None;
         }
-        // By its id alone: a name may come to mean another bot.
+        // Only by id: a name may be given to another bot later.
         let id = resource.config.get(built_in::BOT)?.as_str()?.parse().ok()?;
         self.bot(resource.row.workspace_id, id)
     }
@@ -321,12 +335,12 @@ impl Snapshot {
         self.resources.values()
     }
 
-    /// Who issues the tokens for a resource at present.
+    /// The current issuer of tokens for a resource.
     pub fn issuer(&self, resource: &ResourceRow) -> Option<&Issuer> {
         self.issuers.get(&(resource.workspace_id, resource.resource_type.clone()))
     }
 
-    /// A key, whatever its text is at present.
+    /// The key with this id.
     pub fn key_of_id(&self, id: KeyId) -> Option<&Key> {
         self.key_hash(id).and_then(|hash| self.key(hash))
     }
@@ -343,7 +357,7 @@ impl Snapshot {
         plugins
     }
 
-    /// Which plugin each type and tool belongs to.
+    /// The owners of types and tools.
     pub fn owners(&self) -> &Owners {
         &self.owners
     }
@@ -353,36 +367,36 @@ impl Snapshot {
         self.tools.get(name)
     }
 
-    /// What `workspace` may hold of the room of a plugin.
+    /// The share of a plugin's call slots that `workspace` may use.
     pub fn share_of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
         self.sharing.of_plugin(plugin, workspace)
     }
 
-    /// What `workspace` may hold of the room of the host.
+    /// The share of the host's call slots that `workspace` may use.
     pub fn share_of_host(&self, workspace: WorkspaceId) -> Share {
         self.sharing.of_host(workspace)
     }
 }
 
-/// The present snapshot and how it is renewed.
+/// The current snapshot and its renewal.
 pub struct Policy {
     snapshot: ArcSwap<Snapshot>,
     store: Store,
     refresher: Arc<Refresher>,
     plugins: Arc<Plugins>,
     stale: AtomicBool,
-    told: Told,
-    /// Told of each new snapshot.
+    reported: Reported,
+    /// Notifies of each new snapshot.
     renewals: tokio::sync::watch::Sender<()>,
-    /// How many renewals have been asked for.
-    asked: AtomicU64,
-    /// One renewal at a time, so that an older read never replaces a newer one. Of those that were asked for, this many
-    /// are done.
+    /// The number of requested renewals.
+    requested: AtomicU64,
+    /// Held during a renewal, so that an older read never replaces a newer one. The value is the number of requested
+    /// renewals that are done.
     renewing: tokio::sync::Mutex<u64>,
 }
 
 impl Policy {
-    /// Reads and compiles the first snapshot.
+    /// Reads and assembles the first snapshot.
     pub async fn open(store: Store, refresher: Arc<Refresher>, plugins: Arc<Plugins>) -> Result<Policy, StoreError> {
         let policy = Policy {
             snapshot: ArcSwap::default(),
@@ -390,21 +404,21 @@ impl Policy {
             refresher,
             plugins,
             stale: AtomicBool::new(true),
-            told: Told::default(),
+            reported: Reported::default(),
             renewals: tokio::sync::watch::Sender::new(()),
-            asked: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
         };
         policy.renew().await?;
         Ok(policy)
     }
 
-    /// The present snapshot.
+    /// The current snapshot.
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// Tells of each snapshot that comes into force from now on.
+    /// A receiver that is notified of each later snapshot.
     pub fn renewals(&self) -> tokio::sync::watch::Receiver<()> {
         self.renewals.subscribe()
     }
@@ -414,25 +428,25 @@ impl Policy {
         self.stale.load(Ordering::Acquire)
     }
 
-    /// Puts in force what the database and the plugins say now. Call it after every change. Calls go on by the old
-    /// snapshot until the new one is there; if it cannot be made, they stop.
+    /// Brings the current state of database and plugins into force. Call this after every change. Calls use the old snapshot
+    /// until the new one is assembled; if that fails, calls stop.
     pub async fn renew(&self) -> Result<(), StoreError> {
-        let turn = self.asked.fetch_add(1, Ordering::AcqRel) + 1;
+        let turn = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
         let mut done = self.renewing.lock().await;
         if *done >= turn {
-            // A renewal that began after this change has put it in force.
+            // A renewal that began after this change has brought it into force.
             return Ok(());
         }
-        let asked = self.asked.load(Ordering::Acquire);
+        let requested = self.requested.load(Ordering::Acquire);
         match self.assemble().await {
             Ok(snapshot) => {
-                self.told.tell(&self.store, &snapshot.verification);
+                self.reported.report(&self.store, &snapshot.verification);
                 let before = self.snapshot.swap(Arc::new(snapshot));
-                // As a rule this is the last one who has it, and it may be large.
+                // This is usually the last reference, and the snapshot may be large.
                 drop(FreedBeside::new(before, true));
                 self.renewals.send_replace(());
                 self.stale.store(false, Ordering::Release);
-                *done = asked;
+                *done = requested;
                 Ok(())
             }
             Err(error) => {
@@ -442,7 +456,7 @@ impl Policy {
         }
     }
 
-    /// Reads everything and assembles it on a thread that may compute for as long as it takes.
+    /// Reads all rows and assembles the snapshot on a blocking thread.
     async fn assemble(&self) -> Result<Snapshot, StoreError> {
         let rows = self.store.snapshot().await?;
         let (serving, refresher, before) = (self.plugins.serving(), Arc::clone(&self.refresher), self.load());
@@ -454,19 +468,19 @@ impl Policy {
         })
     }
 
-    /// Renews the snapshot if a change was not taken over: its handler was dropped half-way, or another process made it.
+    /// Renews the snapshot if it lacks a change: the handler of the change was cancelled, or another process made it.
     pub async fn renew_if_behind(&self) -> Result<(), StoreError> {
         let generation = self.store.generation().await;
         let generation = generation.inspect_err(|_| self.stale.store(true, Ordering::Release))?;
         if self.is_stale() || generation != self.load().generation {
             self.renew().await?;
         }
-        // Rows that were refused where one was read by itself.
-        self.told.tell(&self.store, &self.load().verification);
+        // This includes rows that were rejected when they were read individually.
+        self.reported.report(&self.store, &self.load().verification);
         Ok(())
     }
 
-    /// Renews the snapshot if any seal is not the one that it was judged by. The generation of `settings` is not under a MAC,
+    /// Renews the snapshot if a seal differs from the one that it was verified with. The generation in `settings` has no MAC,
     /// so a host does not rely on it alone.
     pub async fn renew_if_seals_differ(&self) -> Result<(), StoreError> {
         if !self.load().verification.is_of(&self.store.seal_generations().await?) {

@@ -1,7 +1,7 @@
-//! Which conversation has which sandbox: made when it is first used, stopped when nobody uses it, deleted on demand.
+//! The sandboxes of conversations: created on first use, stopped when idle, deleted on demand.
 //!
-//! What is decided here stands in rows, which change by compare-and-swap, so that several processes on one database agree
-//! on who does what; the provider does it. Whether a bot may have a sandbox at all is not decided here.
+//! Every decision is stored in a row that changes by compare-and-swap, so that several processes on one database agree;
+//! the provider carries the decision out. Whether a bot may have a sandbox is decided elsewhere.
 
 mod activity;
 mod conversation;
@@ -9,6 +9,8 @@ mod deletion;
 mod file_turns;
 mod kept;
 mod open;
+pub mod options;
+pub mod prompt;
 mod reaper;
 mod reconcile;
 mod room;
@@ -22,43 +24,43 @@ use std::time::Duration;
 
 use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
-use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId};
+use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::SandboxSettings;
 use activity::Activities;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
 pub use kept::Kept;
 pub use open::Open;
+pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
-pub use settings::{SandboxLimits, WorkspaceSandbox};
+pub use settings::out_of_range;
 
-/// How long one operation on a sandbox counts as under way. Longer than any may take, so that whoever is not heard of
-/// for so long is dead.
+/// The lease of an operation on a sandbox. It is longer than any operation may take, so a claim older than its lease has
+/// expired.
 const LEASE_MS: i64 = 90_000;
 
-/// Why there is no answer of a sandbox.
+/// Why a sandbox could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// There is no provider that could be used at present; the same may work later.
+    /// The provider is unavailable; a retry may succeed later.
     #[error("{0}")]
     Unavailable(String),
     #[error("there is no such sandbox")]
     NotFound,
-    /// The conversation is another user's.
+    /// The sandbox of the conversation belongs to another user.
     #[error("this conversation has a sandbox with another user")]
     OtherUser,
-    /// The name of the sandbox is taken by what it must not be shared with.
+    /// The name of the sandbox is in use by a conversation or bot that must not share it.
     #[error("{0}")]
     Conflict(&'static str),
-    /// It ran once, and the provider no longer has its files: they are not replaced by empty ones.
+    /// The sandbox ran before, but the provider no longer has its files. They are not replaced by an empty sandbox.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
-    /// The workspace keeps as many sandboxes as it may.
+    /// The workspace has reached the limit of sandboxes that it keeps.
     #[error("{0}")]
     Limit(String),
     #[error(transparent)]
@@ -81,49 +83,49 @@ pub struct Sandboxes {
     provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
     /// The data folder of this host.
     node: String,
-    /// Whether every host on the database reaches the provider's sandboxes, and not this one only.
+    /// Whether every host on the database, and not only this one, reaches the provider's sandboxes.
     is_shared: bool,
     store: Store,
     clock: Arc<dyn Clock>,
-    settings: SandboxSettings,
+    options: Options,
     activities: Activities,
-    /// Sandboxes in which nothing has run since they were started, for somebody looked at their files.
+    /// Sandboxes that were started only to access their files, so that no command has run in them.
     quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
-    /// Held while a sandbox is counted and claimed, so that no more run than may.
+    /// Held while running sandboxes are counted and one is claimed, so that the limit is never exceeded.
     claiming: Mutex<()>,
-    /// Held by whoever found no room until it has its place.
+    /// Held by a claim that found no free place until it has one.
     making_room: Mutex<()>,
-    /// Held for writing while rows and provider are compared: nothing is started meanwhile.
+    /// Held for writing while rows and provider are compared, so that no sandbox starts meanwhile.
     comparing: RwLock<()>,
-    /// A row has moved on.
+    /// Notified when a row has changed.
     moved: Notify,
-    /// A deletion is due.
+    /// Notified when a deletion is due.
     deletion: Notify,
-    /// The sweep is due before its time.
+    /// Notified when a sweep is due early.
     sweep: Notify,
-    /// Switches of bots may have changed.
+    /// Notified when switches of bots may have changed.
     switched: Notify,
-    /// What no caller can cancel.
+    /// Tasks that no caller can cancel.
     running: TaskTracker,
     closing: CancellationToken,
 }
 
-/// Where a host keeps its sandboxes.
+/// The place of a host's sandboxes.
 pub struct Place {
     /// The data folder of this host.
     pub node: String,
-    /// Whether every host on the database reaches the provider's sandboxes, and not this one only.
+    /// Whether every host on the database, and not only this one, reaches the provider's sandboxes.
     pub is_shared: bool,
 }
 
 impl Sandboxes {
-    /// Sandboxes of a provider, or of none, and why.
+    /// Sandboxes of this provider, or the reason why there is no provider.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,
         store: Store,
         clock: Arc<dyn Clock>,
-        settings: SandboxSettings,
+        options: Options,
     ) -> Arc<Sandboxes> {
         Arc::new(Sandboxes {
             provider,
@@ -132,7 +134,7 @@ impl Sandboxes {
             store,
             activities: Activities::new(Arc::clone(&clock)),
             clock,
-            settings,
+            options,
             quiet: std::sync::Mutex::default(),
             claiming: Mutex::new(()),
             making_room: Mutex::new(()),
@@ -146,7 +148,7 @@ impl Sandboxes {
         })
     }
 
-    /// What the provider really has. Fails where there is none that could be used, with the reason.
+    /// The capabilities of the provider; the error is the reason why it is unavailable.
     pub fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
         match &self.provider {
             Ok(provider) => provider.capabilities(),
@@ -154,7 +156,7 @@ impl Sandboxes {
         }
     }
 
-    /// Runs a command in the sandbox of a conversation, which is made or resumed for it.
+    /// Runs a command in the sandbox of a conversation, which is created or resumed if necessary.
     pub async fn exec(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -166,7 +168,7 @@ impl Sandboxes {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
-    /// The sandbox of a conversation in this workspace, if it has one; with a bot, only where it is that bot's.
+    /// The sandbox of a conversation in this workspace, if there is one. With a bot, only a sandbox of that bot.
     pub async fn find(
         &self,
         workspace: WorkspaceId,
@@ -178,7 +180,7 @@ impl Sandboxes {
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
 
-    /// A sandbox of this workspace; with a bot, only where it is that bot's.
+    /// A sandbox of this workspace. With a bot, only a sandbox of that bot.
     pub async fn get(
         &self,
         workspace: WorkspaceId,
@@ -199,9 +201,9 @@ impl Sandboxes {
         Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
-    /// What a sandbox of this workspace would be started with.
+    /// The spec with which a sandbox of this workspace would be started.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
-        Ok(self.settings_of(workspace).await?.spec(&self.settings))
+        Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
     }
 
     fn quiet(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxInstanceId>> {
@@ -215,7 +217,7 @@ impl Sandboxes {
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// The workspace's settings. One that is gone has none; one whose row is not the one that was sealed is refused.
+    /// The settings of a workspace; the defaults for a deleted workspace. A row that does not match its seal is an error.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
         let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
@@ -229,12 +231,12 @@ fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
 }
 
-/// Whether the provider has made the sandbox of a row at some time: only then is what is missing lost.
+/// Whether the provider has ever created the sandbox of a row. Only then missing files are lost.
 fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// What a provider did within `max`; one that takes longer cannot be used at present.
+/// Waits for the provider up to `max`. After that it counts as unavailable.
 async fn within<T>(
     max: Duration,
     what: &str,
@@ -244,14 +246,14 @@ async fn within<T>(
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// An error as rows and the log have it: a provider may repeat what a sandbox has said.
+/// The text of an error for rows and the log. A provider may repeat output of a sandbox, so the text is cut and cleaned.
 fn told(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };
     error.to_string().chars().take(CHARS_MAX).map(plain).collect()
 }
 
-/// A name for an operation that nobody else has.
+/// A unique name for an operation.
 fn operation() -> String {
     uuid::Uuid::now_v7().to_string()
 }

@@ -1,9 +1,9 @@
-//! What the server tells about itself while it runs: log lines on standard error, spans for OpenTelemetry, and in
-//! [`meters`] what Prometheus reads. None of it ever holds parameters, results, headers or secrets.
+//! Telemetry of the server: log lines on standard error, spans for OpenTelemetry, and the [`recorder`] behind `/metrics`.
+//! None of it ever holds parameters, results, headers or secrets.
 
-pub mod meters;
 #[cfg(feature = "otel")]
 mod otel;
+pub mod recorder;
 
 use std::io::IsTerminal;
 
@@ -13,13 +13,13 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::config::{LogFormat, Settings};
 
-/// Libraries that write headers, paths or bodies into their own debug lines. Whatever filter is asked for, they stay
-/// above that, because an injected credential would be in there.
+/// Libraries that log headers, paths or bodies at debug level. These lines can hold an injected credential, so no filter
+/// enables them.
 const QUIET: [&str; 6] = ["h2=info", "hyper=info", "hyper_util=info", "reqwest=info", "rustls=info", "sqlx=info"];
 
 type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Lines and spans cannot be written as the settings have it.
+/// Why telemetry could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("log filter `{filter}`")]
@@ -32,14 +32,14 @@ pub enum TelemetryError {
     Export { endpoint: String, source: Box<dyn std::error::Error + Send + Sync> },
 }
 
-/// What is installed; spans that wait are sent by [`Telemetry::flush`].
+/// The installed telemetry. [`Telemetry::flush`] sends the spans that wait.
 #[derive(Default)]
 pub struct Telemetry {
     #[cfg(feature = "otel")]
     exporter: Option<otel::Exporter>,
 }
 
-/// Installs the subscriber of the process; a second call keeps the first. Call it within the runtime.
+/// Installs the subscriber of the process; a second call changes nothing. Call this inside the async runtime.
 pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
     let filter = EnvFilter::try_new(&settings.log)
         .map_err(|source| TelemetryError::Filter { filter: settings.log.clone(), source })?;

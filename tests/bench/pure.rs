@@ -180,7 +180,7 @@ pub async fn audit(host: &Host) -> Result<Row> {
         black_box(rows.iter().fold(0, |sum, row| sum ^ Sha256::digest(row)[0]));
         let floor = a_row(began);
         let began = Instant::now();
-        let report = verify(&app.store, &app.audit_keys, &app.settings.data_dir).await?;
+        let report = verify(&app.store, &app.audit_keys, &app.data_dir).await?;
         rounds.add(a_row(began), floor);
         ensure!(report.valid, "the audit does not verify: {:?}", report.problems);
     }

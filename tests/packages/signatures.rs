@@ -71,7 +71,7 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     assert_eq!(old_sent.with(&api, true).await?.0, 200, "an operator may go back");
     assert_eq!(api.get("/api/plugins/test-echo").await?.1["version"], "1.0.0");
     assert_snapshot!(lines.join("\n"), @r#"
-    unsigned: 422 /signature: the package is not signed; send its file NAME-VERSION.mst.sig along
+    unsigned: 422 /signature: the package is not signed; send its signature NAME-VERSION.mst.sig too
     no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
     tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
     another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
@@ -85,7 +85,7 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     file renamed to another version: 422 /package: the package was renamed: the file's name says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
     signed as another plugin: 422 /package: the package was renamed: the signature says `test-other 1.1.0`, its manifest `test-echo 1.1.0`
     signed as another version: 422 /package: the package was renamed: the signature says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
-    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; whoever wants it all the same says --allow-downgrade
+    an older version, replayed: 409 plugin `test-echo`: version 1.0.0 is older than 1.1.0, which is on record, and may be a replay; --allow-downgrade installs it anyway
     "#);
     Ok(())
 }

@@ -92,7 +92,7 @@ async fn a_failure_is_tried_again_with_back_off(hosts: Hosts) -> Result<()> {
     assert_eq!(hosts.rows().await?, "chat deleting (it is busy)");
     host.delete_due().await?;
     let early = words(hosts.exec(&host, "chat", "true").await);
-    assert_eq!(early, "unavailable: the sandbox that this conversation had is not deleted yet; try again later");
+    assert_eq!(early, "unavailable: the previous sandbox of this conversation is not deleted yet; try again later");
     hosts.after(Duration::from_secs(300));
     hosts.double.mend();
     host.delete_due().await?;

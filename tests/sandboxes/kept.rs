@@ -1,7 +1,7 @@
 //! How many sandboxes a workspace keeps.
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
+use monstrum_host::sandboxes::Options;
 use monstrum_sandbox::ExecRequest;
 
 use super::{Hosts, bot_in, conversation, on_both, words, workspace_named};
@@ -11,13 +11,13 @@ on_both! {
 }
 
 async fn a_workspace_at_its_limit_gets_no_new_sandbox(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { kept_max: 1, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { kept_max: 1, ..Options::default() });
     let calls: Vec<_> = (0..10).map(|_| hosts.spawn_exec(&host, "a", "echo here")).collect();
     for call in calls {
         assert_eq!(call.await??.stdout.text, "here\n", "of one conversation all are served");
     }
     let limit = "this workspace keeps 1 of 1 sandboxes (--sandbox-kept-max) and 0.0 of 50 GiB (--sandbox-kept-gib); \
-                 delete conversations that are over";
+                 delete finished conversations";
     assert_eq!(words(hosts.exec(&host, "b", "true").await), limit);
     assert_eq!(hosts.rows().await?, "a running");
     let foreign = workspace_named(&hosts.store, "foreign").await?;

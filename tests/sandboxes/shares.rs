@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
-use monstrum_host::sandboxes::{Fault, Sandboxes};
+use monstrum_host::sandboxes::{Fault, Options, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest};
 use monstrum_types::{BotId, WorkspaceId};
 
@@ -22,7 +21,7 @@ on_both! {
 const UNUSED: Duration = Duration::from_secs(61);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
-    hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() })
+    hosts.host_with(Options { running_max: 4, ..Options::default() })
 }
 
 async fn exec(host: &Arc<Sandboxes>, by: (WorkspaceId, BotId), chat: &str) -> Result<ExecOutput, Fault> {
@@ -39,15 +38,15 @@ async fn a_bot_with_long_commands_shuts_out_no_other(hosts: Hosts) -> Result<()>
     for chat in ["c", "d"] {
         assert_eq!(
             words(hosts.exec(&host, chat, "true").await),
-            "this bot has its share of the sandboxes that run at once on this host, and the other places are kept for \
-             other bots; one becomes free when it is idle (--sandbox-max 4, --sandbox-share-bot 25)"
+            "this bot has its share of the running sandboxes of this host, and the other places are kept for \
+             other bots; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-bot 25)"
         );
     }
     exec(&host, fellow, "of a fellow").await?;
     assert_eq!(
         words(exec(&host, (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?), "third").await),
-        "this workspace has its share of the sandboxes that run at once on this host, and the other places are kept for \
-         other workspaces; one becomes free when it is idle (--sandbox-max 4, --sandbox-share-workspace 50)"
+        "this workspace has its share of the running sandboxes of this host, and the other places are kept for \
+         other workspaces; a place becomes free when a sandbox is idle (--sandbox-max 4, --sandbox-share-workspace 50)"
     );
     exec(&host, other, "of another workspace").await?;
     assert_eq!(hosts.double.states().len(), 4);
@@ -60,7 +59,7 @@ async fn a_bot_alone_has_all_places(hosts: Hosts) -> Result<()> {
     for chat in ["a", "b", "c", "d"] {
         hosts.exec(&host, chat, "true").await?;
     }
-    assert!(words(hosts.exec(&host, "e", "true").await).starts_with("as many sandboxes run as may"));
+    assert!(words(hosts.exec(&host, "e", "true").await).starts_with("this host is at its limit of running sandboxes"));
     assert_eq!(hosts.rows().await?, "a running\nb running\nc running\nd running");
     Ok(())
 }
@@ -92,7 +91,10 @@ async fn what_has_more_than_its_share_gives_way_first(hosts: Hosts) -> Result<()
     }
     host.note_uses().await?;
     let third = (hosts.workspace, bot_in(&hosts.store, hosts.workspace, "third").await?);
-    assert!(words(exec(&host, third, "third").await).starts_with("as many sandboxes run as may"), "all were just used");
+    assert!(
+        words(exec(&host, third, "third").await).starts_with("this host is at its limit of running sandboxes"),
+        "all were just used"
+    );
     hosts.after(UNUSED);
     assert!(words(hosts.exec(&host, "d", "true").await).starts_with("this bot has its share"), "others may be waiting");
     exec(&host, third, "third").await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
+use monstrum_host::sandboxes::Options;
 use monstrum_sandbox::SandboxError;
 use monstrum_store::SandboxStatus;
 use support::Asked;
@@ -192,7 +192,7 @@ async fn rows_of_other_hosts_are_left_alone(hosts: Hosts) -> Result<()> {
 
 async fn what_runs_is_adopted(hosts: Hosts) -> Result<()> {
     hosts.exec(&hosts.host(), "a", "true").await?;
-    let settings = SandboxSettings { running_max: 1, ..SandboxSettings::default() };
+    let settings = Options { running_max: 1, ..Options::default() };
     let next = hosts.host_with(settings);
     next.reconcile().await?;
     hosts.exec(&next, "a", "true").await?;

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::config::SandboxSettings;
-use monstrum_host::sandboxes::Conversation;
+use monstrum_host::sandboxes::{Conversation, Options};
 use monstrum_sandbox::{ExecRequest, SandboxError};
 use monstrum_store::{SandboxRow, SandboxStatus};
 use support::Asked;
@@ -69,7 +68,7 @@ async fn the_same_name_of_another_conversation_is_refused(hosts: Hosts) -> Resul
     ];
     let expected = [
         "no fault",
-        "another conversation has the name that the sandbox of this one would have",
+        "the sandbox of another conversation has the name of this sandbox",
         "this conversation has a sandbox with another user",
         "this conversation has a sandbox with another bot",
         "no fault",
@@ -127,7 +126,7 @@ async fn a_host_says_which_other_has_it(hosts: Hosts) -> Result<()> {
     let (one, two) = (hosts.host(), hosts.another("node-2", false).await?);
     hosts.exec(&one, "chat", "true").await?;
     let refused = words(hosts.exec(&two, "chat", "true").await);
-    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; ask that one");
+    assert_eq!(refused, "unavailable: this sandbox is on the server whose node.id is node-1; send the request there");
     two.reconcile().await?;
     hosts.after(Duration::from_secs(3600));
     two.sweep().await?;
@@ -256,7 +255,7 @@ async fn a_lost_sandbox_has_its_files_again_when_they_are_back(hosts: Hosts) -> 
 }
 
 async fn a_lost_sandbox_asks_for_no_place(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 1, ..Options::default() });
     hosts.exec(&host, "gone", "true").await?;
     hosts.after(Duration::from_secs(61));
     hosts.exec(&host, "kept", "true").await?;
@@ -285,13 +284,13 @@ async fn a_sandbox_that_never_ran_is_made_however_often_it_failed(hosts: Hosts) 
 }
 
 async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 2, ..Options::default() });
     hosts.exec(&host, "a", "true").await?;
     hosts.exec(&host, "b", "true").await?;
     let refused = words(hosts.exec(&host, "c", "true").await);
     assert_eq!(
         refused,
-        "as many sandboxes run as may at once on this host; one becomes free when it is idle (--sandbox-max 2)"
+        "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle (--sandbox-max 2)"
     );
     assert_eq!(hosts.rows().await?, "a running\nb running", "nothing is left of what was refused");
     hosts.exec(&host, "a", "true").await?;
@@ -310,7 +309,7 @@ async fn as_many_run_as_may(hosts: Hosts) -> Result<()> {
 }
 
 async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 2, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 2, ..Options::default() });
     let held = hosts.spawn_exec(&host, "busy", "wait");
     hosts.double.running_execs(1).await;
     hosts.after(Duration::from_secs(1));
@@ -335,7 +334,7 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
 }
 
 async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 4, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 4, ..Options::default() });
     let broken = |row: &mut SandboxRow| row.status = SandboxStatus::Error;
     hosts.insert("broken", broken).await?;
     for chat in ["a", "b", "c", "d"] {
@@ -363,7 +362,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
 }
 
 async fn a_bot_that_is_gone_gets_none(hosts: Hosts) -> Result<()> {
-    let host = hosts.host_with(SandboxSettings { running_max: 1, ..SandboxSettings::default() });
+    let host = hosts.host_with(Options { running_max: 1, ..Options::default() });
     let gone = bot_in(&hosts.store, hosts.workspace, "gone").await?;
     assert!(hosts.store.delete_bot(hosts.workspace, gone).await?);
     let refused = host.exec(hosts.workspace, gone, &conversation("chat"), ExecRequest::new("true"), None).await;
@@ -391,7 +390,7 @@ async fn a_sandbox_of_another_provider_is_not_this_ones(hosts: Hosts) -> Result<
     let host = hosts.host();
     hosts.insert("chat", |row| row.provider = "other".to_owned()).await?;
     let refused = words(hosts.exec(&host, "chat", "true").await);
-    assert_eq!(refused, "unavailable: this sandbox is one of the provider `other`, and this server uses `double`");
+    assert_eq!(refused, "unavailable: this sandbox belongs to the provider `other`, but this server uses `double`");
     host.reconcile().await?;
     assert_eq!(hosts.rows().await?, "chat running", "what is another provider's is left alone");
     Ok(())

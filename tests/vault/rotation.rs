@@ -243,7 +243,7 @@ async fn a_host_that_serves_on_keeps_its_secrets() -> Result<()> {
     secrets.world.server.stop().await?;
     assert_snapshot!(told(&secrets.world.server, &["vault", "rotate"]).await?, @r#"
     [stderr]
-    error: other servers use this database, and do not have the key that would be added
+    error: other servers use this database and do not have the new key
     hint: stop them, or give them the key first: `monstrum vault rotate --add-only`, copy the file to all of them, start them anew, and run this again
     [exit 1]
     "#);

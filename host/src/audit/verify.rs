@@ -7,7 +7,6 @@ use std::sync::Arc;
 use monstrum_store::{AuditRow, ScanPage, Store, StoreError, UnreadableRow};
 use monstrum_vault::AuditKeys;
 use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::chain::GENESIS;
 use super::heads::{self, HEADS_FILE, Head, HeadsError};
@@ -19,7 +18,7 @@ const PAGE_ROWS: u32 = 1000;
 const PROBLEMS_MAX: usize = 1000;
 
 /// What verification found.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub struct Report {
     /// No problem was found.
     pub valid: bool,
@@ -29,7 +28,7 @@ pub struct Report {
 }
 
 /// One thing that is not as it was written.
-#[derive(Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// Whose chain; empty where it is the file of heads.
     pub writer: String,

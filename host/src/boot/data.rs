@@ -11,16 +11,16 @@ use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
-use crate::api_key;
 use crate::audit::{HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version};
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
+use crate::policy::api_key;
 use crate::policy::row_seals::{self, RowKeyError};
 
 /// The file of the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 const DATABASE_FILE: &str = "monstrum.db";
 const LOCK_FILE: &str = "monstrum.lock";
-/// The file of the name of this host's chain.
+/// The file with the name of this host's audit chain.
 pub const NODE_FILE: &str = "node.id";
 /// The name of the audit's own keys among those of the instance.
 pub const AUDIT_KEYS: &str = "audit";
@@ -63,7 +63,7 @@ pub enum DataError {
     Node { path: PathBuf },
 }
 
-/// Held as long as the folder is used; the operating system gives it up with the process.
+/// Held while the folder is in use. The operating system releases it when the process ends.
 pub struct Lock {
     _file: File,
 }
@@ -76,31 +76,31 @@ pub struct Data {
     pub audit_keys: KeyRing,
     /// The name of this host's chain in the audit.
     pub node: String,
-    /// The root key, if it was made just now.
+    /// The root key, if this start has created it.
     pub admin_key: Option<Secret>,
     pub lock: Lock,
 }
 
 impl Data {
-    /// Opens the folder, making what is missing, and takes its lock.
+    /// Opens the folder, creates missing files, and takes its lock.
     pub async fn open(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let path = &settings.data_dir;
         let created = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
         created.map_err(|source| DataError::Folder { path: path.to_owned(), source })?;
         let data = Data::open_existing(settings, clock).await?;
-        // A server would write rows under the newer key into scopes that stand under the older one.
+        // A server would write rows under the newer key into scopes that are sealed under the older one.
         if data.store.is_rotating_row_key() {
             return Err(DataError::Rows(RowKeyError::Interrupted));
         }
         Ok(data)
     }
 
-    /// Opens a folder that must be there.
+    /// Opens an existing folder.
     pub async fn open_existing(settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::open_unsealed(settings).await?.with_rows(settings, clock).await
     }
 
-    /// Opens a folder whose rows may not be authenticated: nothing of them is read.
+    /// Opens an existing folder without reading rows, which may not be authentic.
     pub async fn open_unsealed(settings: &Settings) -> Result<Unsealed, DataError> {
         let path = canonical(&settings.data_dir)?;
         let lock = take_lock(&path)?;
@@ -117,7 +117,7 @@ impl Data {
         let sealed = store.instance_keys(AUDIT_KEYS).await?;
         let held = unseal(&vault, sealed.clone()).map_err(|error| error.of_keys_in(&settings.master_key))?;
         let signed = signed_row_key_version(&path, &held)?;
-        // Before the audit keys are made: an empty database has no other trace yet.
+        // This comes before the audit keys are created: they are the first trace in an empty database.
         let store = row_seals::open(store, &vault, signed, clock).await;
         let store = store.map_err(|error| DataError::from(error).of_keys_in(&settings.master_key))?;
         let audit_keys = open_audit_keys(&store, &vault, sealed, clock).await;
@@ -128,7 +128,7 @@ impl Data {
         Ok(Data { path: path.clone(), store, vault, audit_keys, node, admin_key, lock })
     }
 
-    /// Looks at a folder that must be there, whether a server runs on it or not: nothing is made or written.
+    /// Opens an existing folder for reading, even while a server uses it. Nothing is created or written.
     pub async fn inspect(settings: &Settings) -> Result<Inspected, DataError> {
         let path = canonical(&settings.data_dir)?;
         let store = Store::inspect(place(&path, settings.database_url.as_ref())?).await?;
@@ -137,14 +137,14 @@ impl Data {
         inspected.map_err(|error| error.of_keys_in(&settings.master_key))
     }
 
-    /// The keys with which new rows are chained.
+    /// The newest audit keys, with which new rows are chained.
     pub fn newest_audit_keys(&self) -> Arc<AuditKeys> {
         let (_, keys) = self.audit_keys.last_key_value().expect("a data folder that is open has audit keys");
         Arc::clone(keys)
     }
 }
 
-/// A data folder that is only looked at.
+/// A data folder that is open for reading.
 pub struct Inspected {
     pub path: PathBuf,
     pub store: Store,
@@ -154,14 +154,14 @@ pub struct Inspected {
 
 impl Inspected {
     async fn of(path: PathBuf, store: Store, vault: Arc<Vault>) -> Result<Inspected, DataError> {
-        // What the audit is chained with opens by the right master key only.
+        // The audit keys open only with the right master key.
         let audit_keys = unseal(&vault, store.instance_keys(AUDIT_KEYS).await?)?;
         let store = row_seals::inspect(store, &vault, signed_row_key_version(&path, &audit_keys)?).await?;
         Ok(Inspected { path, store, vault, audit_keys })
     }
 }
 
-/// A data folder that is open, but for the rows of its database.
+/// An open data folder whose rows are not read yet.
 pub struct Unsealed {
     pub path: PathBuf,
     pub store: Store,
@@ -175,15 +175,15 @@ impl Unsealed {
         unseal(&self.vault, self.store.instance_keys(AUDIT_KEYS).await?)
     }
 
-    /// Looks at the rest: nothing is made.
+    /// Opens the rows for reading. Nothing is created.
     pub async fn inspected(self, settings: &Settings) -> Result<(Inspected, Lock), DataError> {
         let Unsealed { path, store, vault, lock } = self;
         let inspected = Inspected::of(path, store, vault).await;
         Ok((inspected.map_err(|error| error.of_keys_in(&settings.master_key))?, lock))
     }
 
-    /// Opens the rest, making what is missing. A database that is older than its signed heads is refused before any row is
-    /// written into it; its schema has been brought up to date by then.
+    /// Opens the rows and creates missing keys. A database that is older than its signed heads is refused before any row is
+    /// written; its schema has been migrated by then.
     pub async fn with_rows(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         let older = self.find_rollback().await.map_err(|error| error.of_keys_in(&settings.master_key))?;
         if !older.is_empty() {
@@ -192,7 +192,7 @@ impl Unsealed {
         Data::of(self, settings, clock).await
     }
 
-    /// The same for an operator who accepts that the database is older than its signed heads.
+    /// Opens the rows even if the database is older than its signed heads, which the operator accepts.
     pub async fn with_rows_of_any_age(self, settings: &Settings, clock: &dyn Clock) -> Result<Data, DataError> {
         Data::of(self, settings, clock).await
     }
@@ -202,8 +202,8 @@ impl Unsealed {
         let signed = signed_row_key_version(&self.path, &keys)?;
         match row_seals::inspect(self.store.clone(), &self.vault, signed).await {
             Ok(store) => Ok(find_rollback(&store, &keys, &self.path).await?),
-            // Without a row key the database is empty or from before authenticated rows. Heads that its keys cannot read
-            // are not those of an empty one.
+            // Without a row key, the database is empty or older than authenticated rows. Heads that its keys cannot read
+            // do not belong to an empty database.
             Err(RowKeyError::Unsealed) if keys.is_empty() => Ok(find_rollback(&self.store, &keys, &self.path).await?),
             Err(RowKeyError::Unsealed) => Ok(Vec::new()),
             Err(error) => Err(error.into()),
@@ -222,7 +222,7 @@ impl From<RowKeyError> for DataError {
 }
 
 impl DataError {
-    /// The same failure with the place of the master keys that do not open the database.
+    /// This error, with the place of the master keys that do not open the database.
     fn of_keys_in(self, place: &MasterKeyPlace) -> DataError {
         let place = place.to_string();
         match self {
@@ -237,7 +237,7 @@ fn canonical(path: &Path) -> Result<PathBuf, DataError> {
     path.canonicalize().map_err(|source| DataError::Folder { path: path.to_owned(), source })
 }
 
-/// The keys that there are; none where their file is not there.
+/// The existing master keys; `None` if their file does not exist.
 fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> {
     match place {
         MasterKeyPlace::File(path) => Ok(MasterKeys::open(path)?),
@@ -247,7 +247,7 @@ fn master_keys(place: &MasterKeyPlace) -> Result<Option<MasterKeys>, DataError> 
     }
 }
 
-/// Makes the first key, but never beside records that another one has sealed: with it they would be lost unnoticed.
+/// Creates the first master key, unless the database has sealed records: these need the missing key.
 async fn make_master_key(place: &MasterKeyPlace, store: &Store) -> Result<MasterKeys, DataError> {
     let MasterKeyPlace::File(path) = place else { return Err(missing(place)) };
     for column in SealedColumn::ALL {
@@ -262,13 +262,13 @@ fn missing(place: &MasterKeyPlace) -> DataError {
     DataError::MasterKeyMissing { path: PathBuf::from(place.to_string()) }
 }
 
-/// How many connections servers have to the database of these settings, whatever their folders. Ask before it is opened.
+/// The number of connections that servers with any data folder have to this database. Call this before opening it.
 pub async fn connections_of_servers(settings: &Settings) -> Result<u64, DataError> {
     let options = place(&canonical(&settings.data_dir)?, settings.database_url.as_ref())?;
     Ok(Store::connections_of_servers(&options).await?)
 }
 
-/// The versions by which credentials are sealed and that are not among the keys.
+/// The key versions of sealed credentials that are missing among the keys.
 pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>, StoreError> {
     let held: Vec<i64> = vault.keys().versions().map(i64::from).collect();
     let mut versions = store.credential_key_versions().await?;
@@ -276,7 +276,7 @@ pub async fn lost_key_versions(store: &Store, vault: &Vault) -> Result<Vec<i64>,
     Ok(versions)
 }
 
-/// Credentials whose key is gone are of no use until it is back, but the rest of the server is.
+/// Warns about credentials whose key is missing. They cannot be used, but the server starts.
 async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace) -> Result<(), StoreError> {
     for version in lost_key_versions(store, vault).await? {
         tracing::error!(
@@ -287,7 +287,7 @@ async fn warn_of_lost_keys(store: &Store, vault: &Vault, place: &MasterKeyPlace)
     Ok(())
 }
 
-/// Where the database is.
+/// The place of the database.
 fn place(folder: &Path, database_url: Option<&DatabaseUrl>) -> Result<StoreOptions, StoreError> {
     match database_url {
         Some(url) => StoreOptions::from_url(url.expose()),
@@ -325,7 +325,7 @@ async fn open_audit_keys(
     if store.insert_instance_key(&row).await? {
         return Ok(KeyRing::from([(1, Arc::new(keys))]));
     }
-    // Another host on the same database was faster, and its keys count.
+    // Another host on the same database was faster; its keys are in force.
     unseal(vault, store.instance_keys(AUDIT_KEYS).await?)
 }
 
@@ -339,7 +339,7 @@ fn unseal(vault: &Vault, sealed: Vec<InstanceKeyRow>) -> Result<KeyRing, DataErr
     Ok(ring)
 }
 
-/// A chain of the audit has one writer, so every data folder has a name of its own.
+/// The name of this data folder's audit chain. A chain has one writer, so every data folder has its own name.
 fn node_id(path: &Path) -> Result<String, DataError> {
     match std::fs::read_to_string(path) {
         Ok(text) => match uuid::Uuid::try_parse(text.trim()) {
@@ -355,12 +355,12 @@ fn node_id(path: &Path) -> Result<String, DataError> {
     }
 }
 
-/// Makes the first root key. The file is written before the row, so a crash in between leaves a file that the next
-/// start replaces, and never a key that nobody knows.
+/// Creates the first root key. The file is written before the row, so a crash in between leaves a file that the next start
+/// replaces, and never a row whose key is lost.
 async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result<Option<Secret>, DataError> {
     match store.has_root_key().await {
         Ok(false) => {}
-        // Nothing is added to an instance that is not verified: its keys may have been removed by someone else.
+        // Nothing is added to an unverified instance: another program may have removed its keys.
         Ok(true) | Err(StoreError::Unverified { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     }
@@ -379,7 +379,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
     };
     match store.insert_key(&row).await {
         Ok(()) => Ok(Some(key.text)),
-        // Another host on the same database was faster; the key in our file opens nothing.
+        // Another host on the same database was faster; the key in our file is not valid.
         Err(StoreError::Conflict { .. }) => {
             std::fs::remove_file(path).map_err(|source| DataError::Write { path: path.to_owned(), source })?;
             Ok(None)
@@ -388,7 +388,7 @@ async fn first_root_key(store: &Store, path: &Path, clock: &dyn Clock) -> Result
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes a file atomically, readable by its owner only.
 fn write_private(path: &Path, text: &str) -> Result<(), DataError> {
     let fail = |source| DataError::Write { path: path.to_owned(), source };
     let beside = path.with_extension("new");

@@ -1,8 +1,8 @@
-//! The accept loop: every connection to the server comes in here, counted and with time limits, before any key is known.
+//! The accept loop: connections are counted and have time limits before any key is known.
 //!
-//! hyper has no limit of its own that covers the time before the first byte, so the limits of time are kept here, by
-//! what is read, written and answered (`activity.rs`). How fast a body arrives is the gateway's to judge, because only a
-//! handler knows when it waits for one.
+//! hyper has no limit that covers the time before the first byte, so the time limits are enforced here, by the bytes that
+//! are read and written (`activity.rs`). The gateway limits the time of a body, because only a handler knows when it waits
+//! for one.
 
 mod activity;
 mod descriptors;
@@ -32,46 +32,46 @@ use tower::ServiceExt;
 
 use crate::config::Connections;
 use crate::gateway::{Pace, Problem};
-use crate::telemetry::meters::{self, RefusedBy};
+use crate::meters::{self, RefusedBy};
 use activity::{Activity, Tracked, Verdict, Watched};
 use room::{Room, Seat};
 
 pub use descriptors::raise as raise_descriptors;
 
-/// The longest head of a request. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies. Each
-/// connection may make the server hold this much before its key is known.
+/// The longest head of a request. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies. The server may
+/// hold this much for each connection before its key is known.
 const HEAD_BYTES_MAX: usize = 64 << 10;
-/// Requests at once on one connection of HTTP/2: hyper's own default, stated so that an update cannot raise it.
+/// Concurrent requests on one HTTP/2 connection: hyper's default, set here so that an update cannot raise it.
 const STREAMS_MAX: u32 = 200;
-/// How often the other end of a quiet connection of HTTP/2 is asked whether it is still there, and how long it may take
-/// to say so. A call takes up to 30 s, so this finds a client that is gone within about the time of one.
+/// The interval of pings on a quiet HTTP/2 connection, and the longest answer to one. A call takes up to 30 s, so a client
+/// that disconnected is detected within about the time of one call.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long to wait when a connection cannot be accepted, as when the process has no descriptor left. Trying again at
-/// once would take a whole processor.
+/// The delay after a connection could not be accepted, for example because the process has no descriptor left. Without a
+/// delay the loop would use a whole processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections that are told at once why they are refused; all further ones are closed without a word. Each holds a
-/// descriptor of those that are kept back for other uses.
+/// The most refused connections that get an answer at the same time; further ones are closed without an answer. Each uses a
+/// descriptor that is reserved for other purposes.
 const REFUSALS_AT_ONCE: usize = 32;
-/// How long a refused client may take to read why.
+/// How long a refused client may take to read the answer.
 const REFUSAL_MAX: Duration = Duration::from_secs(1);
-/// How often the log says that connections are refused, or cannot be accepted.
+/// The least time between two log lines about refused connections.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
-/// How much of an answer the kernel holds before it is sent. What is written then says what the client has read, to
-/// within half of this: without a limit the kernel takes megabytes at once and nothing for minutes after that.
+/// The bytes of an answer that the kernel buffers. With this limit, the written bytes show how much the client has read.
+/// Without it the kernel would accept megabytes at once and then nothing for minutes.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
-/// How long a connection may keep the server waiting.
+/// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From the first byte of a request's head to its last one; on a new connection, from when it was accepted. A head
-    /// of a few KiB takes well under a second on any line.
+    /// From the first to the last byte of a request's head; on a new connection, from the accept. A head of a few KiB takes
+    /// well under a second on any line.
     pub head: Duration,
-    /// Between two requests. Above the 60 s that proxies keep a connection open for by default, since one that the
-    /// server closes first costs them a failed request now and then.
+    /// Between two requests. More than the 60 s for which proxies keep connections open by default: a connection that the
+    /// server closes first can fail a request of the proxy.
     pub idle: Duration,
-    /// How fast an answer has to be read. Time counts while there is something to send.
+    /// The least speed at which an answer is read. Only the time with unsent bytes counts.
     pub write: Pace,
 }
 
@@ -81,7 +81,7 @@ impl Default for Patience {
     }
 }
 
-/// Serves `router` on `listener` until `stop` is cancelled, then ends once the open connections have had their answers.
+/// Serves `router` on `listener` until `stop` is cancelled, then ends after the requests in progress are answered.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -98,13 +98,13 @@ pub async fn serve(
     while let Some(accepted) = server.stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
-            // The client has gone away before it was accepted.
+            // The client disconnected before it was accepted.
             Err(error) if is_of_the_client(&error) => continue,
             Err(error) => {
                 if let Some(times) = failed.count() {
                     tracing::error!(%error, times, "a connection cannot be accepted");
                 }
-                // Cut short by a stop, not by another failure.
+                // A stop cuts this delay short, a further failure does not.
                 server.stop.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
                 continue;
             }
@@ -136,9 +136,9 @@ fn is_of_the_client(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-/// Sets the options of a connection. It is served without those that the system refuses.
+/// Sets the options of a connection. Options that the system refuses are skipped.
 fn prepare(stream: &TcpStream) {
-    // Answers are written whole, so waiting for more to send only delays them.
+    // Answers are written whole, so Nagle's algorithm would only delay them.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY cannot be set");
     }
@@ -148,7 +148,7 @@ fn prepare(stream: &TcpStream) {
     }
 }
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Clone)]
 struct Server {
     router: Router,
@@ -157,7 +157,7 @@ struct Server {
 }
 
 impl Server {
-    /// Serves one connection to its end. `_seat` is its place among all.
+    /// Serves one connection to its end. `_seat` is its permit.
     async fn connection<S>(self, stream: S, _seat: Seat)
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -212,7 +212,7 @@ impl Server {
     }
 }
 
-/// HTTP/1.1, and HTTP/2 for clients that begin with it.
+/// A server of HTTP/1.1, and of HTTP/2 with prior knowledge.
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().max_buf_size(HEAD_BYTES_MAX);
@@ -226,12 +226,12 @@ fn builder() -> Builder<TokioExecutor> {
     builder
 }
 
-/// Tells a client that there is no room for its connection.
+/// Answers a client whose connection is refused.
 async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePermit) {
     let told = async {
         stream.write_all(refusal(by).as_bytes()).await?;
         stream.shutdown().await?;
-        // Closing before the request is read would reset the connection, and the client might not see the answer.
+        // Closing before the request is read would reset the connection, and the client might lose the answer.
         let mut request = [0; 4096];
         while stream.read(&mut request).await? > 0 {}
         io::Result::Ok(())
@@ -240,7 +240,7 @@ async fn refuse(mut stream: TcpStream, by: RefusedBy, _permit: OwnedSemaphorePer
     drop(timeout(REFUSAL_MAX, told).await);
 }
 
-/// The answer to a request that is not read.
+/// The answer to an unread request.
 fn refusal(by: RefusedBy) -> String {
     let detail = match by {
         RefusedBy::Host => "the server has no room for another connection",
@@ -259,7 +259,7 @@ fn log_refusal(by: RefusedBy, peer: SocketAddr, times: u64) {
     tracing::warn!(%address, limit = by.label(), refused = times, "connections are refused: too many are open");
 }
 
-/// Counts events of which the log has a line once a minute at most: a flood of them must not fill it.
+/// Counts events that are logged at most once a minute, so that a flood cannot fill the log.
 #[derive(Default)]
 struct LogInterval {
     since: Option<Instant>,
@@ -267,7 +267,7 @@ struct LogInterval {
 }
 
 impl LogInterval {
-    /// Counts one. If a line is due, tells how many events there were since the one before, with this one.
+    /// Counts one event. If a log line is due, returns the number of events since the last line.
     fn count(&mut self) -> Option<u64> {
         self.events += 1;
         if self.since.is_some_and(|since| since.elapsed() < LOGGED_EVERY) {

@@ -1,4 +1,4 @@
-//! Changes that a command makes while no server runs: recorded in the audit like those over the API.
+//! Changes by commands while no server runs. The audit records them like changes over the API.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::audit::{
     AuditUnavailable, Auditor, Change, HEADS_FILE, Heads, HeadsError, RollbackError, RollbackList, find_rollback,
 };
 
-/// The kind of key that a change without one is recorded with.
+/// The key kind in the record of a change without an API key.
 const OFFLINE: &str = "offline";
 
-/// What a command changes.
+/// A change by a command.
 pub struct OfflineChange {
     /// A noun and a verb, such as `audit.accept_loss`.
     pub what: &'static str,
-    /// The id or the name of what is changed.
+    /// The id or name of the changed object.
     pub object: String,
     pub before: Value,
     pub after: Value,
 }
 
-/// The change was not made, or not recorded.
+/// Why a change was not made or not recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error("the database cannot be used")]
@@ -43,8 +43,8 @@ pub enum OfflineError {
     Writer(#[source] tokio::task::JoinError),
 }
 
-/// Records `change` in the audit of this folder, makes it by `work`, and records how that ended. Without the first record
-/// nothing is done. A database that is older than its signed heads is refused: the head of this change would hide that.
+/// Records `change` in the audit of this folder, makes it by `work`, and records the result. If the first record fails, `work`
+/// does not run. A database that is older than its signed heads is refused, because the head of this change would hide that.
 pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
     data: &Data,
     clock: Arc<dyn Clock>,
@@ -59,7 +59,7 @@ pub async fn recorded<T, E: From<OfflineError> + std::fmt::Display>(
     recorded_with(data, heads, clock, change, work).await
 }
 
-/// The same with another file of heads.
+/// [`recorded`] with another file of heads.
 pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     data: &Data,
     heads: Heads,
@@ -98,7 +98,7 @@ pub async fn recorded_with<T, E: From<OfflineError> + std::fmt::Display>(
     if closed.await.is_err() {
         tracing::error!("the end of a change is not in the audit");
     }
-    // The last head covers what the change did to the policy.
+    // The last head covers the policy after the change.
     auditor.policy_is_at(store.sealed_generations().await.map_err(OfflineError::from)?);
     auditor.close();
     writer.await.map_err(OfflineError::Writer)?;

@@ -1,5 +1,5 @@
-//! A new root key for an installation whose last one is lost. Whoever has the data folder, the database and the master key
-//! could read every secret in it, so this gives nobody more than they have; and it stands in the audit.
+//! A new root key for an installation whose last root key is lost. Access to the data folder, the database and the master key
+//! is enough to read every secret, so this grants nothing new. The audit records it.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use monstrum_types::{Clock, KeyId, Secret};
 use serde_json::{Value, json};
 
 use super::{Data, OfflineChange, OfflineError, recorded};
-use crate::api_key;
+use crate::policy::api_key;
 
-/// Why no key was made.
+/// Why no key was created.
 #[derive(Debug, thiserror::Error)]
 pub enum RecoveryError {
     #[error("no random numbers can be had for the key")]
@@ -21,21 +21,21 @@ pub enum RecoveryError {
     Store(#[from] StoreError),
 }
 
-/// A root key that was made.
+/// The new root key.
 pub struct RecoveredKey {
     pub id: KeyId,
     pub name: String,
     pub text: Secret,
 }
 
-/// Makes a root key. The audit has it before it exists.
+/// Creates a root key. The audit records it first.
 pub async fn recover_root_key(data: &Data, clock: Arc<dyn Clock>) -> Result<RecoveredKey, RecoveryError> {
     let key = api_key::generate().map_err(RecoveryError::Random)?;
     let now = clock.now();
     let row = KeyRow {
         id: KeyId::new(),
         workspace_id: None,
-        // Names of root keys are unique, and no other is of this moment.
+        // Names of root keys are unique; the time makes this one unique.
         name: format!("recovered-{}", now.0),
         kind: KeyKind::Root,
         bot_id: None,

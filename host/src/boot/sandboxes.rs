@@ -1,4 +1,4 @@
-//! Which provider the sandboxes of this server have.
+//! The sandboxes of this server and their provider.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::app::App;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
 use crate::sandboxes::{Place, Sandboxes};
 
-/// Where the embedded provider keeps what stays of sandboxes, in the data folder.
+/// The folder of the embedded provider's images, in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";
-/// When a server has other things behind it than its start.
+/// The delay after which a start no longer needs all processors.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The sandboxes of this server, with the provider that its settings name, or with `other`.
+/// The sandboxes of this server, with the provider of the settings or with `other`.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
@@ -34,14 +34,14 @@ pub(super) async fn open(
         }
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
-    let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone());
+    let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
     if let Err(error) = sandboxes.nothing_runs_yet().await {
         tracing::warn!(%error, "rows of sandboxes may say for a moment that one runs which does not");
     }
     sandboxes
 }
 
-/// A machine that cannot have sandboxes still has a server.
+/// Starts the embedded provider. Without it the server runs without sandboxes.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
     use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
@@ -72,7 +72,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
     }
 }
 
-/// Makes what the first sandbox would have to wait for, unless one has been faster or the server has ended.
+/// Prepares the template that the first sandbox needs, unless it exists or the server has stopped.
 #[cfg(target_os = "linux")]
 async fn warm_up(provider: std::sync::Weak<monstrum_sandbox::embedded::Embedded>) {
     tokio::time::sleep(WARM_UP_AFTER).await;
@@ -87,7 +87,7 @@ async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvid
     Err(SandboxError::Unavailable("the embedded provider of sandboxes needs Linux".to_owned()))
 }
 
-/// What is done for them in the background, until the server stops.
+/// The background tasks of sandboxes, until the server stops.
 pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()>; 6] {
     let sandboxes = &app.sandboxes;
     [
@@ -100,7 +100,7 @@ pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()
     ]
 }
 
-/// Each new snapshot may have a switch off, whoever turned it.
+/// Checks the switches of bots after each new snapshot.
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

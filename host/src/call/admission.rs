@@ -16,11 +16,28 @@ use std::time::Duration;
 use monstrum_types::{BindingId, BotId, PluginName, WorkspaceId};
 use tokio::time::Instant;
 
-use crate::config::CallsAtOnce;
 use crate::fair_queue::{FairQueue, FairQueues, Share, Ticket};
 
-/// How long a call waits for room (plugin-contract).
+/// How long a call waits for room.
 pub const WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// The most calls of a host. The engine's pool has room for these and for plugins that are being loaded.
+pub const CALLS_MAX: u32 = 1000;
+
+/// How many calls run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub in_all: u32,
+    pub per_plugin: u32,
+    pub per_bot: u32,
+}
+
+impl Default for Limits {
+    /// 64 calls of one plugin are enough to hide a slow upstream, and few enough to leave room for other plugins.
+    fn default() -> Self {
+        Limits { in_all: CALLS_MAX, per_plugin: 64, per_bot: 32 }
+    }
+}
 
 /// The members of a lane's groups: the bots of a workspace. Calls without a bot take their turn like those of a bot.
 type Member = Option<BotId>;
@@ -66,7 +83,7 @@ pub struct Asking<'a> {
 
 /// The lanes of all plugins, bots and bindings.
 pub struct Lanes {
-    room: CallsAtOnce,
+    room: Limits,
     all: Arc<FairQueue<WorkspaceId, Member>>,
     /// Calls without a bot have one lane in each workspace.
     bots: FairQueues<(WorkspaceId, Option<BotId>), WorkspaceId, Member>,
@@ -76,7 +93,7 @@ pub struct Lanes {
 
 impl Lanes {
     /// Lanes in which nothing runs.
-    pub fn new(room: CallsAtOnce) -> Lanes {
+    pub fn new(room: Limits) -> Lanes {
         Lanes {
             room,
             all: FairQueue::new(room.in_all),
@@ -140,7 +157,7 @@ impl Lanes {
 mod tests {
     use super::*;
 
-    const ROOM: CallsAtOnce = CallsAtOnce { in_all: 1000, per_plugin: 64, per_bot: 32 };
+    const ROOM: Limits = Limits { in_all: 1000, per_plugin: 64, per_bot: 32 };
 
     fn plugin() -> PluginName {
         "github".parse().unwrap()
@@ -197,7 +214,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_under_others_wait_for_no_ancestor() {
-        let lanes = Lanes::new(CallsAtOnce { in_all: 4, per_plugin: 2, per_bot: 2 });
+        let lanes = Lanes::new(Limits { in_all: 4, per_plugin: 2, per_bot: 2 });
         let caller = Caller::new();
         let roots = [caller.enter(&lanes).await, caller.enter(&lanes).await];
         assert!(roots.iter().all(Result::is_ok));
@@ -216,7 +233,7 @@ mod tests {
     /// Every place of a workspace's share is taken by a call that makes another one of the same plugin.
     #[tokio::test(start_paused = true)]
     async fn calls_under_others_do_not_wait_for_the_share_that_their_ancestors_hold() {
-        let lanes = Lanes::new(CallsAtOnce { per_plugin: 4, ..ROOM });
+        let lanes = Lanes::new(Limits { per_plugin: 4, ..ROOM });
         let caller = Caller::new();
         let asked_at = Instant::now();
         let mut places = Vec::new();
@@ -255,7 +272,7 @@ mod tests {
     /// Calls without a bot, such as checks of credentials, are an admin's of any workspace to make.
     #[tokio::test(start_paused = true)]
     async fn calls_without_a_bot_have_a_lane_in_each_workspace() {
-        let lanes = Lanes::new(CallsAtOnce { per_bot: 1, ..ROOM });
+        let lanes = Lanes::new(Limits { per_bot: 1, ..ROOM });
         let (one, other) = (WorkspaceId::new(), WorkspaceId::new());
         let until = Instant::now() + WAIT_MAX;
         let _held = lanes.enter_bot(one, None, until).await;
@@ -304,7 +321,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_full_host_is_told_from_a_busy_plugin() {
-        let lanes = Lanes::new(CallsAtOnce { in_all: 2, ..ROOM });
+        let lanes = Lanes::new(Limits { in_all: 2, ..ROOM });
         let (first, second) = (Caller::new().enter(&lanes).await, Caller::new().enter(&lanes).await);
         assert!(first.is_ok() && second.is_ok());
         assert_eq!(Caller::new().enter(&lanes).await.err(), Some(NoRoom::Full));
@@ -314,7 +331,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_workspace_leaves_half_of_the_host_to_the_others() {
-        let lanes = Lanes::new(CallsAtOnce { in_all: 4, ..ROOM });
+        let lanes = Lanes::new(Limits { in_all: 4, ..ROOM });
         let caller = Caller::new();
         let plugins = ["one", "two", "three"].map(|name| name.parse::<PluginName>().unwrap());
         let asking = |plugin| Asking { share_of_host: Share::Part, ..caller.asking(plugin) };
@@ -326,7 +343,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_belongs_to_no_plugin_takes_no_plugins_room() {
-        let lanes = Lanes::new(CallsAtOnce { per_plugin: 1, ..ROOM });
+        let lanes = Lanes::new(Limits { per_plugin: 1, ..ROOM });
         let plugin = plugin();
         let (one, other) = (Caller::new(), Caller::new());
         let first = enter(&lanes, &Asking { plugin: None, ..one.asking(&plugin) }).await;

@@ -26,11 +26,10 @@ use crate::call::permitted::{Execution, TargetKind};
 use crate::call_types::call_secrets::CallSecrets;
 use crate::call_types::refusal::Refusal;
 use crate::checks::{Asker, Checks, is_large_object};
-use crate::config::Ceilings;
-use crate::plugins::{Plugin, built_in};
+use crate::meters::{self, Stage, StageTimer};
+use crate::plugins::{Ceilings, Plugin, built_in};
 use crate::policy::Binding;
 use crate::sandboxes::Sandboxes;
-use crate::telemetry::meters::{self, Laps, Stage};
 
 /// When a caller that found the host full may try again.
 const FULL_RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -83,7 +82,7 @@ impl Executor {
         if let Some(refused) = target.binding().and_then(|binding| self.over_rate(binding)) {
             return refused;
         }
-        let mut laps = Laps::start();
+        let mut timer = StageTimer::start();
         let _place = match self.enter(execution, &permit, of_bot).await {
             Ok(place) => place,
             Err(NoRoom::Busy) => return CallOutcome::error(Code::Busy, "the plugin is busy"),
@@ -91,7 +90,7 @@ impl Executor {
                 return CallOutcome::error(Code::Busy, "the server is busy").retry_after(FULL_RETRY_AFTER);
             }
         };
-        laps.end(Stage::Queue);
+        timer.end(Stage::Queue);
         let limits = self.limits(execution, &permit);
         let until = Instant::now() + limits.timeout;
         let child_calls = match child_calls(execution, until) {
@@ -135,7 +134,7 @@ impl Executor {
             let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
             outcome.output_mismatch = !matches;
         }
-        laps.end(Stage::Execute);
+        timer.end(Stage::Execute);
         outcome
     }
 

@@ -19,8 +19,8 @@ use crate::call::child_calls::ChildCalls;
 use crate::call::permitted::Target;
 use crate::call_types::call_secrets::CallSecrets;
 use crate::credentials::ResourceCredential;
+use crate::meters;
 use crate::policy::Resource;
-use crate::telemetry::meters;
 
 /// Requests end later than their call, so that an upstream that never answers is reported as the call's time-out.
 const REQUEST_MARGIN: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::output;
+use crate::boot::doctor::{Severity, examine};
 use crate::config::ServeFlags;
-use crate::doctor::{Severity, examine};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::{Options, output};
-use crate::packages::unpack;
+use crate::plugins::packages::unpack;
 
 /// What the index is called.
 const INDEX: &str = "index.json";

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
 use crate::boot::connections_of_servers;
+use crate::boot::rotation::{self, Report, RotationError, Step};
 use crate::config::MasterKeyPlace;
-use crate::rotation::{self, Report, RotationError, Step};
 
 const ROTATE_EXAMPLES: &str = "\
 Examples:

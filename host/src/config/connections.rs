@@ -1,4 +1,4 @@
-//! Settings of connections: how many, in all and from one address.
+//! Settings of connections: the limits of all connections and of those from one address.
 
 use std::num::NonZeroU32;
 
@@ -7,9 +7,9 @@ use super::ServeFlags;
 /// How many connections may be open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// In all; `None` follows the number of files that may be open.
+    /// All connections; `None` derives the limit from the number of files that may be open.
     pub in_all: Option<NonZeroU32>,
-    /// From one address; 0 sets no limit, `None` is half of all.
+    /// Connections from one address; 0 sets no limit, `None` is half of all.
     pub per_address: Option<u32>,
 }
 

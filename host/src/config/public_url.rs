@@ -1,4 +1,4 @@
-//! The URL under which others reach this server.
+//! The URL by which clients reach this server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use url::Url;
 
-/// http or https, a host, perhaps a path: links are made by appending to it.
+/// An http or https URL with a host and an optional path. Links are made by appending to it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct PublicUrl(Url);
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_has_a_host_and_nothing_that_cannot_be_appended_to() {
+    fn a_url_has_a_host_and_no_query_fragment_or_user() {
         for (text, shown) in [
             ("https://monstrum.example.com", "https://monstrum.example.com"),
             ("https://example.com/monstrum/", "https://example.com/monstrum"),

@@ -1,4 +1,4 @@
-//! Settings of sandboxes: which provider, how long one may idle, and what one may use.
+//! Settings of sandboxes: the provider, the options of the server and the limits of the host.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -10,36 +10,26 @@ use monstrum_sandbox::Limits;
 use serde::Deserialize;
 
 use super::ServeFlags;
+use crate::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES};
 
-/// Seconds without use: at least a few times the second to which uses are noted, at most a day.
-pub const SANDBOX_IDLE_S: RangeInclusive<u32> = 5..=86_400;
-/// A twentieth of a processor still answers; no machine has more than the most.
-pub const SANDBOX_CPU_MILLIS: RangeInclusive<u32> = 50..=1_024_000;
-/// Less does not hold a shell and what it runs.
-pub const SANDBOX_MEMORY_MIB: RangeInclusive<u32> = 32..=1_048_576;
-/// Less is no file system to work in.
-pub const SANDBOX_DISK_MIB: RangeInclusive<u32> = 32..=4_194_304;
-pub const SANDBOX_TMP_MIB: RangeInclusive<u32> = 1..=1_048_576;
-/// Less does not hold a shell with a pipe.
-pub const SANDBOX_PROCESSES: RangeInclusive<u32> = 16..=65_536;
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;
-/// Rows that a listing still goes through quickly.
+/// A listing still reads this many rows quickly.
 const KEPT_MAX: RangeInclusive<u32> = 1..=1_000_000;
-/// No file system is larger than the most.
+/// No file system is larger than the maximum.
 const KEPT_GIB: RangeInclusive<u32> = 1..=1_048_576;
 /// In percent.
 const SHARE: RangeInclusive<u32> = 1..=100;
-/// At least one sandbox of the least memory beside its init; no machine has more than the most.
+/// At least one sandbox of the least memory beside its init; no machine has more memory than the maximum.
 const TOTAL_MEMORY_MIB: RangeInclusive<u32> = 256..=67_108_864;
-/// At least one sandbox of the fewest processes; the kernel has no more than the most.
+/// At least one sandbox of the fewest processes; the kernel has no more processes than the maximum.
 const TOTAL_PROCESSES: RangeInclusive<u32> = 64..=4_194_304;
 
-/// Who provides sandboxes.
+/// The provider of sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// Nobody: there are none.
+    /// No provider: the server has no sandboxes.
     Off,
     /// This process, on this machine.
     #[default]
@@ -58,14 +48,14 @@ impl FromStr for SandboxKind {
     }
 }
 
-/// What new sandboxes are made of.
+/// The system of new sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxTemplate {
     /// The programs of this machine.
     #[default]
     Host,
-    /// A system of their own.
+    /// A system that was built for sandboxes.
     Built,
 }
 
@@ -81,7 +71,7 @@ impl FromStr for SandboxTemplate {
     }
 }
 
-/// What all sandboxes of a host may use together. What is absent follows from what the host has.
+/// The limits of all sandboxes of a host together. An absent limit follows from the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SandboxTotals {
     pub memory_mib: Option<u32>,
@@ -89,79 +79,26 @@ pub struct SandboxTotals {
 }
 
 /// Every setting of sandboxes, resolved.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxSettings {
     pub kind: SandboxKind,
-    /// How long one may be without use before it is stopped, unless its workspace says otherwise.
-    pub idle: Duration,
-    /// How often the host looks for such.
-    pub sweep: Duration,
-    /// What one may use, unless its workspace says otherwise.
-    pub limits: Limits,
-    /// How many run at once on this host.
-    pub running_max: u32,
-    /// Percent of these that one workspace, or one bot, has while others may use sandboxes too.
-    pub share_workspace: u32,
-    pub share_bot: u32,
-    /// Sandboxes that one workspace keeps, whether they run or not, and GiB of them on this host.
-    pub kept_max: u32,
-    pub kept_gib: u32,
-    /// What all of them may use together on this host.
+    pub options: Options,
+    /// The limits of all sandboxes of this host together.
     pub totals: SandboxTotals,
     pub template: SandboxTemplate,
-    /// Where those with a network have their addresses from, if not from where the provider would take them.
+    /// The addresses of sandboxes with a network, if not those that the provider would take.
     pub network: Option<Ipv4Net>,
-    /// Their resolvers, if not those of the provider.
+    /// The resolvers of sandboxes with a network, if not those of the provider.
     pub resolvers: Option<Vec<IpAddr>>,
 }
 
-impl Default for SandboxSettings {
-    /// Five minutes each (requirement S5); as many at once as fit into the memory of a large machine.
-    fn default() -> Self {
-        SandboxSettings {
-            kind: SandboxKind::default(),
-            idle: Duration::from_secs(300),
-            sweep: Duration::from_secs(300),
-            limits: Limits::default(),
-            running_max: 64,
-            share_workspace: 50,
-            share_bot: 25,
-            kept_max: 1000,
-            kept_gib: 50,
-            totals: SandboxTotals::default(),
-            template: SandboxTemplate::default(),
-            network: None,
-            resolvers: None,
-        }
-    }
-}
-
 impl SandboxSettings {
-    /// What the flags say over what the file says.
+    /// The settings of the flags, then of the file, then the defaults.
     pub(super) fn resolve(flags: &ServeFlags, file: &ServeFlags) -> SandboxSettings {
         let default = SandboxSettings::default();
-        let seconds = |value: Option<u32>, other| value.map_or(other, |value| Duration::from_secs(value.into()));
-        let processes = flags.sandbox_processes.or(file.sandbox_processes).unwrap_or(default.limits.processes);
         SandboxSettings {
             kind: flags.sandbox.or(file.sandbox).unwrap_or(default.kind),
-            idle: seconds(flags.sandbox_idle_s.or(file.sandbox_idle_s), default.idle),
-            sweep: seconds(flags.sandbox_sweep_s.or(file.sandbox_sweep_s), default.sweep),
-            limits: Limits {
-                cpu_millis: flags.sandbox_cpus.or(file.sandbox_cpus).map_or(default.limits.cpu_millis, millis),
-                memory_mib: flags.sandbox_memory_mib.or(file.sandbox_memory_mib).unwrap_or(default.limits.memory_mib),
-                disk_mib: flags.sandbox_disk_mib.or(file.sandbox_disk_mib).unwrap_or(default.limits.disk_mib),
-                tmp_mib: default.limits.tmp_mib,
-                processes,
-                processes_per_exec: default.limits.processes_per_exec.min(processes),
-            },
-            running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
-            share_workspace: flags
-                .sandbox_share_workspace
-                .or(file.sandbox_share_workspace)
-                .unwrap_or(default.share_workspace),
-            share_bot: flags.sandbox_share_bot.or(file.sandbox_share_bot).unwrap_or(default.share_bot),
-            kept_max: flags.sandbox_kept_max.or(file.sandbox_kept_max).unwrap_or(default.kept_max),
-            kept_gib: flags.sandbox_kept_gib.or(file.sandbox_kept_gib).unwrap_or(default.kept_gib),
+            options: options(flags, file),
             totals: SandboxTotals {
                 memory_mib: flags.sandbox_total_memory_mib.or(file.sandbox_total_memory_mib),
                 processes: flags.sandbox_total_processes.or(file.sandbox_total_processes),
@@ -172,14 +109,14 @@ impl SandboxSettings {
         }
     }
 
-    /// The first setting of a file that is out of its range, and the range in words.
+    /// The first setting of a file that is out of range, and the expected range.
     pub(super) fn fault(file: &ServeFlags) -> Option<(&'static str, String)> {
         let numbers = [
-            ("sandbox_idle_s", file.sandbox_idle_s, SANDBOX_IDLE_S),
+            ("sandbox_idle_s", file.sandbox_idle_s, IDLE_S),
             ("sandbox_sweep_s", file.sandbox_sweep_s, SWEEP_S),
-            ("sandbox_memory_mib", file.sandbox_memory_mib, SANDBOX_MEMORY_MIB),
-            ("sandbox_disk_mib", file.sandbox_disk_mib, SANDBOX_DISK_MIB),
-            ("sandbox_processes", file.sandbox_processes, SANDBOX_PROCESSES),
+            ("sandbox_memory_mib", file.sandbox_memory_mib, MEMORY_MIB),
+            ("sandbox_disk_mib", file.sandbox_disk_mib, DISK_MIB),
+            ("sandbox_processes", file.sandbox_processes, PROCESSES),
             ("sandbox_max", file.sandbox_max, RUNNING_MAX),
             ("sandbox_share_workspace", file.sandbox_share_workspace, SHARE),
             ("sandbox_share_bot", file.sandbox_share_bot, SHARE),
@@ -198,8 +135,32 @@ impl SandboxSettings {
     }
 }
 
+fn options(flags: &ServeFlags, file: &ServeFlags) -> Options {
+    let default = Options::default();
+    let seconds = |value: Option<u32>, other| value.map_or(other, |value| Duration::from_secs(value.into()));
+    let processes = flags.sandbox_processes.or(file.sandbox_processes).unwrap_or(default.limits.processes);
+    let share_workspace = flags.sandbox_share_workspace.or(file.sandbox_share_workspace);
+    Options {
+        idle: seconds(flags.sandbox_idle_s.or(file.sandbox_idle_s), default.idle),
+        sweep: seconds(flags.sandbox_sweep_s.or(file.sandbox_sweep_s), default.sweep),
+        limits: Limits {
+            cpu_millis: flags.sandbox_cpus.or(file.sandbox_cpus).map_or(default.limits.cpu_millis, millis),
+            memory_mib: flags.sandbox_memory_mib.or(file.sandbox_memory_mib).unwrap_or(default.limits.memory_mib),
+            disk_mib: flags.sandbox_disk_mib.or(file.sandbox_disk_mib).unwrap_or(default.limits.disk_mib),
+            tmp_mib: default.limits.tmp_mib,
+            processes,
+            processes_per_exec: default.limits.processes_per_exec.min(processes),
+        },
+        running_max: flags.sandbox_max.or(file.sandbox_max).unwrap_or(default.running_max),
+        share_workspace: share_workspace.unwrap_or(default.share_workspace),
+        share_bot: flags.sandbox_share_bot.or(file.sandbox_share_bot).unwrap_or(default.share_bot),
+        kept_max: flags.sandbox_kept_max.or(file.sandbox_kept_max).unwrap_or(default.kept_max),
+        kept_gib: flags.sandbox_kept_gib.or(file.sandbox_kept_gib).unwrap_or(default.kept_gib),
+    }
+}
+
 pub(super) fn idle_s(text: &str) -> Result<u32, String> {
-    number(text, &SANDBOX_IDLE_S)
+    number(text, &IDLE_S)
 }
 
 pub(super) fn sweep_s(text: &str) -> Result<u32, String> {
@@ -207,15 +168,15 @@ pub(super) fn sweep_s(text: &str) -> Result<u32, String> {
 }
 
 pub(super) fn memory_mib(text: &str) -> Result<u32, String> {
-    number(text, &SANDBOX_MEMORY_MIB)
+    number(text, &MEMORY_MIB)
 }
 
 pub(super) fn disk_mib(text: &str) -> Result<u32, String> {
-    number(text, &SANDBOX_DISK_MIB)
+    number(text, &DISK_MIB)
 }
 
 pub(super) fn processes(text: &str) -> Result<u32, String> {
-    number(text, &SANDBOX_PROCESSES)
+    number(text, &PROCESSES)
 }
 
 pub(super) fn running_max(text: &str) -> Result<u32, String> {
@@ -255,7 +216,7 @@ fn expected(range: &RangeInclusive<u32>) -> String {
 }
 
 fn is_cpus(cpus: f64) -> bool {
-    cpus.is_finite() && cpus >= 0.0 && SANDBOX_CPU_MILLIS.contains(&millis(cpus))
+    cpus.is_finite() && cpus >= 0.0 && CPU_MILLIS.contains(&millis(cpus))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast of a float stops at the bounds")]
@@ -264,7 +225,7 @@ fn millis(cpus: f64) -> u32 {
 }
 
 fn expected_cpus() -> String {
-    let (least, most) = (f64::from(*SANDBOX_CPU_MILLIS.start()) / 1000.0, SANDBOX_CPU_MILLIS.end() / 1000);
+    let (least, most) = (f64::from(*CPU_MILLIS.start()) / 1000.0, CPU_MILLIS.end() / 1000);
     format!("expected a number from {least} to {most}, such as 0.5")
 }
 
@@ -287,17 +248,18 @@ mod tests {
                     sandbox_network = \"10.9.0.0/16\"\nsandbox_resolvers = [\"8.8.8.8\"]";
         let flags = ServeFlags { sandbox: Some(SandboxKind::Embedded), ..ServeFlags::default() };
         let limits = Limits { cpu_millis: 1500, processes: 100, processes_per_exec: 100, ..Limits::default() };
-        let (idle, sweep) = (Duration::from_secs(10), Duration::from_secs(300));
         let expected = SandboxSettings {
             kind: SandboxKind::Embedded,
-            idle,
-            sweep,
-            limits,
-            running_max: 2,
-            share_workspace: 50,
-            share_bot: 40,
-            kept_max: 7,
-            kept_gib: 50,
+            options: Options {
+                idle: Duration::from_secs(10),
+                sweep: Duration::from_secs(300),
+                limits,
+                running_max: 2,
+                share_workspace: 50,
+                share_bot: 40,
+                kept_max: 7,
+                kept_gib: 50,
+            },
             totals: SandboxTotals { memory_mib: Some(4096), processes: None },
             template: SandboxTemplate::Built,
             network: Some("10.9.0.0/16".parse().unwrap()),

@@ -17,7 +17,7 @@ use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::audit::{Report, verify as verify_chains};
+use crate::audit;
 use crate::gateway::extract::{Faults, Id, Operator, PageQuery, Params, Root};
 use crate::gateway::problem::{Problem, ProblemBody};
 
@@ -218,12 +218,40 @@ pub async fn show(
     Ok(Json(AuditedCallWithEvents { call, events }))
 }
 
+/// The result of a verification of the audit.
+#[derive(Serialize, ToSchema)]
+pub struct Report {
+    /// No problem was found.
+    pub valid: bool,
+    /// How many rows were checked.
+    pub rows: u64,
+    pub problems: Vec<AuditProblem>,
+}
+
+/// A row or a signed head that differs from what was written.
+#[derive(Serialize, ToSchema)]
+pub struct AuditProblem {
+    /// The writer of the chain; empty for the file of heads.
+    pub writer: String,
+    /// The sequence of the row; the number of the line for the file of heads.
+    pub sequence: i64,
+    pub what: String,
+}
+
+impl From<audit::Report> for Report {
+    fn from(report: audit::Report) -> Self {
+        let audit::Report { valid, rows, problems } = report;
+        let view = |audit::Problem { writer, sequence, what }| AuditProblem { writer, sequence, what };
+        Report { valid, rows, problems: problems.into_iter().map(view).collect() }
+    }
+}
+
 /// Verifies every chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
 pub async fn verify(State(app): State<Arc<App>>, _: Root) -> Result<Json<Report>, Problem> {
-    let report = verify_chains(&app.store, &app.audit_keys, &app.settings.data_dir).await;
-    report.map(Json).map_err(|error| Problem::internal(&error))
+    let report = audit::verify(&app.store, &app.audit_keys, &app.data_dir).await;
+    report.map(|report| Json(report.into())).map_err(|error| Problem::internal(&error))
 }
 
 /// Streams calls, newest first, one JSON object a line

@@ -16,7 +16,7 @@ use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Pa
 use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::prompt::{sandbox_paragraph, with_sandbox};
+use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
 /// Most characters of a description, and of a system prompt: more than any model reads at once.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
@@ -221,7 +221,7 @@ pub async fn prompt(
     let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| Problem::not_found("bot"))?;
     let paragraph = if row.use_agent_sandbox {
         let spec = app.sandboxes.spec(caller.workspace).await?;
-        Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.tongue()))
+        Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.ui_language()))
     } else {
         None
     };

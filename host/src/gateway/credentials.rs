@@ -203,8 +203,9 @@ pub async fn confirm(
     let row = resource(&app, &caller, id).await?;
     let snapshot = app.policy.load();
     let serving = served(&snapshot, &row)?;
+    let manifest = &serving.plugin.manifest;
     let held = serving.credential.as_ref().ok_or_else(|| Problem::not_found("credential"))?;
-    let confirmed = held.confirmed(serving).map_err(|error| match error {
+    let confirmed = held.confirmed(manifest, &serving.config).map_err(|error| match error {
         ConfirmError::Vault(error) => Problem::internal(&error),
         refused => Problem::conflict(refused.to_string()),
     })?;

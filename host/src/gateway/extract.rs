@@ -17,6 +17,7 @@ use utoipa::IntoParams;
 use crate::app::App;
 use crate::beside::Beside;
 use crate::call_types::incoming::CallerKey;
+use crate::gateway::options::Options;
 use crate::gateway::pace::TooSlow;
 use crate::gateway::problem::{Problem, unverified_text};
 
@@ -142,7 +143,7 @@ impl FromRequestParts<Arc<App>> for Caller {
             return Err(Problem::unavailable("the keys could not be read"));
         }
         let snapshot = app.policy.load();
-        let key_hash = crate::api_key::hash(key);
+        let key_hash = crate::policy::api_key::hash(key);
         let Some(entry) = snapshot.key(&key_hash) else {
             return Err(Problem::unauthenticated("this key does not exist"));
         };
@@ -182,7 +183,8 @@ impl FromRequestParts<Arc<App>> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        if app.settings.public_docs {
+        // Without the extension the documents need a key.
+        if parts.extensions.get::<Options>().is_some_and(|options| options.public_docs) {
             return Ok(Reader::Anybody);
         }
         Caller::from_request_parts(parts, app).await.map(Reader::Key)

@@ -12,7 +12,7 @@ use http::{HeaderValue, StatusCode, header};
 use crate::app::App;
 use crate::gateway::extract::Reader;
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::telemetry::meters;
+use crate::telemetry::recorder;
 
 /// Says that the server lives
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()),
@@ -41,7 +41,7 @@ pub async fn metrics(State(app): State<Arc<App>>, reader: Reader) -> Result<Resp
         caller.operator()?;
     }
     app.measure();
-    let mut response = meters::render().into_response();
+    let mut response = recorder::render().into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     Ok(response)

@@ -15,7 +15,7 @@ impl FromRequestParts<Arc<App>> for Language {
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Infallible> {
         let lines = parts.headers.get_all(header::ACCEPT_LANGUAGE).iter();
-        // A line that is no text names no language.
+        // A line that is not text names no language.
         let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
         Ok(Language::new(lines.join(",")))
     }

@@ -19,8 +19,8 @@ use crate::gateway::changes::Change;
 use crate::gateway::extract::{Id, Operator, Root, read_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::packages::{PackageError, Upload};
-use crate::plugin_folder::staging::StageError;
+use crate::plugins::folder::staging::StageError;
+use crate::plugins::packages::{PackageError, Upload};
 use crate::plugins::{InstallError, Installed, LoadError, UninstallError, with_causes};
 
 /// A package, its signature, and what stands around them in a form.

@@ -13,7 +13,30 @@ use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Id, Operator, OptionalInput, PageQuery, Params, Root, page_by_name};
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::plugins::{ApproveError, Entry, LoadError, PluginStatus};
+use crate::plugins::{self, ApproveError, Entry, LoadError};
+
+/// Whether a plugin serves.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PluginStatus {
+    /// The version in the folder serves.
+    Loaded,
+    /// The version in the folder could not be loaded. The version before it, if there is one, still serves.
+    Failed,
+    /// The version in the folder asks for more than the version before it, which still serves, or for a name that belongs
+    /// to another plugin.
+    NeedsApproval,
+}
+
+impl From<plugins::PluginStatus> for PluginStatus {
+    fn from(status: plugins::PluginStatus) -> Self {
+        match status {
+            plugins::PluginStatus::Loaded => PluginStatus::Loaded,
+            plugins::PluginStatus::Failed => PluginStatus::Failed,
+            plugins::PluginStatus::NeedsApproval => PluginStatus::NeedsApproval,
+        }
+    }
+}
 
 /// A plugin of the folder. `version`, `digest` and all that follows are those of the version that serves.
 #[derive(Serialize, ToSchema)]
@@ -88,8 +111,9 @@ impl From<Entry> for Plugin {
             version: pending.plugin.manifest.version.to_string(),
             digest: pending.digest().clone(),
             manifest_digest: pending.manifest_digest().clone(),
-            grows: pending.grows,
+            grows: pending.added,
         });
+        let status = PluginStatus::from(status);
         let Some(plugin) = serving else {
             return Plugin {
                 name,

@@ -9,7 +9,7 @@ use crate::app::App;
 use crate::gateway::extract::Faults;
 use crate::gateway::problem::Problem;
 pub use crate::policy::pattern_limits::pointer_token;
-use crate::policy::pattern_limits::{NoPatternRoom, Saving, fault_of_scopes, faults_of_list};
+use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
 pub fn name(faults: &mut Faults, path: &str, name: &str) {
@@ -39,7 +39,7 @@ pub fn patterns<'v>(
 ) {
     let stored: HashMap<String, &Value> = stored.into_iter().collect();
     for (path, list) in lists.into_iter().filter(|(path, list)| stored.get(path) != Some(list)) {
-        for (at, message) in faults_of_list(&path, list) {
+        for (at, message) in list_errors(&path, list) {
             faults.add(at, message);
         }
     }
@@ -48,7 +48,7 @@ pub fn patterns<'v>(
 /// The number of keys in scopes that are saved, where they are not those that are `stored`. Ask before anything is done for
 /// each key.
 pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), Problem> {
-    match fault_of_scopes(path, scopes).filter(|_| stored != Some(scopes)) {
+    match scopes_error(path, scopes).filter(|_| stored != Some(scopes)) {
         Some((path, message)) => Err(Problem::invalid_at(path, message)),
         None => Ok(()),
     }

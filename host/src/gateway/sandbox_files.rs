@@ -5,7 +5,7 @@ mod delivery;
 mod disposition;
 mod download;
 mod record;
-mod standing;
+mod revocation;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use utoipa::ToSchema;
 
 use self::record::Record;
-use self::standing::{TakenBack, guarded};
+use self::revocation::{Revoked, guarded};
 use crate::app::App;
 use crate::beside::Beside;
 use crate::call::built_in::sandbox::{digest, whole_file};
@@ -254,7 +254,7 @@ impl Place<'_> {
     fn check_switch(&self) -> Result<(), Problem> {
         let Caller { workspace, bot, .. } = *self.caller;
         match bot {
-            Some(bot) if !has_switch(&self.app.policy.load(), workspace, bot) => Err(TakenBack::Switch.into()),
+            Some(bot) if !has_switch(&self.app.policy.load(), workspace, bot) => Err(Revoked::Switch.into()),
             _ => Ok(()),
         }
     }

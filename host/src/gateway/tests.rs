@@ -16,6 +16,7 @@ use crate::gateway;
 struct Server {
     running: Running,
     root: String,
+    options: gateway::Options,
     _folder: tempfile::TempDir,
 }
 
@@ -39,7 +40,7 @@ impl Server {
         let settings = Settings::resolve(flags, folder.path()).unwrap();
         let running = boot::start(settings).await.unwrap();
         let root = running.admin_key.as_ref().unwrap().expose().to_owned();
-        Server { running, root, _folder: folder }
+        Server { running, root, options: gateway::Options { public_docs }, _folder: folder }
     }
 
     fn app(&self) -> &Arc<App> {
@@ -47,7 +48,7 @@ impl Server {
     }
 
     async fn send(&self, request: Request<Body>) -> Answer {
-        let response = gateway::router(Arc::clone(self.app())).oneshot(request).await.unwrap();
+        let response = gateway::router(Arc::clone(self.app()), self.options).oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, usize::MAX).await.unwrap();
         let text = String::from_utf8_lossy(&bytes).into_owned();

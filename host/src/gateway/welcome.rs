@@ -1,16 +1,13 @@
 //! `GET /`: what answers here and where to read on, for a person with a browser and for a program. It tells no more than
 //! that, since it is open.
 
-use std::sync::Arc;
-
-use axum::Json;
-use axum::extract::State;
 use axum::response::{Html, IntoResponse, Response};
+use axum::{Extension, Json};
 use http::{HeaderMap, HeaderValue, header};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::app::App;
+use crate::gateway::options::Options;
 
 /// Nothing in the page runs, loads or can be framed.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -31,13 +28,13 @@ pub struct Welcome {
 /// Says what answers here and where its documentation is
 #[utoipa::path(get, path = "/", tag = "description", security(()),
     responses((status = 200, body = Welcome, description = "a page for a browser, else JSON")))]
-pub async fn welcome(State(app): State<Arc<App>>, headers: HeaderMap) -> Response {
+pub async fn welcome(Extension(options): Extension<Options>, headers: HeaderMap) -> Response {
     let welcome = Welcome {
         name: "monstrum",
         about: "Governed tool calls for bots: every route but the health checks and this one needs an API key",
         docs: "/docs",
         openapi: "/api/openapi.json",
-        docs_need_key: !app.settings.public_docs,
+        docs_need_key: !options.public_docs,
     };
     let mut response =
         if is_browser(&headers) { Html(page(&welcome)).into_response() } else { Json(welcome).into_response() };

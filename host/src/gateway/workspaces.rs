@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use http::StatusCode;
 use monstrum_store::{DEFAULT_WORKSPACE, StoreError, WorkspaceRow};
-use monstrum_types::{UtcMillis, WorkspaceId};
+use monstrum_types::{UtcMillis, WorkspaceId, WorkspaceSandbox};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -16,7 +16,7 @@ use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Faults, Id, Input, PageQuery, Params, Root, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::sandboxes::WorkspaceSandbox;
+use crate::sandboxes;
 
 /// Everything but plugins belongs to a workspace, and nothing is seen across them.
 #[derive(Serialize, ToSchema)]
@@ -176,7 +176,7 @@ async fn workspace(app: &App, id: WorkspaceId) -> Result<WorkspaceRow, Problem> 
 
 fn checked_sandbox(sandbox: &WorkspaceSandbox) -> Result<Value, Problem> {
     let mut faults = Faults::default();
-    for (place, message) in sandbox.faults() {
+    for (place, message) in sandboxes::out_of_range(sandbox) {
         faults.add(format!("/sandbox{place}"), message);
     }
     faults.check()?;

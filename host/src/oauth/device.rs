@@ -1,5 +1,4 @@
-//! The device flow (RFC 8628): a person enters a code elsewhere, and the provider is asked from time to time whether they
-//! have.
+//! The device flow (RFC 8628): a person enters a code elsewhere, and the host polls the provider until they have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +12,25 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::provider::{open_secret, scopes};
-use super::token::{Grant, TokenError, lifetime_s};
 use super::{Oauth, OauthError, new_flow, stored_url};
+use crate::credentials::provider::{open_secret, scopes};
+use crate::credentials::token_endpoint::{Grant, TokenError, lifetime_s};
 use crate::policy::Resource;
 
-/// A device code may live so long at most, whatever its provider says.
+/// The longest lifetime of a device code, even if the provider names a longer one.
 const DEVICE_LIFETIME_S_MAX: i64 = 30 * 60;
-/// How often a provider is asked that names no interval (RFC 8628, section 3.2).
+/// The poll interval for a provider that names none (RFC 8628, section 3.2).
 const POLL_INTERVAL_S: i64 = 5;
 const POLL_INTERVAL_S_MAX: i64 = 120;
-/// What `slow_down` adds (RFC 8628, section 3.5).
+/// How much `slow_down` adds to the interval (RFC 8628, section 3.5).
 const SLOW_DOWN_S: i64 = 5;
-/// Nobody types more.
+/// A longer code is not reasonable to type.
 const USER_CODE_BYTES_MAX: usize = 64;
-/// How often this host looks for questions that are due.
+/// How often this host looks for polls that are due.
 const DUE_INTERVAL: Duration = Duration::from_millis(500);
 const DUE_AT_ONCE: u32 = 16;
 
-/// What a person needs for the device flow.
+/// The codes and URLs that a person needs for the device flow.
 pub struct DeviceStarted {
     pub id: OauthFlowId,
     pub user_code: String,
@@ -54,7 +53,7 @@ struct DeviceAnswer {
 }
 
 impl Oauth {
-    /// Starts an authorization by a code that a person enters elsewhere.
+    /// Starts an authorization with a code that a person enters elsewhere.
     pub async fn start_device(&self, resource: &Resource, key: KeyId) -> Result<DeviceStarted, OauthError> {
         let (provider, given_for) = self.of_type(resource, AuthKind::Oauth2DeviceCode).await?;
         let url = provider.device_authorization_url.as_deref();
@@ -72,10 +71,10 @@ impl Oauth {
             .flatten()
             .all(|uri| is_of_web(uri))
         {
-            return Err(unusable("its verification_uri is no web address"));
+            return Err(unusable("its verification_uri is not a web address"));
         }
         if answer.user_code.len() > USER_CODE_BYTES_MAX || answer.user_code.chars().any(char::is_control) {
-            return Err(unusable("its user_code is nothing to be typed"));
+            return Err(unusable("its user_code cannot be typed"));
         }
         let expires_in_s = lifetime_s(answer.expires_in.as_ref()).unwrap_or(DEVICE_LIFETIME_S_MAX);
         let expires_in_s = expires_in_s.min(DEVICE_LIFETIME_S_MAX);
@@ -88,9 +87,9 @@ impl Oauth {
             ..new_flow(resource, &provider, key, &given_for, now)
         };
         let flow = OauthFlowRow { sealed: Some(self.seal(&flow, &answer.device_code)?), ..flow };
-        // One at a time: whoever starts anew has given the one before up.
-        let given_up = "another authorization of this resource was started";
-        self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, given_up).await?;
+        // One at a time: a new authorization ends the one before.
+        let superseded = "another authorization of this resource was started";
+        self.store.end_pending_oauth_flows(flow.workspace_id, flow.resource_id, superseded).await?;
         self.store.insert_oauth_flow(&flow).await?;
         Ok(DeviceStarted {
             id: flow.id,
@@ -102,8 +101,7 @@ impl Oauth {
         })
     }
 
-    /// Asks providers whether people have entered their codes, until `stop`. What is due is in the database, so that a
-    /// restart or another host takes it up.
+    /// Polls providers until `stop`. Due polls are in the database, so that a restarted or another host continues them.
     pub async fn follow_devices(self: &Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(DUE_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -115,7 +113,7 @@ impl Oauth {
                     continue;
                 }
             };
-            // One that is claimed is not due again before its interval is over, so a slow provider holds up nobody else.
+            // A claimed poll is not due again before its interval is over, so a slow provider does not delay others.
             for flow in due {
                 let this = Arc::clone(self);
                 self.running.spawn(async move { this.poll(&flow).await });
@@ -137,7 +135,7 @@ impl Oauth {
             return Ok(());
         }
         if !self.auditor.is_healthy() {
-            // What it brings could not be recorded, and so not be stored.
+            // A token could not be recorded, and therefore not be stored.
             return Ok(());
         }
         if flow.expires_at <= now {
@@ -158,7 +156,7 @@ impl Oauth {
                 let saved = self.recorded(flow, &resource, async { Ok(tokens) }).await;
                 self.end(flow, FlowStatus::Taken, saved).await
             }
-            Err(OauthError::Token(error)) => match error.word() {
+            Err(OauthError::Token(error)) => match error.code() {
                 Some("authorization_pending") => Ok(()),
                 Some("slow_down") => {
                     let interval_s = (interval_s + SLOW_DOWN_S).min(POLL_INTERVAL_S_MAX);
@@ -167,7 +165,7 @@ impl Oauth {
                     Ok(())
                 }
                 Some(_) => self.end(flow, FlowStatus::Pending, Err(error.into())).await,
-                // It is asked again, until the code expires.
+                // Polling continues until the code expires.
                 None => Err(error.into()),
             },
             Err(error @ (OauthError::Store(_) | OauthError::Audit(_))) => Err(error),
@@ -176,7 +174,7 @@ impl Oauth {
     }
 }
 
-/// Whether a person can open it in a browser.
+/// Whether a person can open the URI in a browser.
 fn is_of_web(uri: &str) -> bool {
     Url::parse(uri).is_ok_and(|uri| matches!(uri.scheme(), "https" | "http") && uri.has_host())
 }

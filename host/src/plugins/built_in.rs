@@ -1,6 +1,6 @@
-//! The types that the platform itself serves. Each has a manifest like a plugin's, so that lists, roles, scopes and the
-//! audit know nothing special about it; but there is no folder and no component, and what its tools do is in
-//! `call/delegated.rs` and `call/sandboxed.rs`. Their names are reserved, so that no plugin can stand in for one.
+//! The built-in resource types. Each has a manifest like a plugin's, so that lists, roles, scopes and the audit need no
+//! special case, but no folder and no component: the pipeline of calls runs its tools. Their names are reserved, so that
+//! no plugin can replace one.
 
 mod sandbox;
 
@@ -20,17 +20,17 @@ use crate::plugins::{Plugin, Tool};
 
 /// The resource type whose resources are other bots.
 pub const BOT: &str = "bot";
-/// Lists what the other bot may do on behalf of this one.
+/// Lists the tools that the other bot may call on behalf of this one.
 pub const LIST_TOOLS: &str = "bot_list_tools";
-/// Has the other bot call one of its tools.
+/// Makes the other bot call one of its tools.
 pub const CALL_TOOL: &str = "bot_call_tool";
 
-/// All of them.
+/// All built-in plugins.
 pub(crate) fn all() -> Vec<Arc<Plugin>> {
     let mut bot = built_in(bot(), Locales::default());
     for tool in &mut bot.tools {
-        let tool = Arc::get_mut(tool).expect("nobody else has it yet");
-        // What the other bot does is judged itself, under the same links.
+        let tool = Arc::get_mut(tool).expect("there is no other reference yet");
+        // The call of the other bot is judged by itself, with the same delegation rules.
         tool.rules = tool.rules.clone().forwarding();
     }
     vec![Arc::new(bot), Arc::new(sandbox::plugin())]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn built_in_types_are_whole_and_their_names_reserved() {
+    fn built_in_types_have_tools_and_reserved_names() {
         for plugin in all() {
             assert!(!plugin.tools.is_empty());
             let text = serde_json::to_string(&plugin.manifest).unwrap();

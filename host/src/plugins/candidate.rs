@@ -1,4 +1,4 @@
-//! Versions as they are read from their folders, before anything has judged them.
+//! Versions as they are read from their folders, before they are assessed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use monstrum_store::{PluginRow, PluginVersionRow, Store};
 use monstrum_types::{Clock, PluginName};
 use serde_json::json;
 
+use super::Ceilings;
 use super::version::{LoadError, Plugin, build, parse, parse_stored, sha256};
 use crate::beside::in_place;
-use crate::config::Ceilings;
-use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 
 /// A version as it was read from its folder.
 pub(super) struct Candidate {
@@ -34,7 +34,7 @@ impl Candidate {
     }
 }
 
-/// Reads folders.
+/// Reads versions from plugin folders.
 #[derive(Clone)]
 pub(super) struct Reader {
     pub(super) dir: PathBuf,
@@ -50,14 +50,14 @@ impl Reader {
         self.read_from(name, PluginFolder::open(&self.dir.join(name))?).await
     }
 
-    /// The version of the plugin `name` in a folder that is open.
+    /// The version of plugin `name` in an open folder.
     pub(super) async fn read_from(&self, name: &str, folder: PluginFolder) -> Result<Candidate, LoadError> {
         let text = folder.text(MANIFEST, MANIFEST_BYTES_MAX)?;
         let manifest = self.manifest(name, &text).await?;
         if manifest.name.as_str() != name {
             return Err(LoadError::Name { folder: name.to_owned(), name: manifest.name });
         }
-        // Files are read, hashed and copied, all of them large.
+        // Large files are read, hashed and copied.
         let read = in_place(true, || {
             let locale_files = folder.locales(&manifest.locales_dir)?;
             let component = folder.bytes(&manifest.executor.component, COMPONENT_BYTES_MAX)?;
@@ -87,8 +87,8 @@ impl Reader {
         Ok(Candidate { plugin: Arc::new(plugin), stored })
     }
 
-    /// The manifest in `text`, a version of plugin `name`. The version that serves by the record may exceed the limits that
-    /// are newer than it.
+    /// The manifest in `text`, a version of plugin `name`. The recorded serving version may exceed limits that are newer than
+    /// itself.
     async fn manifest(&self, name: &str, text: &str) -> Result<Manifest, LoadError> {
         let refused = match parse(text.to_owned()).await {
             Err(refused @ LoadError::Manifest(_)) => refused,
@@ -103,8 +103,8 @@ impl Reader {
         }
     }
 
-    /// The versions in all of `names`, in this order, read on all processors: a component is held in memory until its
-    /// turn, so there is one more than there are processors at most.
+    /// The versions in the folders `names`, in this order, read on all processors. A component is in memory until its turn,
+    /// so at most one more than the number of processors is read ahead.
     pub(super) fn read_all(
         &self,
         names: Vec<String>,
@@ -117,8 +117,8 @@ impl Reader {
                 let folder = name.clone();
                 let read = tokio::spawn(async move { reader.read(&folder).await }).await;
                 let read = read.unwrap_or_else(|_| {
-                    tracing::error!(plugin.name = name, "reading a plugin failed in an unforeseen way");
-                    Err(LoadError::Unforeseen)
+                    tracing::error!(plugin.name = name, "reading a plugin failed unexpectedly");
+                    Err(LoadError::Unexpected)
                 });
                 (name, read)
             }

@@ -1,8 +1,7 @@
 //! Installing and removing plugins while the server runs.
 //!
-//! What was verified is what is loaded: a package is written beside its place, read from there and judged as a start
-//! would read and judge it, and only then put in place, in one step. A power cut at any point leaves the old folder or
-//! the new one.
+//! The verified version is the one that is loaded: a package is written beside its final place, read and assessed there as a
+//! start would do it, and then put in place by one rename. A power cut at any point leaves the old or the new folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,37 +11,37 @@ use monstrum_store::{BoundRow, StoreError};
 use monstrum_types::{PluginName, ResourceTypeId};
 use semver::Version;
 
-use crate::packages::TrustedTypes;
-use crate::plugin_folder::PluginFolder;
-use crate::plugin_folder::staging::{self, StageError, Staged};
+use crate::plugins::TrustedTypes;
+use crate::plugins::folder::PluginFolder;
+use crate::plugins::folder::staging::{self, StageError, Staged};
 use crate::plugins::owners::Owners;
 use crate::plugins::version::parse_stored;
 use crate::plugins::{Entry, LoadError, Plugins};
 
-/// How many bindings a refusal names; whoever removes these sees the next.
+/// How many bindings an error names.
 const BOUND_NAMED_MAX: u32 = 10;
 
 /// A plugin to be installed.
 pub struct Package {
-    /// What is among the files.
+    /// The manifest among the files.
     pub manifest: Manifest,
-    /// By their paths, which are plain.
+    /// The files by their validated relative paths.
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
-/// A plugin that is in place.
+/// An installed plugin.
 pub struct Installed {
     pub entry: Entry,
     /// Whether there was a folder of that name before.
     pub replaced: bool,
 }
 
-/// Why a plugin was not installed. The one before it is as it was.
+/// Why a plugin was not installed. The version before it is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error(
-        "plugin `{plugin}`: version {version} is older than {recorded}, which is on record, and may be a replay; whoever \
-         wants it all the same says --allow-downgrade"
+        "plugin `{plugin}`: version {version} is older than {recorded}, which is on record, and may be a replay; \
+         --allow-downgrade installs it anyway"
     )]
     Older { plugin: PluginName, version: Version, recorded: String },
     #[error(
@@ -86,8 +85,8 @@ fn list(bound: &[BoundRow]) -> String {
 }
 
 impl Plugins {
-    /// Installs a package whose origin the caller has checked, over the version that may be there. `trusted` says of which
-    /// types its key may bring plugins that do not own their type yet.
+    /// Installs a package whose origin the caller has checked, and replaces an existing version. `trusted` names the types for
+    /// which its key may install plugins that do not own their type yet.
     pub async fn install(
         &self,
         package: Package,
@@ -104,29 +103,29 @@ impl Plugins {
         let (dir, plugin) = (self.reader.dir.clone(), name.clone());
         let staged = tokio::task::spawn_blocking(move || Staged::write(&dir, &plugin, &files));
         let staged = staged.await.map_err(|_| InstallError::Interrupted)??;
-        // The hidden name of the folder is nobody's business.
+        // Errors must name the plugin, not the hidden folder.
         let folder = PluginFolder::open_as(staged.path(), Path::new(name.as_str())).map_err(LoadError::from)?;
         let candidate = self.reader.read_from(name.as_str(), folder).await?;
-        let verdict = self.judge(&candidate, &Owners::default()).await?;
-        self.keep(&candidate, &verdict).await?;
+        let assessment = self.assess(&candidate, &Owners::default()).await?;
+        self.keep(&candidate, &assessment).await?;
         let plugin = name.clone();
         let placed = tokio::task::spawn_blocking(move || staged.put_in_place(&plugin));
         let replaced = placed.await.map_err(|_| InstallError::Interrupted)??;
-        // From here on a start would load this version; what serves now follows.
-        let entry = self.settle(candidate, verdict).await?;
+        // A start would load this version from now on; the running server must follow.
+        let entry = self.settle(candidate, assessment).await?;
         tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "plugin installed");
         self.write().insert(name.to_string(), entry.clone());
         Ok(Installed { entry, replaced })
     }
 
-    /// Takes a plugin away. What is on record of it stays, so that a later install is judged by it.
+    /// Removes a plugin. Its records stay, so that a later install is compared with them.
     pub async fn uninstall(&self, name: &str) -> Result<(), UninstallError> {
         let _one_at_a_time = self.loading.lock().await;
         let is_plain = name.parse::<PluginName>().is_ok() || self.entry(name).is_some();
         if !is_plain {
             return Err(UninstallError::Absent);
         }
-        // The resources of a type that another plugin has taken over are not this plugin's.
+        // Resources of a type that another plugin has taken over do not belong to this plugin.
         let owners = Owners::read(&self.store).await?;
         let is_own = |id: &ResourceTypeId| owners.of_type(id).is_some_and(|row| row.plugin.as_str() == name);
         if let Some(resource_type) = self.type_of(name).await?.filter(is_own) {
@@ -146,8 +145,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Refuses what is older than the version on record, or than one that waits for approval: an old package keeps its
-    /// signature for ever, with the faults that a later one has mended.
+    /// Rejects a version that is older than the recorded version or than a version that waits for approval. An old package
+    /// keeps its valid signature, with the vulnerabilities that a later version has fixed.
     async fn check_not_older(&self, name: &PluginName, version: &Version) -> Result<(), InstallError> {
         let recorded = self.store.plugin(name).await.map_err(LoadError::from)?.map(|row| row.version);
         let pending = self.entry(name.as_str()).and_then(|entry| entry.pending);
@@ -162,8 +161,8 @@ impl Plugins {
         Ok(())
     }
 
-    /// Refuses a type that is new to the plugin, whether it is free or belongs to another one, unless the package's key is
-    /// trusted for it. Updates by the owner need no more than the trust in the name.
+    /// Rejects a type that the plugin does not own, whether it is free or belongs to another plugin, unless the package's key
+    /// is trusted for the type. An update by the owner only needs a key that is trusted for the name.
     async fn check_type(
         &self,
         plugin: &PluginName,
@@ -178,7 +177,7 @@ impl Plugins {
         Err(InstallError::UntrustedType { plugin: plugin.clone(), id: id.clone(), key, globs })
     }
 
-    /// The resource type of a plugin that serves, or else of the version on record.
+    /// The resource type of the serving version, or else of the recorded version.
     async fn type_of(&self, name: &str) -> Result<Option<ResourceTypeId>, StoreError> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
             return Ok(Some(serving.manifest.resource_type.id.clone()));

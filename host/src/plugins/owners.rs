@@ -1,9 +1,9 @@
-//! Which plugin a resource type or a tool's name belongs to, and what a version would take from another plugin.
+//! The owners of resource types and tool names, and the names that a version would take from other plugins.
 //!
-//! The table `owners` decides, not the order in which folders are read. A plugin owns the names of the first version that
-//! serves; a version of another plugin that wants one of them waits for a root key. A tool's name is free again when the
-//! owner's serving version lacks it. A resource type stays with its owner, also after an uninstall: credentials were
-//! given for it.
+//! The table `owners` decides, not the order in which folders are read. A plugin owns the names of its first serving
+//! version; a version of another plugin that uses one of them waits for a root key. A tool name becomes free when the
+//! owner's serving version lacks it. A resource type stays with its owner even after an uninstall, because credentials were
+//! saved for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use monstrum_types::{PluginName, ResourceTypeId, ToolName, UtcMillis};
 
 use crate::plugins::Plugin;
 
-/// The owners of all names, as they were at one moment.
+/// The owners of all names at one moment.
 #[derive(Default)]
 pub struct Owners(BTreeMap<OwnedName, OwnerRow>);
 
 impl Owners {
-    /// The owners as the database has them.
+    /// Reads the owners from the database.
     pub async fn read(store: &Store) -> Result<Owners, StoreError> {
         Ok(Owners::new(store.owners().await?))
     }
@@ -54,7 +54,7 @@ impl Owners {
         names(manifest).iter().all(|name| self.0.get(name).is_some_and(|row| row.plugin == manifest.name))
     }
 
-    /// Lets the plugin of a manifest own the names in it that are free, as a start would.
+    /// Assigns the free names of a manifest to its plugin, as a start would.
     pub(super) fn claim(&mut self, manifest: &Manifest, now: UtcMillis) {
         for name in names(manifest) {
             let row =
@@ -72,15 +72,15 @@ fn tool_name(name: &ToolName) -> OwnedName {
     OwnedName { kind: OwnedKind::Tool, name: name.to_string() }
 }
 
-/// The names that a plugin with this manifest owns once it serves, its type first. Tools of single resources are not
-/// among them: their names start with that of the resource.
+/// The names that a plugin with this manifest owns when it serves, its type first. Tools of single resources are not
+/// included: their names start with the name of the resource.
 pub(super) fn names(manifest: &Manifest) -> Vec<OwnedName> {
     let resource_type = &manifest.resource_type;
     let tools = resource_type.tools.iter().map(|tool| tool_name(&tool.name));
     std::iter::once(type_name(&resource_type.id)).chain(tools).collect()
 }
 
-/// What a version takes from other plugins, a sentence for each type and for the tools of each plugin.
+/// The names that a version takes from other plugins: one sentence for each type and for the tools of each plugin.
 pub(super) fn sentences(takes: &[OwnerRow]) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut tools: BTreeMap<&PluginName, Vec<String>> = BTreeMap::new();
@@ -103,16 +103,15 @@ pub(super) fn losers(takes: &[OwnerRow]) -> BTreeSet<&PluginName> {
     takes.iter().map(|row| &row.plugin).collect()
 }
 
-/// Fills `owners` in a database from before the table existed. Does nothing in any other database.
+/// Fills `owners` in a database that is older than the table. Any other database is unchanged.
 ///
-/// A name belongs to the plugin whose recorded serving version has it. Where several do, it belongs to the plugin that
-/// stored a version with the name first. Call this only for a database whose rows are trusted as they are: it believes
-/// what the rows of plugins say.
+/// A name belongs to the plugin whose recorded serving version has it; of several such plugins, to the one that first stored
+/// a version with the name. Call this only for a database whose rows are authentic, because it relies on them.
 pub async fn fill(store: &Store) -> Result<(), StoreError> {
     if !store.owners_are_due().await? {
         return Ok(());
     }
-    // The first to have stored each name. Of two at the same moment the plugin whose name sorts first.
+    // The plugin that first stored each name; at equal times, the plugin whose name sorts first.
     let mut first: BTreeMap<OwnedName, (UtcMillis, PluginName)> = BTreeMap::new();
     for row in store.plugins().await? {
         let serving = store.plugin_version(&row.name, &row.manifest_digest, &row.component_digest).await?;
@@ -140,7 +139,7 @@ pub async fn fill(store: &Store) -> Result<(), StoreError> {
     });
     let rows: Vec<OwnerRow> = rows.collect();
     if store.fill_owners(&rows).await? {
-        tracing::info!(names = rows.len(), "the names of plugins have owners now");
+        tracing::info!(names = rows.len(), "the table of owners was filled");
     }
     Ok(())
 }

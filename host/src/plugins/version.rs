@@ -15,25 +15,24 @@ use monstrum_types::{Digest, Effort, PluginName, ToolName};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
-use crate::config::Ceilings;
-use crate::plugin_folder::{FolderError, Icon, MANIFEST};
-use crate::plugins::built_in;
+use crate::plugins::folder::{FolderError, Icon, MANIFEST};
+use crate::plugins::{Ceilings, built_in};
 
-/// How a warning begins that names what exceeds a limit newer than the version.
+/// The prefix of a warning about a limit that is newer than the version.
 const EXCEEDS: &str = "over a limit for new versions:";
 
 /// One version of a plugin, ready to serve.
 pub struct Plugin {
     pub name: PluginName,
     pub manifest: Manifest,
-    /// None for what the platform serves itself.
+    /// `None` for plugins of the platform itself.
     pub component: Option<Component>,
     pub tools: Vec<Arc<Tool>>,
     pub locales: Locales,
-    /// The picture that the manifest names, where this version came from its folder.
+    /// The picture that the manifest names, if this version was read from its folder.
     pub icon: Option<Icon>,
     pub warnings: Vec<String>,
-    /// The tools of other plugins that it may call, as its manifest has it.
+    /// The tools of other plugins that its manifest allows it to call.
     pub calls: PatternSet,
 }
 
@@ -43,7 +42,7 @@ impl Plugin {
         self.component.as_ref().map(Component::digest)
     }
 
-    /// What a call without a resource may reach: what the manifest lists, over public https.
+    /// The egress scope of a call without a resource: the manifest's origins, over public https.
     pub fn bare_scope(&self) -> Scope {
         Scope {
             api_base: None,
@@ -55,12 +54,12 @@ impl Plugin {
         }
     }
 
-    /// The warnings that name limits which a next version must keep.
+    /// The warnings about limits that the next version must keep.
     pub fn exceeds(&self) -> impl Iterator<Item = &String> {
         self.warnings.iter().filter(|warning| warning.starts_with(EXCEEDS))
     }
 
-    /// Whether a call of it may make others: it names tools, or uses the sandbox, whose every use is a call.
+    /// Whether its calls may make child calls: it calls tools or uses the sandbox, and each use of the sandbox is a call.
     pub fn makes_calls(&self) -> bool {
         let capabilities = &self.manifest.executor.capabilities;
         self.name.as_str() == built_in::BOT
@@ -71,18 +70,18 @@ impl Plugin {
 /// A tool with everything about it compiled.
 pub struct Tool {
     pub manifest: ToolManifest,
-    /// What the plugin knows it by; its name, unless it belongs to one resource.
+    /// The plugin's own name of the tool; it differs from the name for a tool of a single resource.
     pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
     pub output: Option<OutputSchema>,
-    /// Not a bot's to see or to call: only a host function that plugins import leads to it.
+    /// Whether bots can neither see nor call it: only a host function that plugins import calls it.
     pub is_hidden: bool,
 }
 
 impl Tool {
-    /// Compiles schemas and rules, or says what is wrong with which field. The parser has held new schemas to the present
-    /// limits; a stored one may exceed them.
+    /// Compiles schemas and rules; the error names the field. The parser has checked new schemas by the current limits, a
+    /// stored one may exceed them.
     pub fn compile(
         manifest: ToolManifest,
         own_name: ToolName,
@@ -99,7 +98,7 @@ impl Tool {
     }
 }
 
-/// Why a version cannot serve.
+/// Why a version cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("{}", with_causes(.0))]
@@ -118,8 +117,8 @@ pub enum LoadError {
     Taken { plugin: PluginName, owners: Vec<String> },
     #[error("the stored version of plugin `{plugin}` is not what was stored")]
     Altered { plugin: PluginName },
-    #[error("it cannot be read, for a reason that nobody has foreseen")]
-    Unforeseen,
+    #[error("it could not be read because of an unexpected error; see the log")]
+    Unexpected,
     #[error("the version could not be stored: {}", with_causes(.0))]
     Store(#[from] StoreError),
 }
@@ -129,7 +128,7 @@ pub(super) fn sha256(bytes: &[u8]) -> Digest {
     format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
 }
 
-/// An error and its causes in one line. A cause that the text has already is not repeated.
+/// An error and its causes in one line. A cause that the text already contains is not repeated.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -144,24 +143,24 @@ pub fn with_causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Reads a manifest, which compiles its schemas, on a thread of its own.
+/// Parses a manifest, which compiles its schemas, off the serving threads.
 pub(super) async fn parse(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Reads the manifest of a version on record, which an earlier release may have accepted with wider limits.
+/// Parses the manifest of a recorded version, which an earlier release may have accepted with wider limits.
 pub(super) async fn parse_stored(text: String) -> Result<Manifest, LoadError> {
     compiling(move || monstrum_manifest::parse_stored(MANIFEST, &text)).await?.map_err(LoadError::from)
 }
 
-/// Does work that takes long for large schemas: on a thread that serves no requests, and no more of it at once than
-/// there are processors.
+/// Runs work that is slow for large schemas off the serving threads, at most as many at the same time as there are
+/// processors.
 async fn compiling<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadError> {
     static MANIFESTS: Beside = Beside::new();
-    MANIFESTS.run(work).await.map_err(|_| LoadError::Unforeseen)
+    MANIFESTS.run(work).await.map_err(|_| LoadError::Unexpected)
 }
 
-/// The tools of a manifest, compiled.
+/// Compiles the tools of a manifest.
 fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
     let dimensions = &manifest.resource_type.scope_dimensions;
     let tools = manifest.resource_type.tools.iter().enumerate();
@@ -173,7 +172,7 @@ fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
         .collect()
 }
 
-/// What in the schemas of `tools` exceeds the present limits. A manifest that is read as new has none of it.
+/// The warnings about schemas of `tools` that exceed the current limits. A new manifest has none.
 fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     tools.iter().flat_map(|tool| {
         let output = tool.output.as_ref().map_or(&[][..], OutputSchema::exceeds);
@@ -185,7 +184,7 @@ fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     })
 }
 
-/// Compiles a manifest and its component into something that can serve. `monstrum plugin validate` uses it as well.
+/// Compiles a manifest and its component. `monstrum plugin validate` uses this too.
 pub async fn build(
     runtime: &Runtime,
     ceilings: Ceilings,
@@ -203,7 +202,7 @@ pub async fn build(
         Ok::<_, LoadError>((manifest, locales, tools, warnings, calls))
     });
     let (manifest, locales, tools, warnings, calls) = compiled.await??;
-    // Its start is tried out with the memory that its calls will have.
+    // The trial start uses the memory limit of later calls.
     let memory_bytes = ceilings.memory_bytes(&manifest.executor.limits);
     let component = runtime.load(&manifest.name, component, &manifest.executor.capabilities, memory_bytes).await?;
     Ok(Plugin {
@@ -223,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_shown_once() {
         let folder = FolderError::Absent { path: "a/plugin.wasm".into() };
         let told = folder.to_string();
         assert_eq!(with_causes(&LoadError::from(folder)), told);

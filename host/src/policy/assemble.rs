@@ -1,5 +1,5 @@
-//! Makes a snapshot of the rows. Nothing is compiled here, and what did not change is taken over from the snapshot before:
-//! the time that a change takes does not depend on what other tenants have written into their rules.
+//! Assembles a snapshot from the rows. Nothing is compiled here, and unchanged objects are taken over from the previous
+//! snapshot, so the duration of a change does not depend on the rules of other tenants.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -17,12 +17,12 @@ use super::pattern_limits::{compiled_bytes, lists_of_binding, lists_of_role};
 use super::sharing::Sharing;
 use super::{Binding, Bot, Key, NetworkRules, Resource, Role, Snapshot, key_hash, switch};
 use crate::credentials::{HeldCredential, Issuer, Refresher};
-use crate::key_uses::LastUse;
 use crate::plugins::owners::Owners;
 use crate::plugins::{Plugin, built_in};
+use crate::policy::key_uses::LastUse;
 use crate::policy::verification::Verification;
 
-/// The snapshot of these rows and of the plugins that serve.
+/// The snapshot of these rows and of the serving plugins.
 pub(super) fn snapshot(
     rows: PolicyRows,
     serving: &[Arc<Plugin>],
@@ -56,7 +56,7 @@ pub(super) fn snapshot(
     snapshot
 }
 
-/// What the patterns of each workspace take at most once they are compiled.
+/// The most memory of the compiled patterns of each workspace.
 fn pattern_bytes(snapshot: &Snapshot) -> HashMap<WorkspaceId, u64> {
     let mut sums: HashMap<WorkspaceId, u64> = HashMap::new();
     let mut add = |workspace: WorkspaceId, bytes: u64| {
@@ -68,24 +68,24 @@ fn pattern_bytes(snapshot: &Snapshot) -> HashMap<WorkspaceId, u64> {
     }
     for bot in snapshot.bots.values() {
         let active = bot.bindings.iter().map(|binding| binding.pattern_bytes);
-        // They are compiled as soon as their plugin serves.
+        // Patterns of dormant bindings are compiled as soon as their plugin serves.
         let dormant = bot.dormant.iter().map(|row| compiled_bytes(lists_of_binding(row)));
         active.chain(dormant).for_each(|bytes| add(bot.row.workspace_id, bytes));
     }
     sums
 }
 
-/// Adds the plugins that serve; that of the sandbox is handed back.
+/// Adds the serving plugins, and returns the plugin of the sandbox.
 fn serve(snapshot: &mut Snapshot, serving: &[Arc<Plugin>]) -> Option<Arc<Plugin>> {
     let mut sandbox = None;
     for plugin in serving {
-        // Another host may have approved a takeover: what this host loaded before then serves no more.
+        // Another host may have approved a takeover. The plugin that this host loaded before must no longer serve.
         if plugin.component.is_some() && !snapshot.owners.permit(plugin) {
             tracing::debug!(plugin.name = %plugin.name, "another plugin owns a name of this one; it does not serve");
             continue;
         }
         if plugin.name.as_str() == built_in::SANDBOX {
-            // No type of which there could be resources: its one grant is the switch of a bot.
+            // The sandbox is not a resource type: it is granted only by the switch of a bot.
             sandbox = Some(Arc::clone(plugin));
         } else {
             snapshot.types.insert(plugin.manifest.resource_type.id.clone(), Arc::clone(plugin));
@@ -150,14 +150,14 @@ fn add_bots(
     }
 }
 
-/// `None` for a hash that is none: nobody holds that key.
+/// `None` if the hash is malformed: no key has it.
 fn key_entry(row: &KeyRow, held: Option<&Arc<LastUse>>) -> Option<([u8; 32], Key)> {
     let last_use = held.cloned().unwrap_or_else(|| Arc::new(LastUse::new(row.last_used_at)));
     let key = Key { id: row.id, kind: row.kind, workspace: row.workspace_id, bot: row.bot_id, last_use };
     Some((key_hash(row)?, key))
 }
 
-/// `None`, with a line in the log, for a row that this host cannot read: it then permits nothing.
+/// `None`, with a log line, if this host cannot read the row. The resource then grants nothing.
 fn resource(
     row: ResourceRow,
     plugin: Arc<Plugin>,
@@ -168,21 +168,31 @@ fn resource(
     let config = match config_values(&plugin.manifest.resource_type, config) {
         Ok(values) => values,
         Err(faults) => {
-            tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not fit its type; nothing may use it");
+            tracing::warn!(resource.id = %row.id, ?faults, "the configuration does not match its type; the resource cannot be used");
             return None;
         }
     };
     let network = match serde_json::from_value::<NetworkRules>(row.network.clone()) {
         Ok(rules) => Network { allow_addresses: rules.allow_addresses, allow_http: rules.allow_http },
         Err(error) => {
-            tracing::error!(resource.id = %row.id, %error, "the stored network rules are unreadable; nothing may use it");
+            tracing::error!(resource.id = %row.id, %error, "the stored network rules are unreadable; the resource cannot be used");
             return None;
         }
     };
     let config_text = serde_json::to_string(&config).expect("a JSON object has a text");
     let scope = scope(&plugin.manifest, &config, network);
-    let (tools, door) = (OnceLock::new(), OnceLock::new());
-    Some(Resource { row, plugin, legacy_plugin, config, config_text, scope, tools, credential, is_stored: true, door })
+    Some(Resource {
+        row,
+        plugin,
+        legacy_plugin,
+        config,
+        config_text,
+        scope,
+        tools: OnceLock::new(),
+        credential,
+        is_stored: true,
+        credential_source: OnceLock::new(),
+    })
 }
 
 fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> Scope {
@@ -198,7 +208,7 @@ fn scope(manifest: &Manifest, config: &Map<String, Value>, network: Network) -> 
     }
 }
 
-/// The role of this row, that of the snapshot before if the row did not change.
+/// The role of this row, from the previous snapshot if the row is unchanged.
 fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     if let Some(known) = before.roles.get(&row.id).filter(|known| known.row == row) {
         return Arc::clone(known);
@@ -218,7 +228,7 @@ fn role(row: RoleRow, before: &Snapshot) -> Arc<Role> {
     Arc::new(Role { pattern_bytes: compiled_bytes(lists_of_role(&row)), row, rules })
 }
 
-/// `None` for a binding that grants nothing: the plugin of its resource does not serve, or a row is unreadable.
+/// `None` if the binding grants nothing: the plugin of its resource does not serve, or a row is unreadable.
 fn binding(row: &BindingRow, known: Option<&Arc<Binding>>, snapshot: &Snapshot) -> Option<Arc<Binding>> {
     let resource = snapshot.resources.get(&row.resource_id)?;
     let role = match row.role_id {

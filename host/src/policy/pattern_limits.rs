@@ -1,7 +1,9 @@
-//! How many patterns roles and bindings may hold, and how much memory those of a workspace may take once compiled.
+//! Limits of the patterns of roles and bindings: their number, their length, and the memory of a workspace's compiled patterns.
 //!
-//! The limits are those of what is saved. What was stored before there were limits stays in force until it is saved anew;
-//! `doctor` names it.
+//! The limits apply when a row is saved. Rows from before the limits stay in force until they are saved again; `doctor`
+//! names them.
+
+use std::time::Duration;
 
 use monstrum_guardian::compiled_bytes_max;
 use monstrum_store::{BindingRow, RoleRow};
@@ -9,23 +11,29 @@ use monstrum_types::WorkspaceId;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::call::admission::WAIT_MAX;
 use crate::fair_queue::{FairQueues, Share, Ticket};
 use crate::policy::Policy;
 
-/// The longest pattern, in bytes: as long as the longest value that is compared with it.
+/// The memory, in MiB, of the compiled patterns of a workspace, unless the operator sets another limit: enough for some
+/// 100 000 bindings with a few patterns each, or for 16 patterns of the most expensive kind.
+pub const WORKSPACE_MIB_DEFAULT: u32 = 64;
+/// More than a host has to spare for one workspace.
+pub const WORKSPACE_MIB_MAX: u32 = 4096;
+/// How long a change waits for other changes of patterns in its workspace: as long as a call waits for its turn.
+const SAVE_WAIT_MAX: Duration = Duration::from_secs(5);
+/// The longest pattern, in bytes: the length of the longest value that is compared with it.
 pub const PATTERN_BYTES_MAX: usize = 4096;
 /// The most patterns of one list: each value is compared with all of them.
 pub const LIST_PATTERNS_MAX: usize = 200;
 
-/// The lists of a role: where each stands, and the list.
+/// The lists of a role, each with its JSON pointer.
 pub fn lists_of_role(row: &RoleRow) -> Vec<(String, &Value)> {
     let own = [("allowed_operations", &row.allowed_operations), ("allowed_tools", &row.allowed_tools)];
     let own = own.into_iter().filter_map(|(name, list)| Some((format!("/{name}"), list.as_ref()?)));
     own.chain(lists_of_scopes("/scope_constraints", Some(&row.scope_constraints))).collect()
 }
 
-/// The lists of a binding: where each stands, and the list.
+/// The lists of a binding, each with its JSON pointer.
 pub fn lists_of_binding(row: &BindingRow) -> Vec<(String, &Value)> {
     let (permissions, delegate) = (row.permissions.as_ref(), row.delegate.as_ref());
     let own = [
@@ -45,68 +53,68 @@ fn lists_of_scopes<'v>(path: &str, scopes: Option<&'v Value>) -> impl Iterator<I
     scopes.map(move |(key, list)| (format!("{path}/{}", pointer_token(key)), list))
 }
 
-/// A key as a part of a JSON pointer (RFC 6901).
+/// A key as a token of a JSON pointer (RFC 6901).
 pub fn pointer_token(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// The most keys of one set of scopes: more than types of one host have.
+/// The most keys of one set of scopes: more than the types of one host have.
 pub const SCOPE_KEYS_MAX: usize = 200;
 
-/// What exceeds the limit of keys in the scopes at `path`.
-pub fn fault_of_scopes(path: &str, scopes: &Value) -> Option<(String, String)> {
+/// The validation error of the scopes at `path`, if they have too many keys.
+pub fn scopes_error(path: &str, scopes: &Value) -> Option<(String, String)> {
     let keys = scopes.as_object().map_or(0, serde_json::Map::len);
     let message = || format!("{keys} scope dimensions; at most {SCOPE_KEYS_MAX} are allowed");
     (keys > SCOPE_KEYS_MAX).then(|| (path.to_owned(), message()))
 }
 
-/// The sets of scopes of a binding: where each stands, and the set.
+/// The sets of scopes of a binding, each with its JSON pointer.
 pub fn scopes_of_binding(row: &BindingRow) -> Vec<(&'static str, &Value)> {
     let of_link = row.delegate.as_ref().and_then(|link| link.get("scope_constraints"));
     let own = ("/scope_constraints", &row.scope_constraints);
     [own].into_iter().chain(of_link.map(|scopes| ("/delegate/scope_constraints", scopes))).collect()
 }
 
-/// What exceeds the limits in the list at `path`: where, and why.
-pub fn faults_of_list(path: &str, list: &Value) -> Vec<(String, String)> {
+/// The validation errors of the list at `path`: the JSON pointer and the message of each.
+pub fn list_errors(path: &str, list: &Value) -> Vec<(String, String)> {
     let patterns = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-    let mut faults = Vec::new();
+    let mut errors = Vec::new();
     let mut number = 0;
     for (index, pattern) in patterns.enumerate() {
         number += 1;
         if pattern.len() > PATTERN_BYTES_MAX {
-            faults.push((format!("{path}/{index}"), format!("a pattern has {PATTERN_BYTES_MAX} bytes at most")));
+            errors.push((format!("{path}/{index}"), format!("a pattern may have {PATTERN_BYTES_MAX} bytes at most")));
         }
     }
     if number > LIST_PATTERNS_MAX {
         let message = format!(
-            "{number} patterns; a list has {LIST_PATTERNS_MAX} at most. Fewer and wider patterns, or \
-                               several roles, say the same"
+            "{number} patterns; a list may have {LIST_PATTERNS_MAX} at most. Use fewer, wider patterns, or \
+                               split them over several roles"
         );
-        faults.push((path.to_owned(), message));
+        errors.push((path.to_owned(), message));
     }
-    faults
+    errors
 }
 
-/// The memory that the patterns in these lists take at most once they are compiled.
+/// The most memory of the compiled patterns in these lists.
 pub fn compiled_bytes<'v>(lists: impl IntoIterator<Item = (String, &'v Value)>) -> u64 {
     let lists = lists.into_iter().filter_map(|(_, list)| list.as_array());
     lists.flatten().filter_map(Value::as_str).map(compiled_bytes_max).fold(0, u64::saturating_add)
 }
 
-/// Room for the patterns that are being saved in a workspace.
+/// The memory limit of a workspace's compiled patterns, checked when patterns are saved.
 pub struct PatternRoom {
     bytes_max: u64,
-    /// One change at a time in each workspace, so that each is judged by what the one before it has left.
+    /// One change at a time in each workspace, so that each is checked against the result of the previous one.
     saving: FairQueues<WorkspaceId, (), ()>,
 }
 
-/// Held until what is saved is in force.
+/// Held until the saved patterns are in force.
 pub struct Saving {
     _turn: Option<Ticket<(), ()>>,
 }
 
-/// Why patterns may not be saved.
+/// Why patterns cannot be saved.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPatternRoom {
     #[error(
@@ -127,18 +135,18 @@ fn mib(bytes: u64) -> String {
 }
 
 impl PatternRoom {
-    /// Room for so much in each workspace.
+    /// A limit of `mib_max` in each workspace.
     pub fn new(mib_max: u32) -> PatternRoom {
         PatternRoom { bytes_max: u64::from(mib_max) << 20, saving: FairQueues::default() }
     }
 
-    /// Whether patterns of so many bytes are over the limit.
+    /// The error for patterns of this size, if it exceeds the limit.
     pub fn over(&self, bytes: u64) -> Option<NoPatternRoom> {
         (bytes > self.bytes_max).then_some(NoPatternRoom::Full { bytes, bytes_max: self.bytes_max })
     }
 
-    /// Makes sure that a workspace has room for patterns of `bytes` in the place of others of `replaced`. What needs no more
-    /// than it replaces has room, even where a workspace is over the limit.
+    /// Checks that a workspace may replace patterns of `replaced` bytes by patterns of `bytes`. A change that needs no more
+    /// than before is always allowed, even if the workspace is over the limit.
     pub async fn reserve(
         &self,
         policy: &Policy,
@@ -149,9 +157,9 @@ impl PatternRoom {
         if bytes <= replaced {
             return Ok(Saving { _turn: None });
         }
-        let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + WAIT_MAX).await;
+        let turn = self.saving.queue(&workspace, 1).enter(&(), (), Share::Whole, Instant::now() + SAVE_WAIT_MAX).await;
         let turn = turn.ok_or(NoPatternRoom::Busy)?;
-        // What another host has saved, or a request whose client went away before it was in force, counts as well.
+        // Changes by other hosts, and by cancelled requests that are not in force yet, count too.
         policy.renew_if_behind().await.map_err(|_| NoPatternRoom::Busy)?;
         let bytes = policy.load().pattern_bytes(workspace).saturating_sub(replaced).saturating_add(bytes);
         self.over(bytes).map_or(Ok(Saving { _turn: Some(turn) }), Err)
@@ -167,9 +175,9 @@ mod tests {
     #[test]
     fn a_list_has_200_patterns_of_4_kib_at_most() {
         let list = |number: usize, bytes: usize| json!(vec!["x".repeat(bytes); number]);
-        assert_eq!(faults_of_list("/allow_calls", &list(200, 4096)), []);
+        assert_eq!(list_errors("/allow_calls", &list(200, 4096)), []);
         let paths =
-            |list: &Value| faults_of_list("/allow_calls", list).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+            |list: &Value| list_errors("/allow_calls", list).into_iter().map(|(path, _)| path).collect::<Vec<_>>();
         assert_eq!(paths(&list(201, 1)), ["/allow_calls"]);
         assert_eq!(paths(&json!(["x", "x".repeat(4097)])), ["/allow_calls/1"]);
     }

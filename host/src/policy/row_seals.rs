@@ -1,5 +1,5 @@
-//! The row key of this instance: with it the store authenticates the rows that permit something. It is random, stands
-//! sealed among the keys of the instance, and is made together with the database.
+//! The row key of this instance, by which the store authenticates every row that grants something. It is random, is stored
+//! sealed among the keys of the instance, and is created together with the database.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ pub const ROW_KEY: &str = "rows";
 pub struct RowSeals(RowKey);
 
 impl RowSeals {
-    /// With this key.
+    /// Row seals with this key.
     pub fn new(key: RowKey) -> Self {
         RowSeals(key)
     }
 
-    /// The row key that a record holds.
+    /// The row key of a record.
     pub fn of(row: &InstanceKeyRow, vault: &Vault) -> Result<Self, VaultError> {
         let version = u32::try_from(row.version).unwrap_or(u32::MAX);
         row.sealed.parse().and_then(|sealed| RowKey::from_sealed(vault, &sealed, version)).map(RowSeals)
     }
 
-    /// A fresh row key with its record.
+    /// A new row key and its record.
     pub fn generate(version: u32, vault: &Vault, clock: &dyn Clock) -> Result<(Self, InstanceKeyRow), VaultError> {
         let key = RowKey::generate(version)?;
         let sealed = key.to_sealed(vault)?.to_string();
@@ -68,7 +68,7 @@ pub enum RowKeyError {
     Vault(#[from] VaultError),
     #[error(
         "this database is from before authenticated rows: no row in it is sealed, so a server cannot tell which keys, trusted \
-         keys and plugins are yours; look at them with `monstrum vault seal`, which seals what is there"
+         keys and plugins are yours; review them with `monstrum vault seal`, which seals the rows"
     )]
     Unsealed,
     #[error(
@@ -77,9 +77,9 @@ pub enum RowKeyError {
     Interrupted,
 }
 
-/// Gives the store its row keys. An empty database gets one, and is sealed by it; any other database without one is
-/// refused, since an attacker could have removed it. Keys before version `signed`, which a head of the audit names, were
-/// retired, and nothing is valid under them.
+/// Gives the store its row keys. An empty database gets a new key and is sealed with it. Any other database without a key is
+/// refused, since an attacker could have removed the key. Keys older than version `signed`, which a head of the audit
+/// names, are retired: nothing is valid under them.
 pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn Clock) -> Result<Store, RowKeyError> {
     if let Some(keys) = held(&store, vault, signed).await? {
         return Ok(keys.given_to(store));
@@ -89,14 +89,14 @@ pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn 
     if founded.found(&row, clock.now()).await? {
         return Ok(founded);
     }
-    // Another host on the same database may have been faster, and its key counts.
+    // Another host on the same database may have been faster; then its key is in force.
     match held(&founded, vault, signed).await? {
         Some(keys) => Ok(keys.given_to(founded)),
         None => Err(RowKeyError::Unsealed),
     }
 }
 
-/// The same for who only looks: nothing is made.
+/// Gives the store its row keys for reading. Nothing is created.
 pub async fn inspect(store: Store, vault: &Vault, signed: Option<u32>) -> Result<Store, RowKeyError> {
     let keys = held(&store, vault, signed).await?.ok_or(RowKeyError::Unsealed)?;
     Ok(keys.given_to(store))
@@ -105,7 +105,7 @@ pub async fn inspect(store: Store, vault: &Vault, signed: Option<u32>) -> Result
 /// The row keys in force.
 struct Held {
     newest: Arc<RowSeals>,
-    /// The one before it, while a rotation is not finished.
+    /// The previous key, while a rotation is not finished.
     older: Option<Arc<RowSeals>>,
 }
 
@@ -115,18 +115,18 @@ impl Held {
     }
 }
 
-/// The row keys that the database holds; `None` where it holds none.
+/// The row keys in the database; `None` if there are none.
 async fn held(store: &Store, vault: &Vault, signed: Option<u32>) -> Result<Option<Held>, RowKeyError> {
     let mut rows = store.instance_keys(ROW_KEY).await?;
     let Some(newest) = rows.pop() else { return Ok(None) };
-    // A record that a rotation has deleted and that is back was put there by another program.
+    // A rotation deletes old records. A record older than `signed` was put back by another program.
     let is_in_force = |row: &InstanceKeyRow| signed.is_none_or(|signed| row.version >= i64::from(signed));
     let older = rows.pop().filter(is_in_force);
     let older = older.map(|row| RowSeals::of(&row, vault).map(Arc::new)).transpose()?;
     Ok(Some(Held { newest: Arc::new(RowSeals::of(&newest, vault)?), older }))
 }
 
-/// The store with a fresh row key beside the one in force, and the record of that key, which is not stored yet.
+/// The store with a new row key beside the current one, and the record of the new key, which is not stored yet.
 pub async fn with_fresh_key(
     store: &Store,
     vault: &Vault,
@@ -138,7 +138,7 @@ pub async fn with_fresh_key(
     Ok((store.clone().with_row_keys(Arc::new(newest), Some(Arc::new(older))), record))
 }
 
-/// The store with the newest of its row keys alone, so that nothing is valid under an older one.
+/// The store with its newest row key only, so that nothing is valid under an older key.
 pub async fn with_newest_key(store: &Store, vault: &Vault) -> Result<Store, RowKeyError> {
     let row = store.instance_keys(ROW_KEY).await?.pop().ok_or(RowKeyError::Unsealed)?;
     Ok(store.clone().with_row_key(Arc::new(RowSeals::of(&row, vault)?)))
@@ -154,7 +154,7 @@ pub async fn open_with_key_file(
     inspect(Store::open(options).await?, &Vault::new(keys), None).await
 }
 
-/// A new database for tests, whose row key is sealed by a master key that everyone knows.
+/// A new database for tests. Its row key is sealed by a fixed master key.
 #[doc(hidden)]
 pub async fn open_for_tests(options: monstrum_store::StoreOptions) -> Result<Store, RowKeyError> {
     let vault = Vault::new(monstrum_vault::MasterKeys::from_text(&format!("1 {}", "5e".repeat(32)))?);

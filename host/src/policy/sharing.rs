@@ -1,4 +1,4 @@
-//! Who shares what: whether one workspace or several use a plugin, and the host.
+//! Whether one workspace or several use a plugin, and the host.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::fair_queue::Share;
 use crate::plugins::built_in;
 use crate::policy::Bot;
 
-/// The workspaces that use something.
+/// The workspaces that use a plugin or the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Users {
     One(WorkspaceId),
@@ -21,8 +21,8 @@ impl Users {
     }
 }
 
-/// The users of each plugin and of the host, as the bindings say. A binding counts whether or not it is enabled, since
-/// it may be at any moment.
+/// The users of each plugin and of the host, by their bindings. A disabled binding counts too, since it may be enabled at
+/// any moment.
 #[derive(Default)]
 pub(super) struct Sharing {
     plugins: HashMap<PluginName, Users>,
@@ -30,7 +30,7 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// What the bindings of `bots` say.
+    /// The users according to the bindings of `bots`.
     pub(super) fn of<'a>(bots: impl Iterator<Item = &'a Bot>) -> Sharing {
         let mut sharing = Sharing::default();
         for bot in bots {
@@ -44,7 +44,7 @@ impl Sharing {
     fn note(&mut self, plugin: &PluginName, workspace: WorkspaceId) {
         let one = Users::One(workspace);
         self.host = Some(self.host.map_or(one, |users| users.with(workspace)));
-        // A sandbox takes no room of a plugin.
+        // Calls of the sandbox use no slots of a plugin.
         if plugin.as_str() == built_in::SANDBOX {
             return;
         }
@@ -56,19 +56,19 @@ impl Sharing {
         }
     }
 
-    /// What `workspace` may hold of the room of a plugin.
+    /// The share of a plugin's call slots that `workspace` may use.
     pub(super) fn of_plugin(&self, plugin: &PluginName, workspace: WorkspaceId) -> Share {
         share(self.plugins.get(plugin), workspace)
     }
 
-    /// What `workspace` may hold of the room of the host.
+    /// The share of the host's call slots that `workspace` may use.
     pub(super) fn of_host(&self, workspace: WorkspaceId) -> Share {
         share(self.host.as_ref(), workspace)
     }
 }
 
-/// Only the sole user has everything. A workspace without a binding can still run a plugin, by the check of a
-/// credential or a function of the platform, and gets what a further user would.
+/// Only a sole user may use all slots. A workspace without a binding can still run a plugin, by a credential check or a
+/// platform function, and gets the share of an additional user.
 fn share(users: Option<&Users>, workspace: WorkspaceId) -> Share {
     if users == Some(&Users::One(workspace)) { Share::Whole } else { Share::Part }
 }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_without_a_binding_gets_a_part_also_beside_a_sole_user() {
+    fn a_workspace_without_a_binding_gets_a_part_even_beside_a_sole_user() {
         let (user, without) = (WorkspaceId::new(), WorkspaceId::new());
         let [github, jira] = ["github", "jira"].map(|name| name.parse::<PluginName>().unwrap());
         let mut sharing = Sharing::default();

@@ -1,5 +1,5 @@
-//! What the switch `use_agent_sandbox` grants: a binding to a sandbox that is in no table. From here on it is a binding
-//! like any other, so that lists, checks, delegation, revocation and the audit know nothing special about it.
+//! The binding that a bot's switch `use_agent_sandbox` grants: a binding to the sandbox, without rows of its own. Lists,
+//! checks, delegation, revocation and the audit treat it like any other binding.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use crate::plugins::{Plugin, built_in};
 use crate::policy::{Binding, Resource};
 
-/// The binding of a bot whose switch is on; `plugin` is the built-in one. One of those `known` if it is the same again.
+/// The binding of a bot whose switch is on. `plugin` is the built-in plugin. An unchanged binding is taken from `known`.
 pub(super) fn binding(
     bot: &BotRow,
     plugin: &Arc<Plugin>,
@@ -33,7 +33,7 @@ pub(super) fn binding(
         rules: BindingRules::new(&[(GrantSource::Permissions, everything)], &[], &[]),
         allow_calls: PatternList::new(Vec::<String>::new()),
         link: Arc::new(DelegationRules::new(&Delegation::default())),
-        // A lone star takes none.
+        // A lone `*` needs no memory.
         pattern_bytes: 0,
         resource: Arc::new(resource(bot, row.resource_id, plugin)),
         role: None,
@@ -91,7 +91,7 @@ fn resource(bot: &BotRow, id: ResourceId, plugin: &Arc<Plugin>) -> Resource {
         tools: OnceLock::from(Vec::new()),
         credential: None,
         is_stored: false,
-        door: OnceLock::new(),
+        credential_source: OnceLock::new(),
     }
 }
 
@@ -99,7 +99,7 @@ fn binding_id(bot: &BotRow) -> BindingId {
     derived(bot, "binding").parse().expect("a UUID is an id")
 }
 
-/// An id that is the same in every snapshot and on every host, and that no row can have: rows have UUIDs of version 7.
+/// An id that is equal in every snapshot and on every host, and that no row can have: rows have UUIDs of version 7.
 fn derived(bot: &BotRow, what: &str) -> String {
     let hash = Sha256::digest(format!("{what} of the sandbox of bot {}", bot.id));
     let mut bytes = [0; 16];
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_the_same_each_time_and_another_for_each_bot_and_thing() {
+    fn ids_are_stable_and_differ_by_bot_and_kind() {
         let bot = |id: &str| BotRow {
             id: id.parse::<BotId>().unwrap(),
             workspace_id: WorkspaceId::new(),
@@ -131,6 +131,6 @@ mod tests {
         assert_eq!(derived(&a, "binding"), derived(&a.clone(), "binding"));
         assert_ne!(derived(&a, "binding"), derived(&b, "binding"));
         assert_ne!(derived(&a, "binding"), derived(&a, "resource"));
-        assert_eq!(derived(&a, "binding").as_bytes()[14], b'8', "the version of ids that nobody stores");
+        assert_eq!(derived(&a, "binding").as_bytes()[14], b'8', "UUID version 8, which no row has");
     }
 }

@@ -1,5 +1,4 @@
-//! Whether the rows that a snapshot was compiled from are those that were sealed, and what is said about those that are
-//! not.
+//! Whether the rows of a snapshot match their seals, and the log lines about rows and scopes that do not.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -7,20 +6,20 @@ use std::sync::{Mutex, PoisonError};
 use monstrum_store::{PolicyRows, RowName, Scope, Store, UnverifiedScope};
 use monstrum_types::WorkspaceId;
 
-/// What was found of the rows of a snapshot.
+/// The result of verifying the rows of a snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Verification {
-    /// Rows whose MAC is missing or wrong. They permit nothing.
+    /// Rows whose MAC is missing or wrong. They grant nothing.
     pub refused: Vec<RowName>,
-    /// Scopes whose rows are not those that were sealed.
+    /// Scopes whose rows do not match their seal.
     pub unverified: Vec<UnverifiedScope>,
-    /// The generation of each scope that is verified.
+    /// The generation of each verified scope.
     generations: HashMap<Scope, i64>,
     generations_total: i64,
 }
 
 impl Verification {
-    /// Of the rows that were read.
+    /// The result for these rows.
     pub fn of(rows: &PolicyRows) -> Self {
         Verification {
             refused: rows.refused.clone(),
@@ -30,17 +29,17 @@ impl Verification {
         }
     }
 
-    /// The sum of the generations for which the heads of the audit are signed.
+    /// The sum of all generations. The heads of the audit contain it.
     pub fn generations_total(&self) -> i64 {
         self.generations_total
     }
 
-    /// Whether root keys, plugins, trust and workspaces are those that were sealed.
+    /// Whether root keys, plugins, trust and workspaces match their seal.
     pub fn is_instance_verified(&self) -> bool {
         self.find(Scope::Instance).is_none()
     }
 
-    /// The scope that keeps calls and changes of a workspace from being served: the workspace, or the instance.
+    /// The unverified scope because of which calls and changes of a workspace are refused: the workspace or the instance.
     pub fn unverified_for(&self, workspace: WorkspaceId) -> Option<&UnverifiedScope> {
         self.find(Scope::Instance).or_else(|| self.find(Scope::Workspace(workspace)))
     }
@@ -49,7 +48,7 @@ impl Verification {
         self.unverified.iter().find(|found| found.scope == scope)
     }
 
-    /// Whether the seals that the database has now are those that this was judged by.
+    /// Whether `seals`, read from the database, are the seals that this result was verified with.
     pub fn is_of(&self, seals: &[(String, i64)]) -> bool {
         let seals: HashMap<&str, i64> = seals.iter().map(|(scope, generation)| (scope.as_str(), *generation)).collect();
         let is_same = |(scope, generation): (&Scope, &i64)| seals.get(scope.to_string().as_str()) == Some(generation);
@@ -57,15 +56,15 @@ impl Verification {
     }
 }
 
-/// What the log has been told, so that it is told once.
+/// The rows and scopes that were logged, so that each is logged once.
 #[derive(Default)]
-pub struct Told(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
+pub struct Reported(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
 
-impl Told {
-    /// Names rows that are refused and scopes that are not verified.
-    pub fn tell(&self, store: &Store, verification: &Verification) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (rows, scopes) = &mut *told;
+impl Reported {
+    /// Logs rejected rows and unverified scopes.
+    pub fn report(&self, store: &Store, verification: &Verification) {
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (rows, scopes) = &mut *reported;
         for row in store.refused_rows() {
             if rows.insert(row.clone()) {
                 tracing::error!("{}", row.refusal());
@@ -76,7 +75,7 @@ impl Told {
             tracing::error!("{what}; calls and changes in it are refused");
         }
         for what in scopes.difference(&found) {
-            tracing::info!("no longer so: {what}");
+            tracing::info!("resolved: {what}");
         }
         *scopes = found;
     }

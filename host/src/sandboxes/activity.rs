@@ -1,4 +1,4 @@
-//! Who uses a sandbox at this moment. What is in use is not idle, however long its command runs.
+//! The current uses of sandboxes in this process. A sandbox in use is not idle, however long its command runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ pub(super) struct Activities {
 
 struct Use {
     count: usize,
-    /// When the last one ended.
+    /// When the last use ended.
     ended_at: UtcMillis,
     cut: CancellationToken,
 }
@@ -37,7 +37,7 @@ impl Activities {
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
-            // What has cut off those before is not about this one.
+            // Earlier uses were cut off; this one was not.
             used.cut = CancellationToken::new();
         }
         used.count += 1;
@@ -48,7 +48,7 @@ impl Activities {
         self.uses().get(&id).is_some_and(|used| used.count > 0)
     }
 
-    /// Ends the uses of a sandbox that is about to go.
+    /// Ends the uses of a sandbox that is to be stopped or deleted.
     pub(super) fn cut(&self, id: SandboxInstanceId) {
         if let Some(used) = self.uses().get(&id) {
             used.cut.cancel();
@@ -60,19 +60,19 @@ impl Activities {
         self.uses().values().for_each(|used| used.cut.cancel());
     }
 
-    /// What is to be noted of each sandbox that is in use, or has been until now.
+    /// The times of use that are to be stored, of each sandbox that is or was in use.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses();
         let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
         let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
-        // Two hosts that write them in one order never wait for each other.
+        // One order for all hosts, so that two writing hosts do not deadlock.
         noted.sort_unstable_by_key(|(id, _)| *id);
         uses.retain(|_, used| used.count > 0);
         noted
     }
 
-    /// Takes back what could not be noted, unless the sandbox is in use again.
+    /// Puts times back that could not be stored, unless the sandbox is in use again.
     pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
         let mut uses = self.uses();
         for (id, ended_at) in noted {
@@ -86,7 +86,7 @@ impl Activities {
 }
 
 impl Activity {
-    /// Waits until the sandbox is taken away.
+    /// Waits until this use is cut off.
     pub(super) async fn cut(&self) {
         self.cut.cancelled().await;
     }

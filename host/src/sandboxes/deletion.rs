@@ -1,4 +1,4 @@
-//! Deleting sandboxes: whoever asks gets an answer at once, and the job is tried until it is done.
+//! Deleting sandboxes: the request is answered at once, and the deletion is retried until it succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
 
-/// How often the host looks for deletions that others on its database have asked for, or that are due again.
+/// How often the host looks for deletions that other hosts have requested, or that are due for a retry.
 const POLL: Duration = Duration::from_secs(5);
-/// The longest that a provider may take: files of some GiB are gone sooner.
+/// The longest deletion: a provider deletes files of some GiB faster.
 const DELETE_MAX: Duration = Duration::from_secs(60);
-/// The wait after a first failure; it doubles with each further one, up to the longest.
+/// The delay after a first failure. It doubles with each further failure, up to the maximum.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// How many are deleted at once: one that hangs does not hold up the others, and a whole app does not flood the
-/// provider.
+/// How many are deleted at the same time: one that hangs does not delay the others, and deleting a whole app does not
+/// overload the provider.
 const AT_ONCE: usize = 8;
-/// How many jobs one look takes on.
+/// The most deletions of one round.
 const JOBS_MAX: u32 = 100;
 
 impl Sandboxes {
-    /// Has a sandbox deleted; with a bot, only where it is that bot's. Of one that is being deleted, nothing.
+    /// Marks a sandbox for deletion. With a bot, only a sandbox of that bot. A sandbox in deletion stays as it is.
     pub async fn delete(&self, workspace: WorkspaceId, bot: Option<BotId>, id: SandboxInstanceId) -> Result<(), Fault> {
         self.get(workspace, bot, id).await?;
         self.store.delete_sandbox(workspace, id).await?;
@@ -32,7 +32,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Has the sandbox of a conversation deleted, if there is one; how many there were.
+    /// Marks the sandbox of a conversation for deletion, and returns how many there were.
     pub async fn delete_conversation(
         &self,
         workspace: WorkspaceId,
@@ -45,19 +45,19 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Has all sandboxes of an app deleted; how many there were.
+    /// Marks all sandboxes of an app for deletion, and returns how many there were.
     pub async fn delete_app(&self, workspace: WorkspaceId, bot: Option<BotId>, app_id: &str) -> Result<u64, Fault> {
         let deleted = self.store.delete_sandboxes_of_app(workspace, bot, app_id).await?;
         self.deletion.notify_one();
         Ok(deleted)
     }
 
-    /// Says that there are deletions, such as those of the sandboxes of a bot that was deleted.
+    /// Notifies that deletions are due, for example of the sandboxes of a deleted bot.
     pub fn deletions_are_due(&self) {
         self.deletion.notify_one();
     }
 
-    /// Deletes what is to be deleted, until told to stop.
+    /// Carries out deletions until `stop`.
     pub async fn follow_deletions(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.delete_due().await {
@@ -80,7 +80,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Tries one deletion, unless somebody else does or it has to wait.
+    /// Tries one deletion, unless another host does or its retry is not due.
     pub(super) async fn delete_if_due(self: &Arc<Self>, row: SandboxRow) {
         let now = self.clock.now();
         if row.is_claimed(now) || row.next_attempt_at.is_some_and(|at| now < at) {
@@ -92,7 +92,7 @@ impl Sandboxes {
         match task.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!(sandbox.id = %id, %error, "a sandbox cannot be deleted yet"),
-            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was given up"),
+            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was aborted"),
         }
         self.moved.notify_waiters();
     }

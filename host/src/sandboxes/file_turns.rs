@@ -1,8 +1,7 @@
-//! Turns of file requests: how many bytes of files and bodies the host holds in memory at once, over all, for a
-//! workspace and for an API key.
+//! Turns of file requests: a limit of the bytes of files and bodies in memory, in all, for a workspace and for an API key.
 //!
-//! A turn costs as many bytes as its request may hold. While half of all bytes are held, only a workspace that holds
-//! none gets a turn, so that a few busy workspaces never shut out the others. Small requests need no turn.
+//! A turn costs as many bytes as its request may hold. While half of all bytes are in use, only a workspace that uses none
+//! gets a turn, so that a few busy workspaces cannot block the others. Small requests need no turn.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -14,19 +13,19 @@ use monstrum_types::{KeyId, WorkspaceId};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// A request that holds at most this much needs no turn: connections, which are limited, bound what these hold together.
+/// A request that holds at most this much needs no turn: the limit of connections bounds the total of these.
 pub const FREE_BYTES: usize = 1 << 20;
-/// How long a request waits for its turn, as a call waits for room.
+/// How long a request waits for its turn: as long as a call waits for admission.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-/// Held at once on this host: eight of the largest files.
+/// The limit of this host: eight of the largest files.
 const ALL_BYTES_MAX: usize = 8 * FILE_BYTES_MAX;
-/// Up to here a workspace that holds something may take more; the rest is for workspaces that hold nothing.
+/// Below this total, a workspace that holds a turn may get another; the rest is for workspaces that hold none.
 const SHARED_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
-/// Of one workspace: half of everything.
+/// The limit of one workspace: half of the host's.
 const WORKSPACE_BYTES_MAX: usize = ALL_BYTES_MAX / 2;
-/// Of one API key: the largest body, which is twice the largest file.
+/// The limit of one API key: the largest body, which is twice the largest file.
 const KEY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
-/// Requests that wait. More would not get their turn within [`WAIT_MAX`] anyway.
+/// The longest queue. Further requests would not get their turn within [`WAIT_MAX`].
 const WAITING_MAX: usize = 1024;
 
 /// The turns of this host.
@@ -49,7 +48,7 @@ struct Claim {
     bytes: usize,
 }
 
-/// A turn. Dropping it lets the next request go on.
+/// A turn. Dropping it admits the next request.
 pub struct Turn {
     turns: FileTurns,
     claim: Claim,
@@ -74,7 +73,7 @@ impl FileTurns {
             turns.waiting.push_back((claim, sender));
             turn
         };
-        // A turn that comes too late is dropped with its channel, which returns it.
+        // A turn that arrives too late is dropped with its channel, which returns it.
         timeout(WAIT_MAX, turn).await.ok()?.ok()
     }
 
@@ -95,7 +94,7 @@ impl FileTurns {
             let Some((_, waiting)) = turns.waiting.remove(next) else { return };
             turns.take(claim);
             if let Err(mut unwanted) = waiting.send(self.turn(claim)) {
-                // The request is gone. Dropping its turn here would lock the turns twice.
+                // The request was cancelled. Dropping its turn here would lock the turns twice.
                 unwanted.is_returned = true;
                 turns.give_back(claim);
             }
@@ -130,7 +129,7 @@ impl Turns {
     }
 }
 
-/// Keys that hold nothing are not kept.
+/// Subtracts bytes, and removes an entry that reaches zero.
 fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, key: &K, bytes: usize) {
     if let Some(left) = held.get_mut(key) {
         *left -= bytes;
@@ -155,7 +154,7 @@ mod tests {
     const LARGE: usize = 15_000_000;
 
     #[tokio::test(start_paused = true)]
-    async fn two_workspaces_do_not_keep_a_third_from_its_files() {
+    async fn two_workspaces_do_not_block_a_third() {
         let turns = FileTurns::default();
         let mut held = Vec::new();
         for workspace in [WorkspaceId::new(), WorkspaceId::new()] {

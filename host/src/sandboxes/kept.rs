@@ -1,21 +1,21 @@
-//! What a workspace keeps: its sandboxes, whether they run or not, and what they take up on the disk of this host.
+//! The sandboxes that a workspace keeps, running or not, and the disk that they use on this host.
 //!
-//! Only new sandboxes are refused. Those that are there are resumed and deleted however many there are.
+//! The limits apply to new sandboxes only. Existing ones can always be resumed and deleted.
 
 use std::time::Duration;
 
 use monstrum_types::WorkspaceId;
 
+use super::options::Options;
 use super::{Fault, Sandboxes, within};
-use crate::config::SandboxSettings;
 
-/// From this part of a limit on, callers are warned.
+/// From this percentage of a limit on, callers get a warning.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
-/// How long counting may take: other starts wait for it.
+/// The longest count; other starts wait for it.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
-/// What one workspace keeps.
+/// The sandboxes and bytes that one workspace keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub sandboxes: u64,
@@ -23,28 +23,28 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Why the workspace gets no further sandbox; `None` where it does.
-    pub fn refusal(self, settings: &SandboxSettings) -> Option<String> {
-        let is_over = self.sandboxes >= u64::from(settings.kept_max) || self.bytes >= bytes_max(settings);
-        is_over.then(|| format!("this workspace keeps {}; delete conversations that are over", self.words(settings)))
+    /// Why the workspace gets no further sandbox; `None` if it is below its limits.
+    pub fn refusal(self, options: &Options) -> Option<String> {
+        let is_over = self.sandboxes >= u64::from(options.kept_max) || self.bytes >= bytes_max(options);
+        is_over.then(|| format!("this workspace keeps {}; delete finished conversations", self.words(options)))
     }
 
-    /// What a caller should know of it; `None` where there is room.
-    pub fn warning(self, settings: &SandboxSettings) -> Option<String> {
+    /// The warning for callers; `None` far from the limits.
+    pub fn warning(self, options: &Options) -> Option<String> {
         let is_near = |kept: u64, max: u64| u128::from(kept) * 100 >= u128::from(max) * u128::from(WARNED_PERCENT);
-        let is_near = is_near(self.sandboxes, settings.kept_max.into()) || is_near(self.bytes, bytes_max(settings));
+        let is_near = is_near(self.sandboxes, options.kept_max.into()) || is_near(self.bytes, bytes_max(options));
         let words = || {
             format!(
-                "this workspace keeps {}; at the limit it gets no new sandbox, so delete conversations that are over",
-                self.words(settings)
+                "this workspace keeps {}; at the limit it gets no new sandbox, so delete finished conversations",
+                self.words(options)
             )
         };
         is_near.then(words)
     }
 
-    fn words(self, settings: &SandboxSettings) -> String {
-        let SandboxSettings { kept_max, kept_gib, .. } = settings;
-        // Tenths, rounded down like a limit that is not reached yet.
+    fn words(self, options: &Options) -> String {
+        let Options { kept_max, kept_gib, .. } = options;
+        // Tenths are rounded down, so that a limit that is not reached never looks reached.
         let tenths = self.bytes / (GIB / 10);
         format!(
             "{} of {kept_max} sandboxes (--sandbox-kept-max) and {}.{} of {kept_gib} GiB (--sandbox-kept-gib)",
@@ -55,8 +55,8 @@ impl Kept {
     }
 }
 
-fn bytes_max(settings: &SandboxSettings) -> u64 {
-    u64::from(settings.kept_gib) * GIB
+fn bytes_max(options: &Options) -> u64 {
+    u64::from(options.kept_gib) * GIB
 }
 
 impl Sandboxes {
@@ -67,10 +67,10 @@ impl Sandboxes {
         Ok(Kept { sandboxes, bytes })
     }
 
-    /// The warning for a caller whose call has started a sandbox. That it cannot be found out fails no call.
+    /// The warning for a caller whose call has started a sandbox. A failed count does not fail the call.
     pub(super) async fn warning(&self, workspace: WorkspaceId) -> Option<String> {
         match self.kept_by(workspace).await {
-            Ok(kept) => kept.warning(&self.settings),
+            Ok(kept) => kept.warning(&self.options),
             Err(error) => {
                 tracing::warn!(%error, "what a workspace keeps in sandboxes cannot be counted");
                 None
@@ -84,11 +84,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_from_four_fifths_on() {
-        let settings = SandboxSettings { kept_max: 10, kept_gib: 5, ..SandboxSettings::default() };
+    fn callers_are_warned_from_four_fifths_of_a_limit() {
+        let options = Options { kept_max: 10, kept_gib: 5, ..Options::default() };
         let judged = |sandboxes, bytes| {
             let kept = Kept { sandboxes, bytes };
-            (kept.warning(&settings).is_some(), kept.refusal(&settings).is_some())
+            (kept.warning(&options).is_some(), kept.refusal(&options).is_some())
         };
         assert_eq!(judged(7, 0), (false, false));
         assert_eq!(judged(8, 0), (true, false));
@@ -97,9 +97,9 @@ mod tests {
         assert_eq!(judged(0, 4 * GIB - 1), (false, false));
         assert_eq!(judged(0, 4 * GIB), (true, false));
         assert_eq!(judged(0, 5 * GIB), (true, true));
-        let words = Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&settings).expect("it is at its limit");
+        let words = Kept { sandboxes: 10, bytes: 5 * GIB / 2 }.refusal(&options).expect("it is at its limit");
         let expected = "this workspace keeps 10 of 10 sandboxes (--sandbox-kept-max) and 2.5 of 5 GiB \
-                        (--sandbox-kept-gib); delete conversations that are over";
+                        (--sandbox-kept-gib); delete finished conversations";
         assert_eq!(words, expected);
     }
 }

@@ -13,10 +13,10 @@ use monstrum_store::SandboxRow;
 use super::activity::Activity;
 use super::{Fault, Sandboxes, name};
 
-/// How often a sandbox is made to run that the provider says does not, before that is the answer.
+/// How often a sandbox that the provider reports as not running is started before the error is returned.
 const REVIVED_MAX: u32 = 3;
 
-/// A sandbox that runs. It counts as used while this, or a stream of it, lives.
+/// A running sandbox. It counts as in use while this value, or a stream of it, exists.
 pub struct Open {
     sandboxes: Arc<Sandboxes>,
     row: SandboxRow,
@@ -30,20 +30,20 @@ impl Open {
         Open { name: name(&row), sandboxes, row, activity: Arc::new(activity), warning }
     }
 
-    /// The row as it stood when the sandbox was opened.
+    /// The row at the time when the sandbox was opened.
     pub fn row(&self) -> &SandboxRow {
         &self.row
     }
 
-    /// That the workspace comes near a limit of what it keeps, where opening has started the sandbox.
+    /// A warning that the workspace is near a limit, if opening has started the sandbox.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// Runs a command. Dropping the future ends it with everything that it has started.
+    /// Runs a command. Dropping the future ends the command and everything that it has started.
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
         self.ask(|provider, name| {
-            // Each time, since it may have been started anew in between.
+            // With each attempt, since the sandbox may have been restarted in between.
             self.sandboxes.quiet().remove(&self.row.id);
             provider.exec(name, request.clone(), feed.clone())
         })
@@ -55,38 +55,38 @@ impl Open {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
 
-    /// One entry, of a link the link itself.
+    /// One entry; a link is not followed.
     pub async fn stat(&self, path: &str) -> Result<FileEntry, Fault> {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
-    /// What a path leads to, over links.
+    /// The entry that a path leads to; links are followed.
     pub async fn target(&self, path: &str) -> Result<FileEntry, Fault> {
         self.ask(|provider, name| provider.target(name, path)).await
     }
 
-    /// A file from its beginning, and what it was when it was opened.
+    /// The content of a file, and its entry at the time when it was opened.
     pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), Fault> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
         Ok((entry, self.used_by(content)))
     }
 
-    /// Replaces a file whole, or not at all; makes missing folders.
+    /// Replaces a file atomically; creates missing folders.
     pub async fn write(&self, path: &str, content: Bytes) -> Result<(), Fault> {
         self.ask(|provider, name| provider.write(name, path, content.clone())).await
     }
 
-    /// Makes a folder and those above it.
+    /// Creates a folder and its parents.
     pub async fn mkdir(&self, path: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.mkdir(name, path)).await
     }
 
-    /// Removes an entry, a folder with everything beneath it.
+    /// Removes an entry; a folder with all its content.
     pub async fn remove(&self, path: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.remove(name, path)).await
     }
 
-    /// Moves an entry, over a file that may be there.
+    /// Moves an entry; an existing file is replaced.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
@@ -97,8 +97,8 @@ impl Open {
         Ok(self.used_by(archive))
     }
 
-    /// Asks the provider, unless the sandbox is taken away first. One that says that it does not run has done nothing
-    /// yet: it is made to run, and asked again.
+    /// Asks the provider, unless this use is cut off first. If the sandbox does not run, the request has had no effect: the
+    /// sandbox is started and the request repeated.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
@@ -108,12 +108,12 @@ impl Open {
         loop {
             let answered = tokio::select! {
                 biased;
-                () = self.activity.cut() => return Err(taken_away().into()),
+                () = self.activity.cut() => return Err(cut_off().into()),
                 answered = ask(provider.as_ref(), &self.name) => answered,
             };
             let does_not_run = match &answered {
                 Err(SandboxError::Conflict(_)) => true,
-                // A file is absent, or all of it.
+                // Either a file is missing, or the whole sandbox.
                 Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
                 _ => false,
             };
@@ -125,15 +125,15 @@ impl Open {
         }
     }
 
-    /// The stream as a use of the sandbox. It ends with an error where the sandbox is taken away, so that a part never
-    /// passes for the whole.
+    /// The stream as a use of the sandbox. If the use is cut off, the stream ends with an error, so that a part is never
+    /// taken for the whole.
     fn used_by(&self, stream: ByteStream) -> ByteStream {
         let start = Some((stream, Arc::clone(&self.activity)));
         let next = async |state: Option<(ByteStream, Arc<Activity>)>| {
             let (mut stream, activity) = state?;
             tokio::select! {
                 biased;
-                () = activity.cut() => Some((Err(taken_away()), None)),
+                () = activity.cut() => Some((Err(cut_off()), None)),
                 next = stream.next() => next.map(|next| (next, Some((stream, activity)))),
             }
         };
@@ -141,6 +141,6 @@ impl Open {
     }
 }
 
-pub(super) fn taken_away() -> SandboxError {
+pub(super) fn cut_off() -> SandboxError {
     SandboxError::NotFound("the sandbox was stopped or deleted while it was in use".to_owned())
 }

@@ -1,6 +1,6 @@
-//! Stopping what nobody uses. Its files stay, and the next call resumes it.
+//! Stopping idle sandboxes. The files stay, and the next call resumes the sandbox.
 //!
-//! Each sandbox is stopped by the host that has it; where every host reaches it, by the one whose claim comes first.
+//! A sandbox is stopped by its host; a shared sandbox by the host whose claim comes first.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,27 +8,28 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::WorkspaceId;
+use monstrum_types::{WorkspaceId, WorkspaceSandbox};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::options::IDLE_S;
+use super::settings::idle;
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, told, within};
-use crate::config::SANDBOX_IDLE_S;
+use super::{Fault, LEASE_MS, Sandboxes, name, operation, told, within};
 
-/// The longest that a provider may take to stop a sandbox.
+/// The longest stop of a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// The longest that a provider may take to say how it is, and to mend what it can.
+/// The longest health check of a provider, including its repairs.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
-/// How many are stopped at once.
+/// How many sandboxes are stopped at the same time.
 const AT_ONCE: usize = 8;
-/// How often rows that move while they are stopped are looked at.
+/// How often rows that change during the stop are read again.
 const LOOKS_MAX: usize = 5;
 /// How many rows are read at once.
 const ROWS: u32 = 200;
 
 impl Sandboxes {
-    /// Notes the uses of this process, so that other hosts and a later start know of them, until told to stop.
+    /// Stores the uses of this process until `stop`, for other hosts and for a later start.
     pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -39,7 +40,7 @@ impl Sandboxes {
         }
     }
 
-    /// Notes the uses of this process.
+    /// Stores the uses of this process.
     pub async fn note_uses(&self) -> Result<(), StoreError> {
         let uses = self.activities.take();
         if uses.is_empty() {
@@ -52,13 +53,13 @@ impl Sandboxes {
         noted
     }
 
-    /// Stops what is idle, again and again, until told to stop.
+    /// Stops idle sandboxes periodically until `stop`.
     pub async fn follow_idle(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.sweep.notified() => {}
-                () = tokio::time::sleep(self.settings.sweep) => {}
+                () = tokio::time::sleep(self.options.sweep) => {}
             }
             if let Err(error) = self.sweep().await {
                 tracing::warn!(%error, "idle sandboxes are not stopped yet");
@@ -66,17 +67,17 @@ impl Sandboxes {
         }
     }
 
-    /// Says that the settings of a workspace have changed: what runs with a network that it has no more is stopped.
+    /// Notifies that the settings of a workspace have changed: sandboxes with a network that it no longer allows are stopped.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
     }
 
-    /// Says that switches of bots may have changed, on this host or another.
+    /// Notifies that switches of bots may have changed, on this host or another.
     pub fn switches_may_have_changed(&self) {
         self.switched.notify_one();
     }
 
-    /// Stops the sandboxes of bots whose switch is off, whenever one may have changed, until told to stop.
+    /// Stops the sandboxes of bots whose switch is off, after each possible change, until `stop`.
     pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
             if let Err(error) = self.stop_switched_off().await {
@@ -85,9 +86,8 @@ impl Sandboxes {
         }
     }
 
-    /// Stops every sandbox whose bot's switch is off, unless nothing has run in it: what the bot has left running there
-    /// ends, and an operator may look at its files. A row that moves
-    /// meanwhile is looked at again; one that cannot be stopped is left to the next sweep.
+    /// Stops every sandbox whose bot's switch is off and in which a command has run. An operator may still access the files
+    /// of such a sandbox. A row that changes meanwhile is read again; a failed stop is left to the next sweep.
     pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {
             return Ok(());
@@ -111,19 +111,19 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a
-    /// network that its workspace has no more. One that cannot be stopped is left to the next sweep.
+    /// Stops every sandbox that was unused for longer than its workspace allows, and every sandbox with a network that its
+    /// workspace no longer allows. A failed stop is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
-        if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
-            tracing::warn!(%error, "the provider of sandboxes is not well");
+        if let Err(error) = within(HEALTH_MAX, "checked", provider.health()).await {
+            tracing::warn!(%error, "the provider of sandboxes is unhealthy");
         }
         self.note_uses().await?;
         let mut idle_of = HashMap::new();
         let mut from = None;
         loop {
             let now = self.clock.now();
-            let active = now.plus_ms(-1000 * i64::from(*SANDBOX_IDLE_S.start()));
+            let active = now.plus_ms(-1000 * i64::from(*IDLE_S.start()));
             let rows = self.store.idle_sandboxes(&self.node, active, now, from, ROWS).await?;
             let Some(last) = rows.last() else { break };
             from = Some(last.id);
@@ -146,11 +146,11 @@ impl Sandboxes {
             return Ok(*ms);
         }
         let settings = match self.settings_of(of).await {
-            // What cannot be read is what all have.
+            // Unreadable settings: the options of the server apply.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
-        let idle = settings.idle(&self.settings);
+        let idle = idle(&settings, &self.options);
         let ms = i64::try_from(idle.as_millis()).unwrap_or(i64::MAX);
         known.insert(of, ms);
         Ok(ms)
@@ -183,7 +183,7 @@ impl Sandboxes {
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
     }
 
-    /// Stops the sandbox of a row that stands as `row` says; whether it still did.
+    /// Stops the sandbox of an unchanged row; false if the row has changed.
     pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move {
@@ -191,10 +191,10 @@ impl Sandboxes {
             this.moved.notify_waiters();
             stopped
         });
-        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was given up".to_owned())))
+        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was aborted".to_owned())))
     }
 
-    /// The same where no caller can go away.
+    /// Stops the sandbox, for callers that cannot be cancelled.
     pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
         let provider = self.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
         let operation = operation();
@@ -206,7 +206,7 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // What runs still runs; what was in between is not known.
+            // A running sandbox still runs; the state of any other is unknown.
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(told(error))),
             Err(error) => (SandboxStatus::Error, Some(told(error))),
         };

@@ -1,4 +1,5 @@
-//! At the start: what the provider has is compared with the rows, and set right. At the end: what runs is stopped.
+//! At the start, the provider's sandboxes are compared with the rows and the rows corrected. At shutdown, running sandboxes
+//! are stopped.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,50 +12,51 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Fault, LEASE_MS, Sandboxes, has_run, name, operation, within};
 
-/// The longest that a provider may take to list what it has.
+/// The longest listing of the provider's sandboxes.
 const LIST_MAX: Duration = Duration::from_secs(30);
-/// How soon a comparison is tried again that could not be made.
-const AGAIN: Duration = Duration::from_secs(10);
+/// The delay before a failed comparison is repeated.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// How many rows are read at once.
 const ROWS: u32 = 500;
-/// How many sandboxes without a row are set aside at once, and how long one may take.
+/// How many sandboxes without a row are set aside at the same time.
 const AT_ONCE: usize = 8;
+/// The longest time to set one aside.
 const SET_ASIDE_MAX: Duration = Duration::from_secs(60);
-/// How long the files of a sandbox without a row are kept: the database may be an older copy than the files, and a week
-/// is enough to notice that and to restore the right one.
+/// How long the files of a sandbox without a row are kept. The database may be an older copy than the files; a week is
+/// enough to notice that and to restore the right database.
 pub const ASIDE_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Sandboxes {
-    /// Says in the rows that nothing runs: whatever the host before this one had running has ended with it. The first request
-    /// must not find a row that says otherwise; whether a provider has something else, [`Sandboxes::reconcile`] finds out.
+    /// Marks all sandboxes of this host as stopped, because those of an earlier process have ended with it. The first request
+    /// must not find a row in state `running`. [`Sandboxes::reconcile`] then asks the provider for the real states.
     pub async fn nothing_runs_yet(&self) -> Result<(), StoreError> {
         if self.is_shared { Ok(()) } else { self.store.stop_sandboxes_of_node(&self.node).await }
     }
 
-    /// Compares until it has succeeded once, or is told to stop.
+    /// Compares until that has succeeded once, or until `stop`.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
-        let mut is_told = false;
+        let mut is_logged = false;
         while let Err(error) = self.reconcile().await {
-            if !is_told {
+            if !is_logged {
                 tracing::warn!(%error, "the sandboxes of this host are not compared with their rows yet");
-                is_told = true;
+                is_logged = true;
             }
-            if stop.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+            if stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await.is_none() {
                 return;
             }
         }
     }
 
-    /// Compares what the provider has with the rows: what has no row is set aside, and what a row says is set right.
-    /// Rows of other hosts are left alone, for the provider knows nothing of theirs.
+    /// Compares the provider's sandboxes with the rows. A sandbox without a row is set aside, and a row gets the real state.
+    /// Rows of other hosts are not changed, since this provider does not know their sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
         let _comparing = self.comparing.write().await;
         let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
         if !self.is_shared {
-            // The data folder has one host, and this is it: whoever has claimed a row of its before is dead.
+            // Only this process uses the data folder, so earlier claims of its rows have ended.
             self.store.release_sandboxes_of_node(&self.node).await?;
         }
-        // Rows first: one that changes after it was read is not written over.
+        // Rows are read first: a row that changes afterwards is not overwritten.
         let rows = self.rows(provider.name()).await?;
         let listed = within(LIST_MAX, "listed", provider.list()).await?;
         let mut found: HashMap<SandboxName, Inspection> =
@@ -64,14 +66,14 @@ impl Sandboxes {
                 Some(inspection) => Some(inspection.state),
                 None => match self.take_back(provider.as_ref(), &row).await {
                     Ok(state) => state,
-                    // The files may be there, so the row is not lost; the others are set right all the same.
+                    // The files may exist, so the row is not marked as lost; the other rows are corrected anyway.
                     Err(error) => {
-                        tracing::warn!(sandbox.id = %row.sandbox_id, %error, "the files of a sandbox cannot be looked for");
+                        tracing::warn!(sandbox.id = %row.sandbox_id, %error, "the files of a sandbox could not be searched");
                         continue;
                     }
                 },
             };
-            self.set_right(&row, state).await?;
+            self.correct(&row, state).await?;
         }
         let unknown = found.into_keys();
         let set_aside = |name: SandboxName| async move {
@@ -85,13 +87,13 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What is bound to this host is part of its server, and has ended with it. A server without a provider begins none.
+    /// Marks this host's sandboxes as stopped, for a server without a provider.
     async fn nothing_runs(&self) -> Result<(), Fault> {
         self.store.release_sandboxes_of_node(&self.node).await?;
         for row in self.rows_of_all().await? {
-            // Whether there are files of it, no provider can say.
+            // Without a provider, a lost sandbox cannot be checked again.
             if row.status != SandboxStatus::Lost {
-                self.set_right(&row, Some(State::Stopped)).await?;
+                self.correct(&row, Some(State::Stopped)).await?;
             }
         }
         Ok(())
@@ -104,7 +106,7 @@ impl Sandboxes {
         Ok(rows)
     }
 
-    /// The same, whichever provider they had.
+    /// The rows of this host's sandboxes of all providers.
     async fn rows_of_all(&self) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows: Vec<SandboxRow> = Vec::new();
         loop {
@@ -117,9 +119,9 @@ impl Sandboxes {
         }
     }
 
-    async fn set_right(&self, row: &SandboxRow, state: Option<State>) -> Result<(), StoreError> {
+    async fn correct(&self, row: &SandboxRow, state: Option<State>) -> Result<(), StoreError> {
         let status = match (state, row.status) {
-            // The job goes on.
+            // The deletion continues.
             (_, SandboxStatus::Deleting) => return Ok(()),
             (Some(State::Running), SandboxStatus::Running) => return Ok(()),
             (Some(State::Running), _) => SandboxStatus::Running,
@@ -127,7 +129,7 @@ impl Sandboxes {
             (None, _) if has_run(row) => SandboxStatus::Lost,
             (Some(State::Stopped) | None, SandboxStatus::Stopped) => return Ok(()),
             (Some(State::Stopped) | None, _) => SandboxStatus::Stopped,
-            // Whoever needs it waits for it.
+            // An operation is in progress; callers wait for it.
             (Some(State::Changing), _) => return Ok(()),
         };
         if row.is_claimed(self.clock.now()) {
@@ -138,29 +140,28 @@ impl Sandboxes {
         if self.store.claim_sandbox(row, row.status, &operation, until).await? {
             let error = (status == SandboxStatus::Lost).then(|| Fault::Lost.to_string());
             if error.is_some() {
-                tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
+                tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not replaced by an empty one");
             }
             let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
             self.store.settle_sandbox(row.id, &operation, row.status, &settled).await?;
-            tracing::info!(sandbox.id = %row.id, was = row.status.as_str(), is = status.as_str(), "a sandbox was found");
+            tracing::info!(sandbox.id = %row.id, was = row.status.as_str(), is = status.as_str(), "the state of a sandbox was corrected");
         }
         Ok(())
     }
 
-    /// Brings back what was set aside while another copy of the database was in use; the state of the sandbox then.
+    /// Restores files that were set aside while another copy of the database was in use, and returns the resulting state.
     async fn take_back(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
         if !has_run(row) || row.status == SandboxStatus::Deleting {
             return Ok(None);
         }
-        let taken = within(SET_ASIDE_MAX, "taken back", provider.take_back(&name(row), row.created_at)).await?;
+        let taken = within(SET_ASIDE_MAX, "restored", provider.take_back(&name(row), row.created_at)).await?;
         if taken {
-            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox were kept aside; it has them again");
+            tracing::warn!(sandbox.id = %row.id, "the files of a sandbox, which were set aside, are restored");
         }
         Ok(taken.then_some(State::Stopped))
     }
 
-    /// Sets aside what has no row, in whatever state it is. It is not deleted: the database may be an older one that was
-    /// restored.
+    /// Sets a sandbox without a row aside. It is not deleted, because the database may be a restored older copy.
     async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), Fault> {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
@@ -170,7 +171,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes what was set aside long enough ago. What cannot be deleted is left to the next time.
+    /// Deletes sandboxes that were set aside long enough ago. A failed deletion is left to the next time.
     pub(super) async fn delete_aside(&self, provider: &dyn SandboxProvider) {
         let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
         match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
@@ -180,7 +181,7 @@ impl Sandboxes {
         }
     }
 
-    /// Whether any host has a row of it.
+    /// Whether any host has a row for the sandbox.
     async fn is_known(&self, name: &SandboxName, provider: &str) -> Result<bool, StoreError> {
         let rest = name.as_str().strip_prefix("ms-").unwrap_or_default();
         let Some((workspace, sandbox_id)) = rest.rsplit_once('-') else { return Ok(false) };
@@ -188,21 +189,20 @@ impl Sandboxes {
         Ok(self.store.sandbox_of_provider(workspace, provider, sandbox_id).await?.is_some())
     }
 
-    /// Ends what this host has running, within `grace`: commands are cut off, sandboxes stopped and their rows set.
-    /// What every host reaches runs on.
+    /// Cuts off commands and stops this host's sandboxes within `grace`. Shared sandboxes keep running.
     pub async fn shut_down(self: &Arc<Self>, grace: Duration) {
         self.closing.cancel();
         self.activities.cut_all();
         let stopped = async {
             self.stop_running().await;
-            // Starts that were under way are over then, and there are no further ones.
+            // Starts in progress have ended by then, and no new ones begin.
             let _comparing = self.comparing.write().await;
             self.stop_running().await;
             self.running.close();
             self.running.wait().await;
         };
         if tokio::time::timeout(grace, stopped).await.is_err() {
-            tracing::warn!("not all sandboxes were stopped in time; the next start looks after them");
+            tracing::warn!("not all sandboxes were stopped in time; the next start corrects their rows");
         }
     }
 

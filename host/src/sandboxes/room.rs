@@ -1,4 +1,4 @@
-//! A place for a sandbox that is to run: claiming one, and stopping a sandbox that nobody uses for it.
+//! Places for running sandboxes: claiming one, and stopping an idle sandbox to free one.
 
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
@@ -9,27 +9,28 @@ use tokio::time::timeout;
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{Fault, LEASE_MS, Sandboxes};
 
-/// How long a claim waits for others that make room, and how often it makes room that another claim takes.
+/// How long a claim waits for other claims that free a place.
 const WAIT_MAX: Duration = Duration::from_secs(20);
+/// How often a claim frees a place that another claim then takes.
 const TRIES: usize = 3;
-/// For how long a sandbox that was just used is not stopped to make room for another one.
+/// A sandbox that was used within this time is not stopped for another one.
 const SPARED_MS: i64 = 60_000;
-/// How long it tries to make room.
+/// How long a claim tries to free a place.
 const MAKING_MAX: Duration = Duration::from_secs(5);
 /// How many rows are read at once.
 const ROWS: u32 = 200;
 
-/// What has come of a claim.
+/// The result of a claim.
 pub(super) enum Claimed {
     Mine,
-    /// The row has moved on.
+    /// The row has changed.
     Moved,
     NoPlace(NoPlace),
-    /// The workspace keeps as many sandboxes as it may; in words.
+    /// The workspace has reached the limit of sandboxes that it keeps; the error text.
     Limit(String),
 }
 
-/// Whether a sandbox was stopped for the one that is claimed, so that it has the other's place.
+/// Whether a sandbox was stopped for this claim, so that the claim may take its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     New,
@@ -37,7 +38,7 @@ enum Place {
 }
 
 impl Sandboxes {
-    /// Claims a row that stands as `row` says, or adds it, claimed. Where there is no place for it, one is made.
+    /// Claims an unchanged row, or inserts a new one as claimed. If no place is free, an idle sandbox is stopped.
     pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
         let why = match self.try_claim(row, is_new, operation, Place::New).await? {
             Claimed::NoPlace(why) => why,
@@ -46,12 +47,12 @@ impl Sandboxes {
         let Ok(_one_at_a_time) = timeout(WAIT_MAX, self.making_room.lock()).await else {
             return Ok(Claimed::NoPlace(why));
         };
-        // The server may have been told to end meanwhile.
+        // The server may be shutting down by now.
         self.provider()?;
         let mut place = Place::New;
         for _ in 0..TRIES {
             match self.try_claim(row, is_new, operation, place).await? {
-                // Another claim may take what was just made.
+                // Another claim may take the freed place.
                 Claimed::NoPlace(why) if self.make_room(row, why).await? => place = Place::OfAnother,
                 claimed => return Ok(claimed),
             }
@@ -61,13 +62,13 @@ impl Sandboxes {
 
     async fn try_claim(&self, row: &SandboxRow, is_new: bool, operation: &str, place: Place) -> Result<Claimed, Fault> {
         let _claiming = self.claiming.lock().await;
-        let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.settings) } else { None };
+        let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.options) } else { None };
         let refused = match limit {
             Some(words) => Some(Claimed::Limit(words)),
             None => self.refusal(row, place).await?.map(Claimed::NoPlace),
         };
         if let Some(refused) = refused {
-            // What takes the place may be this very sandbox, which another call has made by now.
+            // Another call may have created this very sandbox by now.
             let is_there = is_new
                 && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
             return Ok(if is_there { Claimed::Moved } else { refused });
@@ -78,7 +79,7 @@ impl Sandboxes {
                 SandboxRow { operation: Some(operation.to_owned()), operation_until: Some(until), ..row.clone() };
             match self.store.insert_sandbox(&claimed).await {
                 Ok(true) => true,
-                // Its bot is gone.
+                // The bot was deleted.
                 Ok(false) => return Err(Fault::NotFound),
                 Err(StoreError::Conflict { .. }) => false,
                 Err(error) => return Err(error.into()),
@@ -89,16 +90,16 @@ impl Sandboxes {
         Ok(if is_claimed { Claimed::Mine } else { Claimed::Moved })
     }
 
-    /// Why the sandbox of a row gets no place now.
+    /// Why the sandbox of a row gets no place; `None` if it gets one.
     async fn refusal(&self, row: &SandboxRow, place: Place) -> Result<Option<NoPlace>, StoreError> {
-        let shares = Shares::of(&self.settings);
+        let shares = Shares::of(&self.options);
         let taken = self.taken_but(row).await?;
         let (workspace, bot) = (row.workspace_id, row.bot_id);
         if place == Place::OfAnother {
             return Ok(shares.is_full(&taken).then_some(NoPlace::All));
         }
         let refused = shares.refusal(&taken, workspace, bot, Others { workspaces: true, bots: true });
-        // Whether there are others matters to a refusal only.
+        // Other workspaces and bots matter only to a refusal.
         if matches!(refused, None | Some(NoPlace::All)) {
             return Ok(refused);
         }
@@ -113,8 +114,8 @@ impl Sandboxes {
         Ok(Taken::of(&self.store.running_sandboxes_by_bot(&self.node, row.id).await?))
     }
 
-    /// Stops a sandbox whose place `for_row` may have: of a bot or workspace that has more than its share before all
-    /// others, and of several the one without use for longest; whether there was one.
+    /// Stops an idle sandbox whose place `for_row` may take, and returns whether there was one. Sandboxes of bots or
+    /// workspaces over their share come first, then those that were unused for longest.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -126,10 +127,10 @@ impl Sandboxes {
             }
             idle.extend(rows);
         }
-        let (shares, taken) = (Shares::of(&self.settings), self.taken_but(for_row).await?);
+        let (shares, taken) = (Shares::of(&self.options), self.taken_but(for_row).await?);
         let by = (for_row.workspace_id, for_row.bot_id);
         idle.retain(|row| {
-            // One in error has no place that another could take.
+            // A sandbox in error occupies no place.
             row.status != SandboxStatus::Error
                 && !self.activities.is_active(row.id)
                 && shares.may_displace(&taken, why, by, (row.workspace_id, row.bot_id))
@@ -139,13 +140,13 @@ impl Sandboxes {
         for row in &idle {
             match self.claim_and_stop(row).await {
                 Ok(true) => {
-                    tracing::info!(sandbox.id = %row.id, "it was stopped for another one");
+                    tracing::info!(sandbox.id = %row.id, "a sandbox was stopped for another one");
                     return Ok(true);
                 }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
             }
-            // Others wait behind this one.
+            // Other claims wait for this one.
             if begun.elapsed() > MAKING_MAX {
                 break;
             }

@@ -1,99 +1,55 @@
-//! What the sandboxes of a workspace may be: what an operator has set for it, over what the server gives to all.
+//! The settings of a workspace's sandboxes, which take precedence over the options of the server.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use monstrum_sandbox::{Limits, Network, Spec};
-use serde::{Deserialize, Serialize};
+use monstrum_types::WorkspaceSandbox;
 use serde_json::{Value, json};
-use utoipa::ToSchema;
 
-use crate::config::{
-    SANDBOX_CPU_MILLIS, SANDBOX_DISK_MIB, SANDBOX_IDLE_S, SANDBOX_MEMORY_MIB, SANDBOX_PROCESSES, SANDBOX_TMP_MIB,
-    SandboxSettings,
-};
+use super::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES, TMP_MIB};
 
-/// What the sandboxes of a workspace may be. What is absent is as the server gives it to all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = WorkspaceSandbox)]
-pub struct WorkspaceSandbox {
-    /// `none`, or `full` for public addresses.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub network: Option<Network>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub limits: Option<SandboxLimits>,
-    /// Seconds after which a sandbox that nobody uses is stopped.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 5, maximum = 86400)]
-    pub idle_s: Option<u32>,
+/// Settings that are out of range: their place, as a JSON pointer, and the expected range.
+pub fn out_of_range(settings: &WorkspaceSandbox) -> Vec<(&'static str, String)> {
+    let limits = settings.limits.unwrap_or_default();
+    let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
+        ("/idle_s", settings.idle_s, IDLE_S),
+        ("/limits/cpu_millis", limits.cpu_millis, CPU_MILLIS),
+        ("/limits/memory_mib", limits.memory_mib, MEMORY_MIB),
+        ("/limits/disk_mib", limits.disk_mib, DISK_MIB),
+        ("/limits/tmp_mib", limits.tmp_mib, TMP_MIB),
+        ("/limits/processes", limits.processes, PROCESSES),
+        ("/limits/processes_per_exec", limits.processes_per_exec, PROCESSES),
+    ];
+    let outside = |(place, value, range): (&'static str, Option<u32>, RangeInclusive<u32>)| {
+        let is_outside = value.is_some_and(|value| !range.contains(&value));
+        is_outside.then(|| (place, format!("must be from {} to {}", range.start(), range.end())))
+    };
+    checked.into_iter().filter_map(outside).collect()
 }
 
-/// What one sandbox may use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SandboxLimits {
-    /// Thousandths of a processor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_millis: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub memory_mib: Option<u32>,
-    /// Of /workspace and what was installed. It counts for sandboxes that are made from then on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk_mib: Option<u32>,
-    /// Of /tmp, which is in memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tmp_mib: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub processes_per_exec: Option<u32>,
+/// The spec of a new or resumed sandbox: the workspace's settings, then those of the server.
+pub(super) fn spec(settings: &WorkspaceSandbox, options: &Options) -> Spec {
+    let (own, all) = (settings.limits.unwrap_or_default(), options.limits);
+    let processes = own.processes.unwrap_or(all.processes);
+    let limits = Limits {
+        cpu_millis: own.cpu_millis.unwrap_or(all.cpu_millis),
+        memory_mib: own.memory_mib.unwrap_or(all.memory_mib),
+        disk_mib: own.disk_mib.unwrap_or(all.disk_mib),
+        tmp_mib: own.tmp_mib.unwrap_or(all.tmp_mib),
+        processes,
+        processes_per_exec: own.processes_per_exec.unwrap_or(all.processes_per_exec).min(processes),
+    };
+    Spec { limits, network: settings.network.unwrap_or_default() }
 }
 
-impl WorkspaceSandbox {
-    /// What is out of range: its place, as a JSON pointer, and what is expected there.
-    pub fn faults(&self) -> Vec<(&'static str, String)> {
-        let limits = self.limits.unwrap_or_default();
-        let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
-            ("/idle_s", self.idle_s, SANDBOX_IDLE_S),
-            ("/limits/cpu_millis", limits.cpu_millis, SANDBOX_CPU_MILLIS),
-            ("/limits/memory_mib", limits.memory_mib, SANDBOX_MEMORY_MIB),
-            ("/limits/disk_mib", limits.disk_mib, SANDBOX_DISK_MIB),
-            ("/limits/tmp_mib", limits.tmp_mib, SANDBOX_TMP_MIB),
-            ("/limits/processes", limits.processes, SANDBOX_PROCESSES),
-            ("/limits/processes_per_exec", limits.processes_per_exec, SANDBOX_PROCESSES),
-        ];
-        let outside = |(place, value, range): (&'static str, Option<u32>, RangeInclusive<u32>)| {
-            let is_outside = value.is_some_and(|value| !range.contains(&value));
-            is_outside.then(|| (place, format!("must be from {} to {}", range.start(), range.end())))
-        };
-        checked.into_iter().filter_map(outside).collect()
-    }
-
-    /// What a sandbox is started with.
-    pub(super) fn spec(&self, settings: &SandboxSettings) -> Spec {
-        let (own, all) = (self.limits.unwrap_or_default(), settings.limits);
-        let processes = own.processes.unwrap_or(all.processes);
-        let limits = Limits {
-            cpu_millis: own.cpu_millis.unwrap_or(all.cpu_millis),
-            memory_mib: own.memory_mib.unwrap_or(all.memory_mib),
-            disk_mib: own.disk_mib.unwrap_or(all.disk_mib),
-            tmp_mib: own.tmp_mib.unwrap_or(all.tmp_mib),
-            processes,
-            processes_per_exec: own.processes_per_exec.unwrap_or(all.processes_per_exec).min(processes),
-        };
-        Spec { limits, network: self.network.unwrap_or_default() }
-    }
-
-    /// How long a sandbox may be without use.
-    pub(super) fn idle(&self, settings: &SandboxSettings) -> Duration {
-        self.idle_s.map_or(settings.idle, |seconds| Duration::from_secs(seconds.into()))
-    }
+/// How long a sandbox may be unused.
+pub(super) fn idle(settings: &WorkspaceSandbox, options: &Options) -> Duration {
+    settings.idle_s.map_or(options.idle, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The limits of a row, by the names of requirement S4, and in the same style what it does not have.
-pub(super) fn told(limits: &Limits) -> Value {
+/// The limits as a row stores them.
+pub(super) fn limits_json(limits: &Limits) -> Value {
     let Limits { cpu_millis, memory_mib, disk_mib, tmp_mib, processes, processes_per_exec } = *limits;
     // Whole numbers are written as such.
     let quotient = |number: u32, by: u32| match number % by {
@@ -110,7 +66,7 @@ pub(super) fn told(limits: &Limits) -> Value {
     })
 }
 
-/// The word for a network in a row.
+/// The name of a network as a row stores it.
 pub(super) fn word(network: Network) -> &'static str {
     match network {
         Network::None => "none",
@@ -123,11 +79,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_told_by_the_names_of_the_requirement() {
-        let told = told(&Limits { cpu_millis: 1500, disk_mib: 512, ..Limits::default() });
+    fn limits_are_stored_by_their_public_names() {
+        let stored = limits_json(&Limits { cpu_millis: 1500, disk_mib: 512, ..Limits::default() });
         let expected = json!({
             "cpuCount": 1.5, "memoryMiB": 1024, "diskGiB": 0.5, "tmpMiB": 256, "processes": 1024, "processesPerExec": 256,
         });
-        assert_eq!(told, expected);
+        assert_eq!(stored, expected);
     }
 }

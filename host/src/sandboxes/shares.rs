@@ -1,22 +1,24 @@
-//! Which bot may take one of the places for sandboxes that run at once.
+//! Shares of the places for running sandboxes.
 //!
-//! A command that runs is never ended for another bot, so shares count when a place is taken: the fewer places are free,
-//! the fewer bots may take one. A bot or workspace that is the only one that may use sandboxes can have all places.
+//! A running command is never ended for another bot, so shares apply when a place is taken: the fewer places are free, the
+//! fewer bots may take one. A bot or workspace that is the only possible user of sandboxes can take all places.
 
 use std::collections::HashMap;
 
 use monstrum_store::RunningSandboxes;
 use monstrum_types::{BotId, WorkspaceId};
 
-use crate::config::SandboxSettings;
+use super::options::Options;
 
-/// A bot that has its share leaves this part of all places free, and so on. Each part lies within the one before it, so
-/// that the bots of one workspace do not shut out each other where the workspace itself has to leave places free.
+/// A bot at its share must leave this fraction of all places free: one half. Each following fraction is smaller, so that
+/// the bots of one workspace do not block each other when the workspace itself must leave places free.
 const KEPT_FOR_BOTS: u64 = 2;
+/// A workspace at its share must leave one fourth free.
 const KEPT_FOR_WORKSPACES: u64 = 4;
+/// One eighth is kept for workspaces that have no running sandbox.
 const KEPT_FOR_NEWCOMERS: u64 = 8;
 
-/// The places of this host and the shares in them, in sandboxes.
+/// The places of this host and the shares, counted in sandboxes.
 pub(super) struct Shares {
     all: u64,
     workspace: u64,
@@ -24,7 +26,7 @@ pub(super) struct Shares {
     has_newcomers: bool,
 }
 
-/// The places that are taken.
+/// The taken places.
 #[derive(Default)]
 pub(super) struct Taken {
     all: u64,
@@ -32,7 +34,7 @@ pub(super) struct Taken {
     bots: HashMap<BotId, u64>,
 }
 
-/// Whether others than the bot that asks may use sandboxes at all.
+/// Whether other workspaces or bots than the asking one may use sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     pub workspaces: bool,
@@ -42,31 +44,32 @@ pub(super) struct Others {
 /// Why a bot gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The bot has its share, and the free places are for others.
+    /// The bot has its share; the free places are kept for other bots.
     Bot,
-    /// The same of its workspace.
+    /// The workspace has its share; the free places are kept for other workspaces.
     Workspace,
-    /// The last places are for workspaces that have none.
+    /// The last places are kept for workspaces that have none.
     Newcomers,
+    /// Every place is taken.
     All,
 }
 
 impl Shares {
-    pub(super) fn of(settings: &SandboxSettings) -> Shares {
-        let all = u64::from(settings.running_max);
+    pub(super) fn of(options: &Options) -> Shares {
+        let all = u64::from(options.running_max);
         let part = |percent: u32| (all * u64::from(percent) / 100).max(1);
         Shares {
             all,
-            workspace: part(settings.share_workspace),
-            bot: part(settings.share_bot),
-            has_newcomers: settings.share_workspace < 100,
+            workspace: part(options.share_workspace),
+            bot: part(options.share_bot),
+            has_newcomers: options.share_workspace < 100,
         }
     }
 
-    /// Why `bot` gets no place now; `None` where it gets one.
+    /// Why `bot` gets no place; `None` if it gets one.
     pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
         let free = self.all.saturating_sub(taken.all);
-        // Of one place there is no part, and every other part is at least one place.
+        // A fraction is at least one place; a single place is not divided.
         let leaves = |part: u64| free > (self.all / part).max(1);
         let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
         if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
@@ -85,14 +88,14 @@ impl Shares {
         taken.all >= self.all
     }
 
-    /// Of a bot and its workspace, how many have more than their share: 0 to 2.
+    /// How many of a bot and its workspace are over their share: 0 to 2.
     pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
         u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
     }
 
-    /// Whether a sandbox of `of` may be stopped so that `bot`, which got no place because of `why`, takes that of it. A bot
-    /// or workspace that has its share only gives up its own; one that has more than its share does not even take these
-    /// once all places are taken, since another bot may be waiting for them.
+    /// Whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or workspace at its share
+    /// may only replace its own sandboxes. If it is over its share and all places are taken, it may not even replace these,
+    /// since another bot may be waiting for them.
     pub(super) fn may_displace(
         &self,
         taken: &Taken,
@@ -132,26 +135,26 @@ impl Taken {
 }
 
 impl NoPlace {
-    /// What the caller is told.
-    pub(super) fn words(self, settings: &SandboxSettings) -> String {
-        let SandboxSettings { running_max, share_workspace, share_bot, .. } = settings;
+    /// The error text for the caller.
+    pub(super) fn words(self, options: &Options) -> String {
+        let Options { running_max, share_workspace, share_bot, .. } = options;
         match self {
             NoPlace::Bot => format!(
-                "this bot has its share of the sandboxes that run at once on this host, and the other places are kept \
-                 for other bots; one becomes free when it is idle (--sandbox-max {running_max}, \
+                "this bot has its share of the running sandboxes of this host, and the other places are kept \
+                 for other bots; a place becomes free when a sandbox is idle (--sandbox-max {running_max}, \
                  --sandbox-share-bot {share_bot})"
             ),
             NoPlace::Workspace => format!(
-                "this workspace has its share of the sandboxes that run at once on this host, and the other places are \
-                 kept for other workspaces; one becomes free when it is idle (--sandbox-max {running_max}, \
+                "this workspace has its share of the running sandboxes of this host, and the other places are \
+                 kept for other workspaces; a place becomes free when a sandbox is idle (--sandbox-max {running_max}, \
                  --sandbox-share-workspace {share_workspace})"
             ),
             NoPlace::Newcomers => format!(
-                "the last places for sandboxes that run at once on this host are kept for workspaces that have none; \
-                 one becomes free when it is idle (--sandbox-max {running_max})"
+                "the last places for running sandboxes of this host are kept for workspaces that have none; \
+                 a place becomes free when a sandbox is idle (--sandbox-max {running_max})"
             ),
             NoPlace::All => format!(
-                "as many sandboxes run as may at once on this host; one becomes free when it is idle \
+                "this host is at its limit of running sandboxes; a place becomes free when a sandbox is idle \
                  (--sandbox-max {running_max})"
             ),
         }
@@ -171,8 +174,8 @@ mod tests {
 
     impl Host {
         fn new(running_max: u32) -> Host {
-            let settings = SandboxSettings { running_max, ..SandboxSettings::default() };
-            Host { shares: Shares::of(&settings), running: Vec::new() }
+            let options = Options { running_max, ..Options::default() };
+            Host { shares: Shares::of(&options), running: Vec::new() }
         }
 
         fn refusal(&self, (workspace, bot): (WorkspaceId, BotId), others: Others) -> Option<NoPlace> {
@@ -243,9 +246,8 @@ mod tests {
 
     #[test]
     fn a_hundred_percent_is_no_share() {
-        let settings =
-            SandboxSettings { running_max: 8, share_workspace: 100, share_bot: 100, ..SandboxSettings::default() };
-        let mut host = Host { shares: Shares::of(&settings), running: Vec::new() };
+        let options = Options { running_max: 8, share_workspace: 100, share_bot: 100, ..Options::default() };
+        let mut host = Host { shares: Shares::of(&options), running: Vec::new() };
         assert_eq!(host.fill((WorkspaceId::new(), BotId::new()), BOTH).0, 8);
     }
 

@@ -1,4 +1,4 @@
-//! Finding the sandbox of a conversation, or making it, and having it run.
+//! Finding or creating the sandbox of a conversation, and starting it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio::time::{Instant, timeout};
 
 use super::activity::Activity;
-use super::open::taken_away;
+use super::open::cut_off;
 use super::room::Claimed;
-use super::settings::{told, word};
+use super::settings::{limits_json, spec, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
-/// The longest that a provider may take to have a sandbox run: far beyond what any needs.
+/// The longest start of a sandbox: far more than a working provider needs.
 const START_MAX: Duration = Duration::from_secs(60);
-/// The longest that it may take to say whether it has the files of a sandbox.
+/// The longest check whether the provider has the files of a sandbox.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
+/// The longest that a call waits for other operations on its sandbox: one start, and the steps before it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// How long it waits before it looks again, unless it is told earlier that something has moved.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How old the note of a sandbox's last activity may be when it is used again.
+/// How long a call waits before it reads the row again, unless it is notified of a change earlier.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How old the stored time of the last use may be when the sandbox is used again.
 const TOUCH_AGAIN_MS: i64 = 200;
-/// How old it may be while it is in use. Less than half of the shortest time that
-/// counts as idle, so that no sweep takes what is in use for idle.
+/// How old the stored time may be while the sandbox is in use. Less than half of the shortest idle time, so that no sweep
+/// stops a sandbox in use.
 pub(super) const TOUCH_MS: i64 = 2000;
 
-/// Which sandbox is wanted.
+/// The sandbox that a caller asks for.
 #[derive(Clone)]
 enum Sought {
     Conversation { workspace: WorkspaceId, bot: BotId, of: Conversation },
     Row { workspace: WorkspaceId, id: SandboxInstanceId },
 }
 
-/// What one look has come to.
+/// The result of one step towards a running sandbox.
 enum Step {
     Entered(Box<SandboxRow>, Activity),
-    /// The row has moved on.
+    /// The row has changed.
     Again,
     /// The sandbox was started.
     Started,
-    /// Somebody else is at work on it.
+    /// Another operation on the sandbox is in progress.
     Wait,
 }
 
 impl Sandboxes {
-    /// The sandbox of a conversation, running. It is made where there is none.
+    /// The running sandbox of a conversation. It is created if there is none.
     pub async fn of_conversation(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -58,12 +58,12 @@ impl Sandboxes {
         self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
     }
 
-    /// A sandbox that is there, running.
+    /// An existing sandbox, running.
     pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, Fault> {
         self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
     }
 
-    /// Has a sandbox run of which the provider says that it does not, whatever its row says.
+    /// Starts a sandbox that the provider reports as not running, even if its row says that it runs.
     pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
         let sought = Sought::Row { workspace: row.workspace_id, id: row.id };
         if let Some(row) = self.store.sandbox(row.workspace_id, row.id).await?
@@ -73,7 +73,7 @@ impl Sandboxes {
             self.start(row, false).await?;
         }
         match self.enter(sought).await {
-            Err(Fault::NotFound) => Err(taken_away().into()),
+            Err(Fault::NotFound) => Err(cut_off().into()),
             entered => entered.map(drop),
         }
     }
@@ -86,18 +86,18 @@ impl Sandboxes {
             moved.as_mut().enable();
             match self.step(&sought).await? {
                 Step::Entered(row, activity) => {
-                    // Counting takes too long for each use.
+                    // Counting is too slow for every use.
                     let warning = if has_started { self.warning(row.workspace_id).await } else { None };
                     return Ok(Open::new(Arc::clone(self), *row, activity, warning));
                 }
                 _ if Instant::now() >= until => {
-                    let words = "others start, stop or delete this sandbox at present; try again";
+                    let words = "another request is starting, stopping or deleting this sandbox; try again";
                     return Err(Fault::Unavailable(words.to_owned()));
                 }
                 Step::Again => {}
                 Step::Started => has_started = true,
-                // Told or not: it looks again.
-                Step::Wait => drop(timeout(LOOK_AGAIN, moved).await),
+                // Notified or timed out: the row is read again.
+                Step::Wait => drop(timeout(POLL_INTERVAL, moved).await),
             }
         }
     }
@@ -131,14 +131,14 @@ impl Sandboxes {
     async fn wait_for_deletion(self: &Arc<Self>, row: SandboxRow) -> Result<Step, Fault> {
         let now = self.clock.now();
         if !row.is_claimed(now) && row.next_attempt_at.is_some_and(|at| now < at) {
-            let words = "the sandbox that this conversation had is not deleted yet; try again later";
+            let words = "the previous sandbox of this conversation is not deleted yet; try again later";
             return Err(Fault::Unavailable(words.to_owned()));
         }
         self.delete_if_due(row).await;
         Ok(Step::Wait)
     }
 
-    /// Of the conversation, or what stands in its way.
+    /// The row of the conversation, or of another conversation with the same sandbox name.
     async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, Fault> {
         let provider = self.provider()?.name();
         let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
@@ -152,33 +152,33 @@ impl Sandboxes {
         let provider = self.provider()?.name();
         if row.provider != provider {
             let own = &row.provider;
-            let words = format!("this sandbox is one of the provider `{own}`, and this server uses `{provider}`");
+            let words = format!("this sandbox belongs to the provider `{own}`, but this server uses `{provider}`");
             return Err(Fault::Unavailable(words));
         }
         match &row.node {
             Some(node) if *node != self.node => {
-                let words = format!("this sandbox is on the server whose node.id is {node}; ask that one");
+                let words = format!("this sandbox is on the server whose node.id is {node}; send the request there");
                 Err(Fault::Unavailable(words))
             }
             _ => Ok(()),
         }
     }
 
-    /// Whether it runs with a network that its workspace has no more.
+    /// Whether the sandbox runs with a network that its workspace no longer allows.
     pub(super) async fn has_to_stop(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         if row.network.as_deref() != Some(word(Network::Full)) {
             return Ok(false);
         }
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
-            // What cannot be read permits nothing.
+            // Unreadable settings allow nothing.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// In use from here on, unless it was stopped or deleted in this moment. The row is looked at once more: whoever deletes
-    /// the sandbox from then on finds this use and cuts it off, so that it never comes to one of the same name.
+    /// Begins a use of a running sandbox. The row is read once more after the use is registered: a later deletion finds this
+    /// use and cuts it off, so that it never reaches a new sandbox of the same name.
     async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
@@ -216,21 +216,21 @@ impl Sandboxes {
         })
     }
 
-    /// Starts the sandbox of a row that stands as `row` says, or of a new one. A caller that goes away leaves no row
-    /// behind on which nobody works.
+    /// Starts the sandbox of an unchanged or new row. A cancelled caller does not cancel the start, so no claimed row is
+    /// left behind.
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
-        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the start of the sandbox was given up".to_owned())))
+        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the start of the sandbox was aborted".to_owned())))
     }
 
     async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let _comparing = self.comparing.read().await;
-        // Nothing is written for a provider that cannot do it.
+        // An unavailable provider must not change any row.
         let provider = self.provider()?;
         provider.capabilities()?;
-        // Before it asks for a place, which would stop another sandbox for one that cannot run.
-        if has_run(&row) && within(LOOK_MAX, "looked for", provider.inspect(&name(&row))).await?.is_none() {
+        // This comes before the claim, which could stop another sandbox for one that cannot run.
+        if has_run(&row) && within(LOOK_MAX, "found", provider.inspect(&name(&row))).await?.is_none() {
             return self.find_files(provider.as_ref(), &row).await;
         }
         let settings = self.settings_of(row.workspace_id).await?;
@@ -239,23 +239,23 @@ impl Sandboxes {
             Claimed::Mine => {}
             Claimed::Moved => return Ok(Step::Again),
             Claimed::NoPlace(why) => {
-                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.settings))));
+                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.options))));
             }
             Claimed::Limit(words) => return Err(Fault::Limit(words)),
         }
-        let started = self.have_it_run(provider.as_ref(), &row, &operation, settings.spec(&self.settings)).await;
+        let started = self.run_claimed(provider.as_ref(), &row, &operation, spec(&settings, &self.options)).await;
         self.moved.notify_waiters();
         started
     }
 
-    /// Gives a sandbox the files back that were set aside. Where there are none, it is lost.
+    /// Restores the files of a sandbox that were set aside. Without such files the sandbox is lost.
     async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, Fault> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
             return Ok(Step::Again);
         }
-        let taken = within(START_MAX, "looked for", provider.take_back(&name(row), row.created_at)).await;
+        let taken = within(START_MAX, "found", provider.take_back(&name(row), row.created_at)).await;
         if matches!(taken, Ok(false)) {
             self.settle(row, &operation, row.status, &lost()).await?;
         } else {
@@ -265,7 +265,7 @@ impl Sandboxes {
         if taken? {
             return Ok(Step::Again);
         }
-        tell_lost(row);
+        log_lost(row);
         Err(Fault::Lost)
     }
 
@@ -278,14 +278,14 @@ impl Sandboxes {
         settled: &SandboxSettled,
     ) -> Result<(), StoreError> {
         if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
-            // It is to be deleted by now, and that may go ahead.
+            // The sandbox is marked for deletion by now; the deletion may continue.
             self.store.release_sandbox(row.id, operation).await?;
             self.deletion.notify_one();
         }
         Ok(())
     }
 
-    async fn have_it_run(
+    async fn run_claimed(
         &self,
         provider: &dyn SandboxProvider,
         row: &SandboxRow,
@@ -299,7 +299,7 @@ impl Sandboxes {
                 status: SandboxStatus::Running,
                 last_active_at: Some(self.clock.now()),
                 error: None,
-                limit: Some(told(&spec.limits)),
+                limit: Some(limits_json(&spec.limits)),
                 network: Some(word(spec.network).to_owned()),
             },
             Err(error) => SandboxSettled {
@@ -316,14 +316,14 @@ impl Sandboxes {
         self.settle(row, operation, SandboxStatus::Creating, &settled).await?;
         match started {
             Ok(None) => {
-                tell_lost(row);
+                log_lost(row);
                 Err(Fault::Lost)
             }
             Ok(Some(ensured)) => {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
                 Ok(Step::Started)
             }
-            // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
+            // Another request has changed the sandbox meanwhile, so its row is read again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
                 tracing::warn!(sandbox.id = %row.id, error = super::told(&error), "a sandbox was not started");
@@ -333,7 +333,7 @@ impl Sandboxes {
     }
 }
 
-/// How a sandbox stands whose files are missing.
+/// The state of a sandbox whose files are missing.
 fn lost() -> SandboxSettled {
     SandboxSettled {
         status: SandboxStatus::Lost,
@@ -344,15 +344,15 @@ fn lost() -> SandboxSettled {
     }
 }
 
-/// Tells the operator once.
-fn tell_lost(row: &SandboxRow) {
+/// Logs the loss once.
+fn log_lost(row: &SandboxRow) {
     if row.status != SandboxStatus::Lost {
-        tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
+        tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not replaced by an empty one");
     }
 }
 
-/// Has the sandbox of a row run; `None` where it ran before and its files are gone. A new one in its place would pass for
-/// the one that the caller knows.
+/// Starts the sandbox of a row; `None` if it ran before and its files are gone. A new sandbox in its place would look to
+/// the caller like the old one.
 async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
     let name = name(row);
     if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.take_back(&name, row.created_at).await? {
@@ -361,7 +361,7 @@ async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) ->
     provider.ensure_running(&name, spec).await.map(Some)
 }
 
-/// The name of a sandbox is ambiguous, and it is nobody's but its conversation's and its bot's.
+/// Checks that a sandbox belongs to the conversation and the bot. Its name alone is ambiguous.
 fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Fault> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());
@@ -369,7 +369,7 @@ fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Fault>
         return Err(Fault::OtherUser);
     }
     if !is_same_chat {
-        return Err(Fault::Conflict("another conversation has the name that the sandbox of this one would have"));
+        return Err(Fault::Conflict("the sandbox of another conversation has the name of this sandbox"));
     }
     if row.bot_id != bot {
         return Err(Fault::Conflict("this conversation has a sandbox with another bot"));

@@ -15,7 +15,7 @@ use tracing_subscriber::filter::Targets;
 
 use super::BoxedLayer;
 
-/// How long a collector may take; spans that it does not take are dropped.
+/// How long a collector may take; spans that it does not accept are dropped.
 const SEND_MAX: Duration = Duration::from_secs(10);
 /// How long the last spans may take at shutdown.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
         .with_resource(Resource::builder().with_service_name("monstrum").build())
         .build();
     let tracer = provider.tracer("monstrum");
-    // Only what the host says of itself: spans of libraries could hold what they send.
+    // Only spans of the host: spans of libraries could hold sent data.
     let own = Targets::new().with_target("monstrum_host", LevelFilter::DEBUG);
     let layer = tracing_opentelemetry::layer().with_tracer(tracer).with_filter(own).boxed();
     Ok((Exporter(provider), layer))
@@ -46,7 +46,7 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
 impl Exporter {
     pub(super) async fn flush(self) {
         let provider = self.0;
-        // It waits for its own thread, which needs the runtime to send.
+        // The shutdown waits for the exporter's thread, which needs the runtime to send.
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(FLUSH_MAX)).await;
         if !matches!(flushed, Ok(Ok(()))) {
             tracing::warn!("the last spans were not exported");
@@ -54,7 +54,7 @@ impl Exporter {
     }
 }
 
-/// Our own HTTP client, so that there is one TLS stack. The exporter's thread is none of the runtime's.
+/// The HTTP client of the exporter, so that there is one TLS stack. The exporter's thread is not a thread of the runtime.
 struct Client {
     http: reqwest::Client,
     runtime: tokio::runtime::Handle,

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+pub use monstrum_types::SandboxNetwork as Network;
 use monstrum_types::UtcMillis;
 use serde::{Deserialize, Serialize};
 
@@ -93,17 +94,6 @@ impl Default for Limits {
             processes_per_exec: 256,
         }
     }
-}
-
-/// What a sandbox can reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Itself.
-    #[default]
-    None,
-    /// Itself and public addresses; never the host's own, nor any that is special.
-    Full,
 }
 
 /// What is asked for when a sandbox is created or resumed.

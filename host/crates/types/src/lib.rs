@@ -14,6 +14,7 @@ mod json_text;
 mod sandbox;
 mod secret;
 pub mod special_purpose;
+mod workspace_sandbox;
 
 pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
@@ -29,3 +30,4 @@ pub use ids::{
 pub use json_text::JsonText;
 pub use sandbox::{SandboxEntry, SandboxEntryKind, SandboxOutput};
 pub use secret::Secret;
+pub use workspace_sandbox::{SandboxLimits, SandboxNetwork, WorkspaceSandbox};

@@ -1,11 +1,11 @@
-//! What happens on one connection, and whether it has kept the server waiting for too long.
+//! The activity of one connection, and its time limits.
 //!
-//! A connection waits for its client while no request of it is being answered, or while the client does not take what
-//! is to be sent. The time that the server takes itself does not count.
+//! A connection waits for its client while none of its requests is being answered, or while the client does not read an
+//! answer. Time that the server needs itself does not count.
 //!
-//! What is to be sent has two signs. The socket takes no more bytes; this is all there is in HTTP/1. In HTTP/2 the
-//! client may also close the window of a stream while the socket stays writable, so each piece of an answer is followed
-//! until its last byte is written.
+//! A client that does not read is detected in two ways. In HTTP/1 the socket accepts no more bytes. In HTTP/2 the client may
+//! also close the window of a stream while the socket stays writable, so each piece of an answer is tracked until its last
+//! byte is written.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,54 +30,54 @@ pub(super) struct Activity {
 }
 
 struct State {
-    /// Requests whose answers are not written yet, in the order in which they came.
+    /// Requests whose answers are not written yet, in order of arrival.
     answers: BTreeMap<u64, Answer>,
-    /// How many requests have come.
+    /// The number of requests so far.
     begun: u64,
     waits: Waits,
-    /// Runs while the socket takes no more bytes.
+    /// Runs while the socket accepts no more bytes.
     socket: Meter,
-    /// How many requests had come when an answer was first sent too slowly.
+    /// The number of requests when an answer was first read too slowly.
     begun_at_stall: Option<u64>,
 }
 
 /// One answer.
 struct Answer {
-    /// Its pieces that are not written whole.
+    /// The pieces that are not completely written.
     pieces: u32,
-    /// Runs while there are such pieces.
+    /// Runs while there are unwritten pieces.
     meter: Meter,
-    /// The client took it too slowly.
+    /// The client read it too slowly.
     is_stalled: bool,
 }
 
-/// For what a connection waits while no request is being answered.
+/// What a connection waits for while no request is being answered.
 #[derive(Clone, Copy)]
 enum Waits {
-    /// The first head, since the connection was accepted.
+    /// The first head, from the accept on.
     First(Instant),
-    /// The rest of a head, of HTTP/1.1.
+    /// The rest of a head (HTTP/1.1).
     Head(Instant),
-    /// Another request, of HTTP/1.1.
+    /// Another request (HTTP/1.1).
     Next(Instant),
-    /// Another request, of HTTP/2, where bytes need not belong to one.
+    /// Another request (HTTP/2, where bytes may belong to other frames).
     NextOfHttp2(Instant),
 }
 
-/// What becomes of a connection.
+/// The verdict about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Stays,
-    /// One of its answers is not read. The others may still be sent, but no request is taken any more.
+    /// One of its answers is not read. Other answers are still sent, but no new request is accepted.
     Drains,
-    /// It is closed, and this is why.
+    /// It is closed for this reason.
     Ends(&'static str),
 }
 
 const NOT_READ: &str = "the answer is read too slowly";
 
 impl Activity {
-    /// Of a connection that was just accepted.
+    /// The state of a new connection.
     pub(super) fn new(patience: Patience) -> Activity {
         let state = State {
             answers: BTreeMap::new(),
@@ -89,7 +89,7 @@ impl Activity {
         Activity { patience, state: Mutex::new(state) }
     }
 
-    /// The head of a request has arrived. It is being answered until the turn is dropped.
+    /// Begins a request whose head has arrived. It is being answered until the turn is dropped.
     pub(super) fn begin(activity: &Arc<Activity>, version: Version) -> Turn {
         let mut state = activity.state();
         let number = state.begun;
@@ -105,7 +105,7 @@ impl Activity {
         state.answers.is_empty() && matches!(state.waits, Waits::First(_))
     }
 
-    /// Looks at all limits.
+    /// Checks all limits.
     pub(super) fn judge(&self) -> Verdict {
         let mut state = self.state();
         if state.socket.is_too_slow() {
@@ -124,14 +124,14 @@ impl Activity {
         if !has_stalled {
             return Verdict::Stays;
         }
-        // A client that goes on sending requests must not keep its connection by them.
+        // Further requests must not keep the connection open.
         let begun = state.begun;
         let before = *state.begun_at_stall.get_or_insert(begun);
         let is_over = state.answers.range(..before).all(|(_, answer)| answer.is_stalled);
         if is_over { Verdict::Ends(NOT_READ) } else { Verdict::Drains }
     }
 
-    /// When to look again. What begins after this has at least the time of a head.
+    /// The time of the next check. Any wait that begins later lasts at least as long as the limit of a head.
     pub(super) fn next_check(&self) -> Instant {
         let state = self.state();
         let latest = Instant::now() + self.patience.head;
@@ -140,7 +140,7 @@ impl Activity {
         answers.chain(waits).chain(state.socket.step_ends()).fold(latest, Instant::min)
     }
 
-    /// Until when the connection may go without a request, and what is missing then.
+    /// Until when the connection may be without a request, and what it waits for.
     fn waits_until(&self, state: &State) -> Option<(Instant, &'static str)> {
         if !state.answers.is_empty() {
             return None;
@@ -149,7 +149,7 @@ impl Activity {
             Waits::First(since) | Waits::Head(since) => {
                 Some((since + self.patience.head, "no whole head of a request"))
             }
-            // The end of the last answer is still being read.
+            // The client still reads the end of the last answer.
             Waits::Next(_) if state.socket.is_running() => None,
             Waits::Next(since) | Waits::NextOfHttp2(since) => Some((since + self.patience.idle, "no further request")),
         }
@@ -281,7 +281,7 @@ impl Drop for Piece {
     }
 }
 
-/// The stream of a connection, which notes what is read and written.
+/// The stream of a connection; it tracks reads and writes.
 pub(super) struct Watched<S> {
     stream: S,
     activity: Arc<Activity>,

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit to the hard one: the soft one is low for the sake of programs that use `select`, which this is
-/// not. Where that is refused, the server runs with what it has.
+/// Raises the soft limit to the hard limit. The soft limit is low for programs that use `select`, which this program does
+/// not. If that is refused, the server runs with the soft limit.
 pub fn raise() {
     let Rlimit { current: Some(current), maximum } = getrlimit(Resource::Nofile) else { return };
     if maximum.is_some_and(|maximum| maximum <= current) {
@@ -14,7 +14,7 @@ pub fn raise() {
     }
 }
 
-/// How many files may be open at once.
+/// How many files may be open at the same time.
 pub(super) fn limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }

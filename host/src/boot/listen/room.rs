@@ -1,20 +1,20 @@
-//! How many connections are open, in all and from each address.
+//! The limits of open connections, in all and from each address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Connections;
-use crate::telemetry::meters::{self, RefusedBy};
+use crate::meters::{self, RefusedBy};
 
-/// The most connections in all unless the setting says more: with a head of 64 KiB each, these hold 1 GiB.
+/// The default of the most connections in all: with a head of 64 KiB each, these hold 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
 
-/// Room for connections. A connection takes one descriptor, and no more than half of them go to connections: the others
-/// are kept back for the database, the requests of plugins, sandboxes and files.
+/// The limits and counts of connections. A connection uses one descriptor. At most half of all descriptors are for
+/// connections; the others are reserved for the database, requests of plugins, sandboxes and files.
 pub(super) struct Room {
     in_all: u32,
-    /// `None`: one address may have all of them.
+    /// `None`: one address may use all connections.
     per_address: Option<u32>,
     open: Mutex<Open>,
 }
@@ -26,7 +26,7 @@ struct Open {
 }
 
 impl Room {
-    /// What `settings` allow of a process that may have `descriptors` files open.
+    /// The limits of `settings` for a process that may have `descriptors` files open.
     pub(super) fn new(settings: Connections, descriptors: u64) -> Arc<Room> {
         let half = u32::try_from(descriptors / 2).unwrap_or(u32::MAX).max(1);
         let in_all = settings.in_all.map_or(half.min(IN_ALL_DEFAULT_MAX), |asked| {
@@ -51,7 +51,7 @@ impl Room {
         self.in_all
     }
 
-    /// A seat for a connection from `address`.
+    /// A permit for a connection from `address`.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RefusedBy> {
         let address = counted(address);
         let mut open = self.open();
@@ -88,7 +88,7 @@ impl Room {
     }
 }
 
-/// The address under which a connection is counted. One subscriber usually has a whole /64 of IPv6.
+/// The address by which a connection is counted. One subscriber usually has a whole IPv6 /64.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -99,7 +99,7 @@ fn counted(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The place of one connection. Dropping it makes room for the next.
+/// The permit of one connection. Dropping it releases the permit.
 pub(super) struct Seat {
     room: Arc<Room>,
     address: IpAddr,

@@ -23,7 +23,7 @@ use super::source::Source;
 use super::workbench::{Home, Workbench};
 use watch::Watch;
 
-use crate::plugin_folder::MANIFEST;
+use crate::plugins::folder::MANIFEST;
 
 const EXAMPLES: &str = "\
 Examples:

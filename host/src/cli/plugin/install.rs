@@ -21,10 +21,10 @@ use super::super::failure::Failure;
 use super::super::{Options, output, resolve};
 use super::{show_loaded, validate};
 use crate::config::ServeFlags;
-use crate::packages;
-use crate::plugin_folder::staging::Staged;
-use crate::plugin_folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
 use crate::plugins::Package;
+use crate::plugins::folder::staging::Staged;
+use crate::plugins::folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
+use crate::plugins::packages;
 
 /// What is sent at a time: often enough for the bar to move.
 const CHUNK_BYTES: usize = 64 << 10;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::super::failure::Failure;
 use super::super::output;
-use crate::config::Ceilings;
+use crate::plugins::Ceilings;
 use crate::plugins::{Plugin, Tool};
 
 /// The summary. Where the operator's configuration decides, it is that of a resource with the manifest's defaults.

@@ -12,8 +12,8 @@ use super::super::failure::Failure;
 use super::super::output;
 use super::faults::{fault, show};
 use super::permissions::Permissions;
-use crate::config::Ceilings;
-use crate::plugin_folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use crate::plugins::Ceilings;
+use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
 use crate::plugins::{self, LoadError};
 
 /// What was found in a folder.

@@ -116,9 +116,10 @@ mod linux {
     use crate::cli::failure::Failure;
     use crate::cli::output;
     use crate::config::{SandboxSettings, Settings};
+    use crate::sandboxes::Options;
 
     pub(super) fn examine(settings: &Settings, json: bool) -> Result<ExitCode, Failure> {
-        let SandboxSettings { running_max, limits, totals, .. } = settings.sandboxes;
+        let SandboxSettings { options: Options { running_max, limits, .. }, totals, .. } = settings.sandboxes;
         let totals = TotalSettings { memory_mib: totals.memory_mib, processes: totals.processes };
         let report =
             doctor::examine(&settings.data_dir.join(SANDBOX_FOLDER), &doctor::Plan { running_max, limits, totals });

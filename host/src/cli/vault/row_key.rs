@@ -7,9 +7,9 @@ use monstrum_types::SystemClock;
 use serde_json::json;
 
 use crate::boot::connections_of_servers;
+use crate::boot::rotation::row_key::{self, RowKeyReport, RowKeyRotationError};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
-use crate::rotation::row_key::{self, RowKeyReport, RowKeyRotationError};
 
 const RUNNING: &str = "stop every server of this database first";
 

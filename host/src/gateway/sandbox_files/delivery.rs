@@ -15,7 +15,7 @@ use monstrum_sandbox::{ByteStream, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::standing::taken_back;
+use super::revocation::revoked;
 use crate::app::App;
 use crate::gateway::extract::Caller;
 use crate::sandboxes::Turn;
@@ -43,8 +43,8 @@ pub(super) fn held(json: Vec<u8>, turn: Option<Turn>, app: &Arc<App>, caller: &C
         // A copy: a piece that is not sent yet would keep the whole.
         (!piece.is_empty()).then(|| Ok(Bytes::copy_from_slice(&piece)))
     });
-    let taken_back = async move { taken_back(&app, &caller).await.reason() };
-    let content = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: Instant::now() }, taken_back);
+    let revoked = async move { revoked(&app, &caller).await.reason() };
+    let content = until(stream::iter(pieces).boxed(), Pace::AtLeast { since: Instant::now() }, revoked);
     let mut response = Response::new(Body::from_stream(content));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -106,19 +106,19 @@ enum Piece {
 /// The content, as long as it is read and `caller` may have it. Otherwise it ends with an error.
 pub(super) fn delivered(content: ByteStream, app: &Arc<App>, caller: &Caller) -> ByteStream {
     let (app, caller) = (Arc::clone(app), caller.clone());
-    until(content, Pace::PerPiece, async move { taken_back(&app, &caller).await.reason() })
+    until(content, Pace::PerPiece, async move { revoked(&app, &caller).await.reason() })
 }
 
 fn until(
     mut content: ByteStream,
     pace: Pace,
-    taken_back: impl Future<Output = &'static str> + Send + 'static,
+    revoked: impl Future<Output = &'static str> + Send + 'static,
 ) -> ByteStream {
     let (hand, handed) = mpsc::channel(1);
     tokio::spawn(async move {
         let reason = tokio::select! {
             biased;
-            reason = taken_back => Some(reason),
+            reason = revoked => Some(reason),
             // Then nobody needs to be told anything.
             () = hand.closed() => None,
             reason = hand_over(&mut content, pace, &hand) => reason,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_taken_back_ends_in_the_middle() {
+    async fn a_revoked_answer_ends_in_the_middle() {
         let (take, taken) = tokio::sync::oneshot::channel();
         let endless = stream::repeat_with(|| Ok(Bytes::from_static(b"x"))).boxed();
         let mut delivered = until(endless, Pace::PerPiece, async move { taken.await.expect("it is taken back") });

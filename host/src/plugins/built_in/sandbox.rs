@@ -1,5 +1,5 @@
-//! The type `sandbox`: a Linux machine of the conversation. Its switch on the bot is the grant, so there are no
-//! resources of it that anybody could make, and the tools besides the shell are there for plugins that import `sandbox`.
+//! The built-in type `sandbox`: the Linux sandbox of a conversation. A bot's switch grants it, so no resources of this type
+//! can be created. The tools besides the shell are for plugins that import `sandbox`.
 
 use std::sync::Arc;
 
@@ -7,30 +7,31 @@ use serde_json::{Value, json};
 
 use super::{Plugin, built_in, locales};
 
-/// The name of the type and of what serves it.
+/// The name of the type and of its plugin.
 pub const SANDBOX: &str = "sandbox";
 /// Runs a command.
 pub const SHELL: &str = "sandbox_shell";
-/// Lists a folder, for the plugin import alone.
+/// Lists a folder; only for the plugin import.
 pub const LIST_FILES: &str = "sandbox_list_files";
-/// Reads a file, for the plugin import alone.
+/// Reads a file; only for the plugin import.
 pub const READ_FILE: &str = "sandbox_read_file";
-/// Writes a file, for the plugin import alone.
+/// Writes a file; only for the plugin import.
 pub const WRITE_FILE: &str = "sandbox_write_file";
-/// All of them.
+/// All tools of the type.
 pub const SANDBOX_TOOLS: [&str; 4] = [SHELL, LIST_FILES, READ_FILE, WRITE_FILE];
 
-/// The longest command. What is longer is a script, which a model writes into a file: the shell itself takes no more
-/// than 128 KiB as one argument.
+/// The longest command. A longer script belongs into a file: the kernel accepts at most 128 KiB as one argument.
 pub const COMMAND_BYTES_MAX: usize = 32 << 10;
 
-/// What a caller reads where there is no provider (requirement S10), and its key in the translations.
+/// The message for callers if the provider is unavailable.
 pub const UNAVAILABLE_TEXT: &str = "The sandbox service is temporarily unavailable, please try again later";
+/// The key of [`UNAVAILABLE_TEXT`] in translations.
 pub const UNAVAILABLE_KEY: &str = "unavailable";
 
-/// What a caller reads where the files of the sandbox are missing, and its key in the translations.
+/// The message for callers if the files of the sandbox are missing.
 pub const LOST_TEXT: &str = "The files of this conversation's sandbox are missing on the server, so nothing was done. An \
     operator can restore them from a backup, or delete the sandbox: the next command then starts with an empty one.";
+/// The key of [`LOST_TEXT`] in translations.
 pub const LOST_KEY: &str = "lost";
 
 const SHELL_TEXT: &str = "Runs a command with bash in the Linux sandbox of this conversation, starting in /workspace. \
@@ -57,7 +58,7 @@ const CHINESE: &[(&str, &str)] = &[
 pub(super) fn plugin() -> Plugin {
     let mut plugin = built_in(manifest(), locales(&[("zh-CN", CHINESE)]));
     for tool in plugin.tools.iter_mut().filter(|tool| tool.manifest.name.as_str() != SHELL) {
-        Arc::get_mut(tool).expect("nobody else has it yet").is_hidden = true;
+        Arc::get_mut(tool).expect("there is no other reference yet").is_hidden = true;
     }
     plugin
 }

@@ -10,7 +10,7 @@ use crate::policy::row_seals;
 
 const NOW: UtcMillis = UtcMillis(1_700_000_000_000);
 
-/// Rows, and what a snapshot is made with besides.
+/// Rows, and the other inputs of a snapshot.
 struct World {
     rows: PolicyRows,
     serving: Vec<Arc<Plugin>>,
@@ -32,7 +32,7 @@ impl World {
         super::snapshot(self.rows.clone(), &self.serving, &self.refresher, before)
     }
 
-    /// A workspace with a role of these patterns, and so many bots that are bound to it.
+    /// A workspace with a role of these patterns and `bots` bots that are bound to it.
     fn tenant(&mut self, name: &str, patterns: &[String], bots: usize) -> (WorkspaceId, RoleId) {
         let (id, role) = (WorkspaceId::new(), RoleId::new());
         let (created_at, updated_at) = (NOW, NOW);
@@ -103,7 +103,7 @@ fn binding_row(bot: &BotRow, resource: &ResourceRow, role: RoleId) -> BindingRow
     }
 }
 
-/// Every binding of the workspace, by its id. Those of switches are among them.
+/// Every binding of the workspace by id, bindings of switches included.
 fn bindings(snapshot: &Snapshot, workspace: WorkspaceId) -> HashMap<BindingId, Arc<Binding>> {
     let bots = snapshot.bots.values().filter(|bot| bot.row.workspace_id == workspace);
     bots.flat_map(|bot| &bot.bindings).map(|binding| (binding.row.id, Arc::clone(binding))).collect()
@@ -126,13 +126,13 @@ fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId) -> Vec<Arc
     bindings(snapshot, workspace).into_values().filter(|binding| binding.row.role_id == Some(role)).collect()
 }
 
-/// Patterns that are as large as any when they are compiled.
+/// Patterns of the largest compiled size.
 fn costly() -> Vec<String> {
     (0..200).map(|number| format!("*{}{number}*", "[xy]".repeat(680))).collect()
 }
 
 #[tokio::test]
-async fn a_role_is_compiled_once_for_all_its_bindings_and_not_by_a_change() {
+async fn a_role_is_compiled_once_for_all_its_bindings_when_it_is_first_used() {
     let mut world = World::new().await;
     let mut patterns = costly();
     patterns.push("allowed".to_owned());
@@ -144,7 +144,7 @@ async fn a_role_is_compiled_once_for_all_its_bindings_and_not_by_a_change() {
     assert_eq!(bound.len(), 11);
     for binding in &bound {
         assert!(Arc::ptr_eq(binding.role.as_ref().unwrap(), &shared));
-        // The lists themselves: as many references as there are bindings, and that of the role.
+        // The lists are shared: one reference of each binding, and one of the role.
         assert_eq!(shared.rules.as_ref().unwrap().references(), 12);
     }
     assert_eq!(ask(&snapshot, &bound[0], "allowed"), Decision::Allow);
@@ -153,12 +153,12 @@ async fn a_role_is_compiled_once_for_all_its_bindings_and_not_by_a_change() {
 }
 
 #[tokio::test]
-async fn a_change_keeps_everything_that_it_does_not_touch() {
+async fn a_change_keeps_unchanged_objects() {
     let mut world = World::new().await;
     let (a, role_a) = world.tenant("a", &["one".to_owned()], 3);
     let (b, _) = world.tenant("b", &["two".to_owned()], 2);
     let first = world.snapshot(&Snapshot::default());
-    // Each bot has a switch, too.
+    // Each bot also has the binding of its switch.
     assert_eq!((bindings(&first, a).len(), bindings(&first, b).len()), (6, 4));
 
     let other = bot(b, 7);
@@ -169,7 +169,11 @@ async fn a_change_keeps_everything_that_it_does_not_touch() {
     let role = world.rows.roles.iter_mut().find(|row| row.id == role_a).unwrap();
     role.scope_constraints = json!({"tools": ["three"]});
     let third = world.snapshot(&second);
-    assert_eq!((kept(&second, &third, a), kept(&second, &third, b)), (3, 5), "those of the switches are left");
+    assert_eq!(
+        (kept(&second, &third, a), kept(&second, &third, b)),
+        (3, 5),
+        "only the bindings of the switches are unchanged"
+    );
     let changed = &of_role(&third, a, role_a)[0];
     assert_eq!(ask(&third, changed, "three"), Decision::Allow);
     assert!(matches!(ask(&third, changed, "one"), Decision::Deny(_)));
@@ -178,12 +182,12 @@ async fn a_change_keeps_everything_that_it_does_not_touch() {
     resource.name = "renamed".to_owned();
     let fourth = world.snapshot(&third);
     assert_eq!((kept(&third, &fourth, a), kept(&third, &fourth, b)), (5, 5));
-    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is the same");
+    assert!(Arc::ptr_eq(&third.roles[&role_a], &fourth.roles[&role_a]), "its role is unchanged");
 }
 
-/// What is taken away is gone with the very next snapshot, which waits for no pattern of anybody.
+/// A revocation is in force with the next snapshot, which does not wait for any pattern.
 #[tokio::test]
-async fn a_revocation_is_in_force_although_the_patterns_of_others_are_not_compiled() {
+async fn a_revocation_does_not_wait_for_the_patterns_of_others() {
     let mut world = World::new().await;
     let (a, role_a) = world.tenant("a", &["one".to_owned()], 1);
     let key = KeyRow {

@@ -1,4 +1,4 @@
-//! Sandboxes and their files: a restore may have brought back one without the other.
+//! Sandboxes without files, and files without a sandbox: a restore may have restored only one of them.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use monstrum_types::WorkspaceId;
 
 use super::Findings;
 use crate::boot::{Inspected, NODE_FILE, SANDBOX_FOLDER};
-use crate::config::{SandboxSettings, Settings};
-use crate::sandboxes::{ASIDE_KEPT_MS, Kept};
+use crate::config::Settings;
+use crate::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 
 /// How many rows are read at once.
 const ROWS: u32 = 500;
-/// How many of a kind are named; enough to look one up, and the report stays short.
+/// How many of a kind are named, so that the report stays short.
 const NAMED_MAX: usize = 5;
-/// What rows call the provider whose files are in the data folder.
+/// The name, in rows, of the provider whose files are in the data folder.
 const PROVIDER: &str = "embedded";
 
-/// Names sandboxes whose files are missing, and files that belong to no sandbox.
+/// Reports sandboxes whose files are missing, and files without a sandbox.
 pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let folder = data.path.join(SANDBOX_FOLDER);
-    // Files first: a sandbox that is deleted meanwhile loses its files before its row.
+    // Files are listed first: a sandbox that is deleted meanwhile loses its files before its row.
     let kept = match kept_images(&folder) {
         Ok(kept) => kept,
         Err(error) => {
@@ -31,7 +31,7 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
             return Ok(());
         }
     };
-    check_kept(found, &settings.sandboxes, data, &kept).await?;
+    check_kept(found, &settings.sandboxes.options, data, &kept).await?;
     // A folder without the file has never had a server.
     let Ok(node) = std::fs::read_to_string(data.path.join(NODE_FILE)) else { return Ok(()) };
     let mut lost = Vec::new();
@@ -68,10 +68,10 @@ pub(super) async fn check(found: &mut Findings, settings: &Settings, data: &Insp
     Ok(())
 }
 
-/// Names workspaces that get no new sandbox, because they keep as many as they may.
+/// Reports workspaces that are at their limit of kept sandboxes.
 async fn check_kept(
     found: &mut Findings,
-    settings: &SandboxSettings,
+    options: &Options,
     data: &Inspected,
     images: &KeptImages,
 ) -> Result<(), StoreError> {
@@ -86,7 +86,7 @@ async fn check_kept(
         }
     }
     for (workspace, kept) in workspaces {
-        let Some(words) = kept.refusal(settings) else { continue };
+        let Some(words) = kept.refusal(options) else { continue };
         let name = data.store.workspace(workspace).await?.map_or_else(|| workspace.to_string(), |row| row.name);
         let remedy =
             "delete them: DELETE /api/chats/{chat_id}?app_id= or DELETE /api/sandboxes/{id}; or raise the limit";
@@ -95,7 +95,7 @@ async fn check_kept(
     Ok(())
 }
 
-/// Whether a sandbox ran once and has no files, nor any that the next start would give back to it.
+/// Whether a sandbox ran before and has no files, not even files that the next start would restore.
 fn is_lost(row: &SandboxRow, kept: &KeptImages) -> bool {
     if row.provider != PROVIDER || row.limit.is_none() || row.status == SandboxStatus::Deleting {
         return false;
@@ -110,7 +110,7 @@ fn count(sandboxes: usize) -> String {
     format!("{sandboxes} sandbox{}", if sandboxes == 1 { "" } else { "es" })
 }
 
-/// The first few.
+/// The first [`NAMED_MAX`] of a list.
 fn some(all: &[String]) -> String {
     let more = all.len().saturating_sub(NAMED_MAX);
     let first = all[..all.len() - more].join(", ");

@@ -1,11 +1,8 @@
-//! Packages: whom they are from, and whether that counts, before anything of them is unpacked.
+//! Packages: the signature and its key are verified before a package is unpacked.
 //!
-//! Over the API nothing is installed without a signature by a key that a root key has trusted for the plugin's name; a
-//! plugin that does not own its resource type yet needs one that is trusted for the type as well. There is no way to ask for
-//! less. What the signature, the manifest and the file's name say must agree.
-
-mod registry;
-mod types;
+//! The API installs a package only if it is signed by a key that a root key has trusted for the plugin's name. A plugin that
+//! does not own its resource type yet needs a key that is trusted for the type too. No option weakens this. Signature,
+//! manifest and file name must agree.
 
 use std::sync::Arc;
 
@@ -15,19 +12,17 @@ use monstrum_store::{Store, StoreError};
 use monstrum_types::PluginName;
 use semver::Version;
 
-use crate::plugin_folder::MANIFEST;
-use crate::plugins::{InstallError, Installed, Package, Plugins};
+use crate::plugins::folder::MANIFEST;
+use crate::plugins::registry::{Registry, RegistryError};
+use crate::plugins::{InstallError, Installed, Package, Plugins, TrustedTypes};
 
-pub use registry::{Registry, RegistryError};
-pub use types::TrustedTypes;
-
-/// Packages that are unpacked at one time. Each may take its limit in memory, and they are installed one by one anyway.
+/// Packages that are unpacked at the same time. Each may use its limit of memory, and installs run one by one anyway.
 const UNPACKED_AT_ONCE: usize = 2;
 
-/// A package as it was handed in.
+/// An uploaded package.
 pub struct Upload {
     pub package: Vec<u8>,
-    /// What the file was called.
+    /// The name of the file.
     pub file_name: Option<String>,
     /// The bytes of `NAME-VERSION.mst.sig`.
     pub signature: Option<Vec<u8>>,
@@ -36,7 +31,7 @@ pub struct Upload {
 /// Why a package was not installed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
-    #[error("the package is not signed; send its file NAME-VERSION.mst.sig along")]
+    #[error("the package is not signed; send its signature NAME-VERSION.mst.sig too")]
     Unsigned,
     #[error(transparent)]
     Signature(#[from] SignatureError),
@@ -66,7 +61,7 @@ pub enum PackageError {
     Interrupted,
 }
 
-/// What installs packages.
+/// Installs packages.
 pub struct Packages {
     store: Store,
     plugins: Arc<Plugins>,
@@ -75,24 +70,24 @@ pub struct Packages {
 }
 
 impl Packages {
-    /// Packages that are installed into `plugins`.
+    /// An installer of packages into `plugins`.
     pub fn new(store: Store, plugins: Arc<Plugins>, registry: Option<Registry>) -> Packages {
         Packages { store, plugins, registry, unpacking: tokio::sync::Semaphore::new(UNPACKED_AT_ONCE) }
     }
 
-    /// The registry, where one is configured.
+    /// The configured registry.
     pub fn registry(&self) -> Option<&Registry> {
         self.registry.as_ref()
     }
 
-    /// Installs a package that somebody has handed in.
+    /// Installs an uploaded package.
     pub async fn install(&self, upload: Upload, allow_downgrade: bool) -> Result<Installed, PackageError> {
         let _turn = self.unpacking.acquire().await.map_err(|_| PackageError::Interrupted)?;
         let (package, trusted) = self.verified(upload).await?;
         Ok(self.plugins.install(package, &trusted, allow_downgrade).await?)
     }
 
-    /// Installs a plugin of the registry: this version or, without one, the newest that is no pre-release.
+    /// Installs a plugin from the registry: this version or, without one, the newest that is not a pre-release.
     pub async fn install_named(
         &self,
         name: &PluginName,
@@ -108,7 +103,7 @@ impl Packages {
         self.install(upload, allow_downgrade).await
     }
 
-    /// The package, once it is certain whom it is from and that it says so itself, and the types that its key may bring.
+    /// The unpacked package after all checks, and the types that its key may install.
     async fn verified(&self, upload: Upload) -> Result<(Package, TrustedTypes), PackageError> {
         let signature = upload.signature.as_deref().ok_or(PackageError::Unsigned)?;
         let signature = PackageSignature::parse(signature)?;
@@ -138,7 +133,7 @@ impl Packages {
     }
 }
 
-/// Unpacks a package and checks that it is what its signature and its file's name say.
+/// Unpacks a package and checks that its manifest matches its signature and its file name.
 pub fn unpack(
     package: &[u8],
     signature: Option<&PackageSignature>,

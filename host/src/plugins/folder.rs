@@ -1,5 +1,5 @@
-//! A plugin's folder on disk, read with suspicion: what lies there becomes code that acts with credentials, so a folder
-//! or file that others may write, or a symbolic link, is refused, and every read has a limit.
+//! Reading a plugin's folder. Its content becomes code that acts with credentials, so a folder or file that other users can
+//! write, or a symbolic link, is rejected, and every read has a limit.
 
 pub mod staging;
 
@@ -13,15 +13,15 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 
 /// The manifest's file name.
 pub const MANIFEST: &str = "monstrum.yaml";
-/// The largest manifest (plugin-contract).
+/// The largest manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 256 << 10;
-/// The largest component (plugin-contract).
+/// The largest component.
 pub const COMPONENT_BYTES_MAX: u64 = 32 << 20;
-/// The largest translation, as for the manifest.
+/// The largest translation: the limit of a manifest.
 pub const LOCALE_BYTES_MAX: u64 = 256 << 10;
-/// The largest icon (plugin-contract).
+/// The largest icon.
 pub const ICON_BYTES_MAX: u64 = 64 << 10;
-/// More languages than any plugin has.
+/// The most translations: more languages than any plugin has.
 pub const LOCALES_MAX: usize = 100;
 
 /// Why a folder cannot be read.
@@ -49,12 +49,12 @@ pub enum FolderError {
 
 /// The picture of a plugin.
 pub struct Icon {
-    /// Its media type, by what it is and not by what it is called.
+    /// Its media type, detected from its content.
     pub media_type: &'static str,
     pub bytes: Vec<u8>,
 }
 
-/// An open folder; everything in it is opened relative to it and never through a link.
+/// An open folder. Its files are opened relative to it and never through a link.
 pub struct PluginFolder {
     path: PathBuf,
     folder: OwnedFd,
@@ -66,7 +66,7 @@ impl PluginFolder {
         PluginFolder::open_as(path, path)
     }
 
-    /// The same; what goes wrong is told of `name`.
+    /// Opens the folder `path`; errors show it as `name`.
     pub fn open_as(path: &Path, name: &Path) -> Result<PluginFolder, FolderError> {
         let folder = open_checked(CWD, path, name, OFlags::DIRECTORY, "folder")?.0;
         Ok(PluginFolder { path: name.to_owned(), folder })
@@ -83,7 +83,7 @@ impl PluginFolder {
         read_capped(&self.folder, name, &self.path.join(name), bytes_max)
     }
 
-    /// The icon that a manifest names; `None` for one that is the name of a symbol.
+    /// The icon that a manifest names; `None` if it names a symbol instead of a file.
     pub fn icon(&self, icon: &str) -> Result<Option<Icon>, FolderError> {
         if !icon.contains('.') {
             return Ok(None);
@@ -99,7 +99,7 @@ impl PluginFolder {
         Ok(Some(Icon { media_type, bytes }))
     }
 
-    /// The translations: language tag to JSON text. A folder that is not there holds none.
+    /// The translations: language tag to JSON text. An absent folder has none.
     pub fn locales(&self, directory: &str) -> Result<BTreeMap<String, String>, FolderError> {
         let path = self.path.join(directory);
         let folder = match open_checked(&self.folder, Path::new(directory), &path, OFlags::DIRECTORY, "folder") {
@@ -125,9 +125,9 @@ impl PluginFolder {
     }
 }
 
-/// Refuses a plugins folder that others may write: whoever can add a folder adds code.
+/// Rejects a plugins folder that other users can write: adding a folder adds code.
 pub fn check_plugins_dir(path: &Path) -> Result<(), FolderError> {
-    // The folder itself may be reached by a link that the operator made; what it leads to is checked.
+    // The operator may use a link to the folder; the target is checked.
     let real = path.canonicalize().map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
     open_checked(CWD, &real, path, OFlags::DIRECTORY, "folder").map(|_| ())
 }
@@ -140,7 +140,7 @@ fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Res
         return Err(too_large(bytes));
     }
     let mut content = Vec::new();
-    // The file may grow while it is read, so the limit is on what is really there.
+    // The file may grow while it is read, so the limit applies to the bytes that were read.
     let read = File::from(file).take(bytes_max + 1).read_to_end(&mut content);
     read.map_err(|source| FolderError::Read { path: path.to_owned(), source })?;
     if content.len() as u64 > bytes_max {
@@ -149,7 +149,7 @@ fn read_capped(folder: &OwnedFd, name: &str, path: &Path, bytes_max: u64) -> Res
     Ok(content)
 }
 
-/// Opens `name` beneath `folder`, following no link, and checks what was opened (not what the name said before).
+/// Opens `name` beneath `folder` without following links, and checks the opened file, not the path.
 fn open_checked(
     folder: impl std::os::fd::AsFd,
     name: &Path,
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_icon_is_what_its_bytes_are() {
+    fn the_type_of_an_icon_is_detected_from_its_bytes() {
         let (_parent, path) = folder();
         let icon = |content: &[u8]| {
             std::fs::write(path.join("icon.png"), content).unwrap();
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_may_write_is_refused() {
+    fn files_that_others_can_write_are_rejected() {
         for (target, mode) in [("", 0o775), ("", 0o757), (MANIFEST, 0o664), (MANIFEST, 0o646)] {
             let (_parent, path) = folder();
             std::fs::set_permissions(path.join(target), PermissionsExt::from_mode(mode)).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_refused() {
+    fn links_are_rejected() {
         let (parent, path) = folder();
         let linked = parent.path().join("linked");
         symlink(&path, &linked).unwrap();

@@ -1,7 +1,7 @@
-//! The token endpoint (RFC 6749, section 3.2): one question, one answer, through egress like everything that leaves.
+//! The client of token endpoints (RFC 6749, section 3.2). Requests go through egress, like all outgoing traffic.
 //!
-//! Answers are read leniently, as they are found in the wild: an error under status 200, a lifetime as text or not at
-//! all. What is not lenient: where the question goes, and what of an answer is repeated to anybody.
+//! Answers are parsed leniently, because providers differ from the standard: an error may come with status 200, a lifetime
+//! as text or not at all. The target of a request and the text that is shown of an answer are checked strictly.
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use tokio::time::Instant;
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-/// Longer than any provider takes that is not down; a call waits for it.
+/// Longer than a working provider takes; a call waits for the answer.
 pub const ANSWER_WAIT_MAX: Duration = Duration::from_secs(10);
-/// A token has to fit into a header with room for others.
+/// A token must fit into a header block together with other headers.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-/// A lifetime beyond ten years is a mistake, not a promise.
+/// Lifetimes are cut at ten years.
 const LIFETIME_S_MAX: i64 = 10 * 365 * 24 * 3600;
-/// Of a provider's own words, as much is repeated as one reads.
+/// The longest part of a provider's error description that is shown.
 const DESCRIPTION_CHARS_MAX: usize = 200;
 const ERROR_CHARS_MAX: usize = 64;
 
-/// A provider as this host speaks to it.
+/// A provider, and the client by which this host is known to it.
 pub struct Provider<'a> {
     pub egress: &'a Egress,
     pub clock: &'a dyn Clock,
-    /// What the resource may reach beyond public https; its provider is reached by the same rules.
+    /// The network rules of the resource; they apply to its provider too.
     pub network: &'a Network,
     pub client_id: &'a str,
     pub client_secret: Option<&'a Secret>,
 }
 
-/// What an access token is given for.
+/// The grant that is exchanged for an access token.
 pub enum Grant<'a> {
     Code { code: &'a Secret, verifier: &'a Secret, redirect_uri: &'a str },
     Refresh { refresh_token: &'a Secret },
@@ -44,18 +44,18 @@ pub enum Grant<'a> {
     Device { device_code: &'a Secret },
 }
 
-/// What came from the token endpoint.
+/// The tokens of an answer.
 pub struct Tokens {
     pub access_token: Secret,
     pub refresh_token: Option<Secret>,
-    /// When the access token ends, by the clock of this host; None where nobody said.
+    /// When the access token expires, by the clock of this host; `None` if the answer names no lifetime.
     pub expires_at: Option<UtcMillis>,
 }
 
-/// Why there are no tokens.
+/// Why no tokens were obtained.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// An error of RFC 6749 or RFC 8628, fit to be shown.
+    /// An error of RFC 6749 or RFC 8628, cleaned for display.
     #[error("the provider answered `{error}`{description}")]
     Refused { error: String, description: String },
     #[error("the provider answered with status {status}")]
@@ -67,33 +67,33 @@ pub enum TokenError {
 }
 
 impl TokenError {
-    /// The error's word, where the provider gave one.
-    pub fn word(&self) -> Option<&str> {
+    /// The provider's error code, if it sent one.
+    pub fn code(&self) -> Option<&str> {
         match self {
             TokenError::Refused { error, .. } => Some(error),
             _ => None,
         }
     }
 
-    /// Whether the grant itself is void, so that asking again with it is in vain.
+    /// Whether the grant itself is invalid, so that a retry with it cannot succeed.
     pub fn is_of_grant(&self) -> bool {
-        // GitHub has a word of its own.
-        matches!(self.word(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
+        // `bad_refresh_token` is GitHub's own code.
+        matches!(self.code(), Some("invalid_grant" | "bad_refresh_token" | "access_denied" | "expired_token"))
     }
 
-    /// Whether a provider that expects the client's secret elsewhere would answer so.
+    /// Whether the provider may expect the client secret elsewhere in the request.
     fn may_be_of_client(&self) -> bool {
-        const WORDS: [&str; 4] =
+        const CODES: [&str; 4] =
             ["invalid_client", "incorrect_client_credentials", "invalid_request", "unauthorized_client"];
         match self {
-            TokenError::Refused { error, .. } => WORDS.contains(&error.as_str()),
+            TokenError::Refused { error, .. } => CODES.contains(&error.as_str()),
             TokenError::Status { status } => (400..500).contains(status) && *status != 429,
             TokenError::Unusable { .. } | TokenError::Unreachable(_) => false,
         }
     }
 }
 
-/// Where the client's secret stands in a question.
+/// The place of the client secret in a request.
 #[derive(Clone, Copy)]
 enum SecretIn {
     Header,
@@ -108,8 +108,8 @@ impl Provider<'_> {
         Tokens::read(&answer, asked_at)
     }
 
-    /// Asks an endpoint of the provider and gives the members of its answer. The secret goes into the header, as every
-    /// server must take it (RFC 6749, section 2.3.1), and where that is refused into the body.
+    /// Sends a form to an endpoint of the provider and returns the members of the answer. The client secret is sent in the
+    /// header, which every server must accept (RFC 6749, section 2.3.1); if that is refused, it is sent in the body.
     pub async fn ask(&self, url: &Url, form: &[(&str, &str)]) -> Result<Map<String, Value>, TokenError> {
         let answer = self.ask_with(url, form, SecretIn::Header).await;
         match answer {
@@ -126,8 +126,8 @@ impl Provider<'_> {
         form: &[(&str, &str)],
         secret_in: SecretIn,
     ) -> Result<Map<String, Value>, TokenError> {
-        let request = self.question(url, form, secret_in);
-        // Nothing is redacted: an answer may hold again what was sent, such as the refresh token that stays.
+        let request = self.request(url, form, secret_in);
+        // The answer is not redacted: it may repeat a sent value that is needed, such as the refresh token.
         let scope = Scope { api_base: Some(url.clone()), network: self.network.clone(), ..Scope::default() };
         let until = Instant::now() + ANSWER_WAIT_MAX;
         let nothing_to_do = || -> BoxFuture<'static, Result<(), Failure>> { async { Ok(()) }.boxed() };
@@ -136,7 +136,7 @@ impl Provider<'_> {
         members(&sent.map_err(TokenError::Unreachable)?, &Redactor::new(secrets.collect::<Vec<_>>()))
     }
 
-    fn question(&self, url: &Url, form: &[(&str, &str)], secret_in: SecretIn) -> HttpRequest {
+    fn request(&self, url: &Url, form: &[(&str, &str)], secret_in: SecretIn) -> HttpRequest {
         let mut headers = vec![
             ("accept".to_owned(), "application/json".to_owned()),
             ("content-type".to_owned(), "application/x-www-form-urlencoded".to_owned()),
@@ -154,7 +154,7 @@ impl Provider<'_> {
             }
             (None, _) => {}
         }
-        // With the secret in the header it may stand here too, and device endpoints ask for it (RFC 8628, section 3.1).
+        // The client id may be repeated beside the header, and device endpoints require it (RFC 8628, section 3.1).
         body.append_pair("client_id", self.client_id);
         HttpRequest {
             method: "POST".to_owned(),
@@ -166,7 +166,7 @@ impl Provider<'_> {
     }
 }
 
-/// What of a form must not come back in an error.
+/// The value of a form field that an error must not repeat.
 fn secret_of((name, value): &(&str, &str)) -> Option<Secret> {
     const SECRETS: [&str; 4] = ["code", "code_verifier", "refresh_token", "device_code"];
     SECRETS.contains(name).then(|| Secret::new((*value).to_owned()))
@@ -194,11 +194,11 @@ impl Grant<'_> {
     }
 }
 
-/// The members of an answer that is no error.
+/// The members of a successful answer.
 fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Value>, TokenError> {
     let members: Option<Map<String, Value>> = serde_json::from_slice(&answer.body).ok();
     let error = members.as_ref().and_then(|members| members.get("error")).filter(|error| !error.is_null());
-    // Gateways put words of their own under `error` when what is behind them is away.
+    // A gateway puts its own text under `error` when its upstream is unavailable.
     let is_away = answer.status >= 500 || answer.status == 429;
     let is_of_oauth = |error: &Value| matches!(error.as_str(), Some("slow_down" | "authorization_pending"));
     if let Some(error) = error.filter(|error| !is_away || is_of_oauth(error)) {
@@ -206,8 +206,8 @@ fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Val
             |value: Option<&Value>| redactor.redact_text(value.and_then(Value::as_str).unwrap_or_default().into());
         let description = shown(&text(members.as_ref().and_then(|members| members.get("error_description"))));
         let description = if description.is_empty() { description } else { format!(": {description}") };
-        let word: String = text(Some(error)).chars().filter(is_of_word).take(ERROR_CHARS_MAX).collect();
-        let error = if word.is_empty() { "error".to_owned() } else { word };
+        let code: String = text(Some(error)).chars().filter(is_of_code).take(ERROR_CHARS_MAX).collect();
+        let error = if code.is_empty() { "error".to_owned() } else { code };
         return Err(TokenError::Refused { error, description });
     }
     match members {
@@ -217,11 +217,11 @@ fn members(answer: &HttpResponse, redactor: &Redactor) -> Result<Map<String, Val
     }
 }
 
-fn is_of_word(character: &char) -> bool {
+fn is_of_code(character: &char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '_' | '-' | '.')
 }
 
-/// A provider's words, cut, and nothing invisible in them.
+/// A provider's text, shortened and without control characters.
 fn shown(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(DESCRIPTION_CHARS_MAX).collect()
 }
@@ -242,7 +242,7 @@ impl Tokens {
     }
 }
 
-/// A token that can be injected and redacted.
+/// A token that is valid in a header and long enough to be redacted.
 fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'static str> {
     let text = match answer.get(name) {
         None | Some(Value::Null) => return Ok(None),
@@ -259,7 +259,7 @@ fn token(answer: &Map<String, Value>, name: &str) -> Result<Option<Secret>, &'st
     Ok(Some(Secret::new(text.clone())))
 }
 
-/// Seconds, as a number or as its text; what is not a lifetime counts as none.
+/// A lifetime in seconds, from a number or its text; `None` for any other value.
 pub fn lifetime_s(expires_in: Option<&Value>) -> Option<i64> {
     let seconds = match expires_in? {
         Value::Number(number) => number.as_i64().or_else(|| number.as_f64().map(|seconds| seconds as i64))?,
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_the_standard_and_of_the_wild_are_read() {
+    fn answers_of_the_standard_and_of_real_providers_are_parsed() {
         let token = "access-token";
         for (answer, refresh_token, lifetime_ms) in [
             (json!({"access_token": token, "token_type": "Bearer", "expires_in": 3600}), None, Some(3_600_000)),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_used_are_refused() {
+    fn unusable_answers_are_rejected() {
         for (status, answer, why) in [
             (
                 200,

@@ -1,7 +1,7 @@
-//! Putting a plugin's folder in place, and taking it away: one rename each, so that whoever looks sees the old folder or
-//! the new one, and so does the next start after a power cut.
+//! Putting a plugin's folder in place and removing it, by one rename each: a reader, and a start after a power cut, sees the
+//! old folder or the new one.
 //!
-//! A folder is written under a hidden name beside its place, which no scan looks at, and is on disk before it is renamed.
+//! A folder is written under a hidden name beside its place, which scans ignore, and is on disk before it is renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -13,14 +13,14 @@ use monstrum_types::PluginName;
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
-/// Names of folders that are being written.
+/// The prefix of folders that are being written.
 const STAGED: &str = ".monstrum-staged-";
-/// Names of folders that are being removed.
+/// The prefix of folders that are being removed.
 const REMOVED: &str = ".monstrum-removed-";
-/// A folder may come and go while it is being replaced; whoever does that all the time is told so.
+/// How often the replacement of a folder that another program changes meanwhile is tried.
 const ATTEMPTS_MAX: u32 = 8;
 
-/// Why a folder was not put in place or taken away. What was there is still there, whole.
+/// Why a folder was not put in place or removed. The old folder is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
     #[error("cannot write {}", path.display())]
@@ -35,16 +35,16 @@ pub enum StageError {
     Changing { path: PathBuf },
 }
 
-/// A folder that is written and not in place yet. It is removed when this is dropped.
+/// A folder that is written but not in place yet. Dropping this removes it.
 pub struct Staged {
     plugins_dir: PathBuf,
     path: PathBuf,
-    /// Tells a server that starts meanwhile that this is no leftover.
+    /// Held so that a server that starts meanwhile does not take the folder for a leftover.
     _lock: File,
 }
 
 impl Staged {
-    /// Writes `files`, whose paths are plain, and waits until they are on disk.
+    /// Writes `files`, whose paths are validated, and waits until they are on disk.
     pub fn write(
         plugins_dir: &Path,
         plugin: &PluginName,
@@ -78,12 +78,12 @@ impl Staged {
         Ok(staged)
     }
 
-    /// Where it is for now.
+    /// The current path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Puts it in its place; whether there was another one, which is gone when this returns.
+    /// Puts the folder in its place. True if it replaced another folder, which is then removed.
     pub fn put_in_place(self, plugin: &PluginName) -> Result<bool, StageError> {
         let place = self.plugins_dir.join(plugin.as_str());
         let replaced = self.exchange(&place)?;
@@ -112,13 +112,13 @@ impl Staged {
 }
 
 impl Drop for Staged {
-    /// What is under the hidden name now is what was never put in place, or what was replaced.
+    /// The hidden name now holds a folder that was never put in place, or the replaced one.
     fn drop(&mut self) {
         delete(&self.path);
     }
 }
 
-/// Takes a folder away; whether there was one.
+/// Removes a folder; false if there was none.
 pub fn remove(plugins_dir: &Path, name: &str) -> Result<bool, StageError> {
     let place = plugins_dir.join(name);
     let aside = hidden(plugins_dir, REMOVED, name)?;
@@ -132,7 +132,7 @@ pub fn remove(plugins_dir: &Path, name: &str) -> Result<bool, StageError> {
     Ok(true)
 }
 
-/// Removes what an install or a removal that was cut off has left behind.
+/// Removes leftovers of interrupted installs and removals.
 pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(plugins_dir)? {
         let entry = entry?;
@@ -141,7 +141,7 @@ pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
         if !name.starts_with(STAGED) && !name.starts_with(REMOVED) {
             continue;
         }
-        // Another process of the same plugins folder may be at work on it.
+        // Another process with the same plugins folder may be writing it.
         let is_held = entry.file_type()?.is_dir()
             && File::open(entry.path())
                 .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK));
@@ -152,7 +152,7 @@ pub fn clear_leftovers(plugins_dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A name beside the plugins that nothing has.
+/// An unused name beside the plugins.
 fn hidden(plugins_dir: &Path, kind: &str, name: &str) -> Result<PathBuf, StageError> {
     let mut random = [0_u8; 8];
     getrandom::fill(&mut random).map_err(StageError::Random)?;
@@ -173,7 +173,7 @@ fn sync(folder: &Path) -> Result<(), StageError> {
     synced.map_err(|source| StageError::Write { path: folder.to_owned(), source })
 }
 
-/// What cannot be removed now is removed by the next start.
+/// Deletes a folder. The next start retries a failed deletion.
 fn delete(path: &Path) {
     let removed = match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_put_in_place_is_gone_and_what_is_in_the_way_stays() {
+    fn an_unplaced_folder_is_removed_and_an_obstacle_stays() {
         let home = tempfile::tempdir().unwrap();
         let plugin = "github".parse().unwrap();
         drop(Staged::write(home.path(), &plugin, &files("one")).unwrap());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_go_but_not_what_somebody_is_at_work_on() {
+    fn leftovers_are_removed_unless_they_are_in_use() {
         let home = tempfile::tempdir().unwrap();
         let plugin = "github".parse().unwrap();
         for name in [".monstrum-staged-a-1", ".monstrum-removed-b-2", ".git", "github"] {

@@ -1,9 +1,9 @@
-//! Rotation of the master key: a fresh key becomes the newest, and every sealed record is opened and sealed anew with it.
+//! Rotation of the master key: a new key becomes the newest, and every sealed record is opened and sealed again with it.
 //!
-//! It works on the data folder of a server that does not run, and can be killed at any moment and run again. The key is
-//! on disk before the first record is sealed with it; records are replaced in small transactions, each only where it
-//! still is what was read; and a run that finds readable records of an older key finishes them before it would add one.
-//! Older keys stay in the file until [`Step::Prune`], which removes them once every record has opened with the newest.
+//! A rotation runs while the server is stopped. It can be killed at any moment and run again: the key is on disk before the
+//! first record is sealed with it, records are replaced in small transactions and only if they are unchanged, and a run
+//! that finds records of an older key finishes these before it adds a key. Older keys stay in the file until
+//! [`Step::Prune`], which removes them after every record has opened with the newest key.
 
 pub mod row_key;
 
@@ -17,38 +17,38 @@ use crate::credentials::{self, GivenFor};
 use crate::policy::row_seals::ROW_KEY;
 use crate::{gateway, oauth};
 
-/// Records at a time: their texts are held in memory, and one may have 16 MiB.
+/// Records of one batch: they are held in memory, and one may have 16 MiB.
 const BATCH_RECORDS: u32 = 16;
-/// More are not named one by one.
+/// The most unreadable records that a report names.
 const UNREADABLE_NAMED_MAX: usize = 100;
 
-/// What is to be done.
+/// The step of a rotation to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Finish what an earlier run has left, or else add a key; then seal everything with the newest.
+    /// Finish an interrupted run, or else add a key; then seal everything with the newest key.
     Rotate,
-    /// Add a key and seal nothing yet, for hosts that share a database: all must have it before records need it.
+    /// Only add a key. Hosts that share a database must all have it before records need it.
     AddOnly,
-    /// Seal what is left with the newest key, see that everything opens with it, and remove the older ones.
+    /// Seal the remaining records with the newest key, check that all records open with it, and remove the older keys.
     Prune,
 }
 
-/// What was done.
+/// The result of a rotation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// The version of the newest key.
     pub key_version: u32,
-    /// Whether this run has added it.
+    /// Whether this run has added the newest key.
     pub added: bool,
     /// How many sealed records there are.
     pub records: u64,
-    /// How many of them were sealed anew.
+    /// How many records were sealed again.
     pub resealed: u64,
-    /// The versions of the keys that are left.
+    /// The versions of the remaining keys.
     pub key_versions: Vec<u32>,
     /// The versions of the keys that were removed.
     pub removed: Vec<u32>,
-    /// Records that do not open, a hundred at most.
+    /// Records that do not open, at most a hundred.
     pub unreadable: Vec<Unreadable>,
 }
 
@@ -61,7 +61,7 @@ pub struct Unreadable {
     pub why: String,
 }
 
-/// Why a rotation did not take place, or not to its end.
+/// Why a rotation did not run or did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
     #[error("the master key cannot be rotated")]
@@ -70,7 +70,7 @@ pub enum RotationError {
     Store(#[from] StoreError),
     #[error("{place} cannot be written: it is a variable of the environment")]
     Variable { place: String, next_version: u32 },
-    #[error("other servers use this database, and do not have the key that would be added")]
+    #[error("other servers use this database and do not have the new key")]
     OtherServers,
     #[error("{records} records are still sealed with an older key than version {key_version}")]
     Unfinished { records: u64, key_version: u32 },
@@ -78,11 +78,11 @@ pub enum RotationError {
     Unreadable { records: u64, first: Unreadable },
 }
 
-/// Told how many records have been looked at, and how many there are.
+/// Called with the number of processed records and the total.
 pub type Progress<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-/// Rotates the master key of an open folder. Where other servers use the database (`has_others`), nothing is sealed with a key
-/// that this very run adds: they could not open it.
+/// Rotates the master key of an open folder. If other servers use the database (`has_others`), no record is sealed with a key
+/// that this run adds, because they could not open it.
 pub async fn run(
     data: &Data,
     place: &MasterKeyPlace,
@@ -108,7 +108,7 @@ pub async fn run(
     }
     let mut removed = Vec::new();
     if step == Step::Prune {
-        // Others may have written since: what is removed never comes back, so everything is looked at once more.
+        // Other hosts may have written meanwhile, and a removed key is lost, so everything is checked once more.
         let again = walk(&data.store, &vault, false, progress).await?;
         removed = prune(place, &vault, again)?;
     }
@@ -138,23 +138,23 @@ fn prune(place: &MasterKeyPlace, vault: &Vault, walked: Walked) -> Result<Vec<u3
     }
     match place {
         MasterKeyPlace::File(path) => Ok(MasterKeys::prune(path, vault.keys())?),
-        // It is told which lines of the variable are not needed any more.
+        // The report names the lines of the variable that are no longer needed.
         MasterKeyPlace::Variable(_) => Ok(vault.keys().versions().filter(|version| *version < key_version).collect()),
     }
 }
 
-/// What was found on the way through all records.
+/// The result of a walk through all records.
 #[derive(Default)]
 struct Walked {
     records: u64,
-    /// Readable, but sealed with an older key when they were read.
+    /// Readable records that were sealed with an older key.
     older: u64,
     resealed: u64,
     unreadable_count: u64,
     unreadable: Vec<Unreadable>,
 }
 
-/// Opens every record, and seals those of older keys anew if `is_resealing`.
+/// Opens every record. With `is_resealing`, records of older keys are sealed again.
 async fn walk(
     store: &Store,
     vault: &Vault,
@@ -193,7 +193,7 @@ async fn walk(
 }
 
 impl Walked {
-    /// The records of a page that are of older keys, each with its text under the newest.
+    /// The records of a page that are sealed with older keys, each with its text under the newest key.
     fn look_at(&mut self, column: SealedColumn, page: Vec<SealedRow>, vault: &Vault) -> Vec<(SealedRow, String)> {
         let mut replacements = Vec::new();
         for row in page {
@@ -224,13 +224,13 @@ impl Walked {
 enum Unopened {
     #[error(transparent)]
     Vault(#[from] VaultError),
-    #[error("what it is bound to cannot be read")]
+    #[error("its associated data cannot be read")]
     Place,
     #[error("its key is not text")]
     Key,
 }
 
-/// The record under the newest key; `None` where it is already. Either way it has been opened.
+/// The record sealed with the newest key; `None` if it already is. Both cases open the record.
 fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Option<String>, Unopened> {
     let place = place_of(column, row).ok_or(Unopened::Place)?;
     let sealed: Sealed = row.sealed.parse()?;
@@ -241,7 +241,7 @@ fn resealed(column: SealedColumn, row: &SealedRow, vault: &Vault) -> Result<Opti
     Ok(None)
 }
 
-/// What a record is bound to: for each column what whoever sealed it has said. `None` where the row does not tell.
+/// The associated data of a record, as the module that sealed it defines it; `None` if the row cannot be read.
 fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
     match (column, row.key.as_slice(), row.bound.as_slice()) {
         (SealedColumn::Credentials, [id], [workspace, resource, given_for]) => {
@@ -258,7 +258,7 @@ fn place_of(column: SealedColumn, row: &SealedRow) -> Option<AssociatedData> {
             SealedColumn::OauthClientSecrets,
             [id],
             [workspace, resource_type, client_id, token_url, device_authorization_url],
-        ) => Some(oauth::provider::place(
+        ) => Some(credentials::provider::place(
             workspace.parse().ok()?,
             id.parse().ok()?,
             &resource_type.parse().ok()?,

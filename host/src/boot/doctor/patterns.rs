@@ -1,4 +1,4 @@
-//! Patterns that were saved before there were limits, or under wider ones: they stay in force until they are saved anew.
+//! Patterns that exceed a limit because they were saved before it. They stay in force until they are saved again.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::Findings;
 use crate::config::Settings;
 use crate::policy::Policy;
 use crate::policy::pattern_limits::{
-    PatternRoom, fault_of_scopes, faults_of_list, lists_of_binding, lists_of_role, scopes_of_binding,
+    PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
 };
 
-/// Names the roles and bindings, and the workspaces, that are over a limit.
+/// Reports roles, bindings and workspaces that are over a limit.
 pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows, policy: &Policy) {
     let roles = rows.roles.iter().map(|row| (format!("role {}", row.name), lists_of_role(row)));
     let bindings = rows.bindings.iter().map(|row| (format!("binding {}", row.id), lists_of_binding(row)));
@@ -22,12 +22,12 @@ pub(super) fn check(found: &mut Findings, settings: &Settings, rows: &PolicyRows
         .map(|row| (format!("role {}", row.name), vec![("/scope_constraints", &row.scope_constraints)]));
     let scopes = scopes.chain(rows.bindings.iter().map(|row| (format!("binding {}", row.id), scopes_of_binding(row))));
     for (about, sets) in scopes {
-        for (path, message) in sets.iter().filter_map(|(path, set)| fault_of_scopes(path, set)) {
+        for (path, message) in sets.iter().filter_map(|(path, set)| scopes_error(path, set)) {
             found.weak(about.clone(), format!("{path}: {message}"), "it stays in force until it is changed");
         }
     }
     for (about, lists) in roles.chain(bindings) {
-        for (path, message) in lists.iter().flat_map(|(path, list)| faults_of_list(path, list)) {
+        for (path, message) in lists.iter().flat_map(|(path, list)| list_errors(path, list)) {
             let remedy = "it stays in force until it is changed; make the list smaller";
             found.weak(about.clone(), format!("{path}: {message}"), remedy);
         }

@@ -1,18 +1,16 @@
-//! When API keys were last used, to the minute. A request notes it in memory; in the background, and at shutdown, what
-//! is new goes to the database. No request waits for that, and nothing is decided by it.
+//! When API keys were last used, to the minute. A request notes the time in memory; a background task, and the
+//! shutdown, write new times to the database. No request waits for that write, and no decision depends on it.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use monstrum_store::{KeyUse, Store, StoreError};
-use monstrum_types::UtcMillis;
+use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 
-use crate::policy::Key;
-
-/// How many keys are written in one transaction: the audit waits for the same lock, so it must be short.
+/// How many keys one transaction writes. The audit waits for the same lock, so a transaction must be short.
 const KEYS_PER_TRANSACTION: usize = 100;
 
-/// A use is noted, and so written, at most this often a key: enough to tell a key that nobody uses, and no list changes
-/// from page to page because of whoever reads it.
+/// The least time between two noted uses of a key. This is precise enough to find unused keys, and reading a list of
+/// keys page by page does not change the list.
 const RESOLUTION_MS: i64 = 60_000;
 
 const NEVER: i64 = i64::MIN;
@@ -21,18 +19,18 @@ const NEVER: i64 = i64::MIN;
 #[derive(Debug)]
 pub struct LastUse {
     at: AtomicI64,
-    /// What of it is in the database.
+    /// The last use that the database holds.
     saved: AtomicI64,
 }
 
 impl LastUse {
-    /// As the database knows it.
+    /// The last use that the database holds; `None` for a key that was never used.
     pub fn new(saved: Option<UtcMillis>) -> Self {
         let saved = saved.map_or(NEVER, |at| at.0);
         LastUse { at: AtomicI64::new(saved), saved: AtomicI64::new(saved) }
     }
 
-    /// Notes a use, unless one within the last minute is known.
+    /// Notes a use, unless one within the last minute was noted.
     pub fn note(&self, now: UtcMillis) {
         let at = self.at.load(Ordering::Relaxed);
         if now.0.saturating_sub(at) >= RESOLUTION_MS {
@@ -40,7 +38,7 @@ impl LastUse {
         }
     }
 
-    /// None for never.
+    /// `None` for a key that was never used.
     pub fn at(&self) -> Option<UtcMillis> {
         Some(self.at.load(Ordering::Relaxed)).filter(|at| *at != NEVER).map(UtcMillis)
     }
@@ -54,11 +52,16 @@ impl LastUse {
     }
 }
 
-/// Writes the uses of `keys` that the database does not know yet. What fails is left for the next time.
-pub async fn save(store: &Store, keys: impl Iterator<Item = &Key>) -> Result<(), StoreError> {
-    let of = |key: &Key| Some(KeyUse { workspace_id: key.workspace, id: key.id, at: key.last_use.unsaved()? });
-    let mut uses: Vec<_> = keys.filter_map(|key| Some((of(key)?, &key.last_use))).collect();
-    // In one order, so that two hosts which write at once do not wait for each other in a ring.
+/// Writes the uses that the database does not have yet. Uses that cannot be written stay for the next time.
+pub async fn save<'a>(
+    store: &Store,
+    keys: impl Iterator<Item = (Option<WorkspaceId>, KeyId, &'a LastUse)>,
+) -> Result<(), StoreError> {
+    let unsaved = keys.filter_map(|(workspace_id, id, last_use)| {
+        Some((KeyUse { workspace_id, id, at: last_use.unsaved()? }, last_use))
+    });
+    let mut uses: Vec<_> = unsaved.collect();
+    // One order for all hosts, so that two hosts that write at the same time do not deadlock.
     uses.sort_unstable_by_key(|(key_use, _)| key_use.id);
     for group in uses.chunks(KEYS_PER_TRANSACTION) {
         let rows: Vec<_> = group.iter().map(|(key_use, _)| *key_use).collect();
@@ -72,17 +75,14 @@ pub async fn save(store: &Store, keys: impl Iterator<Item = &Key>) -> Result<(),
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use monstrum_store::{KeyKind, KeyRow, Page, StoreOptions};
-    use monstrum_types::KeyId;
 
     use super::*;
     use crate::policy::row_seals;
 
     const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
 
-    async fn root_key(store: &Store, number: usize) -> Key {
+    async fn root_key(store: &Store, number: usize) -> (KeyId, LastUse) {
         let row = KeyRow {
             id: KeyId::new(),
             workspace_id: None,
@@ -95,7 +95,11 @@ mod tests {
             last_used_at: None,
         };
         store.insert_key(&row).await.unwrap();
-        Key { id: row.id, kind: row.kind, workspace: None, bot: None, last_use: Arc::new(LastUse::new(None)) }
+        (row.id, LastUse::new(None))
+    }
+
+    fn uses(keys: &[(KeyId, LastUse)]) -> impl Iterator<Item = (Option<WorkspaceId>, KeyId, &LastUse)> {
+        keys.iter().map(|(id, last_use)| (None, *id, last_use))
     }
 
     async fn saved(store: &Store) -> Vec<Option<i64>> {
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_is_noted_once_a_minute_and_no_clock_turns_it_back() {
+    fn a_use_is_noted_once_a_minute_and_never_moves_backwards() {
         let last_use = LastUse::new(None);
         assert_eq!(last_use.at(), None);
         last_use.note(NOW);
@@ -120,37 +124,37 @@ mod tests {
         assert_eq!((last_use.at(), last_use.unsaved()), (Some(next), Some(next)));
         let last_use = LastUse::new(Some(NOW));
         last_use.note(NOW.plus_ms(1));
-        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "nor is it after a start");
+        assert_eq!((last_use.at(), last_use.unsaved()), (Some(NOW), None), "also after a start");
     }
 
     #[tokio::test]
-    async fn only_what_is_new_is_written_and_a_failure_is_made_good() {
+    async fn only_new_uses_are_written_and_a_failed_write_is_repeated() {
         let folder = tempfile::tempdir().unwrap();
         let options = || StoreOptions::sqlite(folder.path().join("monstrum.db"));
         let store = row_seals::open_for_tests(options()).await.unwrap();
         let mut keys = Vec::new();
-        // More than one transaction takes.
+        // More keys than one transaction takes.
         for number in 0..=KEYS_PER_TRANSACTION {
             keys.push(root_key(&store, number).await);
         }
-        keys.sort_by_key(|key| key.id);
+        keys.sort_by_key(|(id, _)| *id);
         let generation = store.generation().await.unwrap();
-        save(&store, keys.iter()).await.unwrap();
-        assert_eq!(saved(&store).await, vec![None; keys.len()], "none was used");
-        for key in &keys {
-            key.last_use.note(NOW);
+        save(&store, uses(&keys)).await.unwrap();
+        assert_eq!(saved(&store).await, vec![None; keys.len()], "no key was used");
+        for (_, last_use) in &keys {
+            last_use.note(NOW);
         }
-        save(&store, keys.iter()).await.unwrap();
+        save(&store, uses(&keys)).await.unwrap();
         assert_eq!(saved(&store).await, vec![Some(0); keys.len()]);
-        assert!(keys.iter().all(|key| key.last_use.unsaved().is_none()), "nothing is written twice");
+        assert!(keys.iter().all(|(_, last_use)| last_use.unsaved().is_none()), "no use is written twice");
         assert_eq!(store.generation().await.unwrap(), generation);
 
-        keys[0].last_use.note(NOW.plus_ms(RESOLUTION_MS + 7));
+        keys[0].1.note(NOW.plus_ms(RESOLUTION_MS + 7));
         store.close().await;
-        assert!(save(&store, keys.iter()).await.is_err());
+        assert!(save(&store, uses(&keys)).await.is_err());
         let store = row_seals::open_for_tests(options()).await.unwrap();
         assert_eq!(saved(&store).await[0], Some(0));
-        save(&store, keys.iter()).await.unwrap();
+        save(&store, uses(&keys)).await.unwrap();
         assert_eq!(saved(&store).await[..2], [Some(RESOLUTION_MS + 7), Some(0)]);
     }
 }

@@ -1,21 +1,22 @@
-//! API keys: `mk_` and 256 random bits. Only their SHA-256 is stored, which is enough for a value that nobody can guess.
+//! API keys: `mk_` and 256 random bits. Only the SHA-256 is stored; a value of 256 random bits needs no slow hash.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use monstrum_types::Secret;
 use sha2::{Digest, Sha256};
 
-/// How many characters of a key are kept in clear, so that a list can tell keys apart: `mk_` and 30 of its 256 bits.
+/// How many characters of a key are stored in clear text, so that a list can show which key is which: `mk_` and 30 of
+/// its 256 bits.
 const PREFIX_CHARS: usize = 8;
 
-/// A key that was just made. Its text is shown once.
+/// A new key. Its text is shown once.
 pub struct NewKey {
     pub text: Secret,
     pub hash: [u8; 32],
     pub prefix: String,
 }
 
-/// Makes a key.
+/// Generates a key.
 pub fn generate() -> Result<NewKey, getrandom::Error> {
     let mut bits = zeroize::Zeroizing::new([0_u8; 32]);
     getrandom::fill(bits.as_mut_slice())?;
@@ -23,7 +24,7 @@ pub fn generate() -> Result<NewKey, getrandom::Error> {
     Ok(NewKey { hash: hash(text.expose()), prefix: text.expose()[..PREFIX_CHARS].to_owned(), text })
 }
 
-/// The form in which a key is stored and looked up.
+/// The SHA-256 under which a key is stored and looked up.
 pub fn hash(text: &str) -> [u8; 32] {
     Sha256::digest(text.as_bytes()).into()
 }
@@ -33,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_has_256_bits_and_is_known_by_its_hash() {
+    fn a_key_has_256_bits_and_is_found_by_its_hash() {
         let key = generate().unwrap();
         let bits = key.text.expose().strip_prefix("mk_").unwrap();
         assert_eq!(BASE64_URL_SAFE_NO_PAD.decode(bits).unwrap().len(), 32);

@@ -1,8 +1,8 @@
-//! Rotation of the row key: every row that carries a MAC, and every seal, is verified and written anew under a fresh key.
+//! Rotation of the row key: every row with a MAC, and every seal, is verified and written again under a new key.
 //!
-//! Each scope is one transaction, so a run can be killed at any moment, and the next one goes on. Until it is finished both
-//! keys are in force and no server starts; the older key is deleted once everything verifies under the newer one alone.
-//! A scope that is not verified is refused, for its rows would become valid with it.
+//! Each scope is one transaction, so a run can be killed at any moment and the next run continues. Until the rotation is
+//! finished, both keys are in force and no server starts. The older key is deleted when everything verifies under the newer
+//! key alone. An unverified scope is rejected, because the rotation would make its rows valid.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,22 +17,22 @@ use super::Progress;
 use crate::boot::{Data, OfflineChange, OfflineError, recorded};
 use crate::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, with_newest_key};
 
-/// What was done.
+/// The result of a rotation.
 #[derive(Clone, Debug, Serialize)]
 pub struct RowKeyReport {
-    /// The version of the key that is in force now.
+    /// The version of the key in force.
     pub key_version: u32,
-    /// Whether this run has first finished one that was interrupted.
+    /// Whether this run has first finished an interrupted rotation.
     pub resumed: bool,
     /// How many scopes there are: the instance, and each workspace.
     pub scopes: u64,
-    /// How many rows were written anew.
+    /// How many rows were written again.
     pub rewritten: u64,
-    /// Rows that stay as they are, since their MAC is missing or wrong. They permit nothing.
+    /// Rows that are unchanged because their MAC is missing or wrong. They grant nothing.
     pub refused: Vec<String>,
 }
 
-/// Why the row key was not rotated, or not to its end.
+/// Why the rotation of the row key did not run or did not finish.
 #[derive(Debug, thiserror::Error)]
 pub enum RowKeyRotationError {
     #[error("the database cannot be used")]
@@ -43,14 +43,14 @@ pub enum RowKeyRotationError {
     Record(#[from] OfflineError),
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Unverified(Vec<UnverifiedScope>),
-    #[error("another process has made a row key at the same time")]
+    #[error("another process has added a row key at the same time")]
     OtherProcess,
 }
 
 /// Rotates the row key of an open folder. No server may use the database.
 ///
-/// A key that is found beside the one in force may be what an interrupted run has left, or what somebody put there who
-/// had the master key. So its rotation is finished first, and the rows then get a key that this process has made.
+/// A second key in the database may come from an interrupted run, or from an attacker who had the master key. Its rotation
+/// is finished first; then the rows get a key that this process has generated.
 pub async fn run(
     data: Data,
     clock: Arc<dyn Clock>,
@@ -61,7 +61,7 @@ pub async fn run(
     let (store, record) = if resumed {
         let work = async {
             let found = rewrite(&data.store, &data.vault, progress).await?;
-            // At once: with a single key in force a server would start.
+            // Immediately, because a server would start with a single key in force.
             let (store, record) = with_fresh_key(&data.store, &data.vault, clock.as_ref()).await?;
             insert(&store, &record).await?;
             Ok((store, found.rewritten))
@@ -98,7 +98,7 @@ struct Rewritten {
     refused: Vec<String>,
 }
 
-/// Does `work`, which brings the rows under the newest key of the store, with its record in the audit.
+/// Runs `work`, which brings the rows under the newest key of the store, and records it in the audit.
 async fn step<T>(
     data: &Data,
     clock: &Arc<dyn Clock>,
@@ -114,7 +114,7 @@ async fn step<T>(
     recorded(data, Arc::clone(clock), change, work).await
 }
 
-/// Writes all rows anew under the newest key, and sees that they verify under it alone.
+/// Writes all rows again under the newest key, and checks that they verify under it alone.
 async fn rewrite(store: &Store, vault: &Vault, progress: Progress<'_>) -> Result<Rewritten, RowKeyRotationError> {
     let (total, seen) = (store.count_authentic_rows().await?, AtomicU64::new(0));
     let done = |rows: u64| progress(seen.fetch_add(rows, Ordering::Relaxed) + rows, total);
@@ -125,7 +125,7 @@ async fn rewrite(store: &Store, vault: &Vault, progress: Progress<'_>) -> Result
         rewritten += store.rotate_scope(*scope, &done).await?;
     }
     rewritten += store.rotate_uncounted_rows(&done).await?;
-    // With the older key everything goes that only it authenticates, so all scopes must verify without it.
+    // Deleting the older key invalidates everything that only it authenticates, so all scopes must verify without it.
     let left = with_newest_key(store, vault).await?.verify_rows().await?;
     refuse_unverified(left.unverified)?;
     let refused = left.refused.iter().map(ToString::to_string).collect();

@@ -1,5 +1,5 @@
-//! Names the rows of a scope that is not verified by comparing them with the last change of each object in the audit. A row
-//! that was put back has a valid MAC, so by itself it cannot be told from the others.
+//! Finds the changed rows of an unverified scope by comparing them with the last change of each object in the audit. A
+//! restored older row has a valid MAC, so its MAC alone does not reveal it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,18 +7,18 @@ use monstrum_store::{AuditRow, PAGE_ITEMS_MAX, Page, Scope, ScopeRow, Store, Sto
 use monstrum_types::{Status, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-/// Pages of changes that are read of a workspace: the newest 100 000 changes.
+/// The most pages of changes that are read for a workspace: the newest 100 000 changes.
 const PAGES_MAX: usize = 100;
 
-/// The last change of an object that was made.
+/// The last successful change of an object.
 struct LastChange {
     at: UtcMillis,
-    /// What it left; null where it deleted the object.
+    /// The object after the change; null if the change deleted it.
     after: Value,
     bot: Option<String>,
 }
 
-/// What differs between the rows of a scope and what the audit says of them, a sentence each.
+/// The differences between the rows of a scope and the audit, one sentence each.
 pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<String>, StoreError> {
     let workspaces = match scope {
         Scope::Instance => store.scopes().await?,
@@ -47,7 +47,7 @@ pub(super) async fn differences(store: &Store, scope: Scope) -> Result<Vec<Strin
     Ok(found)
 }
 
-/// What the audit says against a row.
+/// The difference between a row and the audit, if there is one.
 fn difference(row: &ScopeRow, changes: &BTreeMap<(Table, String), LastChange>) -> Option<String> {
     let change = changes.get(&(row.name.table, row.name.key.clone()))?;
     let (name, at) = (&row.name, change.at);
@@ -86,7 +86,7 @@ async fn read_changes(
     Ok(())
 }
 
-/// What a change was made of, and how it left that; `None` for one that was not made, or of no single row.
+/// The object and the result of a change; `None` if it failed or concerns no single row.
 fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     if row.status.as_deref() != Some(Status::Success.as_str()) {
         return None;
@@ -108,7 +108,7 @@ fn made(row: &AuditRow) -> Option<((Table, String), LastChange)> {
     Some(((table, object), LastChange { at: row.at, after, bot: row.bot_id.map(|id| id.to_string()) }))
 }
 
-/// Whether rows of a table are in a scope. A root key, which has no workspace, is of the instance.
+/// Whether a row of a table belongs to a scope. A root key has no workspace and belongs to the instance.
 fn is_of(table: Table, after: &Value, scope: Scope) -> bool {
     let is_of_instance = match table {
         Table::ApiKeys => after["kind"] == "root",

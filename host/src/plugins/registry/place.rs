@@ -1,4 +1,4 @@
-//! Where the registry of packages is: a folder of this machine, or a web server.
+//! The place of a registry of packages: a folder of this machine, or a web server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,22 +11,22 @@ use url::{Host, Url};
 const HTTP_HINT: &str = "http:// is only for a server on this machine, named by its address as in \
                          http://127.0.0.1:8000/; use https://";
 
-/// A registry, as an operator names it.
+/// The place of a registry, as an operator names it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum RegistryPlace {
+pub enum Place {
     Folder(PathBuf),
-    /// https, or http on a loopback address. It ends with a slash.
+    /// https, or http on a loopback address. The URL ends with a slash.
     Web(Url),
 }
 
-impl RegistryPlace {
-    /// The address that the operator has opened by writing it down: one that is named as a number. A name has to lead
-    /// to public addresses, or to what is opened besides.
+impl Place {
+    /// The address that the operator allows by writing it as a number. A name must resolve to public addresses or to
+    /// addresses that the operator allows separately.
     pub fn named_address(&self) -> Option<IpNet> {
         match self {
-            RegistryPlace::Folder(_) => None,
-            RegistryPlace::Web(url) => match url.host()? {
+            Place::Folder(_) => None,
+            Place::Web(url) => match url.host()? {
                 Host::Domain(_) => None,
                 Host::Ipv4(address) => Some(IpNet::from(std::net::IpAddr::from(address))),
                 Host::Ipv6(address) => Some(IpNet::from(std::net::IpAddr::from(address))),
@@ -35,7 +35,7 @@ impl RegistryPlace {
     }
 }
 
-impl FromStr for RegistryPlace {
+impl FromStr for Place {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -43,7 +43,7 @@ impl FromStr for RegistryPlace {
             return Err("expected a folder or a URL".to_owned());
         }
         if !text.contains("://") {
-            return Ok(RegistryPlace::Folder(PathBuf::from(text)));
+            return Ok(Place::Folder(PathBuf::from(text)));
         }
         // The text is not repeated: it may hold a password.
         let mut url = Url::parse(text).map_err(|error| format!("not a URL: {error}"))?;
@@ -65,11 +65,11 @@ impl FromStr for RegistryPlace {
             let path = format!("{}/", url.path());
             url.set_path(&path);
         }
-        Ok(RegistryPlace::Web(url))
+        Ok(Place::Web(url))
     }
 }
 
-impl TryFrom<String> for RegistryPlace {
+impl TryFrom<String> for Place {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -77,11 +77,11 @@ impl TryFrom<String> for RegistryPlace {
     }
 }
 
-impl fmt::Display for RegistryPlace {
+impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RegistryPlace::Folder(path) => path.display().fmt(f),
-            RegistryPlace::Web(url) => url.fmt(f),
+            Place::Folder(path) => path.display().fmt(f),
+            Place::Web(url) => url.fmt(f),
         }
     }
 }
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_http_is_for_this_machine_only() {
-        let shown = |text: &str| text.parse::<RegistryPlace>().map(|place| place.to_string());
+    fn plain_http_is_only_for_loopback_addresses() {
+        let shown = |text: &str| text.parse::<Place>().map(|place| place.to_string());
         assert_eq!(shown("https://packages.example/mst"), Ok("https://packages.example/mst/".to_owned()));
         assert_eq!(shown("http://127.0.0.1:8000"), Ok("http://127.0.0.1:8000/".to_owned()));
         assert_eq!(shown("http://[::1]:8000/a/"), Ok("http://[::1]:8000/a/".to_owned()));
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn only_an_address_that_is_written_down_is_opened() {
-        let opened = |text: &str| text.parse::<RegistryPlace>().unwrap().named_address().map(|net| net.to_string());
+    fn only_an_address_written_as_a_number_is_allowed() {
+        let opened = |text: &str| text.parse::<Place>().unwrap().named_address().map(|net| net.to_string());
         assert_eq!(opened("http://127.0.0.1:8000").as_deref(), Some("127.0.0.1/32"));
         assert_eq!(opened("https://10.1.2.3/").as_deref(), Some("10.1.2.3/32"));
         assert_eq!(opened("https://packages.example/"), None);

@@ -1,7 +1,9 @@
-//! The registry: a folder, or an index on a web server, which is reached through egress like everything else.
+//! The client of a package registry: a folder, or an index on a web server that is reached through egress.
 //!
-//! Nobody trusts a registry: it says what there is, and the digest of its index and the signature of the package say
-//! whether that is what came. Whoever runs it can only keep something back.
+//! A registry is not trusted: the digest in the index and the signature of the package are checked. A malicious registry
+//! can only withhold packages.
+
+mod place;
 
 use std::fs::File;
 use std::io::Read;
@@ -18,16 +20,16 @@ use monstrum_types::{Digest, Failure, HttpRequest};
 use rustix::fs::{Mode, OFlags};
 use tokio::time::Instant;
 
-use crate::config::RegistryPlace;
+pub use self::place::Place;
 
-/// What the index is called.
+/// The file name of the index.
 const INDEX: &str = "index.json";
-/// The index is needed before anybody knows that something happens.
+/// The index is fetched before any progress is shown, so it must not take long.
 const INDEX_WAIT_MAX: Duration = Duration::from_secs(30);
-/// The largest package over 2 Mbit/s.
+/// Enough for the largest package over 2 Mbit/s.
 const PACKAGE_WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// Why nothing came from the registry.
+/// Why the registry could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     #[error("cannot read {} of the registry", path.display())]
@@ -40,13 +42,13 @@ pub enum RegistryError {
     Status { file: String, status: u16 },
     #[error("the registry cannot be used")]
     Index(#[from] IndexError),
-    #[error("{file} of the registry is not what its index names: its digest is {found}, not {named}")]
+    #[error("{file} of the registry does not match its index: its digest is {found}, expected {named}")]
     Other { file: String, found: Digest, named: Digest },
     #[error("the registry could not be read to its end")]
     Interrupted,
 }
 
-/// Where packages come from by name.
+/// A registry of packages.
 pub enum Registry {
     Folder(PathBuf),
     Web(Box<Web>),
@@ -59,13 +61,13 @@ pub struct Web {
 }
 
 impl Registry {
-    /// The registry at `place`. A web server may have public addresses, one that `place` names as a number, and those in
-    /// `allow_addresses`.
-    pub fn new(place: RegistryPlace, allow_addresses: &[IpNet]) -> Registry {
+    /// The registry at `place`. Its server may have public addresses, the address that `place` names as a number, and those
+    /// in `allow_addresses`.
+    pub fn new(place: Place, allow_addresses: &[IpNet]) -> Registry {
         let named = place.named_address();
         match place {
-            RegistryPlace::Folder(path) => Registry::Folder(path),
-            RegistryPlace::Web(url) => {
+            Place::Folder(path) => Registry::Folder(path),
+            Place::Web(url) => {
                 let network = Network {
                     allow_addresses: allow_addresses.iter().copied().chain(named).collect(),
                     // Settings take http:// for loopback addresses only.
@@ -78,7 +80,7 @@ impl Registry {
         }
     }
 
-    /// What there is now.
+    /// The current index.
     pub async fn index(&self) -> Result<Index, RegistryError> {
         let bytes = self.fetch(INDEX, INDEX_BYTES_MAX, INDEX_WAIT_MAX).await?;
         Ok(Index::parse(&bytes)?)
@@ -100,7 +102,7 @@ impl Registry {
         self.fetch(&entry.signature, SIGNATURE_BYTES_MAX, INDEX_WAIT_MAX).await
     }
 
-    /// `file` is a plain name: the index's own, or one that the index was checked to name.
+    /// `file` is a validated name: that of the index, or one from the index.
     async fn fetch(&self, file: &str, bytes_max: usize, wait: Duration) -> Result<Vec<u8>, RegistryError> {
         match self {
             Registry::Folder(folder) => {
@@ -133,7 +135,7 @@ impl Web {
 
 fn read(path: &Path, bytes_max: usize) -> Result<Vec<u8>, RegistryError> {
     let failed = |source| RegistryError::Read { path: path.to_owned(), source };
-    // Neither a link out of the folder nor a pipe that nobody writes to.
+    // Do not follow a link out of the folder, and do not block on a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
     let file = File::from(file);

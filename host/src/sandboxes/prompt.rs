@@ -1,16 +1,16 @@
-//! What a bot is told before anybody speaks to it: its own system prompt, and what the platform appends.
+//! The system prompt of a bot: its own text, and the paragraph about its sandbox that the platform appends.
 //!
-//! What is appended is about the sandbox, and it is true: a model that is told of a program that is not there, or of a
-//! network that is closed, wastes its time and the user's.
+//! The paragraph states what the provider really has: a model that tries a missing program or a closed network wastes its
+//! own time and the user's.
 
 use monstrum_sandbox::{
     Capabilities, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, Limits, Network, SandboxError, Spec, WORKSPACE,
 };
 
-use crate::language::Tongue;
+use crate::language::UiLanguage;
 use crate::plugins::built_in::SHELL;
 
-/// The prompt of a bot: its own, and the paragraph about its sandbox where it has one.
+/// The prompt of a bot: its own text, then the paragraph about its sandbox if it has one.
 pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     match paragraph {
         None => own.to_owned(),
@@ -19,16 +19,20 @@ pub fn with_sandbox(own: &str, paragraph: Option<&str>) -> String {
     }
 }
 
-/// What there is to say about a sandbox that is made as `spec` says.
-pub fn sandbox_paragraph(capabilities: Result<&Capabilities, SandboxError>, spec: Spec, tongue: Tongue) -> String {
-    match (capabilities, tongue) {
-        (Ok(capabilities), Tongue::English) => english(capabilities, spec),
-        (Ok(capabilities), Tongue::Chinese) => chinese(capabilities, spec),
-        (Err(_), Tongue::English) => format!(
+/// The paragraph about a sandbox with this `spec`.
+pub fn sandbox_paragraph(
+    capabilities: Result<&Capabilities, SandboxError>,
+    spec: Spec,
+    language: UiLanguage,
+) -> String {
+    match (capabilities, language) {
+        (Ok(capabilities), UiLanguage::English) => english(capabilities, spec),
+        (Ok(capabilities), UiLanguage::Chinese) => chinese(capabilities, spec),
+        (Err(_), UiLanguage::English) => format!(
             "This conversation has a Linux sandbox of its own, which the tool {SHELL} uses, but the sandbox service is \
              not available at present: commands will fail until it is. Say so instead of pretending that they ran."
         ),
-        (Err(_), Tongue::Chinese) => format!(
+        (Err(_), UiLanguage::Chinese) => format!(
             "本次会话有一台独立的 Linux 沙盒，由工具 {SHELL} 使用，但沙盒服务目前不可用：在恢复之前命令都会失败。\
              请如实说明，不要假装命令已经执行。"
         ),
@@ -79,7 +83,7 @@ fn chinese(capabilities: &Capabilities, spec: Spec) -> String {
     )
 }
 
-/// Whether a sandbox reaches anything: a network that the provider cannot give is not there, whatever was asked for.
+/// Whether a sandbox reaches public addresses: `spec` allows it and the provider supports it.
 fn reaches_out(capabilities: &Capabilities, spec: Spec) -> bool {
     spec.network == Network::Full && capabilities.networks.contains(&Network::Full)
 }
@@ -113,25 +117,25 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_told_what_is_there_in_its_users_language() {
+    fn the_paragraph_describes_the_sandbox_in_the_users_language() {
         let none = Spec::default();
         let full = Spec { network: Network::Full, limits: Limits { cpu_millis: 1500, ..Limits::default() } };
-        let told = |spec, tongue| sandbox_paragraph(Ok(&capabilities(true)), spec, tongue);
-        assert_snapshot!(told(none, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
-        assert_snapshot!(told(full, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It reaches public addresses of the internet, and packages can be installed, those of the system with apt. Limits: 1.5 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
-        assert_snapshot!(told(none, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒没有网络：不能从外部下载或安装任何东西。限制：1 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
-        assert_snapshot!(told(full, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒可以访问互联网上的公共地址，可以安装软件包，系统软件包用 apt 安装。限制：1.5 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
+        let paragraph = |spec, language| sandbox_paragraph(Ok(&capabilities(true)), spec, language);
+        assert_snapshot!(paragraph(none, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It has no network: nothing can be downloaded or installed from outside. Limits: 1 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
+        assert_snapshot!(paragraph(full, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses: Debian GNU/Linux 12 (bookworm), with bash, python3 and git. Commands run with bash as root inside of it and start in /workspace. Files under /workspace stay as long as the conversation does; whatever runs is ended when the sandbox has been idle for a while. It reaches public addresses of the internet, and packages can be installed, those of the system with apt. Limits: 1.5 CPU, 1024 MiB of memory, 2048 MiB of disk, 60 seconds for a command and 300 at most.");
+        assert_snapshot!(paragraph(none, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒没有网络：不能从外部下载或安装任何东西。限制：1 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
+        assert_snapshot!(paragraph(full, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用：Debian GNU/Linux 12 (bookworm)，其中有 bash、python3和 git。命令在沙盒内以 root 身份由 bash 执行，起始目录为 /workspace。/workspace 下的文件在会话存在期间一直保留；沙盒闲置一段时间后会停止，正在运行的程序随之结束。沙盒可以访问互联网上的公共地址，可以安装软件包，系统软件包用 apt 安装。限制：1.5 个 CPU，内存 1024 MiB，磁盘 2048 MiB，每条命令默认 60 秒，最多 300 秒。");
         let gone = || Err(SandboxError::Unavailable("/dev/loop0 is gone".to_owned()));
-        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses, but the sandbox service is not available at present: commands will fail until it is. Say so instead of pretending that they ran.");
-        assert_snapshot!(sandbox_paragraph(gone(), full, Tongue::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用，但沙盒服务目前不可用：在恢复之前命令都会失败。请如实说明，不要假装命令已经执行。");
+        assert_snapshot!(sandbox_paragraph(gone(), full, UiLanguage::English), @"This conversation has a Linux sandbox of its own, which the tool sandbox_shell uses, but the sandbox service is not available at present: commands will fail until it is. Say so instead of pretending that they ran.");
+        assert_snapshot!(sandbox_paragraph(gone(), full, UiLanguage::Chinese), @"本次会话有一台独立的 Linux 沙盒，由工具 sandbox_shell 使用，但沙盒服务目前不可用：在恢复之前命令都会失败。请如实说明，不要假装命令已经执行。");
     }
 
     #[test]
-    fn a_network_that_the_provider_cannot_give_is_none() {
+    fn a_network_without_support_of_the_provider_is_not_mentioned() {
         let closed = Capabilities { networks: vec![Network::None], ..capabilities(true) };
         let full = Spec { network: Network::Full, ..Spec::default() };
-        assert!(sandbox_paragraph(Ok(&closed), full, Tongue::English).contains("It has no network"));
-        let words = sandbox_paragraph(Ok(&capabilities(false)), full, Tongue::English);
+        assert!(sandbox_paragraph(Ok(&closed), full, UiLanguage::English).contains("It has no network"));
+        let words = sandbox_paragraph(Ok(&capabilities(false)), full, UiLanguage::English);
         assert!(words.contains("packages of the system cannot be installed"), "{words}");
     }
 

@@ -1,5 +1,5 @@
-//! Looks at an installation as it is and says what is weak or broken, each with its remedy. It reads and changes nothing,
-//! and needs no lock: a server may be running.
+//! `monstrum doctor`: finds weak settings and broken parts of an installation, each with its remedy. It changes nothing and
+//! needs no lock, so a server may be running.
 
 mod patterns;
 mod rows;
@@ -24,32 +24,32 @@ use crate::plugins::{Plugin, PluginStatus, Plugins, with_causes};
 use crate::policy::row_seals::RowKeyError;
 use crate::policy::{Policy, Resource};
 
-/// With less than this free, an hour of audit may fill the disk.
+/// With less free space than this, an hour of audit may fill the disk.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 const FINISH_ROTATION: &str = "stop the server and finish the rotation: monstrum vault rotate --row-key";
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It works, and is less safe than it could be.
+    /// It works, but is less safe than it could be.
     Weak,
     /// Something does not work.
     Broken,
 }
 
-/// One thing to mend.
+/// One thing to repair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub severity: Severity,
-    /// What it is about: a setting, a file, `database`, `plugin github`, `resource shop`.
+    /// The subject: a setting, a file, `database`, `plugin github`, `resource shop`.
     pub about: String,
     pub what: String,
     pub remedy: String,
 }
 
-/// What has been found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Findings(Vec<Finding>);
 
@@ -67,7 +67,7 @@ impl Findings {
     }
 }
 
-/// Everything that is to be mended in the installation of these settings.
+/// Every finding about the installation with these settings.
 pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let mut found = Findings::default();
     check_settings(&mut found, settings);
@@ -97,7 +97,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     found.0
 }
 
-/// A database that is older than its signed heads is refused by a start.
+/// Reports a database that is older than its signed heads; a start refuses it.
 async fn check_heads(found: &mut Findings, data: &Inspected) {
     match find_rollback(&data.store, &data.audit_keys, &data.path).await {
         Err(error) => found.broken("audit", with_causes(&error), "run it as the user who runs the server"),
@@ -145,7 +145,7 @@ fn is_loopback(url: &str) -> bool {
         .any(|name| host.strip_prefix(name).is_some_and(|port| port.is_empty() || port.starts_with(':')))
 }
 
-/// What lies in the data folder is secret, and its disk must have room.
+/// Checks that files of the data folder are private and that its disk has free space.
 fn check_files(found: &mut Findings, settings: &Settings) {
     let folder = &settings.data_dir;
     let database = settings.database_url.is_none().then_some("monstrum.db");
@@ -198,11 +198,11 @@ fn cannot_open(found: &mut Findings, error: &DataError) {
     found.broken(about, with_causes(error), remedy);
 }
 
-/// Plugins, resources and their credentials, judged by the functions that a server uses.
+/// Checks plugins, resources and credentials by the functions that a server uses.
 async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let about = settings.plugins_dir.display().to_string();
-    // Compiled components are not shared with the server: its cache is signed with its key, and written.
+    // Doctor must not write to the server's cache, and does not have the key that authenticates it.
     let cache = match tempfile::tempdir() {
         Ok(cache) => cache,
         Err(error) => {
@@ -235,7 +235,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     #[cfg(target_os = "linux")]
     sandboxes::check(found, settings, data).await?;
     check_trust(found, data).await?;
-    // Nothing is sent: what is opened is only looked at.
+    // Credentials are opened but never sent.
     let egress = Egress::new(EgressOptions::default());
     let refresher = Refresher::new(data.store.clone(), Arc::clone(&data.vault), egress, Arc::new(SystemClock));
     let policy = Policy::open(data.store.clone(), Arc::new(refresher), plugins).await?;
@@ -246,7 +246,7 @@ async fn check_policy(found: &mut Findings, settings: &Settings, data: &Inspecte
     Ok(())
 }
 
-/// The right newest key opens what a start looks at; credentials may still need an older one.
+/// Reports credentials that need a missing or an older master key. A start only checks the newest key.
 async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected) -> Result<(), StoreError> {
     for version in lost_key_versions(&data.store, &data.vault).await? {
         let what =
@@ -262,7 +262,7 @@ async fn check_keys(found: &mut Findings, settings: &Settings, data: &Inspected)
     Ok(())
 }
 
-/// Trust from before types had owners, or given for all types, lets a plugin bring any type that is free.
+/// Reports keys that are trusted for every resource type: their plugins may use any type without an owner.
 async fn check_trust(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let mut page = Page::first(PAGE_ITEMS_MAX);
     loop {
@@ -303,7 +303,7 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
             }
             (PluginStatus::NeedsApproval, _, Some(pending)) => {
                 let version = &pending.plugin.manifest.version;
-                let what = format!("version {version} asks for more and waits: {}", pending.grows.join("; "));
+                let what = format!("version {version} asks for more and waits: {}", pending.added.join("; "));
                 let remedy = format!(
                     "if that is meant: monstrum plugin approve {} --digest {} --manifest-digest {}",
                     entry.name,
@@ -317,7 +317,7 @@ fn check_plugins(found: &mut Findings, plugins: &Plugins, dir: &Path) {
     }
 }
 
-/// A version from before a limit serves on; the next one has to keep it.
+/// Reports serving versions that exceed a newer limit, which the next version must keep.
 fn check_limits(found: &mut Findings, serving: &Plugin) {
     let exceeds: Vec<&str> = serving.exceeds().map(String::as_str).collect();
     if !exceeds.is_empty() {
@@ -329,7 +329,7 @@ fn check_limits(found: &mut Findings, serving: &Plugin) {
     }
 }
 
-/// Rows that another program has written, edited, removed or put back.
+/// Reports rows that another program has written, edited, removed or restored.
 async fn check_rows(found: &mut Findings, data: &Inspected) -> Result<(), StoreError> {
     let verified = data.store.verify_rows().await?;
     for row in &verified.refused {

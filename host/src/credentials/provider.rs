@@ -1,17 +1,17 @@
-//! What an admin has confirmed of a provider, and its client secret under seal.
+//! OAuth providers: their endpoints, and their sealed client secrets.
 
-use monstrum_manifest::{AuthKind, OauthConfig, ResourceType};
+use monstrum_manifest::{OauthConfig, ResourceType};
 use monstrum_store::OauthProviderRow;
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, WorkspaceId};
 use monstrum_vault::{AssociatedData, Sealed, Vault, VaultError};
 use url::Url;
 
-/// Seals a client secret for the provider that `row` describes: it opens for no other client and no other endpoint.
+/// Seals a client secret for the provider of `row`. It opens for no other client and no other endpoint.
 pub fn seal_secret(vault: &Vault, row: &OauthProviderRow, secret: &Secret) -> Result<Sealed, VaultError> {
     vault.seal(secret.expose().as_bytes(), place_of(row))
 }
 
-/// The client secret of a provider; None for a public client.
+/// The client secret of a provider; `None` for a public client.
 pub fn open_secret(vault: &Vault, row: &OauthProviderRow) -> Result<Option<Secret>, VaultError> {
     let Some(sealed) = &row.client_secret else { return Ok(None) };
     let plaintext = vault.unseal(&sealed.parse()?, place_of(row))?;
@@ -24,7 +24,7 @@ fn place_of(row: &OauthProviderRow) -> AssociatedData {
     place(row.workspace_id, row.id, &row.resource_type, &row.client_id, &row.token_url, device_authorization_url)
 }
 
-/// What a client's secret is bound to. Where it goes is part of it, so that an edit of the row sends it nowhere else.
+/// The associated data of a client secret. It contains the endpoints, so that an edit of the row cannot redirect the secret.
 pub fn place(
     workspace: WorkspaceId,
     provider: OauthProviderId,
@@ -42,13 +42,13 @@ pub fn place(
         .with("device_authorization_url", device_authorization_url)
 }
 
-/// The scopes that are asked for, in one text (RFC 6749, section 3.3).
+/// The requested scopes in one text (RFC 6749, section 3.3).
 pub fn scopes(row: &OauthProviderRow) -> String {
     let scopes = row.scopes.as_array().into_iter().flatten();
     scopes.filter_map(serde_json::Value::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// What the manifest proposes for all its OAuth methods together.
+/// The provider that the manifest proposes for all its OAuth methods.
 pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     let methods = resource_type.auth_methods.iter().filter(|method| method.method.is_oauth());
     let mut proposed = OauthConfig {
@@ -74,12 +74,7 @@ pub fn proposed(resource_type: &ResourceType) -> OauthConfig {
     proposed
 }
 
-/// Whether the type has the method.
-pub fn has_method(resource_type: &ResourceType, kind: AuthKind) -> bool {
-    resource_type.auth_methods.iter().any(|method| method.method == kind)
-}
-
-/// An address of a provider: https, or http on this machine, and nothing in it but scheme, host, path and query.
+/// Parses the URL of a provider: https, or http on loopback, without user, password or fragment.
 pub fn parse_url(text: &str) -> Result<Url, &'static str> {
     let url = Url::parse(text).map_err(|_| "expected an absolute URL")?;
     let is_local = match url.host() {
@@ -108,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_that_was_moved_does_not_open() {
+    fn a_secret_of_another_provider_does_not_open() {
         let folder = tempfile::tempdir().unwrap();
         let vault = Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap());
         let mut row = OauthProviderRow {
@@ -138,13 +133,13 @@ mod tests {
         ] {
             assert!(open_secret(&vault, &moved).is_err(), "{moved:?}");
         }
-        // Where the browser goes is no place for it.
+        // The secret is never sent to the authorization URL.
         let row = OauthProviderRow { authorization_url: Some("https://id.example/a".to_owned()), ..row };
         assert!(open_secret(&vault, &row).is_ok());
     }
 
     #[test]
-    fn addresses_are_https_or_local() {
+    fn urls_are_https_or_loopback() {
         for good in [
             "https://id.example.com/token?tenant=a",
             "http://127.0.0.1:8080/token",

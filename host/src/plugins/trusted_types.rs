@@ -1,4 +1,4 @@
-//! Which resource types a trusted key may bring.
+//! The resource types that a trusted key may install.
 
 use monstrum_guardian::match_glob;
 use monstrum_types::ResourceTypeId;
@@ -12,14 +12,14 @@ pub struct TrustedTypes {
 }
 
 impl TrustedTypes {
-    /// Whether the key may bring packages of this type.
+    /// Whether the key may install plugins of this type.
     pub fn include(&self, id: &ResourceTypeId) -> bool {
         self.globs.iter().any(|glob| match_glob(id.as_str(), &folded(glob)))
     }
 }
 
-/// The glob with `-` and `_` in place of each other: the name of a plugin has no `_`, while types use it often. Between
-/// brackets, where `-` makes a range, nothing changes.
+/// The glob with `-` and `_` as equivalent characters: names of plugins have no `_`, but types often do. Text in brackets,
+/// where `-` makes a range, does not change.
 fn folded(glob: &str) -> String {
     let mut folded = String::with_capacity(glob.len());
     let mut rest = glob;
@@ -35,11 +35,11 @@ fn folded(glob: &str) -> String {
     folded
 }
 
-/// The length of the brackets at the start of `text`; `None` where they do not close, so that `[` stands for itself.
+/// The length of the bracket expression at the start of `text`; `None` if it is not closed, so that `[` is literal.
 fn brackets(text: &str) -> Option<usize> {
     let inside = text.strip_prefix('[')?;
     let inside = inside.strip_prefix('!').unwrap_or(inside);
-    // A closing bracket in first place stands for itself.
+    // A closing bracket in first position is literal.
     let inside = inside.strip_prefix(']').unwrap_or(inside);
     let behind = inside.split_once(']')?.1;
     Some(text.len() - behind.len())

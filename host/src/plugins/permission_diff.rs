@@ -1,7 +1,8 @@
-//! What a version of a plugin asks for beyond the one that serves. A version that grew waits for a root key.
+//! The permission diff: what a version of a plugin asks for beyond the serving version. A version with a permission diff
+//! waits for a root key.
 //!
-//! Operators have granted tools, scopes and credentials with the old contract before their eyes. Whatever widens what
-//! these grants reach is named here, in a sentence that an operator can judge; what only narrows it is not.
+//! Operators granted tools, scopes and credentials for the old manifest. Each change that widens these grants is one
+//! sentence for the operator; changes that only narrow them are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,41 +11,41 @@ use monstrum_manifest::{AuthMethod, Executor, FieldKind, Manifest, OriginPattern
 use monstrum_types::ToolName;
 use serde_json::Value;
 
-/// What `candidate` asks for beyond `serving`, a sentence each. `retired` holds tools that earlier versions had and
-/// `serving` has no more, with their operations: a detour over a version without the tool is a change all the same.
-pub fn growth(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
-    let mut grown = Vec::new();
+/// What `candidate` asks for beyond `serving`, one sentence each. `retired` holds the tools of earlier versions that `serving`
+/// no longer has, with their operations: a tool that comes back with another operation is a change too.
+pub fn permission_diff(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
+    let mut added = Vec::new();
     let (old, new) = (&serving.resource_type, &candidate.resource_type);
     if old.id != new.id {
-        grown.push(format!("resource type `{}` instead of `{}`", new.id, old.id));
+        added.push(format!("resource type `{}` instead of `{}`", new.id, old.id));
     }
-    doors(&serving.executor, &candidate.executor, &mut grown);
-    configuration(old, new, &mut grown);
+    capabilities(&serving.executor, &candidate.executor, &mut added);
+    configuration(old, new, &mut added);
     for method in &new.auth_methods {
-        authentication(serving, candidate, method, &mut grown);
+        authentication(serving, candidate, method, &mut added);
     }
     for tool in &new.tools {
         let before = old.tools.iter().find(|before| before.name == tool.name).map(|before| &before.operation);
         if let Some(before) = before.or_else(|| retired.get(&tool.name)).filter(|before| **before != tool.operation) {
-            grown.push(format!("tool `{}` is operation `{}` instead of `{before}`", tool.name, tool.operation));
+            added.push(format!("tool `{}` is operation `{}` instead of `{before}`", tool.name, tool.operation));
         }
         if !old.tools.iter().any(|before| before.name == tool.name) && is_outside_of_all(old, new, tool) {
             let (name, operation) = (&tool.name, &tool.operation);
-            grown.push(format!("new tool `{name}`: no scope dimension concerns its operation `{operation}`"));
+            added.push(format!("new tool `{name}`: no scope dimension concerns its operation `{operation}`"));
         }
     }
     if let Some(check) = new.credential_check.as_ref().filter(|check| old.credential_check.as_ref() != Some(check)) {
         let params = Value::Object(check.params.clone());
-        grown.push(format!("credentials are checked by a call of `{}` with {params}", check.tool));
+        added.push(format!("credentials are checked by a call of `{}` with {params}", check.tool));
     }
     for dimension in &old.scope_dimensions {
-        narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut grown);
+        narrowed(dimension, new.scope_dimensions.iter().find(|after| after.key == dimension.key), &mut added);
     }
-    grown
+    added
 }
 
-/// Whether no dimension that bindings constrain already looks at the calls of `tool`. Where there is none, no call was
-/// constrained before either.
+/// Whether no existing scope dimension applies to calls of `tool`. If the old version has no dimensions, its calls were not
+/// constrained either.
 fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> bool {
     let concerns = |dimension: &ScopeDimension| {
         let is_known = old.scope_dimensions.iter().any(|before| before.key == dimension.key);
@@ -53,73 +54,73 @@ fn is_outside_of_all(old: &ResourceType, new: &ResourceType, tool: &Tool) -> boo
     !old.scope_dimensions.is_empty() && !new.scope_dimensions.iter().any(concerns)
 }
 
-fn doors(old: &Executor, new: &Executor, grown: &mut Vec<String>) {
+fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     for capability in new.capabilities.iter().filter(|capability| !old.capabilities.contains(capability)) {
-        grown.push(format!("capability `{}`", word(capability)));
+        added.push(format!("capability `{}`", word(capability)));
     }
-    // Whether one glob covers another is not asked: a new text is a new wish.
+    // Globs are compared as text: whether one covers another is not checked.
     for glob in new.calls.iter().filter(|glob| !old.calls.contains(glob)) {
-        grown.push(format!("calls to tools `{glob}`"));
+        added.push(format!("calls to tools `{glob}`"));
     }
     for origin in beyond(&new.egress, &old.egress) {
-        grown.push(format!("egress to `{origin}`"));
+        added.push(format!("egress to `{origin}`"));
     }
 }
 
-/// The default of api_base is an origin of egress and, for methods that name none, the audience.
-fn configuration(old: &ResourceType, new: &ResourceType, grown: &mut Vec<String>) {
+/// The default of api_base is an origin of egress, and the audience of methods that name none.
+fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>) {
     let base = |of: &ResourceType| {
         let field = of.config_schema.iter().find(|field| field.field == "api_base");
         field.and_then(|field| field.default.clone()).filter(|value| !value.is_null())
     };
     let (before, after) = (base(old), base(new));
     if after.is_some() && before != after {
-        grown.push(format!("api_base is by default {}", shown(after.as_ref())));
+        added.push(format!("api_base is by default {}", shown(after.as_ref())));
     }
 }
 
-fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod, grown: &mut Vec<String>) {
+fn authentication(serving: &Manifest, candidate: &Manifest, method: &AuthMethod, added: &mut Vec<String>) {
     let name = method.method;
     let Some(before) = serving.resource_type.auth_methods.iter().find(|before| before.method == name) else {
-        grown.push(format!("auth method `{name}`"));
+        added.push(format!("auth method `{name}`"));
         return;
     };
     match (&before.audience, &method.audience) {
         (_, Some(declared)) => {
             for origin in beyond(declared, before.audience.as_deref().unwrap_or_default()) {
-                grown.push(format!("auth method `{name}`: audience `{origin}`"));
+                added.push(format!("auth method `{name}`: audience `{origin}`"));
             }
         }
-        (Some(_), None) => grown.push(format!("auth method `{name}`: the audience is no longer declared")),
+        (Some(_), None) => added.push(format!("auth method `{name}`: the audience is no longer declared")),
         (None, None) => {}
     }
     if before.inject_rules() != method.inject_rules() {
-        grown.push(format!("auth method `{name}`: the inject rules are others"));
+        added.push(format!("auth method `{name}`: the inject rules differ"));
     }
     let plain = |manifest: &Manifest, method: &AuthMethod| -> BTreeSet<String> {
         let fields = method.credential_fields(&manifest.resource_type).iter();
         fields.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
     };
     for field in plain(candidate, method).difference(&plain(serving, before)) {
-        grown.push(format!("auth method `{name}`: field `{field}` is not secret"));
+        added.push(format!("auth method `{name}`: field `{field}` is not secret"));
     }
 }
 
-fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, grown: &mut Vec<String>) {
+fn narrowed(before: &ScopeDimension, after: Option<&ScopeDimension>, added: &mut Vec<String>) {
     let key = &before.key;
     let Some(after) = after else {
-        grown.push(format!("scope dimension `{key}` is gone"));
+        added.push(format!("scope dimension `{key}` is gone"));
         return;
     };
     for path in before.param_paths.iter().filter(|path| !after.param_paths.contains(path)) {
-        grown.push(format!("scope dimension `{key}` no longer looks at `{path}`"));
+        added.push(format!("scope dimension `{key}` no longer looks at `{path}`"));
     }
     if before.match_mode != after.match_mode {
-        grown.push(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
+        added.push(format!("scope dimension `{key}` compares by `{}`", word(&after.match_mode)));
     }
     if after.operation_filter.is_some() && before.operation_filter != after.operation_filter {
         let filter = after.operation_filter.as_deref().unwrap_or_default();
-        grown.push(format!("scope dimension `{key}` concerns `{filter}` only"));
+        added.push(format!("scope dimension `{key}` concerns `{filter}` only"));
     }
 }
 
@@ -127,7 +128,7 @@ fn beyond<'a>(new: &'a [OriginPattern], old: &'a [OriginPattern]) -> impl Iterat
     new.iter().filter(|origin| !old.iter().any(|known| known.covers(origin)))
 }
 
-/// The word of the manifest for a value of one of its enumerations.
+/// The manifest's word for a value of an enumeration.
 fn word(value: &impl serde::Serialize) -> String {
     shown(serde_json::to_value(value).ok().as_ref())
 }
@@ -184,13 +185,13 @@ mod tests {
             }
         }
         let retired = BTreeMap::from([("sample_old".parse().unwrap(), "issue.delete".to_owned())]);
-        growth(&parse(before.clone()), &parse(after), &retired)
+        permission_diff(&parse(before.clone()), &parse(after), &retired)
     }
 
     const TYPE: &str = "/resource_type";
 
     #[test]
-    fn what_asks_for_nothing_more_does_not_grow() {
+    fn harmless_changes_are_not_named() {
         let tool = json!({"name": "sample_new", "description": "", "operation": "issue.read",
                           "input_schema": {"type": "object"}});
         let harmless: [(&str, Value); 11] = [
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_tool_that_no_dimension_concerns_is_named() {
+    fn a_new_tool_outside_of_all_dimensions_is_named() {
         let mut before = manifest();
         before["resource_type"]["scope_dimensions"] =
             json!([{"key": "repo", "param_paths": ["repo"], "operation_filter": "issue.*"}]);
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn another_check_of_credentials_is_named() {
+    fn a_changed_credential_check_is_named() {
         let check = |tool: &str, params: Value| json!({"tool": tool, "params": params});
         let mut before = manifest();
         let place = "/resource_type/credential_check";
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_widens_is_named() {
+    fn every_widening_change_is_named() {
         let at = |place: &str, value: Value| grown(&[(&format!("{TYPE}{place}"), value)]).join("; ");
         let executor = |place: &str, value: Value| grown(&[(&format!("/executor/{place}"), value)]).join("; ");
         let tool = |name: &str| {
@@ -282,7 +283,7 @@ mod tests {
         auth method `token`: audience `https://evil.example`
         auth method `token`: the audience is no longer declared
         auth method `api_key`: audience `https://evil.example`
-        auth method `api_key`: the inject rules are others
+        auth method `api_key`: the inject rules differ
         auth method `basic`
         auth method `token`: field `access_token` is not secret; auth method `api_key`: field `access_token` is not secret
         tool `sample_delete` is operation `issue.read` instead of `issue.delete`

@@ -1,0 +1,144 @@
+//! The purpose that a credential is sealed for.
+
+use std::collections::BTreeSet;
+
+use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, InjectRule, Manifest, OriginPattern, ResourceType};
+use monstrum_store::OauthProviderRow;
+use monstrum_types::{PluginName, ResourceTypeId};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// The purpose of a credential: the plugin, type and method that it was saved for, and how it may be sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GivenFor {
+    /// The plugin that served the type. Absent in records from before types had owners: such a record belongs to the
+    /// plugin that owned the type when the table of owners was filled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<PluginName>,
+    pub resource_type: ResourceTypeId,
+    pub auth_method: AuthKind,
+    /// The origins that may receive the credential.
+    pub audience: Vec<OriginPattern>,
+    /// How the credential is added to a request.
+    pub inject: Vec<InjectRule>,
+    /// The fields that were not secret. No other field may ever be shown.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub plain_fields: BTreeSet<String>,
+    /// The issuer, which also refreshes the credential; only of credentials obtained by OAuth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<Issuer>,
+}
+
+/// The issuer of a token. A refresh token is sent to its issuer only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Issuer {
+    pub token_url: String,
+    pub client_id: String,
+}
+
+impl Issuer {
+    /// The provider of this row as an issuer.
+    pub fn of(provider: &OauthProviderRow) -> Issuer {
+        Issuer { token_url: provider.token_url.clone(), client_id: provider.client_id.clone() }
+    }
+
+    /// Whether the provider of this row is the issuer.
+    pub fn is(&self, provider: &OauthProviderRow) -> bool {
+        *self == Issuer::of(provider)
+    }
+}
+
+impl GivenFor {
+    /// The purpose that manifest and configuration describe now.
+    pub fn now(manifest: &Manifest, method: &AuthMethod, config: &Map<String, Value>) -> GivenFor {
+        let Manifest { resource_type, executor, .. } = manifest;
+        GivenFor {
+            plugin: Some(manifest.name.clone()),
+            resource_type: resource_type.id.clone(),
+            auth_method: method.method,
+            audience: method.audience(config, executor),
+            inject: method.inject_rules(),
+            plain_fields: plain_fields(resource_type, method),
+            oauth: None,
+        }
+    }
+
+    /// This purpose, for a credential that `provider` issues. All fields of such a credential are secret, even if
+    /// the manifest declares them otherwise.
+    pub fn obtained_from(self, provider: &OauthProviderRow) -> GivenFor {
+        GivenFor { plain_fields: BTreeSet::new(), oauth: Some(Issuer::of(provider)), ..self }
+    }
+
+    /// The purpose that manifest and configuration describe now for the auth method of this credential; `None` if the
+    /// manifest no longer has that method.
+    pub(super) fn wanted_by(&self, manifest: &Manifest, config: &Map<String, Value>) -> Option<GivenFor> {
+        let methods = &manifest.resource_type.auth_methods;
+        let method = methods.iter().find(|method| method.method == self.auth_method)?;
+        let now = GivenFor::now(manifest, method, config);
+        Some(GivenFor { oauth: self.oauth.clone(), ..now })
+    }
+
+    /// The audience that both this sealed purpose and `now` allow; `None` if `now` requires more than was given. A
+    /// record without a plugin belongs to `legacy_plugin`.
+    pub(super) fn narrowed_to(&self, now: &GivenFor, legacy_plugin: Option<&PluginName>) -> Option<Vec<OriginPattern>> {
+        let plugin = self.plugin.as_ref().or(legacy_plugin);
+        let same = plugin.is_some()
+            && plugin == now.plugin.as_ref()
+            && self.resource_type == now.resource_type
+            && self.auth_method == now.auth_method
+            && self.inject == now.inject
+            && now.audience.iter().all(|origin| self.audience.iter().any(|given| given.covers(origin)));
+        same.then(|| now.audience.clone())
+    }
+}
+
+/// The fields that the manifest declares as anything but secret.
+fn plain_fields(resource_type: &ResourceType, method: &AuthMethod) -> BTreeSet<String> {
+    let declared = method.credential_fields(resource_type).iter();
+    declared.filter(|field| field.kind != FieldKind::Secret).map(|field| field.field.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn given_for(plugin: Option<&str>) -> GivenFor {
+        let mut value = json!({
+            "resource_type": "github", "auth_method": "token", "audience": ["https://api.example"],
+            "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
+        });
+        if let Some(plugin) = plugin {
+            value["plugin"] = json!(plugin);
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_credential_is_valid_for_its_own_plugin_only() {
+        let (github, other): (PluginName, PluginName) = ("github".parse().unwrap(), "other".parse().unwrap());
+        for (given, legacy, now, expected) in [
+            (Some("github"), None, "github", true),
+            (Some("github"), Some(&other), "github", true),
+            (Some("github"), None, "other", false),
+            (Some("github"), Some(&other), "other", false),
+            // An old record names no plugin. It belongs to the owner of that time.
+            (None, Some(&github), "github", true),
+            (None, Some(&github), "other", false),
+            // A type that had no owner then has no old record.
+            (None, None, "github", false),
+        ] {
+            let narrowed = given_for(given).narrowed_to(&given_for(Some(now)), legacy);
+            assert_eq!(narrowed.is_some(), expected, "{given:?} {legacy:?} {now}");
+        }
+    }
+
+    /// The record is part of the associated data, so a changed text would not open.
+    #[test]
+    fn a_record_without_a_plugin_keeps_its_text() {
+        let text = serde_json::to_value(given_for(None)).unwrap();
+        assert_eq!(text.get("plugin"), None);
+        assert_eq!(serde_json::to_value(given_for(Some("github"))).unwrap()["plugin"], "github");
+    }
+}

@@ -1,0 +1,156 @@
+use monstrum_egress::EgressOptions;
+use monstrum_store::{DEFAULT_WORKSPACE, InstanceKeyRow, ResourceRow, SealsRows, StoreOptions};
+use monstrum_types::{OauthProviderId, SystemClock};
+use monstrum_vault::MasterKeys;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::super::new_row;
+use super::*;
+
+/// A row key for tests: its seals are not encrypted.
+struct TestRowKey;
+
+impl SealsRows for TestRowKey {
+    fn version(&self) -> u32 {
+        1
+    }
+
+    fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32] {
+        Sha256::new().chain_update(label).chain_update([0]).chain_update(bytes).finalize().into()
+    }
+
+    fn seal(&self, plaintext: &[u8], _: &str, _: i64) -> Result<String, Box<dyn std::error::Error + Send + Sync>> {
+        Ok(hex::encode(plaintext))
+    }
+
+    fn unseal(&self, sealed: &str, _: &str, _: i64) -> Option<Vec<u8>> {
+        hex::decode(sealed).ok()
+    }
+}
+
+fn given_for(origin: &str) -> GivenFor {
+    let given_for = json!({
+        "resource_type": "github", "auth_method": "oauth2_auth_code", "audience": [origin],
+        "inject": [{ "header": "Authorization", "value": "Bearer {access_token}" }],
+    });
+    serde_json::from_value(given_for).unwrap()
+}
+
+/// A new store and a new vault in `folder`.
+async fn opened(folder: &tempfile::TempDir) -> (Store, Arc<Vault>) {
+    let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
+    let store = store.with_row_key(Arc::new(TestRowKey));
+    let (name, sealed) = ("rows".to_owned(), "sealed".to_owned());
+    let record = InstanceKeyRow { name, version: 1, sealed, created_at: UtcMillis(0) };
+    assert!(store.found(&record, UtcMillis(0)).await.unwrap());
+    let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
+    (store, vault)
+}
+
+#[tokio::test]
+async fn finished_refreshes_are_not_kept_forever() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, vault) = opened(&folder).await;
+    let refresher = Refresher::new(store, vault, Egress::new(EgressOptions::default()), Arc::new(SystemClock));
+    let under_way = refresher.in_progress(ResourceId::new());
+    let recent = ResourceId::new();
+    refresher.in_progress(recent).lock().await.refreshed_at = Some(Instant::now());
+    for _ in 0..3 * REFRESHES_SWEEP_AT {
+        refresher.in_progress(ResourceId::new());
+    }
+    let refreshes = refresher.refreshes.lock().unwrap();
+    assert!(refreshes.len() <= REFRESHES_SWEEP_AT, "{} are held", refreshes.len());
+    assert!(refreshes.contains_key(&recent));
+    assert!(refreshes.values().any(|refresh| Arc::ptr_eq(refresh, &under_way)));
+}
+
+/// A provider row that differs from the verified one receives no refresh token.
+#[tokio::test]
+async fn an_unverified_provider_is_not_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, vault) = opened(&folder).await;
+    let (workspace, now) = (store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id, SystemClock.now());
+    let resource = resource(workspace, now);
+    store.insert_resource(&resource).await.unwrap();
+    store.snapshot().await.unwrap();
+    let provider = OauthProviderRow {
+        id: OauthProviderId::new(),
+        workspace_id: workspace,
+        resource_type: resource.resource_type.clone(),
+        client_id: "client".to_owned(),
+        client_secret: None,
+        authorization_url: None,
+        // Nothing listens there.
+        token_url: "https://127.0.0.1:1/token".to_owned(),
+        device_authorization_url: None,
+        scopes: json!([]),
+        created_at: now,
+        updated_at: now,
+    };
+    store.insert_oauth_provider(&provider).await.unwrap();
+    let given_for = given_for("https://here.example").obtained_from(&provider);
+    let secret = |text: &str| Secret::new(text.to_owned());
+    let fields =
+        BTreeMap::from([("access_token".to_owned(), secret("stale")), ("refresh_token".to_owned(), secret("refresh"))]);
+    store.put_credential(&new_row(&vault, &resource, &given_for, &fields, now).unwrap()).await.unwrap();
+    let egress = Egress::new(EgressOptions::default());
+    let refresher = Arc::new(Refresher::new(store.clone(), vault, egress, Arc::new(SystemClock)));
+    let was_asked = async || {
+        let target = RefreshTarget {
+            workspace,
+            resource: resource.id,
+            resource_type: resource.resource_type.clone(),
+            network: Network::default(),
+            given_for: given_for.clone(),
+        };
+        let refreshed = refresher.refresh(target, Some(Secret::new("stale".to_owned()))).await;
+        assert!(matches!(refreshed, Err(CredentialState::Unavailable)));
+        refresher.in_progress(resource.id).lock().await.backoff.is_some()
+    };
+    assert!(!was_asked().await, "the row was added after the last verification of the workspace");
+    store.snapshot().await.unwrap();
+    assert!(was_asked().await);
+}
+
+fn resource(workspace: WorkspaceId, now: UtcMillis) -> ResourceRow {
+    ResourceRow {
+        id: ResourceId::new(),
+        workspace_id: workspace,
+        resource_type: "github".parse().unwrap(),
+        name: "r".to_owned(),
+        config: json!({}),
+        network: json!({}),
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// A credential that was saved for another audience meanwhile is not sent by the earlier rules.
+#[tokio::test]
+async fn a_credential_for_another_purpose_is_not_a_newer_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, vault) = opened(&folder).await;
+    let workspace = store.workspace_named(DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
+    let now = SystemClock.now();
+    let resource = resource(workspace, now);
+    store.insert_resource(&resource).await.unwrap();
+    let (here, there) = (given_for("https://here.example"), given_for("https://there.example"));
+    let fields = BTreeMap::from([("access_token".to_owned(), Secret::new("the newer token".to_owned()))]);
+    store.put_credential(&new_row(&vault, &resource, &there, &fields, now).unwrap()).await.unwrap();
+    let egress = Egress::new(EgressOptions::default());
+    let refresher = Arc::new(Refresher::new(store, vault, egress, Arc::new(SystemClock)));
+    let refreshed = async |given_for: GivenFor| {
+        let target = RefreshTarget {
+            workspace,
+            resource: resource.id,
+            resource_type: resource.resource_type.clone(),
+            network: Network::default(),
+            given_for,
+        };
+        let refreshed = refresher.refresh(target, Some(Secret::new("the stale token".to_owned()))).await;
+        refreshed.map(|refreshed| refreshed.fields["access_token"].expose().to_owned())
+    };
+    assert_eq!(refreshed(here).await, Err(CredentialState::Unavailable));
+    assert_eq!(refreshed(there).await, Ok("the newer token".to_owned()));
+}

@@ -1,0 +1,65 @@
+//! Revocation while a request waits or its answer is sent: its key is deleted or rotated, or its bot's switch is turned off.
+
+use std::future::Future;
+
+use super::has_switch;
+use crate::app::App;
+use crate::gateway::extract::Caller;
+use crate::gateway::problem::Problem;
+
+/// The revoked permission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Revoked {
+    Key,
+    Switch,
+}
+
+impl Revoked {
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Revoked::Key => "its key is gone",
+            Revoked::Switch => "the switch use_agent_sandbox of its bot is off",
+        }
+    }
+}
+
+impl From<Revoked> for Problem {
+    fn from(revoked: Revoked) -> Problem {
+        match revoked {
+            Revoked::Key => Problem::unauthenticated("this key no longer exists"),
+            Revoked::Switch => Problem::forbidden("the switch use_agent_sandbox of this bot is off"),
+        }
+    }
+}
+
+/// Waits until the caller's key is deleted or rotated, or the switch of its bot is off.
+pub(super) async fn revoked(app: &App, caller: &Caller) -> Revoked {
+    // Subscribe before the first check, so that no change is missed.
+    let mut renewals = app.policy.renewals();
+    loop {
+        let snapshot = app.policy.load();
+        if snapshot.key_hash(caller.key) != Some(&caller.key_hash) {
+            return Revoked::Key;
+        }
+        if caller.bot.is_some_and(|bot| !has_switch(&snapshot, caller.workspace, bot)) {
+            return Revoked::Switch;
+        }
+        if renewals.changed().await.is_err() {
+            // The policy outlives all requests.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Runs `work` until the caller's permission is revoked.
+pub(super) async fn guarded<T>(
+    app: &App,
+    caller: &Caller,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    tokio::select! {
+        biased;
+        reason = revoked(app, caller) => Err(reason.into()),
+        done = work => done,
+    }
+}

@@ -1,0 +1,122 @@
+//! The metrics of the host. Their names are all in this file (that of HTTP requests is in telemetry/recorder.rs), so that
+//! a dashboard can be written against it. Label values come from short fixed lists, so that a tenant cannot create series.
+
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+
+use metrics::{Histogram, counter, gauge, histogram};
+
+/// The stages of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Session and ToolResolver.
+    Resolve,
+    /// The parameters by the tool's schema.
+    Params,
+    /// The Guardian's decision.
+    Guardian,
+    /// Waiting for admission.
+    Queue,
+    /// Running the component, including its waits.
+    Execute,
+    /// Redacting the answer.
+    Redact,
+    /// Waiting until the audit row is on disk.
+    Audit,
+}
+
+const STAGES: [&str; 7] = ["resolve", "params", "guardian", "queue", "execute", "redact", "audit"];
+
+static STAGE_SECONDS: LazyLock<[Histogram; STAGES.len()]> =
+    LazyLock::new(|| STAGES.map(|stage| histogram!("monstrum_call_stage_seconds", "stage" => stage)));
+
+/// Measures consecutive stages.
+pub struct StageTimer(Instant);
+
+impl StageTimer {
+    /// The first stage begins now.
+    pub fn start() -> StageTimer {
+        StageTimer(Instant::now())
+    }
+
+    /// `stage` ends now, and the next begins.
+    pub fn end(&mut self, stage: Stage) {
+        let now = Instant::now();
+        STAGE_SECONDS[stage as usize].record(now - self.0);
+        self.0 = now;
+    }
+}
+
+/// Records a call that has ended, with the status and code of its answer.
+pub fn call(status: &'static str, code: &'static str) {
+    counter!("monstrum_calls_total", "status" => status, "code" => code).increment(1);
+}
+
+/// Records the fuel that a component has used.
+pub fn fuel(used: u64) {
+    static FUEL_USED: LazyLock<Histogram> = LazyLock::new(|| histogram!("monstrum_call_fuel"));
+    FUEL_USED.record(used as f64);
+}
+
+/// Records how many calls run, and how many may.
+pub fn pool(running: u32, room: u32) {
+    gauge!("monstrum_pool_calls").set(running);
+    gauge!("monstrum_pool_calls_max").set(room);
+}
+
+/// The limit that refuses a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusedBy {
+    /// The limit of all connections.
+    Host,
+    /// The limit of one address.
+    Address,
+}
+
+impl RefusedBy {
+    /// The name of the limit in metrics and log lines.
+    pub fn label(self) -> &'static str {
+        match self {
+            RefusedBy::Host => "host",
+            RefusedBy::Address => "address",
+        }
+    }
+}
+
+/// Records how many connections are open.
+pub fn connections(open: u32) {
+    gauge!("monstrum_http_connections").set(open);
+}
+
+/// Records how many connections may be open.
+pub fn connections_max(max: u32) {
+    gauge!("monstrum_http_connections_max").set(max);
+}
+
+/// Records a refused connection.
+pub fn connection_refused(by: RefusedBy) {
+    counter!("monstrum_http_connections_refused_total", "limit" => by.label()).increment(1);
+}
+
+/// Records how many calls wait for admission, and how many rows wait for the audit's writer.
+pub fn queues(calls: u32, audit_rows: usize) {
+    gauge!("monstrum_queue_calls").set(calls);
+    gauge!("monstrum_queue_audit_rows").set(audit_rows as f64);
+}
+
+/// Records a request of a plugin, with the class of the answer's status or the code of the failure.
+pub fn egress(outcome: &'static str, took: Duration) {
+    histogram!("monstrum_egress_request_seconds", "outcome" => outcome).record(took);
+}
+
+/// Records a transaction of the audit's writer.
+pub fn commit(rows: usize, took: Duration) {
+    histogram!("monstrum_audit_commit_seconds").record(took);
+    histogram!("monstrum_audit_commit_rows").record(rows as f64);
+}
+
+/// Records whether the last poll of the database succeeded, and how long it took.
+pub fn database(usable: bool, took: Duration) {
+    gauge!("monstrum_database_usable").set(if usable { 1.0 } else { 0.0 });
+    histogram!("monstrum_database_poll_seconds").record(took);
+}
