@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use monstrum_manifest::CHECK_STEPS_MAX;
+use monstrum_manifest::{CHECK_STEPS_MAX, OutputSchema};
 use monstrum_types::{BotId, CallOutcome, Code, Effort, Halt, JsonText, Overrun, WorkspaceId};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use crate::beside;
 use crate::call_types::refusal::Refusal;
 use crate::fair_queue::{FairQueue, Share};
-use crate::plugins::Tool;
 
 /// The steps that a check may take in place: at most some 30 microseconds in an optimised build, and a few in most cases,
 /// since steps are upper bounds. A hop to another thread takes about as long.
@@ -91,9 +90,8 @@ impl Checks {
     }
 
     /// Whether a result is what its tool's output_schema says. One that could not be checked is not.
-    pub async fn matches_output(&self, asker: Asker, tool: Arc<Tool>, result: JsonText) -> bool {
+    pub async fn matches_output(&self, asker: Asker, schema: Arc<OutputSchema>, result: JsonText) -> bool {
         let check = move |effort: &Effort| {
-            let Some(schema) = &tool.output else { return Ok(true) };
             effort.spend(BYTE_STEPS.saturating_mul(result.as_str().len() as u64))?;
             schema.matches(&result.value(), effort)
         };

@@ -127,11 +127,11 @@ impl Executor {
         write_log(&permit, &end, secrets).await;
         meters::fuel(end.fuel_used.saturating_add(functions.search_fuel_used()));
         let mut outcome = outcome(end, &functions);
-        if let (Some(tool), Some(result)) = (target.tool().filter(|tool| tool.output.is_some()), &outcome.data) {
+        if let (Some(schema), Some(result)) = (target.tool().and_then(|tool| tool.output.as_ref()), &outcome.data) {
             let (workspace, bot) = (call.workspace(), permit.bot());
             let share = execution.pipeline.policy.load().share_of_host(workspace);
             let asker = Asker { workspace, bot, share, until };
-            let matches = self.checks.matches_output(asker, Arc::clone(tool), result.clone()).await;
+            let matches = self.checks.matches_output(asker, Arc::clone(schema), result.clone()).await;
             outcome.output_mismatch = !matches;
         }
         timer.end(Stage::Execute);

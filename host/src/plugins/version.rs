@@ -74,7 +74,7 @@ pub struct Tool {
     pub own_name: ToolName,
     pub rules: ToolRules,
     pub input: InputSchema,
-    pub output: Option<OutputSchema>,
+    pub output: Option<Arc<OutputSchema>>,
     /// Whether bots can neither see nor call it: only a host function that plugins import calls it.
     pub is_hidden: bool,
 }
@@ -94,7 +94,7 @@ impl Tool {
         let output = output.map_err(|why| ("output_schema", why))?;
         let (name, operation) = (manifest.name.clone(), manifest.operation.clone());
         let rules = ToolRules::new(name, operation, dimensions, |path| input.declares(path));
-        Ok(Tool { manifest, own_name, rules, input, output, is_hidden: false })
+        Ok(Tool { manifest, own_name, rules, input, output: output.map(Arc::new), is_hidden: false })
     }
 }
 
@@ -175,7 +175,7 @@ fn tools(manifest: &Manifest) -> Result<Vec<Arc<Tool>>, LoadError> {
 /// The warnings about schemas of `tools` that exceed the current limits. A new manifest has none.
 fn exceeds(tools: &[Arc<Tool>]) -> impl Iterator<Item = String> + '_ {
     tools.iter().flat_map(|tool| {
-        let output = tool.output.as_ref().map_or(&[][..], OutputSchema::exceeds);
+        let output = tool.output.as_ref().map_or(&[][..], |output| output.exceeds());
         let schemas = [("input_schema", tool.input.exceeds()), ("output_schema", output)];
         let name = &tool.manifest.name;
         schemas.into_iter().flat_map(move |(field, sentences)| {
