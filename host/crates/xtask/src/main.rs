@@ -202,7 +202,7 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
 fn settings(repository: &Repository) -> Result<()> {
     Steps::new(1).step("docs/configuration.md", || {
         let mut cargo = repository.cargo();
-        cargo.args(["test", "--workspace", "--test", "it", "--", "--exact", SETTINGS_TEST]);
+        cargo.args(["test", "--locked", "--workspace", "--test", "it", "--", "--exact", SETTINGS_TEST]);
         run(cargo.env("MONSTRUM_REWRITE_DOCS", "1"))
     })
 }
