@@ -1,29 +1,66 @@
-//! README.md and docs/: what their examples send can be pasted as it stands.
+//! README.md and the other pages: their examples are run as they are written, and what they name exists.
+
+mod api;
+mod configuration;
+mod mentions;
+mod operators;
+mod readme;
+mod start;
+mod walk;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use monstrum_egress::SECRET_BYTES_MIN;
 use regex::Regex;
 
+/// A Markdown page of the repository.
+struct Page {
+    /// Relative to the root of the repository.
+    name: String,
+    text: String,
+}
+
+fn root() -> Result<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ lies in the workspace")?;
+    Ok(root.to_owned())
+}
+
+/// The text of a page or another file. It is read when a test runs, so that a change of a page needs no build.
+fn page(name: &str) -> Result<String> {
+    fs::read_to_string(root()?.join(name)).with_context(|| format!("cannot read {name}"))
+}
+
+/// Every page for readers: those of the root and those of docs/.
+fn pages() -> Result<Vec<Page>> {
+    let root = root()?;
+    let mut pages = Vec::new();
+    for folder in ["", "docs"] {
+        for entry in fs::read_dir(root.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                let name = path.strip_prefix(&root)?.to_string_lossy().into_owned();
+                pages.push(Page { name, text: fs::read_to_string(&path)? });
+            }
+        }
+    }
+    ensure!(pages.len() > 10, "only {} pages were found", pages.len());
+    pages.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(pages)
+}
+
 /// Shorter secrets are refused with 422.
 #[test]
 fn secrets_in_examples_are_long_enough_to_be_saved() -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("tests/ lies in the workspace")?;
-    let mut guides = vec![root.join("README.md")];
-    for entry in fs::read_dir(root.join("docs"))? {
-        guides.push(entry?.path());
-    }
     let secret = Regex::new(r#""(access_token|api_key|api_token|client_secret|password)": *"([^"]*)""#)?;
     let mut found = 0;
-    for guide in guides.iter().filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
-        let text = fs::read_to_string(guide)?;
+    for Page { name, text } in pages()? {
         for example in secret.captures_iter(&text) {
             found += 1;
             let value = &example[2];
-            ensure!(value.len() >= SECRET_BYTES_MIN, "{}: `{value}` is refused", guide.display());
-            ensure!(value.is_ascii(), "{}: `{value}` is no text of a header", guide.display());
+            ensure!(value.len() >= SECRET_BYTES_MIN, "{name}: `{value}` is refused");
+            ensure!(value.is_ascii(), "{name}: `{value}` cannot be sent in a header");
         }
     }
     ensure!(found >= 4, "only {found} examples were found");

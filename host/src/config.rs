@@ -34,12 +34,12 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<SocketAddr>,
 
-    /// Most connections at once, up to half of the files that the process may have open [default: that half, at most 16384]
+    /// Maximum number of open connections, up to half of the process's limit on open files [default: half of that limit, at most 16384]
     #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS", value_name = "CONNECTIONS")]
     pub max_connections: Option<NonZeroU32>,
 
-    /// Most connections at once from one IPv4 address or IPv6 /64; 0 sets no limit, for a server behind a proxy
-    /// [default: half of all]
+    /// Maximum number of open connections from one IPv4 address or IPv6 /64; 0 sets no limit, for a server behind a proxy
+    /// [default: half of --max-connections]
     #[arg(long, env = "MONSTRUM_MAX_CONNECTIONS_PER_ADDRESS", value_name = "CONNECTIONS")]
     pub max_connections_per_address: Option<u32>,
 
@@ -51,146 +51,149 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_PLUGINS_DIR", value_name = "DIR")]
     pub plugins_dir: Option<PathBuf>,
 
-    /// Load plugins by themselves when their folders change [default: true]
+    /// Load a plugin when its folder changes; false waits for `monstrum plugin reload` [default: true]
     #[arg(long, env = "MONSTRUM_WATCH_PLUGINS", action = clap::ArgAction::Set, value_name = "BOOL")]
     pub watch_plugins: Option<bool>,
 
-    /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; with a password better given as
-    /// MONSTRUM_DATABASE_URL than as an argument [default: DATA/monstrum.db]
+    /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; set a URL with a password as
+    /// MONSTRUM_DATABASE_URL, because other users can see arguments [default: DATA/monstrum.db]
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<DatabaseUrl>,
 
-    /// File of the master keys, which seal every secret; as MONSTRUM_MASTER_KEY the environment may hold the keys themselves,
-    /// their lines divided by commas [default: DATA/master.key]
+    /// File of the master keys, which encrypt every secret; MONSTRUM_MASTER_KEY can hold the keys themselves, with commas
+    /// between their lines [default: DATA/master.key]
     #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
     pub master_key_file: Option<PathBuf>,
 
-    /// The URL under which others reach this server; OAuth needs it where the server listens beyond loopback
+    /// URL under which browsers reach this server; OAuth needs it if the server does not listen on loopback
     #[arg(long, env = "MONSTRUM_PUBLIC_URL", value_name = "URL")]
     pub public_url: Option<PublicUrl>,
 
-    /// Registry of plugin packages: a folder, or an https:// URL under which `monstrum registry index` has put index.json
+    /// Registry of plugin packages: a folder indexed by `monstrum registry index`, or the https:// URL of such a folder
     #[arg(long, env = "MONSTRUM_REGISTRY", value_name = "DIR|URL")]
     pub registry: Option<Place>,
 
-    /// Addresses that are not public and that the name of the registry's server may lead to, as CIDRs
+    /// Private addresses that the host name of the registry may resolve to, as CIDRs
     #[arg(long, env = "MONSTRUM_REGISTRY_ALLOW_ADDRESSES", value_name = "CIDR", value_delimiter = ',')]
     pub registry_allow_addresses: Option<Vec<IpNet>>,
 
-    /// Most units of computing (wasm instructions) of one call [default: 1000000000]
+    /// Maximum fuel of one call; a WebAssembly instruction costs about one unit [default: 1000000000]
     #[arg(long, env = "MONSTRUM_MAX_FUEL", value_name = "UNITS")]
     pub max_fuel: Option<NonZeroU64>,
 
-    /// Most memory of one call, over all memories and tables, up to 1024 [default: 64]
+    /// Maximum memory of one call, all its memories and tables together, up to 1024 [default: 64]
     #[arg(long, env = "MONSTRUM_MAX_MEMORY_MIB", value_name = "MIB", value_parser = memory_mib)]
     pub max_memory_mib: Option<NonZeroU32>,
 
-    /// Most seconds of one call, waiting included [default: 30]
+    /// Maximum duration of one call, time in queues included [default: 30]
     #[arg(long, env = "MONSTRUM_MAX_TIMEOUT_S", value_name = "SECONDS")]
     pub max_timeout_s: Option<NonZeroU32>,
 
-    /// Most calls at once, up to 1000 [default: 1000]
+    /// Maximum number of concurrent calls, up to 1000 [default: 1000]
     #[arg(long, env = "MONSTRUM_MAX_CALLS", value_name = "CALLS", value_parser = calls)]
     pub max_calls: Option<NonZeroU32>,
 
-    /// Most calls of one plugin at once [default: 64]
+    /// Maximum number of concurrent calls of one plugin [default: 64]
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_PLUGIN", value_name = "CALLS")]
     pub max_calls_per_plugin: Option<NonZeroU32>,
 
-    /// Most calls of one bot at once [default: 32]
+    /// Maximum number of concurrent calls of one bot [default: 32]
     #[arg(long, env = "MONSTRUM_MAX_CALLS_PER_BOT", value_name = "CALLS")]
     pub max_calls_per_bot: Option<NonZeroU32>,
 
-    /// Most memory of the compiled patterns of a workspace's roles and bindings, up to 4096 [default: 64]
+    /// Maximum memory of the compiled patterns of a workspace's roles and bindings, up to 4096 [default: 64]
     #[arg(long, env = "MONSTRUM_WORKSPACE_PATTERNS_MIB", value_name = "MIB", value_parser = patterns_mib)]
     pub workspace_patterns_mib: Option<NonZeroU32>,
 
-    /// Who provides sandboxes: embedded (this process, on Linux as root) or off [default: embedded]
+    /// Provider of sandboxes: embedded (this process, on Linux as root) or off [default: embedded]
     #[arg(long, env = "MONSTRUM_SANDBOX", value_name = "PROVIDER")]
     pub sandbox: Option<SandboxKind>,
 
-    /// Seconds after which a sandbox that nobody uses is stopped; its files stay [default: 300]
+    /// Seconds without use after which a sandbox is stopped; its files stay [default: 300]
     #[arg(long, env = "MONSTRUM_SANDBOX_IDLE_S", value_name = "SECONDS", value_parser = sandboxes::idle_s)]
     pub sandbox_idle_s: Option<u32>,
 
-    /// Seconds between two looks for such sandboxes [default: 300]
+    /// Seconds between two searches for idle sandboxes [default: 300]
     #[arg(long, env = "MONSTRUM_SANDBOX_SWEEP_S", value_name = "SECONDS", value_parser = sandboxes::sweep_s)]
     pub sandbox_sweep_s: Option<u32>,
 
-    /// Most memory of one sandbox, unless its workspace says otherwise [default: 1024]
+    /// Maximum memory of one sandbox, unless its workspace has a limit of its own [default: 1024]
     #[arg(long, env = "MONSTRUM_SANDBOX_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::memory_mib)]
     pub sandbox_memory_mib: Option<u32>,
 
-    /// Most processors of one sandbox, such as 0.5 [default: 1]
+    /// Maximum number of processors of one sandbox, such as 0.5 [default: 1]
     #[arg(long, env = "MONSTRUM_SANDBOX_CPUS", value_name = "CPUS", value_parser = sandboxes::cpus)]
     pub sandbox_cpus: Option<f64>,
 
-    /// Most disk of one sandbox [default: 2048]
+    /// Maximum disk space of one sandbox [default: 2048]
     #[arg(long, env = "MONSTRUM_SANDBOX_DISK_MIB", value_name = "MIB", value_parser = sandboxes::disk_mib)]
     pub sandbox_disk_mib: Option<u32>,
 
-    /// Most processes of one sandbox [default: 1024]
+    /// Maximum number of processes in one sandbox [default: 1024]
     #[arg(long, env = "MONSTRUM_SANDBOX_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::processes)]
     pub sandbox_processes: Option<u32>,
 
-    /// Most sandboxes that run at once on this host [default: 64]
+    /// Maximum number of running sandboxes on this host [default: 64]
     #[arg(long, env = "MONSTRUM_SANDBOX_MAX", value_name = "SANDBOXES", value_parser = sandboxes::running_max)]
     pub sandbox_max: Option<u32>,
 
-    /// Percent of these that one workspace has while other workspaces may use sandboxes; 100 is no share [default: 50]
+    /// Share of --sandbox-max that one workspace has while other workspaces may use sandboxes; 100 sets no share
+    /// [default: 50]
     #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_WORKSPACE", value_name = "PERCENT", value_parser = sandboxes::share)]
     pub sandbox_share_workspace: Option<u32>,
 
-    /// Percent of these that one bot has while other bots may use sandboxes; 100 is no share [default: 25]
+    /// Share of --sandbox-max that one bot has while other bots may use sandboxes; 100 sets no share [default: 25]
     #[arg(long, env = "MONSTRUM_SANDBOX_SHARE_BOT", value_name = "PERCENT", value_parser = sandboxes::share)]
     pub sandbox_share_bot: Option<u32>,
 
-    /// Most sandboxes that one workspace keeps, whether they run or not; then it gets no new one [default: 1000]
+    /// Maximum number of sandboxes that one workspace keeps, running or not; beyond it, new ones are refused
+    /// [default: 1000]
     #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_MAX", value_name = "SANDBOXES", value_parser = sandboxes::kept_max)]
     pub sandbox_kept_max: Option<u32>,
 
-    /// Most disk of this host that the sandboxes of one workspace take up; then it gets no new one [default: 50]
+    /// Maximum disk space that the sandboxes of one workspace take up on this host; beyond it, new ones are refused
+    /// [default: 50]
     #[arg(long, env = "MONSTRUM_SANDBOX_KEPT_GIB", value_name = "GIB", value_parser = sandboxes::kept_gib)]
     pub sandbox_kept_gib: Option<u32>,
 
-    /// Most memory of all sandboxes of this host together [default: its memory less an eighth, at least 1 GiB]
+    /// Maximum memory of all sandboxes of this host together [default: the memory of the host less an eighth, at least 1 GiB]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
     pub sandbox_total_memory_mib: Option<u32>,
 
-    /// Most processes of all sandboxes of this host together [default: half of kernel.pid_max]
+    /// Maximum number of processes in all sandboxes of this host together [default: half of kernel.pid_max]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::total_processes)]
     pub sandbox_total_processes: Option<u32>,
 
-    /// What new sandboxes are made of: host (the programs of this machine) or built (`monstrum sandbox template build`)
+    /// System of new sandboxes: host (the programs of this machine) or built (by `monstrum sandbox template build`)
     /// [default: host]
     #[arg(long, env = "MONSTRUM_SANDBOX_TEMPLATE", value_name = "TEMPLATE")]
     pub sandbox_template: Option<SandboxTemplate>,
 
-    /// Where sandboxes with a network have their addresses from; nothing else may use it [default: 198.19.0.0/16]
+    /// Address range of sandboxes with a network; reserve it for them [default: 198.19.0.0/16]
     #[arg(long, env = "MONSTRUM_SANDBOX_NETWORK", value_name = "RANGE")]
     pub sandbox_network: Option<Ipv4Net>,
 
-    /// Public resolvers of sandboxes with a network [default: 1.1.1.1,9.9.9.9]
+    /// Public DNS resolvers of sandboxes with a network [default: 1.1.1.1,9.9.9.9]
     #[arg(long, env = "MONSTRUM_SANDBOX_RESOLVERS", value_delimiter = ',', value_name = "ADDRESS,…")]
     pub sandbox_resolvers: Option<Vec<IpAddr>>,
 
-    /// Seconds that calls in flight may take to finish at shutdown [default: 30]
+    /// Seconds that running calls have to finish at shutdown [default: 30]
     #[arg(long, env = "MONSTRUM_SHUTDOWN_GRACE_S", value_name = "SECONDS")]
     pub shutdown_grace_s: Option<u64>,
 
-    /// Serve /metrics, /docs and the API description without a key
+    /// Serve /metrics, /docs and the API description without a key [default: false]
     #[arg(long, env = "MONSTRUM_PUBLIC_DOCS", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
     pub public_docs: Option<bool>,
 
-    /// Lines of log: text or json [default: text]
+    /// Format of log lines: text or json [default: text]
     #[arg(long, env = "MONSTRUM_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// What is logged, as in RUST_LOG [default: info]
+    /// Log filter, in the syntax of RUST_LOG [default: info]
     #[arg(long, env = "MONSTRUM_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// Where spans go, by OpenTelemetry's OTLP over HTTP, such as http://127.0.0.1:4318; needs the feature otel
+    /// Receiver of spans by OpenTelemetry (OTLP over HTTP), such as http://127.0.0.1:4318; needs a build with feature otel
     #[arg(long, env = "MONSTRUM_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }

@@ -108,13 +108,8 @@ async fn show(server: &Server, github: &FakeGithub, thief: &FakeGithub, keep: bo
 
     let url = server.url().context("the server does not run")?;
     let key_file = server.key_file();
-    println!("URL:      {url}\nroot key: {}\ntry:", key_file.display());
-    println!(
-        "  curl -s {url}/api/bots/{}/tools/github_list_issues/call -H 'Content-Type: application/json' \\\n    \
-         -H \"Authorization: Bearer $(cat {})\" -d '{{\"params\":{{\"repo\":\"acme/site\"}}}}'",
-        stage.bot(),
-        key_file.display()
-    );
+    println!("For calls of your own, such as those of README.md, paste this line into another terminal:\n");
+    println!("  export URL={url} BOT={} KEY=$(cat {})", stage.bot(), key_file.display());
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! docs/backup.md as it is written: its commands are run, and the conversations have their files afterwards.
+//! The commands of docs/backup.md, run as they are written: afterwards the conversations have their files.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -15,7 +15,7 @@ async fn findings(machine: &Machine) -> Result<Vec<String>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_as_documented_has_the_files_of_the_conversations() -> Result<()> {
-    for (how, is_running) in [("Of a running server", true), ("Of a stopped server", false)] {
+    for (how, is_running) in [("Back up a running server", true), ("Back up a stopped server", false)] {
         let mut machine = Machine::start(&["--sandbox-idle-s=5", "--sandbox-sweep-s=1"]).await?;
         machine.text("c", "echo kept >file; sync").await?;
         let stopped = async || Ok((machine.status("c").await?.as_deref() == Some("stopped")).then_some(()));

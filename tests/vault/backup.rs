@@ -1,4 +1,4 @@
-//! What docs/backup.md says, done by its own words.
+//! The commands of docs/backup.md, run as they are written.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::world::World;
 
 const GUIDE: &str = include_str!("../../docs/backup.md");
 
-/// The commands of the guide below this heading: the lines that are indented by four.
+/// The commands in the section of this heading: the lines that are indented by four.
 pub(crate) fn commands(heading: &str) -> Result<String> {
     let section = GUIDE.split("\n## ").find(|section| section.starts_with(heading));
     let section = section.with_context(|| format!("the guide has no section `{heading}`"))?;
@@ -28,7 +28,7 @@ pub(crate) async fn shell(home: &Path, commands: &str) -> Result<()> {
     Ok(())
 }
 
-/// Loses the data folder, puts the backup in its place by the guide's words, and sees that all of it works.
+/// Loses the data folder, restores the backup with the guide's commands, and checks that every secret opens.
 async fn restore(secrets: &mut Secrets) -> Result<()> {
     std::fs::remove_dir_all(secrets.world.server.data_dir())?;
     shell(secrets.world.server.home(), &commands("Restore\n")?).await?;
@@ -39,7 +39,7 @@ async fn restore(secrets: &mut Secrets) -> Result<()> {
 async fn a_copy_of_a_stopped_server_comes_back_whole() -> Result<()> {
     let mut secrets = Secrets::make(3).await?;
     secrets.world.server.stop().await?;
-    shell(secrets.world.server.home(), &commands("Of a stopped server")?).await?;
+    shell(secrets.world.server.home(), &commands("Back up a stopped server")?).await?;
     restore(&mut secrets).await
 }
 
@@ -47,7 +47,7 @@ async fn a_copy_of_a_stopped_server_comes_back_whole() -> Result<()> {
 async fn a_copy_of_a_running_server_comes_back_whole() -> Result<()> {
     let mut secrets = Secrets::make(3).await?;
     let (home, bot) = (secrets.world.server.home().to_owned(), secrets.world.bot.clone());
-    // Calls go on all the while, and what a backup has of their audit must be whole.
+    // Calls go on during the backup; their audit in the backup must be complete.
     let api = secrets.world.api.clone();
     let (stop, mut stopped) = tokio::sync::watch::channel(false);
     let calls = tokio::spawn(async move {
@@ -56,7 +56,7 @@ async fn a_copy_of_a_running_server_comes_back_whole() -> Result<()> {
         }
         anyhow::Ok(())
     });
-    let copied = shell(&home, &commands("Of a running server")?).await;
+    let copied = shell(&home, &commands("Back up a running server")?).await;
     stop.send_replace(true);
     calls.await??;
     copied?;
@@ -69,11 +69,11 @@ async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
     let postgres = Postgres::start(&["fsync=off"])?;
     let url = postgres.database()?;
     let mut secrets = Secrets::in_world(World::on(server_on(&url)?).await?, 3).await?;
-    let small_files = commands("Of a running server")?;
+    let small_files = commands("Back up a running server")?;
     let (small_files, _) = small_files.split_once("sqlite3").context("the database comes last")?;
     let programs = format!("PATH=\"{}:$PATH\"\nMONSTRUM_DATABASE_URL=\"{url}\"\n", postgres.programs().display());
     let home = secrets.world.server.home().to_owned();
-    shell(&home, &format!("{programs}{small_files}{}", commands("With PostgreSQL")?)).await?;
+    shell(&home, &format!("{programs}{small_files}{}", commands("Back up with PostgreSQL")?)).await?;
     secrets.world.server.stop().await?;
     let (_, database) = url.split_once("///").context("an address names its database")?;
     let database = database.split('?').next().unwrap_or_default();
@@ -83,7 +83,7 @@ async fn a_dump_of_postgresql_comes_back_whole() -> Result<()> {
     restore(&mut secrets).await
 }
 
-/// The guide's word on what a backup is worth without the keys.
+/// The guide says what a backup is worth without the keys.
 #[tokio::test]
 async fn a_backup_without_the_master_key_gives_no_secret_and_makes_no_new_one() -> Result<()> {
     let mut secrets = Secrets::in_world(World::on(Server::prepare(&["github"])?).await?, 1).await?;

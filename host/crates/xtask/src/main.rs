@@ -1,5 +1,5 @@
 //! Tasks of this repository, each one command: `cargo xtask demo`, `test`, `deny`, `doc`, `plugins`, `bench`, `soak`,
-//! `openapi`, `schema`.
+//! `openapi`, `schema`, `settings`.
 //!
 //! A task sets up what it needs and a fresh machine lacks (WebAssembly targets, and for `test` a few tools), then says
 //! step by step what it does, with cargo's own progress in between.
@@ -72,7 +72,12 @@ enum Task {
     Openapi,
     /// Write the manifest's JSON Schema to host/crates/manifest/monstrum.schema.json
     Schema,
+    /// Write the tables of settings in docs/configuration.md
+    Settings,
 }
+
+/// The test that holds docs/configuration.md.
+const SETTINGS_TEST: &str = "guides::configuration::every_setting_is_in_the_reference_as_the_flags_describe_it";
 
 fn main() -> ExitCode {
     let Cli { target_dir, task } = Cli::parse();
@@ -86,6 +91,7 @@ fn main() -> ExitCode {
         Task::Soak { arguments } => bench(&repository, "soak", &[vec!["soak".to_owned()], arguments].concat()),
         Task::Openapi => generate(&repository, &["openapi"], "host/openapi.json"),
         Task::Schema => generate(&repository, &["plugin", "schema"], "host/crates/manifest/monstrum.schema.json"),
+        Task::Settings => settings(&repository),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -189,6 +195,15 @@ fn generate(repository: &Repository, arguments: &[&str], file: &str) -> Result<(
         }
         let path = repository.path(file);
         std::fs::write(&path, printed).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+/// Has the test that compares docs/configuration.md with the flags of `monstrum serve` write the page instead.
+fn settings(repository: &Repository) -> Result<()> {
+    Steps::new(1).step("docs/configuration.md", || {
+        let mut cargo = repository.cargo();
+        cargo.args(["test", "--locked", "--workspace", "--test", "it", "--", "--exact", SETTINGS_TEST]);
+        run(cargo.env("MONSTRUM_REWRITE_DOCS", "1"))
     })
 }
 

@@ -20,8 +20,10 @@ pub(crate) fn run_all(repository: &Repository) -> Result<()> {
     // Python's own fnmatch is what ours is compared with.
     steps.step("set-up: Debian packages", || {
         setup::debian("python3", "python3")?;
-        // The guide to backups uses it, and its commands are run.
+        // docs/backup.md and docs/start.md use them, and tests run the commands of these pages.
         setup::debian("sqlite3", "sqlite3")?;
+        setup::debian("jq", "jq")?;
+        setup::debian("curl", "curl")?;
         setup::postgresql()?;
         setup::sandboxes()
     })?;

@@ -1,0 +1,41 @@
+//! docs/operators-guide.md: the API accepts its requests.
+
+use anyhow::{Context, Result, ensure};
+
+use super::page;
+use super::walk::{Place, indented};
+use crate::world::World;
+
+/// The sections that need nothing but a server: no OAuth provider, no sandbox, no waiting plugin.
+const SECTIONS: [&str; 4] = ["2. ", "4. ", "7. ", "8. "];
+
+#[tokio::test]
+async fn the_requests_of_the_operators_guide_are_accepted() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    let home = world.server.home();
+    let url = world.server.url().context("the server runs")?;
+    let config = format!(
+        r#""config": {{"api_base": "{}"}}, "network": {{"allow_http": true, "allow_addresses": ["127.0.0.0/8"]}}"#,
+        world.github.url()
+    );
+    let place = Place {
+        folder: home,
+        variables: Vec::new(),
+        replacements: vec![
+            ("http://127.0.0.1:8080", url.to_owned()),
+            ("\"name\": \"our GitHub\"", format!("\"name\": \"our GitHub\", {config}")),
+            ("ghp_yourtoken", world.github.token().replace('\\', "\\\\").replace('"', "\\\"")),
+        ],
+    };
+    let examples = indented(&page("docs/operators-guide.md")?, &SECTIONS);
+    ensure!(examples.len() == SECTIONS.len(), "the sections are there");
+    let outputs = place.outputs(&examples).await?;
+    for (example, output) in examples.iter().zip(&outputs) {
+        ensure!(!output.contains("urn:monstrum:error"), "{}: {output}", example.section);
+        ensure!(!output.contains("curl:") && !output.contains("jq:"), "{}: {output}", example.section);
+    }
+    ensure!(outputs[0].contains("\"status\":\"success\""), "the bot reads issues: {}", outputs[0]);
+    ensure!(outputs[2].contains("\"monthly_token_budget\":10000"), "the budget is saved: {}", outputs[2]);
+    ensure!(outputs[3].contains("\"delegate\":"), "the link is saved: {}", outputs[3]);
+    Ok(())
+}

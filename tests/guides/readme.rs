@@ -1,0 +1,29 @@
+//! README.md: its first calls, made as they are written.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::page;
+use super::walk::{Place, examples};
+use crate::world::World;
+
+const PAGE: &str = "README.md";
+
+/// The set-up is that of `cargo xtask demo --keep`: the bot may work with issues of acme/*.
+#[tokio::test]
+async fn the_first_calls_are_answered_as_the_readme_shows() -> Result<()> {
+    let world = World::with(&["github"]).await?;
+    world.grant("github", &["issue.*"], &json!({ "repos": ["acme/*"] })).await?;
+    let url = world.server.url().context("the server runs")?.to_owned();
+    let variables = vec![("URL", url), ("KEY", world.api.key().to_owned()), ("BOT", world.bot.clone())];
+    let examples = examples(&page(PAGE)?);
+    ensure!(examples.len() == 3, "an allowed call, a refused one and a check");
+    Place { folder: world.server.home(), variables, replacements: Vec::new() }.run(&examples).await
+}
+
+#[test]
+fn the_readme_is_one_page() -> Result<()> {
+    let lines = page(PAGE)?.lines().count();
+    ensure!(lines <= 110, "{lines} lines: manuals belong in docs/");
+    Ok(())
+}
