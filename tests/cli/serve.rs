@@ -112,7 +112,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --data-dir damaged
     [stderr]
     error: the database cannot be used
-      the database holds what it should not: `[home]/damaged/monstrum.db`: the file is not an SQLite database
+      the database is corrupt: `[home]/damaged/monstrum.db`: the file is not an SQLite database
     hint: put back the database of your backup, or give another folder with --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir open
