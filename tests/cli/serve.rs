@@ -249,7 +249,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     $ a master key that others read
     [stderr]
     error: the master key cannot be used
-      key file `[home]/data/master.key` is open to others (mode 0644): run chmod 600 on it
+      key file `[home]/data/master.key` is accessible to other users (mode 0644): run chmod 600 on it
     hint: whoever has read the file has its secrets; if that may be, give new ones
     [exit 1]
     "#);
