@@ -25,6 +25,22 @@ pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
 /// two transactions in conflict one succeeds each time.
 pub(crate) const ATTEMPTS_MAX: u32 = 5;
 
+/// Runs a transaction, again if the database aborts it in favour of another one. (This is a macro because the compiler
+/// cannot prove that the future of a closure over references is `Send`.)
+macro_rules! retry {
+    ($transaction:expr) => {{
+        let mut attempt = 1;
+        loop {
+            let done: Result<_, $crate::StoreError> = $transaction.await;
+            match done {
+                Err(error) if error.is_contention() && attempt < $crate::db::ATTEMPTS_MAX => attempt += 1,
+                done => break done,
+            }
+        }
+    }};
+}
+pub(crate) use retry;
+
 /// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
@@ -125,13 +141,7 @@ impl Db {
         args: &[Arg<'_>],
         then: Option<&'static str>,
     ) -> Result<u64, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.run_once(sql, args, then).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.run_once(sql, args, then))
     }
 
     async fn run_once(

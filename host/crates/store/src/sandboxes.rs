@@ -10,7 +10,7 @@ mod upkeep;
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{ATTEMPTS_MAX, Arg, ColumnValue, FromRow, Row, args, values};
+use crate::db::{Arg, ColumnValue, FromRow, Row, args, retry, values};
 use crate::rows::{Authentic, Scope, Table, insert};
 use crate::{Listed, Page, Store, StoreError};
 
@@ -59,16 +59,9 @@ impl SandboxStatus {
     /// The status with this word.
     #[must_use]
     pub fn of_word(word: &str) -> Option<SandboxStatus> {
-        Some(match word {
-            "creating" => SandboxStatus::Creating,
-            "running" => SandboxStatus::Running,
-            "stopping" => SandboxStatus::Stopping,
-            "stopped" => SandboxStatus::Stopped,
-            "deleting" => SandboxStatus::Deleting,
-            "error" => SandboxStatus::Error,
-            "lost" => SandboxStatus::Lost,
-            _ => return None,
-        })
+        use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
+        let all = [Creating, Running, Stopping, Stopped, Deleting, Error, Lost];
+        all.into_iter().find(|status| status.as_str() == word)
     }
 }
 
@@ -220,16 +213,10 @@ impl Store {
     /// Inserts a sandbox. Returns false if its bot was deleted. The transaction locks the row of the bot, so that a
     /// concurrent deletion of the bot either marks this sandbox as well or prevents its insertion.
     pub async fn insert_sandbox(&self, row: &SandboxRow) -> Result<bool, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.try_insert_sandbox(row).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.insert_sandbox_once(row))
     }
 
-    async fn try_insert_sandbox(&self, row: &SandboxRow) -> Result<bool, StoreError> {
+    async fn insert_sandbox_once(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         let mut session = self.db.write().await?;
         let lock = "update bots set name = name where workspace_id = $1 and id = $2";
         if session.run(lock, args![row.workspace_id, row.bot_id]).await? == 0 {
@@ -308,8 +295,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Ends an operation and its lease. Returns false, and writes nothing, if the status has changed from `from`, because
-    /// the sandbox was marked for deletion, or if another operation has the lease.
+    /// Ends an operation and its lease. Returns false, and writes nothing, if the status has changed from `from`,
+    /// because the sandbox was marked for deletion, or if another operation has the lease.
     pub async fn settle_sandbox(
         &self,
         id: SandboxInstanceId,

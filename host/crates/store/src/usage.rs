@@ -2,7 +2,7 @@
 
 use monstrum_types::{BotId, WorkspaceId};
 
-use crate::db::{ATTEMPTS_MAX, args, from_row};
+use crate::db::{args, from_row, retry};
 use crate::{Store, StoreError};
 
 /// Ten years.
@@ -84,13 +84,7 @@ impl Store {
     /// Charges a call to its bot and task, exactly once; the charge is on disk when this returns. Returns false, and
     /// charges nothing, if the call exceeds the monthly token budget of the bot.
     pub async fn charge(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.charge_once(charge).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.charge_once(charge))
     }
 
     async fn charge_once(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {

@@ -49,23 +49,15 @@ impl FromRow for Exists {
 /// body. A transaction that the database aborts in favour of another is retried. (This is a macro because the compiler
 /// cannot prove that the future of a closure over references is `Send`.)
 macro_rules! change {
-    ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {{
-        let mut attempt = 1;
-        loop {
-            let done = async {
-                let mut $change = $store.begin_change($scopes).await?;
-                let done: Result<_, $crate::StoreError> = $body;
-                let done = done?;
-                $change.finish().await?;
-                Ok(done)
-            };
-            let done: Result<_, $crate::StoreError> = done.await;
-            match done {
-                Err(error) if error.is_contention() && attempt < $crate::db::ATTEMPTS_MAX => attempt += 1,
-                done => break done,
-            }
-        }
-    }};
+    ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {
+        $crate::db::retry!(async {
+            let mut $change = $store.begin_change($scopes).await?;
+            let done: Result<_, $crate::StoreError> = $body;
+            let done = done?;
+            $change.finish().await?;
+            Ok(done)
+        })
+    };
 }
 pub(crate) use change;
 
