@@ -10,6 +10,7 @@ mod candidate;
 mod growth;
 mod install;
 pub mod owners;
+mod records;
 mod version;
 mod watch;
 
@@ -36,6 +37,7 @@ use crate::plugin_folder::{FolderError, check_plugins_dir, staging};
 use crate::plugins::candidate::{Candidate, Reader};
 use crate::plugins::growth::growth;
 use crate::plugins::owners::Owners;
+use crate::plugins::records::RecordReader;
 use crate::plugins::version::{parse_stored, sha256};
 
 /// Whether a plugin serves.
@@ -119,6 +121,7 @@ pub struct Plugins {
     entries: RwLock<BTreeMap<String, Entry>>,
     /// One load at a time, so that what was judged is what comes into force.
     loading: tokio::sync::Mutex<()>,
+    records: RecordReader,
     /// What the platform serves itself.
     built_in: Vec<Arc<Plugin>>,
 }
@@ -136,13 +139,21 @@ impl Plugins {
         let dir = dir.canonicalize().map_err(|source| FolderError::Read { path: dir.to_owned(), source })?;
         let reader = Reader { dir, runtime, store: store.clone(), ceilings, clock };
         let (entries, loading) = (RwLock::default(), tokio::sync::Mutex::default());
-        Ok(Plugins { reader, store, entries, loading, built_in: built_in::all() })
+        let records = RecordReader::new(store.clone());
+        Ok(Plugins { reader, store, entries, loading, records, built_in: built_in::all() })
     }
 
     /// Loads every folder that holds a manifest: first those of plugins that own a name, then the others, each in the order
     /// of their names. One that fails stops no other. What an install that was cut off has left behind goes first.
     pub async fn scan(&self) -> Result<(), FolderError> {
         let _one_at_a_time = self.loading.lock().await;
+        self.records.begin_scan().await;
+        let scanned = self.scan_alone().await;
+        self.records.end_scan().await;
+        scanned
+    }
+
+    async fn scan_alone(&self) -> Result<(), FolderError> {
         let names = self.owners_first(self.names()?).await;
         let dir = &self.reader.dir;
         staging::clear_leftovers(dir).map_err(|source| FolderError::Read { path: dir.clone(), source })?;
@@ -172,8 +183,8 @@ impl Plugins {
     /// The folders of plugins that own a name come first: a new version of one may set a tool's name free. Without the
     /// database the order does not matter, since nothing is judged then.
     async fn owners_first(&self, mut names: Vec<String>) -> Vec<String> {
-        match Owners::read(&self.store).await {
-            Ok(owners) => names.sort_by_key(|name| !owners.has(name)),
+        match self.records.read().await {
+            Ok(records) => names.sort_by_key(|name| !records.owners.has(name)),
             Err(error) => tracing::warn!(%error, "the owners of names cannot be read"),
         }
         names
@@ -300,23 +311,24 @@ impl Plugins {
     /// Judges a version by the one that serves and by the owners of its names: those of the database and `more`.
     async fn judge(&self, candidate: &Candidate, more: &Owners) -> Result<Verdict, LoadError> {
         let (row, manifest) = (candidate.row(), &candidate.plugin.manifest);
-        let owners = Owners::read(&self.store).await?;
+        let records = self.records.read().await?;
+        let owners = &records.owners;
         let takes = match owners.taken_by(manifest) {
             takes if takes.is_empty() => more.taken_by(manifest),
             takes => takes,
         };
-        let recorded = self.store.plugin(&row.name).await?;
-        let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same_version(recorded, &row));
+        let recorded = records.plugin(&row.name);
+        let is_recorded = recorded.is_some_and(|recorded| is_same_version(recorded, &row));
         let mut grows = owners::sentences(&takes);
         if !is_recorded {
             // The first version of a plugin exceeds nothing of its own, but maybe the plugin whose type it takes.
             let taken_type = takes.iter().find(|taken| taken.name.kind == OwnedKind::Type);
             let before = match (recorded, taken_type) {
-                (None, Some(taken)) => self.store.plugin(&taken.plugin).await?,
+                (None, Some(taken)) => records.plugin(&taken.plugin),
                 (recorded, _) => recorded,
             };
             if let Some(before) = before {
-                grows.extend(self.growth(&before, manifest).await?);
+                grows.extend(self.growth(before, manifest).await?);
             }
         }
         Ok(Verdict { is_recorded, owns_all: owners.has_all(manifest), grows, takes })
@@ -410,8 +422,8 @@ impl Plugins {
     /// record. Neither does once a name of it belongs to another plugin.
     async fn before(&self, name: &str) -> Option<Arc<Plugin>> {
         if let Some(serving) = self.entry(name).and_then(|entry| entry.serving) {
-            return match Owners::read(&self.store).await {
-                Ok(owners) if !owners.permit(&serving) => None,
+            return match self.records.read().await {
+                Ok(records) if !records.owners.permit(&serving) => None,
                 // Without the database the policy decides, by the owners that it knows.
                 _ => Some(serving),
             };
@@ -427,7 +439,8 @@ impl Plugins {
 
     async fn restore(&self, name: &str) -> Result<Option<Arc<Plugin>>, LoadError> {
         let Ok(name) = name.parse::<PluginName>() else { return Ok(None) };
-        let Some(row) = self.store.plugin(&name).await? else { return Ok(None) };
+        let records = self.records.read().await?;
+        let Some(row) = records.plugin(&name) else { return Ok(None) };
         let stored = self.store.plugin_version(&name, &row.manifest_digest, &row.component_digest).await?;
         let Some(stored) = stored else { return Ok(None) };
         let is_whole = in_place(true, || {
@@ -438,7 +451,7 @@ impl Plugins {
             return Err(LoadError::Altered { plugin: name });
         }
         let manifest = parse_stored(stored.manifest).await?;
-        let taken = Owners::read(&self.store).await?.taken_by(&manifest);
+        let taken = records.owners.taken_by(&manifest);
         if !taken.is_empty() {
             return Err(LoadError::Taken { plugin: name, owners: owners::sentences(&taken) });
         }

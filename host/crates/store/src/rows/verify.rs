@@ -248,6 +248,11 @@ fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
 }
 
 impl TrustedRows {
+    /// The generation of the seal of the instance; 0 while the instance is unverified.
+    pub(crate) fn generation_of_instance(&self) -> i64 {
+        self.generations.get(&Scope::Instance).copied().unwrap_or_default()
+    }
+
     /// The valid rows of a table in verified scopes. While the instance is unverified, there are none of any workspace.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
