@@ -94,12 +94,12 @@ pub enum StoreError {
 
 impl StoreError {
     /// Adds the location of the database, for errors while it is opened.
-    pub(crate) fn at(self, place: &str) -> Self {
+    pub(crate) fn at(self, location: &str) -> Self {
         match self {
             StoreError::Unavailable { what, source } => {
-                StoreError::Unavailable { what: format!("database `{place}`: {what}"), source }
+                StoreError::Unavailable { what: format!("database `{location}`: {what}"), source }
             }
-            StoreError::Corrupt { what } => StoreError::Corrupt { what: format!("`{place}`: {what}") },
+            StoreError::Corrupt { what } => StoreError::Corrupt { what: format!("`{location}`: {what}") },
             other => other,
         }
     }

@@ -125,7 +125,7 @@ async fn the_cost_of_a_change_does_not_depend_on_the_rows_of_its_workspace() {
     let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
     let store = store.with_row_key(Arc::new(PlainKey));
     let key = InstanceKeyRow { name: "rows".to_owned(), version: 1, sealed: "sealed".to_owned(), created_at: NOW };
-    assert!(store.found(&key, NOW).await.unwrap());
+    assert!(store.initialize(&key, NOW).await.unwrap());
     let workspace = store.workspace_named(crate::DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
     let few = bound(&store, workspace, 2).await;
     let with_few = costs(&store, workspace, &few).await;

@@ -54,7 +54,7 @@ struct Listed {
 impl Store {
     /// Initializes an empty database with the row key, the workspace `default` and their seals. Returns false, and does
     /// nothing, if the database is not empty.
-    pub async fn found(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
+    pub async fn initialize(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
         session.run(LOCK, args![]).await?;

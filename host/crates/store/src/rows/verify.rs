@@ -253,7 +253,8 @@ impl TrustedRows {
         self.generations.get(&Scope::Instance).copied().unwrap_or_default()
     }
 
-    /// The valid rows of a table in verified scopes. While the instance is unverified, there are none of any workspace.
+    /// The valid rows of a table in verified scopes. While the instance is unverified, rows of workspaces are
+    /// left out.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
         // A workspace without a valid row of its own has no generation here.

@@ -83,6 +83,18 @@ pub(crate) async fn only_stored_versions_can_be_active(store: &Store) {
     assert!(store.plugin_versions(&new.plugin).await.unwrap().is_empty());
 }
 
+pub(crate) async fn plugin_records_have_the_generation_of_the_instance(store: &Store) {
+    let empty = store.plugin_records().await.unwrap();
+    assert_eq!(store.instance_generation().await.unwrap(), empty.generation);
+    let version = version("1.0.0", "0a");
+    store.insert_plugin_version(&version).await.unwrap();
+    store.serve_plugin(&serving(&version), &[], &[]).await.unwrap();
+    let records = store.plugin_records().await.unwrap();
+    assert_eq!(records.plugins, [serving(&version)]);
+    assert!(records.generation > empty.generation);
+    assert_eq!(store.instance_generation().await.unwrap(), records.generation);
+}
+
 pub(crate) async fn trust_is_inserted_and_deleted(store: &Store) {
     let row = |key: &str, name_glob: &str| TrustRow {
         id: TrustId::new(),

@@ -119,6 +119,7 @@ cases! {
     instance {
         instance_keys_are_inserted_once,
         only_stored_versions_can_be_active,
+        plugin_records_have_the_generation_of_the_instance,
         trust_is_inserted_and_deleted,
         bindings_are_found_by_resource_type,
         a_request_is_claimed_once,

@@ -51,7 +51,7 @@ pub(crate) fn record(version: u32) -> InstanceKeyRow {
 /// Adds the row key to a store, and seals an empty or an older database.
 pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     let store = store.with_row_key(Arc::new(TestKey(1)));
-    if !store.found(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
+    if !store.initialize(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
         store.seal_everything(&store.unsealed().await?, Some(&record(1))).await?;
     }
     Ok(store)
