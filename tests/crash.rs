@@ -322,7 +322,7 @@ async fn a_database_that_is_none_is_left_alone() -> Result<()> {
     std::fs::write(&database, &content)?;
     assert_snapshot!(refused(&server, &[]).await?, @r#"
     error: the database cannot be used
-      the database holds what it should not: `[home]/data/monstrum.db`: the file is not an SQLite database
+      the database is corrupt: `[home]/data/monstrum.db`: the file is not an SQLite database
     hint: put back the database of your backup, or give another folder with --data-dir
     "#);
     assert_eq!(std::fs::read_to_string(&database)?, content);

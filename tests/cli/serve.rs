@@ -112,7 +112,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     $ --listen 127.0.0.1:0 --data-dir damaged
     [stderr]
     error: the database cannot be used
-      the database holds what it should not: `[home]/damaged/monstrum.db`: the file is not an SQLite database
+      the database is corrupt: `[home]/damaged/monstrum.db`: the file is not an SQLite database
     hint: put back the database of your backup, or give another folder with --data-dir
     [exit 1]
     $ --listen 127.0.0.1:0 --plugins-dir open
@@ -249,7 +249,7 @@ async fn a_folder_that_is_not_its_own_is_refused() -> Result<()> {
     $ a master key that others read
     [stderr]
     error: the master key cannot be used
-      key file `[home]/data/master.key` is open to others (mode 0644): run chmod 600 on it
+      key file `[home]/data/master.key` is accessible to other users (mode 0644): run chmod 600 on it
     hint: whoever has read the file has its secrets; if that may be, give new ones
     [exit 1]
     "#);

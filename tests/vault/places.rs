@@ -104,7 +104,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     [exit 1]
     [stderr]
     error: MONSTRUM_MASTER_KEY: it cannot be used as the keys of this database
-      the master keys are malformed at line 2: the version stands there twice
+      the master keys are malformed at line 2: the version is a duplicate
     hint: it holds the lines of a key file, divided by commas: a version, a space and 64 hex digits each
     [exit 1]
     [stderr]

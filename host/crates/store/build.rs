@@ -1,4 +1,4 @@
-//! Compiles anew when a migration is added: the macro that embeds them sees only the files that it knew.
+//! Rebuilds the crate when a migration is added: `sqlx::migrate!` tracks only the files that it has embedded.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../../migrations");

@@ -86,7 +86,7 @@ pub async fn open(store: Store, vault: &Vault, signed: Option<u32>, clock: &dyn 
     }
     let (key, row) = RowSeals::generate(1, vault, clock)?;
     let founded = store.with_row_key(Arc::new(key));
-    if founded.found(&row, clock.now()).await? {
+    if founded.initialize(&row, clock.now()).await? {
         return Ok(founded);
     }
     // Another host on the same database may have been faster; then its key is in force.

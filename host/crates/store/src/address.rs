@@ -1,7 +1,7 @@
 //! Addresses of PostgreSQL databases: `postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…`.
 //!
-//! Read here and not by the driver, which logs what it does not know. No part of an address that cannot be read is ever
-//! shown: where the slash of a password was not encoded, any part may be a piece of it.
+//! The driver's own parser logs unknown parameters, so this module parses addresses itself. No error shows a part of an
+//! invalid address: if a slash of the password is not encoded, any part may belong to the password.
 
 use percent_encoding::percent_decode_str;
 use sqlx::ConnectOptions as _;
@@ -10,13 +10,13 @@ use url::Url;
 
 use crate::StoreError;
 
-/// A database of a PostgreSQL server, and how to log in.
+/// A database of a PostgreSQL server, with the login.
 #[derive(Clone)]
 pub(crate) struct PostgresAddress {
     pub(crate) options: PgConnectOptions,
 }
 
-/// Without the password.
+/// Omits the password.
 impl std::fmt::Display for PostgresAddress {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (user, database) = (self.options.get_username(), self.options.get_database().unwrap_or_default());
@@ -37,14 +37,13 @@ impl std::fmt::Debug for PostgresAddress {
 const ENCODED: &str = "it is not a URL (special characters of the password must be percent-encoded)";
 
 impl PostgresAddress {
-    /// Reads an address. What it leaves out is taken from the variables that PostgreSQL's own programs know, such as
-    /// PGPASSWORD.
+    /// Parses an address. Missing parts come from PostgreSQL's own environment variables, such as PGPASSWORD.
     pub(crate) fn parse(address: &str) -> Result<Self, StoreError> {
-        let fault = |what| StoreError::Address { what };
-        let url = Url::parse(address).map_err(|_| fault(ENCODED))?;
+        let invalid = |what| StoreError::Address { what };
+        let url = Url::parse(address).map_err(|_| invalid(ENCODED))?;
         let database = url.path().strip_prefix('/').unwrap_or_default();
         if url.fragment().is_some() || database.contains(['/', '@', ':']) {
-            return Err(fault(ENCODED));
+            return Err(invalid(ENCODED));
         }
         let mut options =
             PgConnectOptions::new_without_pgpass().application_name("monstrum").disable_statement_logging();
@@ -71,10 +70,10 @@ impl PostgresAddress {
             options = with_parameter(options, &name, &value)?;
         }
         if options.get_database().is_none() {
-            return Err(fault("it names no database"));
+            return Err(invalid("it names no database"));
         }
         if !has_mode && matches!(options.get_ssl_mode(), PgSslMode::Prefer) && !is_local(&options) {
-            // Who can listen in could also say that the server knows no TLS; so this is for the operator to say.
+            // `prefer` would let an attacker on the network turn TLS off, so only the operator may choose it.
             options = options.ssl_mode(PgSslMode::Require);
         }
         Ok(PostgresAddress { options })
@@ -82,25 +81,25 @@ impl PostgresAddress {
 }
 
 fn with_parameter(options: PgConnectOptions, name: &str, value: &str) -> Result<PgConnectOptions, StoreError> {
-    let fault = |what| StoreError::Address { what };
+    let invalid = |what| StoreError::Address { what };
     Ok(match name {
         "host" if value.starts_with('/') => options.socket(value),
         "host" => options.host(value),
-        "port" => options.port(value.parse().map_err(|_| fault("its port is not a number"))?),
+        "port" => options.port(value.parse().map_err(|_| invalid("its port is not a number"))?),
         "user" => options.username(value),
         "password" => options.password(value),
         "dbname" => options.database(value),
         "application_name" => options.application_name(value),
         "sslmode" => {
-            let known = "its sslmode is none of disable, allow, prefer, require, verify-ca and verify-full";
-            options.ssl_mode(value.parse().map_err(|_| fault(known))?)
+            let known = "its sslmode must be disable, allow, prefer, require, verify-ca or verify-full";
+            options.ssl_mode(value.parse().map_err(|_| invalid(known))?)
         }
         "sslrootcert" => options.ssl_root_cert(value),
         "sslcert" => options.ssl_client_cert(value),
         "sslkey" => options.ssl_client_key(value),
         _ => {
-            return Err(fault(
-                "it has a parameter that is none of host, port, user, password, dbname, application_name, sslmode, \
+            return Err(invalid(
+                "its parameters may only be host, port, user, password, dbname, application_name, sslmode, \
                  sslrootcert, sslcert and sslkey",
             ));
         }
@@ -112,7 +111,7 @@ fn decode(part: &str) -> Result<String, StoreError> {
     text.map(String::from).map_err(|_| StoreError::Address { what: "a part of it is not UTF-8" })
 }
 
-/// Whether the way to the server does not leave this machine.
+/// Whether the connection stays on this machine.
 fn is_local(options: &PgConnectOptions) -> bool {
     let host = options.get_host();
     options.get_socket().is_some()
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_is_understood() {
+    fn every_part_of_an_address_is_parsed() {
         for (address, expected) in [
             ("postgres://user:secret@db.example:5433/monstrum", "postgres://user@db.example:5433/monstrum"),
             ("postgresql://user@[::1]:5433/monstrum?sslmode=disable", "postgres://user@::1:5433/monstrum"),
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn no_part_of_a_password_is_shown_whatever_is_wrong() {
+    fn an_invalid_address_never_shows_its_password() {
         for address in [
             "postgres://user:12secret/34@host/db",
             "postgres://user:12#secret@host/db",
@@ -159,15 +158,15 @@ mod tests {
             "postgres://user@host/db?secret=secret",
             "postgres:secret",
         ] {
-            let refused = PostgresAddress::parse(address).unwrap_err();
-            assert!(!format!("{refused} {refused:?}").contains("secret"), "{refused:?}");
+            let error = PostgresAddress::parse(address).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
         }
-        let fine = PostgresAddress::parse("postgres://user:secret@host/db?password=secret").unwrap();
-        assert!(!format!("{fine} {fine:?}").contains("secret"), "{fine:?}");
+        let valid = PostgresAddress::parse("postgres://user:secret@host/db?password=secret").unwrap();
+        assert!(!format!("{valid} {valid:?}").contains("secret"), "{valid:?}");
     }
 
     #[test]
-    fn a_way_over_a_network_is_encrypted_unless_the_operator_says_otherwise() {
+    fn a_connection_over_a_network_is_encrypted_unless_the_operator_chooses_otherwise() {
         for (address, expected) in [
             ("postgres://u@db.example/d", "Require"),
             ("postgres://u@10.0.0.1/d", "Require"),

@@ -1,10 +1,10 @@
-//! Credentials of resources, sealed. A table of their own, so that a resource can be read and changed without them.
+//! Sealed credentials of resources. They have their own table, so that resources can be read and changed without them.
 
 use monstrum_types::{CredentialId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Scope, Table, change};
+use crate::db::{args, values};
+use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `credentials`.
@@ -13,16 +13,17 @@ pub struct CredentialRow {
     pub id: CredentialId,
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
-    /// `shared`, until there are credentials per user.
+    /// Always `shared`: there are no credentials per user yet.
     pub subject_kind: String,
-    /// Empty for a shared one.
+    /// Empty for a shared credential.
     pub subject_id: String,
     pub auth_method: String,
     /// The text of a sealed record.
     pub sealed: String,
     /// The version of the master key that sealed it.
     pub key_version: i64,
-    /// The resource type, auth method, audience and inject rules in force when it was saved; sealed with it.
+    /// The resource type, auth method, audience and inject rules at the time it was saved. The sealed record is bound
+    /// to them.
     pub given_for: Value,
     pub status: String,
     pub expires_at: Option<UtcMillis>,
@@ -30,11 +31,10 @@ pub struct CredentialRow {
     pub updated_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, resource_id, subject_kind, subject_id, auth_method, sealed, key_version, given_for, status, \
-         expires_at, created_at, updated_at, mac"
-    };
+authentic! {
+    CredentialRow in Credentials, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, resource_id, subject_kind, subject_id, auth_method, given_for, created_at],
+    others: [sealed, key_version, status, expires_at, updated_at],
 }
 
 pub(crate) const OF_RESOURCE: &str =
@@ -53,52 +53,11 @@ const SHARED: &str = concat!(
 const PAGE: &str =
     concat!("select ", columns!(), " from credentials where workspace_id = $1 and id > $2 order by id limit $3");
 
-impl FromRow for CredentialRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(CredentialRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            resource_id: row.id("resource_id")?,
-            subject_kind: row.text("subject_kind")?,
-            subject_id: row.text("subject_id")?,
-            auth_method: row.text("auth_method")?,
-            sealed: row.text("sealed")?,
-            key_version: row.int("key_version")?,
-            given_for: row.json("given_for")?,
-            status: row.text("status")?,
-            expires_at: row.time_opt("expires_at")?,
-            created_at: row.time("created_at")?,
-            updated_at: row.time("updated_at")?,
-        })
-    }
-}
-
-impl Authentic for CredentialRow {
-    const TABLE: Table = Table::Credentials;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            self.resource_id,
-            &self.subject_kind,
-            &self.subject_id,
-            &self.auth_method,
-            &self.given_for,
-            self.created_at
-        ]
-    }
-}
-
 impl Store {
-    /// Saves a credential in place of the one that its resource has for the same subject.
+    /// Saves a credential, and replaces the one that the resource has for the same subject.
     pub async fn put_credential(&self, row: &CredentialRow) -> Result<(), StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
-            // The id is new with every save, for the sealed record is bound to it.
+            // Each save has a new id, and the sealed record is bound to it.
             let subject = args![row.resource_id, &row.subject_kind, &row.subject_id];
             let held: Vec<CredentialRow> = change.all(OF_SUBJECT, subject).await?;
             if held.iter().any(|held| held.workspace_id != row.workspace_id) {
@@ -108,7 +67,7 @@ impl Store {
             change.delete_found::<CredentialRow>(OF_SUBJECT, subject).await?;
             let refreshing_until: Option<i64> = None;
             let left_out =
-                values![&row.sealed, row.key_version, &row.status, row.expires_at, refreshing_until, row.updated_at,];
+                values![&row.sealed, row.key_version, &row.status, row.expires_at, refreshing_until, row.updated_at];
             change.insert(row, left_out, Vec::new()).await
         })
     }
@@ -122,7 +81,7 @@ impl Store {
         self.authentic_one(SHARED, args![workspace, resource]).await
     }
 
-    /// A page of the workspace's credentials.
+    /// A page of the credentials of the workspace.
     pub async fn credentials(
         &self,
         workspace: WorkspaceId,
@@ -131,9 +90,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Writes the row over the one of its id and workspace whose sealed text was `sealed`, for a confirmation; whether
-    /// that was still there. Whoever has saved or refreshed the credential in between wins, and so does a refresh that is
-    /// under way: what it brings would have no place to go.
+    /// Updates a credential whose permissions an operator has confirmed. Returns false, and writes nothing, if its
+    /// sealed record differs from `sealed`, or if a host is refreshing it: the refreshed tokens would be lost.
     pub async fn update_credential(
         &self,
         row: &CredentialRow,
@@ -170,8 +128,8 @@ impl Store {
         })
     }
 
-    /// Takes it on itself to refresh the credential whose sealed text is `sealed`, up to `until`. Of all hosts that ask at
-    /// once one may; the others look again.
+    /// Leases the refresh of a credential until `until`. Returns false if another host has an unexpired lease, or if
+    /// the sealed record has changed since `row` was read.
     pub async fn claim_refresh(
         &self,
         row: &CredentialRow,
@@ -183,7 +141,7 @@ impl Store {
         Ok(self.db.run(sql, args![row.id, &row.sealed, now, until]).await? > 0)
     }
 
-    /// Gives a claim back that brought nothing, so that the next may try at once.
+    /// Releases the lease of a failed refresh, so that another host can try immediately.
     pub async fn release_refresh(&self, row: &CredentialRow, until: UtcMillis) -> Result<(), StoreError> {
         let sql =
             "update credentials set refreshing_until = null where id = $1 and sealed = $2 and refreshing_until = $3";
@@ -191,8 +149,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what a refresh has brought over the row whose sealed text was `sealed`, and ends the claim; whether that
-    /// row still stood there.
+    /// Stores refreshed tokens and ends the lease. Returns false, and writes nothing, if the sealed record differs from
+    /// `sealed`.
     pub async fn put_refreshed(&self, row: &CredentialRow, sealed: &str) -> Result<bool, StoreError> {
         let sql = "update credentials set sealed = $4, key_version = $5, status = $6, expires_at = $7, updated_at = $8, \
                    refreshing_until = null where workspace_id = $1 and id = $2 and sealed = $3";
@@ -206,11 +164,11 @@ impl Store {
             row.expires_at,
             row.updated_at,
         ];
-        // A refresh changes nothing that is under the MAC; hosts are told all the same, for they hold the row.
-        Ok(self.run_and_ring(sql, args).await? > 0)
+        // No column under the MAC changes. Hosts must still reload the row, which they hold in memory.
+        Ok(self.run_and_notify(sql, args).await? > 0)
     }
 
-    /// Deletes the shared credential of a resource; whether there was one.
+    /// Deletes the shared credential of a resource. Returns whether it existed.
     pub async fn delete_credential(&self, workspace: WorkspaceId, resource: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(SHARED, args![workspace, resource]).await

@@ -1,8 +1,8 @@
-//! The way to the database: connections, transactions, values and rows.
+//! Connections, transactions, parameters and rows.
 //!
-//! Every statement of this crate goes through [`Session::run`] or [`Session::fetch`], as one text for every kind of
-//! database: `$1` parameters, and nothing that SQLite and PostgreSQL do not both know. A further kind of database is a
-//! further variant of the enums in this file and an arm in each match.
+//! Every statement of this crate goes through [`Session::run`] or [`Session::fetch`], with one text for all databases:
+//! `$1` parameters, and only SQL that both SQLite and PostgreSQL support. To add a database, add a variant to the enums
+//! in this file and an arm to each match.
 
 mod args;
 mod bulk;
@@ -19,15 +19,32 @@ use crate::error::of_driver;
 pub(crate) use args::{Arg, args, values};
 pub(crate) use bulk::BulkInsert;
 pub(crate) use postgres::{Limits, Postgres, PostgresSession, connect};
-pub(crate) use row::{FromRow, Row, unfit};
+pub(crate) use row::{ColumnValue, FromRow, Row, from_row, invalid_column};
 
-/// How often a change is tried that meets others which wait for each other; one of such a pair succeeds each time.
+/// How often a transaction is attempted that the database aborts because of a deadlock or a serialization failure. Of
+/// two transactions in conflict one succeeds each time.
 pub(crate) const ATTEMPTS_MAX: u32 = 5;
 
-/// A database that is open.
+/// Runs a transaction, again if the database aborts it in favour of another one. (This is a macro because the compiler
+/// cannot prove that the future of a closure over references is `Send`.)
+macro_rules! retry {
+    ($transaction:expr) => {{
+        let mut attempt = 1;
+        loop {
+            let done: Result<_, $crate::StoreError> = $transaction.await;
+            match done {
+                Err(error) if error.is_contention() && attempt < $crate::db::ATTEMPTS_MAX => attempt += 1,
+                done => break done,
+            }
+        }
+    }};
+}
+pub(crate) use retry;
+
+/// An open database.
 #[derive(Clone)]
 pub(crate) enum Db {
-    /// One connection that writes, so that writers queue here and not at the file's lock, and a few that read.
+    /// One connection writes, so that writers queue in the pool and not at the lock of the file; a few others read.
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
@@ -35,7 +52,7 @@ pub(crate) enum Db {
     Postgres(Postgres),
 }
 
-/// A connection or transaction on which statements run. Dropped without [`Session::commit`], it changes nothing.
+/// A connection or transaction that runs statements. If it is dropped without [`Session::commit`], it is rolled back.
 pub(crate) enum Session {
     SqliteRead(PoolConnection<Sqlite>),
     SqliteTransaction(Transaction<'static, Sqlite>),
@@ -51,7 +68,7 @@ impl Db {
         }
     }
 
-    /// For several reads that must see one state of the database.
+    /// For several reads of one consistent snapshot.
     pub(crate) async fn read_consistently(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { readers, .. } => readers.begin().await.map(Session::SqliteTransaction).map_err(of_driver),
@@ -59,7 +76,7 @@ impl Db {
         }
     }
 
-    /// For a read that walks a whole table, which may take minutes.
+    /// For a scan of a whole table, which may take minutes.
     pub(crate) async fn read_at_length(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { .. } => self.read().await,
@@ -67,7 +84,7 @@ impl Db {
         }
     }
 
-    /// For writes. SQLite's lock is taken at once: a transaction that reads first could fail when it comes to write.
+    /// For writes. SQLite takes its lock at once: a transaction that begins with a read could fail at its first write.
     pub(crate) async fn write(&self) -> Result<Session, StoreError> {
         match self {
             Db::Sqlite { writer, .. } => {
@@ -77,23 +94,23 @@ impl Db {
         }
     }
 
-    /// Inserts rows whose values stand one after another, all or none. When this returns they are on disk.
+    /// Inserts rows, given as one sequence of values, in one transaction. They are on disk when this returns.
     pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
         match self {
             Db::Sqlite { .. } => {
                 let mut session = self.write().await?;
-                session.insert_groups(insert, values).await?;
+                session.insert_batches(insert, values).await?;
                 session.commit().await
             }
             Db::Postgres(postgres) => postgres.insert_rows(insert, values).await,
         }
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(crate) async fn close(&self) {
         match self {
             Db::Sqlite { writer, readers } => {
-                // Readers first: the last connection to leave writes the log back into the file.
+                // Readers first: the last connection to close checkpoints the write-ahead log.
                 readers.close().await;
                 writer.close().await;
             }
@@ -101,36 +118,30 @@ impl Db {
         }
     }
 
-    /// One read that gives rows.
+    /// All rows of a query.
     pub(crate) async fn all<T: FromRow>(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<T>, StoreError> {
         self.read().await?.all(sql, args).await
     }
 
-    /// One read that gives a row or none.
+    /// The first row of a query.
     pub(crate) async fn one<T: FromRow>(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<Option<T>, StoreError> {
         self.read().await?.one(sql, args).await
     }
 
-    /// One statement that writes; how many rows it changed.
+    /// Runs one statement that writes. Returns how many rows it changed.
     pub(crate) async fn run(&self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         self.run_then(sql, args, None).await
     }
 
-    /// One statement that writes, and where it changed anything another in the same transaction; how many rows the
-    /// first changed. A transaction that the database gave up for the sake of another is run anew, as a whole.
+    /// Runs one statement that writes and, if it changed any row, a second one in the same transaction. Returns how
+    /// many rows the first one changed. Retries the transaction if the database aborted it in favour of another.
     pub(crate) async fn run_then(
         &self,
         sql: &'static str,
         args: &[Arg<'_>],
         then: Option<&'static str>,
     ) -> Result<u64, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.run_once(sql, args, then).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.run_once(sql, args, then))
     }
 
     async fn run_once(
@@ -150,7 +161,7 @@ impl Db {
 }
 
 impl Session {
-    /// Runs a statement that gives no rows; how many it changed.
+    /// Runs a statement without a result. Returns how many rows it changed.
     pub(crate) async fn run(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
         self.execute(sql, args).await
@@ -158,7 +169,7 @@ impl Session {
 
     async fn execute(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<u64, StoreError> {
         #[cfg(test)]
-        counted::add(0);
+        statement_counts::add(0);
         let connection = match self {
             Session::SqliteRead(connection) => &mut **connection,
             Session::SqliteTransaction(transaction) => &mut **transaction,
@@ -168,7 +179,7 @@ impl Session {
         Ok(done.rows_affected())
     }
 
-    /// Runs a statement that gives rows.
+    /// Runs a query and fetches all rows of its result.
     pub(crate) async fn fetch(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<Row>, StoreError> {
         debug_assert_eq!(parameters(sql), args.len(), "SQLite would bind NULL for a missing value: {sql}");
         let connection = match self {
@@ -178,11 +189,11 @@ impl Session {
         };
         let rows = sqlx::query_with(sql, args::of_sqlite(args)?).fetch_all(connection).await.map_err(of_driver)?;
         #[cfg(test)]
-        counted::add(rows.len());
+        statement_counts::add(rows.len());
         Ok(rows.into_iter().map(Row::Sqlite).collect())
     }
 
-    /// The rows of a query.
+    /// All rows of a query.
     pub(crate) async fn all<T: FromRow>(&mut self, sql: &'static str, args: &[Arg<'_>]) -> Result<Vec<T>, StoreError> {
         self.fetch(sql, args).await?.iter().map(T::from_row).collect()
     }
@@ -196,7 +207,7 @@ impl Session {
         self.fetch(sql, args).await?.first().map(T::from_row).transpose()
     }
 
-    /// Makes the changes last: when this returns, they are on disk.
+    /// Commits the changes. They are on disk when this returns.
     pub(crate) async fn commit(self) -> Result<(), StoreError> {
         match self {
             Session::SqliteRead(_) => Ok(()),
@@ -206,7 +217,7 @@ impl Session {
     }
 }
 
-/// How many parameters a statement has: the highest `$n`.
+/// The number of parameters of a statement: the highest `$n`.
 fn parameters(sql: &str) -> usize {
     let numbers = sql.split('$').skip(1).filter_map(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -215,21 +226,21 @@ fn parameters(sql: &str) -> usize {
     numbers.max().unwrap_or(0)
 }
 
-/// What this thread has asked of a database.
+/// How many statements this thread has run, and how many rows it has read.
 #[cfg(test)]
-pub(crate) mod counted {
+pub(crate) mod statement_counts {
     use std::cell::Cell;
 
     thread_local! {
-        static ASKED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+        static COUNTS: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
     }
 
     pub(super) fn add(rows: usize) {
-        ASKED.set((ASKED.get().0 + 1, ASKED.get().1 + rows));
+        COUNTS.set((COUNTS.get().0 + 1, COUNTS.get().1 + rows));
     }
 
-    /// How many statements were run and how many rows were read since the last question.
+    /// Statements and rows since the last call.
     pub(crate) fn take() -> (usize, usize) {
-        ASKED.take()
+        COUNTS.take()
     }
 }

@@ -1,4 +1,4 @@
-//! Answers to requests that carried an `Idempotency-Key`, so that a repeated request does nothing twice.
+//! Stored answers to requests with an `Idempotency-Key`, so that a repeated request has no second effect.
 
 use monstrum_types::{KeyId, UtcMillis, WorkspaceId};
 
@@ -6,36 +6,36 @@ use crate::db::{FromRow, Row, args};
 use crate::error::unavailable;
 use crate::{Store, StoreError};
 
-/// An earlier claim can be given up between our attempt and our look at it; again and again only by ill will.
+/// An earlier claim can be released between the insert and the select. More than a few times in a row is an attack.
 const CLAIM_ATTEMPTS_MAX: u32 = 5;
 
-/// What identifies a request.
+/// The identity of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
     pub workspace_id: WorkspaceId,
-    /// The API key that asked.
+    /// The API key of the caller.
     pub caller: KeyId,
     /// Method and path.
     pub route: String,
-    /// The header's text.
+    /// The value of the header.
     pub key: String,
 }
 
-/// What becomes of a request with an idempotency key.
+/// The result of claiming an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// It is the first: do it, then call [`Store::answer_request`] or [`Store::release_request`].
+    /// The key is new: handle the request, then call [`Store::answer_request`] or [`Store::release_request`].
     First,
-    /// Another one with this key came before.
+    /// An earlier request has used the key.
     Earlier {
-        /// The hash of that one's body.
+        /// The hash of the body of the earlier request.
         body_hash: String,
-        /// What it was answered; None while it still runs.
+        /// The answer to the earlier request; `None` while it is being handled.
         answer: Option<StoredAnswer>,
     },
 }
 
-/// An answer as it was given.
+/// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAnswer {
     /// The HTTP status.
@@ -46,16 +46,16 @@ pub struct StoredAnswer {
 
 impl FromRow for Claim {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
-        let answer = match (row.int_opt("status")?, row.text_opt("answer")?) {
+        let answer = match (row.get("status")?, row.get("answer")?) {
             (Some(status), Some(sealed)) => Some(StoredAnswer { status, sealed }),
             _ => None,
         };
-        Ok(Claim::Earlier { body_hash: row.text("body_hash")?, answer })
+        Ok(Claim::Earlier { body_hash: row.get("body_hash")?, answer })
     }
 }
 
 impl Store {
-    /// Claims a key for a request. Of two that claim it at once, one is the first.
+    /// Claims a key for a request. Of several concurrent requests exactly one is the first.
     pub async fn claim_request(
         &self,
         key: &IdempotencyKey,
@@ -76,10 +76,10 @@ impl Store {
                 return Ok(earlier);
             }
         }
-        Err(unavailable("the idempotency key is claimed and given up again all the time", "others use the same key"))
+        Err(unavailable("the idempotency key is claimed and released repeatedly", "other requests use the same key"))
     }
 
-    /// Keeps the answer to a claimed request; whether the claim was still there.
+    /// Stores the answer to a claimed request. Returns whether the claim still existed.
     pub async fn answer_request(&self, key: &IdempotencyKey, answer: &StoredAnswer) -> Result<bool, StoreError> {
         let sql = "update idempotency_keys set status = $5, answer = $6 \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -87,7 +87,7 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Gives up a claimed request that did nothing, so that it can be sent again.
+    /// Releases the claim of a request that had no effect, so that it can be repeated.
     pub async fn release_request(&self, key: &IdempotencyKey) -> Result<(), StoreError> {
         let sql = "delete from idempotency_keys \
                    where workspace_id = $1 and caller = $2 and route = $3 and key = $4 and status is null";
@@ -95,8 +95,8 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what was claimed before `answered_before`, and claims older than `running_before` that were never
-    /// answered, for whoever made them is gone; how many.
+    /// Deletes claims older than `answered_before`, and unanswered claims older than `running_before`, whose host has
+    /// stopped. Returns how many.
     pub async fn purge_requests(
         &self,
         answered_before: UtcMillis,

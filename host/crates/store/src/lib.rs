@@ -1,8 +1,8 @@
-//! Every SQL statement of Monstrum: one file per aggregate, each statement written once in a portable subset.
+//! All SQL statements of Monstrum: one file per kind of row, each statement written once for SQLite and PostgreSQL.
 //!
-//! Rows of tenants are reached only with the id of their workspace; with another one they do not exist. Whatever the
-//! policy is compiled from bumps a generation in the same transaction. Nothing here knows a key or opens a sealed
-//! record, and sqlx is known to no other crate.
+//! Statements on rows of a workspace take its id, so that rows of other workspaces are never found. A change of a row
+//! from which the policy is compiled raises the generation of the policy in the same transaction. This crate handles
+//! neither keys nor the content of sealed records, and it is the only one that uses sqlx.
 
 #![forbid(unsafe_code)]
 

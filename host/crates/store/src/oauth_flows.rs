@@ -1,32 +1,32 @@
-//! Authorizations by OAuth that are under way. Every step is one compare-and-swap on the status, so that each is taken
-//! once, whatever browser, host or second attempt asks for it.
+//! OAuth authorizations. Each step is one compare-and-swap on the status, so that of several browsers, hosts or
+//! attempts only one takes it.
 
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, unfit, values};
-use crate::rows::{Authentic, Scope, Table};
+use crate::db::{ColumnValue, Row, args, values};
+use crate::rows::{Scope, authentic};
 use crate::{Store, StoreError};
 
-/// How far an authorization has come.
+/// The progress of an authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowStatus {
-    /// Nobody has opened its begin page.
+    /// Its begin page has not been opened.
     Started,
-    /// A browser has been sent to the provider.
+    /// A browser was redirected to the provider.
     Begun,
-    /// The provider is asked from time to time whether the user has entered the code.
+    /// The host polls the provider until the user has entered the device code.
     Pending,
-    /// The provider has answered, and the token is being fetched.
+    /// The provider has redirected back, and the host is fetching the token.
     Taken,
     /// The credential is stored.
     Done,
-    /// There is no credential; the message says why.
+    /// It ended without a credential; `message` says why.
     Failed,
 }
 
 impl FlowStatus {
-    /// The word in the column and in the API.
+    /// The word in the API and the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,10 +39,15 @@ impl FlowStatus {
         }
     }
 
-    fn from_word(word: &str) -> Result<Self, StoreError> {
+    fn from_word(word: &str) -> Option<Self> {
         use FlowStatus::{Begun, Done, Failed, Pending, Started, Taken};
-        let all = [Started, Begun, Pending, Taken, Done, Failed];
-        all.into_iter().find(|status| status.as_str() == word).ok_or_else(|| unfit("status", "not of the right form"))
+        [Started, Begun, Pending, Taken, Done, Failed].into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+impl ColumnValue for FlowStatus {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        row.parse(column, FlowStatus::from_word)
     }
 }
 
@@ -53,16 +58,17 @@ pub struct OauthFlowRow {
     pub workspace_id: WorkspaceId,
     pub resource_id: ResourceId,
     pub provider_id: OauthProviderId,
-    /// The API key that asked.
+    /// The API key that started it.
     pub key_id: KeyId,
     pub auth_method: String,
-    /// What the credential will be given for.
+    /// The `given_for` of the future credential.
     pub given_for: Value,
     pub status: FlowStatus,
-    /// Of the begin page's address; hashes are SHA-256 in hex.
+    /// The SHA-256, in hex, of the ticket in the URL of the begin page.
     pub ticket_hash: Option<String>,
+    /// The SHA-256, in hex, of the OAuth state.
     pub state_hash: Option<String>,
-    /// Of the cookie.
+    /// The SHA-256, in hex, of the cookie of the browser.
     pub browser_hash: Option<String>,
     /// The text of a sealed record: the PKCE verifier, or the device code.
     pub sealed: Option<String>,
@@ -73,11 +79,12 @@ pub struct OauthFlowRow {
     pub expires_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, status, ticket_hash, state_hash, \
-         browser_hash, sealed, message, poll_interval_s, next_poll_at, created_at, expires_at, mac"
-    };
+authentic! {
+    OauthFlowRow in OauthFlows, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [
+        id, workspace_id, resource_id, provider_id, key_id, auth_method, given_for, ticket_hash, created_at, expires_at,
+    ],
+    others: [status, state_hash, browser_hash, sealed, message, poll_interval_s, next_poll_at],
 }
 
 const BY_ID: &str =
@@ -90,55 +97,8 @@ const DUE: &str = concat!(
     " from oauth_flows where status = 'pending' and next_poll_at <= $1 order by next_poll_at limit $2"
 );
 
-impl FromRow for OauthFlowRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(OauthFlowRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            resource_id: row.id("resource_id")?,
-            provider_id: row.id("provider_id")?,
-            key_id: row.id("key_id")?,
-            auth_method: row.text("auth_method")?,
-            given_for: row.json("given_for")?,
-            status: FlowStatus::from_word(&row.text("status")?)?,
-            ticket_hash: row.text_opt("ticket_hash")?,
-            state_hash: row.text_opt("state_hash")?,
-            browser_hash: row.text_opt("browser_hash")?,
-            sealed: row.text_opt("sealed")?,
-            message: row.text_opt("message")?,
-            poll_interval_s: row.int_opt("poll_interval_s")?,
-            next_poll_at: row.time_opt("next_poll_at")?,
-            created_at: row.time("created_at")?,
-            expires_at: row.time("expires_at")?,
-        })
-    }
-}
-
-impl Authentic for OauthFlowRow {
-    const TABLE: Table = Table::OauthFlows;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            self.resource_id,
-            self.provider_id,
-            self.key_id,
-            &self.auth_method,
-            &self.given_for,
-            &self.ticket_hash,
-            self.created_at,
-            self.expires_at
-        ]
-    }
-}
-
 impl Store {
-    /// Adds an authorization.
+    /// Inserts an authorization.
     pub async fn insert_oauth_flow(&self, row: &OauthFlowRow) -> Result<(), StoreError> {
         let left_out = values![
             row.status.as_str(),
@@ -152,7 +112,7 @@ impl Store {
         self.insert_uncounted(row, left_out).await
     }
 
-    /// An authorization of a resource.
+    /// The authorization with this id of a resource.
     pub async fn oauth_flow(
         &self,
         workspace: WorkspaceId,
@@ -162,23 +122,23 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, resource, id]).await
     }
 
-    /// The authorization whose begin page has this address, unless it has expired.
+    /// The authorization with this hash of a ticket, unless it has expired.
     pub async fn oauth_flow_of_ticket(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
         self.authentic_one(BY_TICKET, args![hash, now]).await
     }
 
-    /// The authorization that has this state, unless it has expired.
+    /// The authorization with this hash of a state, unless it has expired.
     pub async fn oauth_flow_of_state(&self, hash: &str, now: UtcMillis) -> Result<Option<OauthFlowRow>, StoreError> {
         self.authentic_one(BY_STATE, args![hash, now]).await
     }
 
-    /// Authorizations whose provider is to be asked at `now`, the longest waiting first.
+    /// Authorizations whose provider is due to be polled at `now`, the longest overdue first.
     pub async fn due_oauth_flows(&self, now: UtcMillis, limit: u32) -> Result<Vec<OauthFlowRow>, StoreError> {
         self.authentic_up_to(DUE, values![now], limit).await
     }
 
-    /// Binds the authorization to the browser that `row` names, with a new state and a new verifier. It must stand as
-    /// `before` says: unopened, or open in that same browser.
+    /// Binds the authorization to the browser of `row`, with a new state and verifier. Returns false if its status is
+    /// no longer that of `before`, or if it is bound to another browser.
     pub async fn begin_oauth_flow(&self, before: &OauthFlowRow, row: &OauthFlowRow) -> Result<bool, StoreError> {
         let sql = "update oauth_flows set status = 'begun', state_hash = $2, browser_hash = $3, sealed = $4 \
                    where id = $1 and status = $5 and (browser_hash is null or browser_hash = $3)";
@@ -186,8 +146,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Takes an authorization that stands at `from` to `to`, for good where that is an end; whether it stood there. What
-    /// was secret of it is forgotten at its end.
+    /// Moves an authorization from one status to another, and deletes its sealed record if it ends. Returns whether its
+    /// status was `from`.
     pub async fn move_oauth_flow(
         &self,
         id: OauthFlowId,
@@ -201,7 +161,7 @@ impl Store {
         Ok(self.db.run(sql, args![id, from.as_str(), to.as_str(), message, is_end]).await? > 0)
     }
 
-    /// Ends the authorizations by device that a resource has, and forgets what was secret of them.
+    /// Fails the pending device authorizations of a resource, and deletes their sealed records.
     pub async fn end_pending_oauth_flows(
         &self,
         workspace: WorkspaceId,
@@ -214,8 +174,8 @@ impl Store {
         Ok(())
     }
 
-    /// Claims the next question to the provider for one host: it is due again at `next`. Whether it was due at
-    /// `row.next_poll_at` still.
+    /// Leases the next poll of the provider for one host, and schedules the one after it at `next`. Returns false if
+    /// another host has taken this poll.
     pub async fn claim_oauth_poll(
         &self,
         row: &OauthFlowRow,
@@ -227,7 +187,7 @@ impl Store {
         Ok(self.db.run(sql, args![row.id, row.next_poll_at, interval_s, next]).await? > 0)
     }
 
-    /// Forgets authorizations that expired before `before`; how many.
+    /// Deletes authorizations that expired before `before`, and returns how many.
     pub async fn purge_oauth_flows(&self, before: UtcMillis) -> Result<u64, StoreError> {
         self.db.run("delete from oauth_flows where expires_at < $1", args![before]).await
     }

@@ -1,10 +1,10 @@
-//! OAuth providers: where the tokens of a resource type come from in a workspace.
+//! OAuth providers, which issue the tokens of a resource type in a workspace.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Scope, Table, change};
+use crate::db::{args, values};
+use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `oauth_providers`.
@@ -12,10 +12,10 @@ use crate::{Listed, Page, Store, StoreError};
 pub struct OauthProviderRow {
     pub id: OauthProviderId,
     pub workspace_id: WorkspaceId,
-    /// A workspace has one provider for a type.
+    /// Unique in the workspace.
     pub resource_type: ResourceTypeId,
     pub client_id: String,
-    /// The text of a sealed record; None for a public client.
+    /// The text of a sealed record; `None` for a public client.
     pub client_secret: Option<String>,
     pub authorization_url: Option<String>,
     pub token_url: String,
@@ -26,11 +26,13 @@ pub struct OauthProviderRow {
     pub updated_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, resource_type, client_id, client_secret, authorization_url, token_url, \
-         device_authorization_url, scopes, created_at, updated_at, mac"
-    };
+authentic! {
+    OauthProviderRow in OauthProviders, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [
+        id, workspace_id, resource_type, client_id, authorization_url, token_url, device_authorization_url, scopes,
+        created_at, updated_at,
+    ],
+    others: [client_secret],
 }
 
 const BY_ID: &str = concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id = $2");
@@ -39,56 +41,13 @@ const BY_TYPE: &str =
 const PAGE: &str =
     concat!("select ", columns!(), " from oauth_providers where workspace_id = $1 and id > $2 order by id limit $3");
 
-impl FromRow for OauthProviderRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(OauthProviderRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            resource_type: row.id("resource_type")?,
-            client_id: row.text("client_id")?,
-            client_secret: row.text_opt("client_secret")?,
-            authorization_url: row.text_opt("authorization_url")?,
-            token_url: row.text("token_url")?,
-            device_authorization_url: row.text_opt("device_authorization_url")?,
-            scopes: row.json("scopes")?,
-            created_at: row.time("created_at")?,
-            updated_at: row.time("updated_at")?,
-        })
-    }
-}
-
-impl Authentic for OauthProviderRow {
-    const TABLE: Table = Table::OauthProviders;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            &self.resource_type,
-            &self.client_id,
-            &self.authorization_url,
-            &self.token_url,
-            &self.device_authorization_url,
-            &self.scopes,
-            self.created_at,
-            self.updated_at
-        ]
-    }
-}
-
 impl Store {
-    /// Adds a provider. A second one for the same type is a conflict.
+    /// Inserts a provider. Fails with a conflict if the workspace has one for the same type already.
     pub async fn insert_oauth_provider(&self, row: &OauthProviderRow) -> Result<(), StoreError> {
-        change!(self, &[Scope::from(row.workspace_id)], |change| change
-            .insert(row, values![&row.client_secret], Vec::new())
-            .await)
+        self.insert_row(row, args![&row.client_secret]).await
     }
 
-    /// The provider of this id in the workspace.
+    /// The provider with this id in the workspace.
     pub async fn oauth_provider(
         &self,
         workspace: WorkspaceId,
@@ -97,12 +56,12 @@ impl Store {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// Whether a provider is the one that its workspace had when this process last verified it.
+    /// Whether a provider is unchanged since this process last verified its workspace.
     pub fn is_verified_provider(&self, row: &OauthProviderRow) -> Result<bool, StoreError> {
         self.is_as_verified(row)
     }
 
-    /// The workspace's provider for a type.
+    /// The provider of a type in the workspace.
     pub async fn oauth_provider_of_type(
         &self,
         workspace: WorkspaceId,
@@ -111,7 +70,7 @@ impl Store {
         self.authentic_one(BY_TYPE, args![workspace, resource_type]).await
     }
 
-    /// A page of the workspace's providers.
+    /// A page of the providers of the workspace.
     pub async fn oauth_providers(
         &self,
         workspace: WorkspaceId,
@@ -120,8 +79,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
-    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    /// Updates the provider with this id and workspace, unless it is missing or was changed after `before`, its
+    /// `updated_at` when the caller read it. Its type does not change. Returns whether it was updated.
     pub async fn update_oauth_provider(&self, row: &OauthProviderRow, before: UtcMillis) -> Result<bool, StoreError> {
         let sql = "update oauth_providers set client_secret = $3 where workspace_id = $1 and id = $2";
         change!(self, &[Scope::from(row.workspace_id)], |change| {
@@ -137,7 +96,7 @@ impl Store {
         })
     }
 
-    /// Deletes a provider with the authorizations that are under way; whether there was one.
+    /// Deletes a provider with its unfinished authorizations. Returns whether it existed.
     pub async fn delete_oauth_provider(&self, workspace: WorkspaceId, id: OauthProviderId) -> Result<bool, StoreError> {
         let is_own = |provider: &OauthProviderRow| provider.workspace_id == workspace;
         change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await)

@@ -1,4 +1,4 @@
-//! Opening the database: its file, its connections, its schema.
+//! Opens the database: its file, connections and schema.
 
 mod postgres;
 
@@ -21,16 +21,17 @@ use crate::rows::Rows;
 
 static SQLITE_MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/sqlite");
 
-/// Reads are short and most of a call needs none; four keep a slow page of the audit from holding up the others.
+/// Reads are short and few per call; with four, a slow page of the audit does not delay the others.
 const READERS: u32 = 4;
 
-/// The log is cut back to this after a checkpoint, so that one large transaction does not hold the disk for ever.
+/// The write-ahead log is truncated to this size after a checkpoint, so that one large transaction does not occupy the
+/// disk for good.
 const LOG_BYTES_KEPT: &str = "67108864";
 
-/// Where the database is, and how to use it.
+/// The location of the database, and its limits.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    place: Place,
+    location: Location,
     lock_wait: Duration,
     connect_wait: Duration,
     statement_wait: Duration,
@@ -38,26 +39,26 @@ pub struct StoreOptions {
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum Location {
     Sqlite(PathBuf),
     Postgres(Box<PostgresAddress>),
 }
 
 impl StoreOptions {
-    /// An SQLite file, made where there is none.
+    /// An SQLite file, which is created if it does not exist.
     #[must_use]
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
-        StoreOptions::new(Place::Sqlite(path.into()))
+        StoreOptions::new(Location::Sqlite(path.into()))
     }
 
-    fn new(place: Place) -> Self {
+    fn new(location: Location) -> Self {
         StoreOptions {
-            place,
-            // Five seconds outlast every transaction of our own; what holds a lock longer is another program.
+            location,
+            // Longer than every transaction of a host; only another program holds a lock longer.
             lock_wait: Duration::from_secs(5),
-            // A server that does not answer in that time is as good as none: callers are told so, and ask again.
+            // A server that does not answer within this time counts as unreachable.
             connect_wait: Duration::from_secs(5),
-            // The longest are pages of the audit and its verification, of a thousand rows each.
+            // The slowest statements read pages of a thousand rows of the audit.
             statement_wait: Duration::from_secs(10),
             pages_max: None,
         }
@@ -68,35 +69,35 @@ impl StoreOptions {
         match url.split_once(':') {
             Some(("sqlite", path)) => Ok(StoreOptions::sqlite(path.strip_prefix("//").unwrap_or(path))),
             Some(("postgres" | "postgresql", _)) => {
-                PostgresAddress::parse(url).map(Box::new).map(Place::Postgres).map(StoreOptions::new)
+                PostgresAddress::parse(url).map(Box::new).map(Location::Postgres).map(StoreOptions::new)
             }
             Some((scheme, _)) => Err(StoreError::UnknownScheme { scheme: scheme.to_owned() }),
             None => Ok(StoreOptions::sqlite(url)),
         }
     }
 
-    /// How long a write waits for another program's lock.
+    /// The time limit for a write that waits for a lock of another program.
     #[must_use]
     pub fn lock_wait(mut self, wait: Duration) -> Self {
         self.lock_wait = wait;
         self
     }
 
-    /// How long anyone waits for a connection to a server.
+    /// The time limit for a connection to a server, new or free.
     #[must_use]
     pub fn connect_wait(mut self, wait: Duration) -> Self {
         self.connect_wait = wait;
         self
     }
 
-    /// How long a statement of a server may take.
+    /// The time limit for a statement on a server.
     #[must_use]
     pub fn statement_wait(mut self, wait: Duration) -> Self {
         self.statement_wait = wait;
         self
     }
 
-    /// The most pages of 4 KiB that an SQLite file may grow to; beyond, the disk counts as full.
+    /// The largest size of an SQLite file, in pages of 4 KiB; beyond it the disk counts as full.
     #[must_use]
     pub fn pages_max(mut self, pages: u32) -> Self {
         self.pages_max = Some(pages);
@@ -108,45 +109,45 @@ impl StoreOptions {
     }
 }
 
-/// The database. Cloning it is cheap and gives the same one.
+/// The database. A clone shares its connections.
 #[derive(Clone)]
 pub struct Store {
     pub(crate) db: Db,
-    /// The key that authenticates rows; `None` until the host has opened it.
+    /// The keys that authenticate rows; `None` until the host has unsealed them.
     pub(crate) rows: Option<Arc<Rows>>,
 }
 
 impl Store {
-    /// Opens the database and brings its schema up to date.
+    /// Opens the database and migrates its schema.
     pub async fn open(options: StoreOptions) -> Result<Self, StoreError> {
-        let place = match &options.place {
-            Place::Sqlite(path) => path.display().to_string(),
-            Place::Postgres(address) => address.to_string(),
+        let location = match &options.location {
+            Location::Sqlite(path) => path.display().to_string(),
+            Location::Postgres(address) => address.to_string(),
         };
         let opened = async {
-            let db = match &options.place {
-                Place::Sqlite(path) => open_sqlite(path, &options).await?,
-                Place::Postgres(address) => postgres::open(address, options.limits()).await?,
+            let db = match &options.location {
+                Location::Sqlite(path) => open_sqlite(path, &options).await?,
+                Location::Postgres(address) => postgres::open(address, options.limits()).await?,
             };
             let store = Store { db, rows: None };
-            // Reading may work where writing does not: another program's lock is found now, not at the first call.
+            // Reads may work while writes do not: this finds a lock of another program now and not at the first call.
             store.db.write().await?.commit().await?;
             Ok(store)
         };
-        opened.await.map_err(|error: StoreError| error.at(&place))
+        opened.await.map_err(|error: StoreError| error.at(&location))
     }
 
-    /// Opens a database that is there, to look at it: nothing is made, brought up to date or written.
+    /// Opens an existing database for inspection: nothing is created, migrated or written.
     pub async fn inspect(options: StoreOptions) -> Result<Self, StoreError> {
         const VERSION: &str = "select max(version) as value from _sqlx_migrations";
-        let (place, known) = match &options.place {
-            Place::Sqlite(path) => (path.display().to_string(), newest(&SQLITE_MIGRATIONS)),
-            Place::Postgres(address) => (address.to_string(), newest(&postgres::MIGRATIONS)),
+        let (location, known) = match &options.location {
+            Location::Sqlite(path) => (path.display().to_string(), newest(&SQLITE_MIGRATIONS)),
+            Location::Postgres(address) => (address.to_string(), newest(&postgres::MIGRATIONS)),
         };
         let opened = async {
-            let db = match &options.place {
-                Place::Sqlite(path) => inspect_sqlite(path, &options).await?,
-                Place::Postgres(address) => Db::Postgres(Postgres::new(&address.options, options.limits())),
+            let db = match &options.location {
+                Location::Sqlite(path) => inspect_sqlite(path, &options).await?,
+                Location::Postgres(address) => Db::Postgres(Postgres::new(&address.options, options.limits())),
             };
             let store = Store { db, rows: None };
             let found: i64 = store.db.read().await?.one(VERSION, args![]).await?.unwrap_or(0);
@@ -156,15 +157,15 @@ impl Store {
                 Ordering::Less => Err(StoreError::Older { found, known }),
             }
         };
-        opened.await.map_err(|error: StoreError| error.at(&place))
+        opened.await.map_err(|error: StoreError| error.at(&location))
     }
 
-    /// How many connections servers have to the database at present; none where it is a file, which one folder uses. Ask
-    /// before the database is opened: afterwards the process's own connections count as well.
+    /// How many connections hosts have to the database; 0 for a file, which only one host uses. Call it before the
+    /// database is opened, because this process's own connections count as well.
     pub async fn connections_of_servers(options: &StoreOptions) -> Result<u64, StoreError> {
-        match &options.place {
-            Place::Sqlite(_) => Ok(0),
-            Place::Postgres(address) => {
+        match &options.location {
+            Location::Sqlite(_) => Ok(0),
+            Location::Postgres(address) => {
                 let counted = postgres::connections_of_servers(address, options.limits()).await;
                 counted.map_err(|error| error.at(&address.to_string()))
             }
@@ -177,17 +178,17 @@ impl Store {
         matches!(self.db, Db::Postgres(_))
     }
 
-    /// Ends all connections; SQLite writes its log back into the file. Later use fails as unavailable.
+    /// Closes all connections; SQLite checkpoints its write-ahead log. Later use fails as unavailable.
     pub async fn close(&self) {
         self.db.close().await;
     }
 }
 
-/// Rows that SQLite's thread may be ahead of whoever reads them: a page of the audit's verification.
+/// How many rows SQLite's thread may read ahead: a page of the audit's verification.
 const ROWS_AHEAD: usize = 1000;
 
 async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
-    let path = create_private(path)?;
+    let path = create_owner_only(path)?;
     let common = sqlite(&path, options);
     let mut writing = common
         .clone()
@@ -203,36 +204,36 @@ async fn open_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreErr
     Ok(Db::Sqlite { writer, readers })
 }
 
-/// What every connection to the file has in common.
+/// The options of every connection to the file.
 fn sqlite(path: &Path, options: &StoreOptions) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .busy_timeout(options.lock_wait)
         .foreign_keys(true)
-        // Every result is taken whole; with less room the two threads would wake each other for each row.
+        // Results are read as a whole; with a smaller buffer the two threads would wake each other for each row.
         .row_buffer_size(ROWS_AHEAD)
-        // A schema that someone else altered may not call functions with side effects.
+        // A schema that another program altered must not call functions with side effects.
         .pragma("trusted_schema", "off")
         .disable_statement_logging()
 }
 
-/// A file for reading only, whatever is asked of it.
+/// Opens a file for reading only.
 async fn inspect_sqlite(path: &Path, options: &StoreOptions) -> Result<Db, StoreError> {
     let reading = sqlite(path, options).create_if_missing(false).pragma("query_only", "on");
     let readers = pool(READERS).connect_with(reading).await.map_err(of_driver)?;
     Ok(Db::Sqlite { writer: readers.clone(), readers })
 }
 
-/// The version of the schema that these migrations end with.
+/// The schema version after these migrations.
 fn newest(migrations: &Migrator) -> i64 {
     migrations.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// A pool that keeps its connections: they cost nothing at rest, and their prepared statements are worth keeping.
+/// A pool that keeps its connections open: they cost nothing while idle, and their prepared statements stay usable.
 ///
-/// After a full disk SQLite has rolled back by itself, and the driver, whose own rollback then fails, believes for ever
-/// that a transaction is open. Such a connection is thrown away when it comes back; without that, one full disk would
-/// end all writing until a restart.
+/// When the disk is full, SQLite rolls back by itself. The driver's own rollback then fails, and the driver keeps
+/// believing that a transaction is open. Such a connection is closed when it is returned; otherwise one full disk would
+/// block all writes until a restart.
 fn pool(connections: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new()
         .max_connections(connections)
@@ -243,7 +244,7 @@ fn pool(connections: u32) -> SqlitePoolOptions {
         .after_release(|connection, _| {
             Box::pin(async move {
                 if connection.is_in_transaction() {
-                    // A rollback may still be on its way; it is done before the ping is.
+                    // A rollback may still be queued; it runs before the ping.
                     connection.ping().await?;
                 }
                 Ok(!connection.is_in_transaction())
@@ -252,12 +253,12 @@ fn pool(connections: u32) -> SqlitePoolOptions {
 }
 
 async fn migrate(writer: &SqlitePool) -> Result<(), StoreError> {
-    let known = SQLITE_MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-    SQLITE_MIGRATIONS.run(writer).await.map_err(|error| of_migration(error, known))
+    SQLITE_MIGRATIONS.run(writer).await.map_err(|error| of_migration(error, newest(&SQLITE_MIGRATIONS)))
 }
 
-/// Makes the file readable for its owner only, before SQLite would make it readable for all; its log follows suit.
-fn create_private(path: &Path) -> Result<PathBuf, StoreError> {
+/// Creates the file with access for its owner only, because SQLite would let all users read it. SQLite gives its log
+/// the same permissions.
+fn create_owner_only(path: &Path) -> Result<PathBuf, StoreError> {
     let unavailable = |source: std::io::Error| {
         let what = match source.kind() {
             std::io::ErrorKind::NotFound => "its folder does not exist",
@@ -266,7 +267,7 @@ fn create_private(path: &Path) -> Result<PathBuf, StoreError> {
         };
         StoreError::Unavailable { what: what.to_owned(), source: source.into() }
     };
-    // An absolute path, for SQLite takes a name that begins with `file:` for an address.
+    // An absolute path, because SQLite parses a name that begins with `file:` as a URI.
     let path = std::path::absolute(path).map_err(unavailable)?;
     OpenOptions::new()
         .read(true)

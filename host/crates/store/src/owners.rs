@@ -1,11 +1,11 @@
-//! Owners: which plugin a resource type or a tool's name belongs to.
+//! Owners: the plugin of each resource type and of each tool name.
 //!
-//! Names are claimed in the transaction that makes a version serve, so that of two plugins that want one name at the same
-//! time, on one host or on several, exactly one gets it.
+//! A plugin becomes the owner of its names in the transaction that activates one of its versions. Of two plugins that
+//! want the same name at the same time, on one host or on several, exactly one gets it.
 
-use monstrum_types::{InvalidId, PluginName, UtcMillis};
+use monstrum_types::{PluginName, UtcMillis};
 
-use crate::db::{Arg, FromRow, Row, args, values};
+use crate::db::{Arg, ColumnValue, FromRow, Row, args, values};
 use crate::rows::{Authentic, Change, Scope, Table, change};
 use crate::{PluginRow, Store, StoreError};
 
@@ -41,7 +41,7 @@ pub struct OwnedName {
 pub struct OwnerRow {
     pub name: OwnedName,
     pub plugin: PluginName,
-    /// The plugin for which credentials of this type were given that do not name one.
+    /// The plugin of those credentials of this type that do not name a plugin.
     pub legacy_plugin: Option<PluginName>,
     /// When the plugin became the owner.
     pub created_at: UtcMillis,
@@ -59,25 +59,19 @@ const TOOLS_OF: &str =
 const DUE: &str = "select count(*) as value from settings where id = 1 and owners_due = true";
 const FILLED: &str = "update settings set owners_due = false where id = 1 and owners_due = true";
 
-/// A kind as its column holds it.
-struct Word(OwnedKind);
-
-impl TryFrom<String> for Word {
-    type Error = InvalidId;
-
-    fn try_from(text: String) -> Result<Self, InvalidId> {
-        let kind = [OwnedKind::Type, OwnedKind::Tool].into_iter().find(|kind| kind.as_str() == text);
-        kind.map(Word).ok_or(InvalidId { kind: "kind of owned name", text, expected: "type or tool" })
+impl ColumnValue for OwnedKind {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        row.parse(column, |word| [OwnedKind::Type, OwnedKind::Tool].into_iter().find(|kind| kind.as_str() == word))
     }
 }
 
 impl FromRow for OwnerRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         Ok(OwnerRow {
-            name: OwnedName { kind: row.id::<Word>("kind")?.0, name: row.text("name")? },
-            plugin: row.id("plugin")?,
-            legacy_plugin: row.id_opt("legacy_plugin")?,
-            created_at: row.time("created_at")?,
+            name: OwnedName { kind: row.get("kind")?, name: row.get("name")? },
+            plugin: row.get("plugin")?,
+            legacy_plugin: row.get("legacy_plugin")?,
+            created_at: row.get("created_at")?,
         })
     }
 }
@@ -96,16 +90,16 @@ impl Authentic for OwnerRow {
 }
 
 impl Store {
-    /// Every owned name.
+    /// All owned names.
     pub async fn owners(&self) -> Result<Vec<OwnerRow>, StoreError> {
         Ok(self.verified_instance().await?.take())
     }
 
-    /// Makes a stored version the one that serves, and its plugin the owner of `names`. `takes` are names of other plugins
-    /// that an approval moves, as they were when it was asked for. Tools that the plugin owns beyond `names` become free;
-    /// its types stay.
+    /// Activates a stored version and makes its plugin the owner of `names`. `takes` are names of other plugins that an
+    /// approval transfers, with their owners when the approval was requested. Tools of the plugin that are not in
+    /// `names` become free; its types do not.
     ///
-    /// Returns the names that belong to other plugins. Where there are any, nothing has been written.
+    /// Returns the names that belong to other plugins. If there are any, nothing is written.
     pub async fn serve_plugin(
         &self,
         row: &PluginRow,
@@ -132,14 +126,14 @@ impl Store {
         })
     }
 
-    /// Whether `owners` still has to be filled from the versions that served before the table existed.
+    /// Whether `owners` must still be filled with the names of versions that were active before the table existed.
     pub async fn owners_are_due(&self) -> Result<bool, StoreError> {
         let due: Option<i64> = self.db.one(DUE, args![]).await?;
         Ok(due.unwrap_or(0) > 0)
     }
 
-    /// Fills `owners` for a database from before the table existed; false where that was done before, and nothing has
-    /// been written.
+    /// Fills `owners` in a database that is older than the table. Returns false, and writes nothing, if that was
+    /// already done.
     pub async fn fill_owners(&self, rows: &[OwnerRow]) -> Result<bool, StoreError> {
         change!(self, &[Scope::Instance], |change| {
             if change.session.run(FILLED, args![]).await? == 0 {
@@ -151,15 +145,15 @@ impl Store {
                     change.put(row).await?;
                 }
             }
-            change.ring();
+            change.notify();
             Ok(true)
         })
     }
 }
 
 impl Change<'_> {
-    /// Makes the plugin of `row` the owner of a name that is free or belongs to `taken_from`. Returns the owner that stands
-    /// in the way.
+    /// Makes the plugin of `row` the owner of a name if it is free or belongs to `taken_from`. Otherwise returns its
+    /// owner.
     async fn claim(
         &mut self,
         name: &OwnedName,

@@ -1,18 +1,18 @@
-//! Lists, a page at a time.
+//! Pages of lists.
 
 use crate::db::Arg;
 use crate::rows::Authentic;
 use crate::{Store, StoreError};
 
-/// The most that one page holds, whatever is asked for.
+/// The largest page.
 pub const PAGE_ITEMS_MAX: u32 = 1000;
 
-/// Which page of a list.
+/// A request for a page of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page<Id> {
-    /// How many rows: 1 to [`PAGE_ITEMS_MAX`], anything else is clamped.
+    /// The number of rows, clamped to 1 to [`PAGE_ITEMS_MAX`].
     pub limit: u32,
-    /// The last id of the page before.
+    /// The last id of the previous page.
     pub cursor: Option<Id>,
 }
 
@@ -23,12 +23,12 @@ impl<Id> Page<Id> {
         Page { limit, cursor: None }
     }
 
-    /// How many rows to ask for: one more than wanted tells whether there are more.
+    /// The number of rows to query: one more than the limit, to find out whether there are more.
     pub(crate) fn rows(&self) -> i64 {
         i64::from(self.limit.clamp(1, PAGE_ITEMS_MAX)) + 1
     }
 
-    /// The page that `items` make, of which there may be one too many.
+    /// Makes a page of `items`, which may be one more than the limit.
     pub(crate) fn of<T>(&self, mut items: Vec<T>, id: impl Fn(&T) -> Id) -> Listed<T, Id> {
         let limit = self.limit.clamp(1, PAGE_ITEMS_MAX) as usize;
         let more = items.len() > limit;
@@ -39,7 +39,7 @@ impl<Id> Page<Id> {
 }
 
 impl<Id: ToString> Page<Id> {
-    /// The id after which the page begins; every id is greater than the empty text.
+    /// The cursor as text. Every id is greater than the empty text.
     pub(crate) fn after(&self) -> String {
         self.cursor.as_ref().map(Id::to_string).unwrap_or_default()
     }
@@ -50,13 +50,13 @@ impl<Id: ToString> Page<Id> {
 pub struct Listed<T, Id> {
     /// The rows, in the order of their ids.
     pub items: Vec<T>,
-    /// Where the next page begins; None on the last.
+    /// The cursor of the next page; `None` on the last page.
     pub next_cursor: Option<Id>,
 }
 
 impl Store {
-    /// Rows of a query whose MAC is right; the query takes `values` and then a limit. They may be fewer than `limit`, and
-    /// are none only where the query has no such row at all: rows that another program has written do not hide others.
+    /// Up to `limit` rows of a query that have a valid MAC. The parameters of the query are `values` and the limit. The
+    /// result is empty only if the query finds no valid row at all: rows of another program do not hide the valid ones.
     pub(crate) async fn authentic_up_to<T: Authentic>(
         &self,
         sql: &'static str,
@@ -64,17 +64,17 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<T>, StoreError> {
         let rows = self.rows()?;
-        let mut asked = i64::from(limit);
+        let mut requested = i64::from(limit);
         loop {
             let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
-            args.push(Arg::from(asked));
+            args.push(Arg::from(requested));
             let found = self.db.read().await?.fetch(sql, &args).await?;
             let valid: Vec<T> = found.iter().filter_map(|row| rows.authentic(row)).take(limit as usize).collect();
-            let was_last = i64::try_from(found.len()).is_ok_and(|found| found < asked);
+            let was_last = i64::try_from(found.len()).is_ok_and(|found| found < requested);
             if !valid.is_empty() || was_last || limit == 0 {
                 return Ok(valid);
             }
-            asked = asked.saturating_mul(2);
+            requested = requested.saturating_mul(2);
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Plugins: every version that was ever loaded, and which of them serves.
+//! Plugins: all stored versions, and the active version of each plugin.
 
 use monstrum_types::{Digest, PluginName, UtcMillis};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Scope, Table, change};
+use crate::db::{args, from_row, values};
+use crate::rows::{Scope, Table, authentic, change};
 use crate::{Store, StoreError};
 
-/// A row of `plugins`: which stored version serves.
+/// A row of `plugins`: the active version of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginRow {
     pub name: PluginName,
@@ -29,24 +29,24 @@ pub struct PluginVersionRow {
     pub manifest: String,
     /// The bytes of the component.
     pub component: Vec<u8>,
-    /// The translations: an object of languages.
+    /// The translations: an object with a member per language.
     pub locales: Value,
     pub created_at: UtcMillis,
 }
 
-/// A stored version without its contents.
+/// A stored version without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginVersionSummary {
     pub plugin: PluginName,
     pub version: String,
     pub manifest_digest: Digest,
     pub component_digest: Digest,
-    /// SHA-256 of the text of the translations.
+    /// The SHA-256 of the text of the translations.
     pub locales_digest: Digest,
     pub created_at: UtcMillis,
 }
 
-/// A manifest of a stored version.
+/// The manifest of a stored version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredManifest {
     /// The text of `monstrum.yaml`.
@@ -55,107 +55,38 @@ pub struct StoredManifest {
     pub created_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "name, version, manifest_digest, component_digest, updated_at, mac"
-    };
-}
-
-macro_rules! version_columns {
-    () => {
-        "plugin, version, manifest_digest, component_digest, locales_digest, created_at, mac"
-    };
+authentic! {
+    PluginRow in Plugins, columns: columns, scope: |_| Scope::Instance,
+    covered: [name, version, manifest_digest, component_digest, updated_at],
+    others: [],
 }
 
 const BY_NAME: &str = concat!("select ", columns!(), " from plugins where name = $1");
+authentic! {
+    PluginVersionSummary in PluginVersions, columns: version_columns, scope: |_| Scope::Instance,
+    covered: [plugin, version, manifest_digest, component_digest, locales_digest, created_at],
+    others: [],
+}
+
+from_row! {
+    PluginVersionRow {
+        plugin, version, manifest_digest, component_digest, manifest, component, locales, created_at,
+    }
+}
+
+from_row! { StoredManifest { text, created_at } }
+
 const VERSIONS: &str = concat!("select ", version_columns!(), " from plugin_versions where plugin = $1");
 const VERSION: &str = concat!(
     "select ",
     version_columns!(),
     " from plugin_versions where plugin = $1 and manifest_digest = $2 and component_digest = $3"
 );
-const MANIFEST: &str = "select manifest, created_at from plugin_versions \
+const MANIFEST: &str = "select manifest as text, created_at from plugin_versions \
                         where plugin = $1 and manifest_digest = $2 and component_digest = $3";
 const CONTENT: &str = "select plugin, version, manifest_digest, component_digest, manifest, component, locales, \
                        created_at from plugin_versions \
                        where plugin = $1 and manifest_digest = $2 and component_digest = $3";
-
-impl FromRow for PluginRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(PluginRow {
-            name: row.id("name")?,
-            version: row.text("version")?,
-            manifest_digest: row.id("manifest_digest")?,
-            component_digest: row.id("component_digest")?,
-            updated_at: row.time("updated_at")?,
-        })
-    }
-}
-
-impl FromRow for PluginVersionRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(PluginVersionRow {
-            plugin: row.id("plugin")?,
-            version: row.text("version")?,
-            manifest_digest: row.id("manifest_digest")?,
-            component_digest: row.id("component_digest")?,
-            manifest: row.text("manifest")?,
-            component: row.bytes("component")?,
-            locales: row.json("locales")?,
-            created_at: row.time("created_at")?,
-        })
-    }
-}
-
-impl FromRow for StoredManifest {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(StoredManifest { text: row.text("manifest")?, created_at: row.time("created_at")? })
-    }
-}
-
-impl FromRow for PluginVersionSummary {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(PluginVersionSummary {
-            plugin: row.id("plugin")?,
-            version: row.text("version")?,
-            manifest_digest: row.id("manifest_digest")?,
-            component_digest: row.id("component_digest")?,
-            locales_digest: row.id("locales_digest")?,
-            created_at: row.time("created_at")?,
-        })
-    }
-}
-
-impl Authentic for PluginRow {
-    const TABLE: Table = Table::Plugins;
-
-    fn scope(&self) -> Scope {
-        Scope::Instance
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![&self.name, &self.version, &self.manifest_digest, &self.component_digest, self.updated_at]
-    }
-}
-
-impl Authentic for PluginVersionSummary {
-    const TABLE: Table = Table::PluginVersions;
-
-    fn scope(&self) -> Scope {
-        Scope::Instance
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            &self.plugin,
-            &self.version,
-            &self.manifest_digest,
-            &self.component_digest,
-            &self.locales_digest,
-            self.created_at
-        ]
-    }
-}
 
 impl PluginVersionRow {
     fn summary(&self) -> PluginVersionSummary {
@@ -171,7 +102,7 @@ impl PluginVersionRow {
 }
 
 impl PluginVersionSummary {
-    /// Whether a content is the one whose digests were recorded.
+    /// Whether a content matches the digests.
     fn is_of(&self, content: &PluginVersionRow) -> bool {
         digest_of(content.manifest.as_bytes()) == self.manifest_digest
             && digest_of(&content.component) == self.component_digest
@@ -179,14 +110,14 @@ impl PluginVersionSummary {
     }
 }
 
-/// `sha256:` and 64 hex digits.
+/// The SHA-256, as `sha256:` and 64 hex digits.
 pub(crate) fn digest_of(bytes: &[u8]) -> Digest {
     let text = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
     text.parse().expect("a SHA-256 in hex is a digest")
 }
 
 impl Store {
-    /// Stores a version, unless it is stored already; whether it was new. It does not serve until it is told to.
+    /// Stores a version, unless it is stored already, without activating it. Returns whether it is new.
     pub async fn insert_plugin_version(&self, row: &PluginVersionRow) -> Result<bool, StoreError> {
         let overwrite = "update plugin_versions set manifest = $4, component = $5, locales = $6, version = $7, \
                          locales_digest = $8, created_at = $9 \
@@ -208,7 +139,7 @@ impl Store {
                 &summary.locales_digest,
                 row.created_at,
             ];
-            // One whose MAC is wrong stands in its place, and a plugin may refer to it.
+            // A row with the same key and a wrong MAC cannot be deleted, because `plugins` may refer to it.
             if change.session.run(overwrite, args).await? > 0 {
                 change.authenticate(&summary).await?;
                 return Ok(true);
@@ -219,7 +150,7 @@ impl Store {
         })
     }
 
-    /// A stored version with its contents, if they are those whose digests were recorded.
+    /// A stored version with its content; `None` if it is missing or its content does not match its digests.
     pub async fn plugin_version(
         &self,
         plugin: &PluginName,
@@ -227,10 +158,10 @@ impl Store {
         component: &Digest,
     ) -> Result<Option<PluginVersionRow>, StoreError> {
         let versions = self.plugin_versions(plugin).await?;
-        let is_meant = |version: &&PluginVersionSummary| {
+        let is_wanted = |version: &&PluginVersionSummary| {
             version.manifest_digest == *manifest && version.component_digest == *component
         };
-        let Some(version) = versions.iter().find(is_meant) else { return Ok(None) };
+        let Some(version) = versions.iter().find(is_wanted) else { return Ok(None) };
         self.content_of(version).await
     }
 
@@ -275,7 +206,7 @@ impl Store {
         Ok(manifests)
     }
 
-    /// The plugin of this name.
+    /// The plugin with this name.
     pub async fn plugin(&self, name: &PluginName) -> Result<Option<PluginRow>, StoreError> {
         Ok(self.plugins().await?.into_iter().find(|row| row.name == *name))
     }
@@ -285,12 +216,12 @@ impl Store {
         Ok(self.verified_instance().await?.take())
     }
 
-    /// Forgets a plugin with all its versions; whether there was one.
+    /// Deletes a plugin with all its versions. Returns whether it existed.
     pub async fn delete_plugin(&self, name: &PluginName) -> Result<bool, StoreError> {
         change!(self, &[Scope::Instance], |change| {
-            let served = change.delete_found::<PluginRow>(BY_NAME, args![name]).await?;
+            let active = change.delete_found::<PluginRow>(BY_NAME, args![name]).await?;
             let stored = change.delete_found::<PluginVersionSummary>(VERSIONS, args![name]).await?;
-            Ok(served + stored > 0)
+            Ok(active + stored > 0)
         })
     }
 }

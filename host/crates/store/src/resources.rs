@@ -3,8 +3,8 @@
 use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Scope, Table, change};
+use crate::db::{args, values};
+use crate::rows::{Scope, authentic, change};
 use crate::{CredentialRow, Listed, Page, Store, StoreError, credentials};
 
 /// A row of `resources`.
@@ -15,72 +15,36 @@ pub struct ResourceRow {
     pub resource_type: ResourceTypeId,
     /// Unique in the workspace.
     pub name: String,
-    /// An object by the type's config_schema.
+    /// An object that matches the `config_schema` of the type.
     pub config: Value,
-    /// What is opened for it beyond public https.
+    /// Allowed network targets beyond public https.
     pub network: Value,
     pub created_at: UtcMillis,
     pub updated_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, resource_type, name, config, network, created_at, updated_at, mac"
-    };
+authentic! {
+    ResourceRow in Resources, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, resource_type, name, config, network, created_at, updated_at],
+    others: [],
 }
 
 const BY_ID: &str = concat!("select ", columns!(), " from resources where workspace_id = $1 and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from resources where workspace_id = $1 and id > $2 order by id limit $3");
 
-impl FromRow for ResourceRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(ResourceRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            resource_type: row.id("resource_type")?,
-            name: row.text("name")?,
-            config: row.json("config")?,
-            network: row.json("network")?,
-            created_at: row.time("created_at")?,
-            updated_at: row.time("updated_at")?,
-        })
-    }
-}
-
-impl Authentic for ResourceRow {
-    const TABLE: Table = Table::Resources;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            &self.resource_type,
-            &self.name,
-            &self.config,
-            &self.network,
-            self.created_at,
-            self.updated_at
-        ]
-    }
-}
-
 impl Store {
-    /// Adds a resource.
+    /// Inserts a resource.
     pub async fn insert_resource(&self, row: &ResourceRow) -> Result<(), StoreError> {
-        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
+        self.insert_row(row, &[]).await
     }
 
-    /// The resource of this id in the workspace.
+    /// The resource with this id in the workspace.
     pub async fn resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<Option<ResourceRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// A page of the workspace's resources.
+    /// A page of the resources of the workspace.
     pub async fn resources(
         &self,
         workspace: WorkspaceId,
@@ -89,8 +53,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Writes the row over the one of its id and workspace, whose type stays; whether there was one. Whoever has changed it since
-    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    /// Updates the resource with this id and workspace, unless it is missing or was changed after `before`, its
+    /// `updated_at` when the caller read it. Its type does not change. Returns whether it was updated.
     pub async fn update_resource(&self, row: &ResourceRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &ResourceRow| {
@@ -104,7 +68,7 @@ impl Store {
         })
     }
 
-    /// Deletes a resource with its credentials; whether there was one. A bound resource is in use.
+    /// Deletes a resource with its credentials. Returns whether it existed. Fails if a binding uses it.
     pub async fn delete_resource(&self, workspace: WorkspaceId, id: ResourceId) -> Result<bool, StoreError> {
         let deleted = change!(self, &[Scope::from(workspace)], |change| {
             change.delete_found::<CredentialRow>(credentials::OF_RESOURCE, args![workspace, id]).await?;

@@ -1,10 +1,10 @@
-//! Roles: what a binding allows, under a name.
+//! Roles: named sets of permissions for bindings.
 
 use monstrum_types::{RoleId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{Arg, FromRow, Row, args, values};
-use crate::rows::{Authentic, Scope, Table, change};
+use crate::db::{args, values};
+use crate::rows::{Scope, authentic, change};
 use crate::{Listed, Page, Store, StoreError};
 
 /// A row of `roles`.
@@ -24,65 +24,28 @@ pub struct RoleRow {
     pub updated_at: UtcMillis,
 }
 
-macro_rules! columns {
-    () => {
-        "id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at, \
-         mac"
-    };
+authentic! {
+    RoleRow in Roles, columns: columns, scope: |row| Scope::from(row.workspace_id),
+    covered: [id, workspace_id, name, allowed_operations, allowed_tools, scope_constraints, created_at, updated_at],
+    others: [],
 }
 
 const BY_ID: &str = concat!("select ", columns!(), " from roles where workspace_id = $1 and id = $2");
 const PAGE: &str =
     concat!("select ", columns!(), " from roles where workspace_id = $1 and id > $2 order by id limit $3");
 
-impl FromRow for RoleRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(RoleRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            name: row.text("name")?,
-            allowed_operations: row.json_opt("allowed_operations")?,
-            allowed_tools: row.json_opt("allowed_tools")?,
-            scope_constraints: row.json("scope_constraints")?,
-            created_at: row.time("created_at")?,
-            updated_at: row.time("updated_at")?,
-        })
-    }
-}
-
-impl Authentic for RoleRow {
-    const TABLE: Table = Table::Roles;
-
-    fn scope(&self) -> Scope {
-        Scope::Workspace(self.workspace_id)
-    }
-
-    fn covered(&self) -> Vec<Arg<'_>> {
-        values![
-            self.id,
-            self.workspace_id,
-            &self.name,
-            &self.allowed_operations,
-            &self.allowed_tools,
-            &self.scope_constraints,
-            self.created_at,
-            self.updated_at
-        ]
-    }
-}
-
 impl Store {
-    /// Adds a role.
+    /// Inserts a role.
     pub async fn insert_role(&self, row: &RoleRow) -> Result<(), StoreError> {
-        change!(self, &[Scope::from(row.workspace_id)], |change| change.insert(row, Vec::new(), Vec::new()).await)
+        self.insert_row(row, &[]).await
     }
 
-    /// The role of this id in the workspace.
+    /// The role with this id in the workspace.
     pub async fn role(&self, workspace: WorkspaceId, id: RoleId) -> Result<Option<RoleRow>, StoreError> {
         self.authentic_one(BY_ID, args![workspace, id]).await
     }
 
-    /// A page of the workspace's roles.
+    /// A page of the roles of the workspace.
     pub async fn roles(
         &self,
         workspace: WorkspaceId,
@@ -91,8 +54,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace], page).await
     }
 
-    /// Writes the row over the one of its id and workspace; whether there was one. Whoever has changed it since
-    /// `before`, when it was read, wins: nothing is written over what nobody has seen.
+    /// Updates the role with this id and workspace, unless it is missing or was changed after `before`, its
+    /// `updated_at` when the caller read it. Returns whether it was updated.
     pub async fn update_role(&self, row: &RoleRow, before: UtcMillis) -> Result<bool, StoreError> {
         change!(self, &[Scope::from(row.workspace_id)], |change| {
             let next = |old: &RoleRow| {
@@ -102,7 +65,7 @@ impl Store {
         })
     }
 
-    /// Deletes a role; whether there was one. A role of a binding is in use.
+    /// Deletes a role. Returns whether it existed. Fails if a binding uses it.
     pub async fn delete_role(&self, workspace: WorkspaceId, id: RoleId) -> Result<bool, StoreError> {
         let is_own = |role: &RoleRow| role.workspace_id == workspace;
         let deleted = change!(self, &[Scope::from(workspace)], |change| change.delete(args![id], is_own).await);

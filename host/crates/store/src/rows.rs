@@ -1,21 +1,21 @@
-//! Authenticated rows. Each row that permits something carries a MAC under a key that is not in the database, so a row that
-//! someone else wrote or edited does not exist. Rows are also counted: each scope (a workspace, or the instance) has a
-//! seal with the number of its valid rows and a sum over them, so a row that was removed, or put back with its own MAC, is
-//! found too.
+//! Authenticated rows. Each row that grants a permission carries a MAC under a key that is not in the database. A row
+//! that another program wrote or edited fails this check and is ignored. Each scope (a workspace, or the instance) also
+//! has a seal: the encrypted number of its valid rows and a sum over them. The seal reveals rows that were deleted, or
+//! restored together with their old MAC.
 //!
-//! This module owns the code table of what is under the MAC, every write of such a row, and every read of one. It knows
-//! no key: the host gives it a [`SealsRows`].
+//! This module owns the list of columns under the MACs, and every write and every read of such rows. It does not handle
+//! key material: the host passes in a [`SealsRows`].
 
 mod change;
 #[cfg(test)]
 mod cost;
 mod encoding;
-mod founding;
-mod judge;
 mod read;
 mod rotation;
+mod sealing;
 mod tables;
 mod total;
+mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -26,25 +26,25 @@ use monstrum_types::WorkspaceId;
 
 use self::encoding::{MAC_LABEL, SUM_LABEL};
 use self::total::Total;
-use crate::db::{Arg, FromRow, Row, args};
+use crate::db::{Arg, FromRow, Row, args, from_row};
 use crate::{Store, StoreError};
 
 pub(crate) use change::{Change, change, insert};
-pub use founding::{ScopeRow, Unsealed};
-pub(crate) use judge::{Floors, Judged, Reading};
 pub use read::VerifiedRows;
 pub use rotation::RowsDone;
+pub use sealing::{ScopeRow, Unsealed};
 pub use tables::Table;
+pub(crate) use verify::{SeenGenerations, StoredRows, TrustedRows};
 
-/// A MAC as its column holds it: the version of the row key and the HMAC.
+/// The size of a stored MAC: the version of the row key, and the HMAC.
 const MAC_BYTES: usize = 4 + 32;
 
-/// What authenticates rows and seals scopes: a row key.
+/// A row key, which authenticates rows and seals scopes.
 pub trait SealsRows: Send + Sync {
     /// The version of the key.
     fn version(&self) -> u32;
 
-    /// HMAC-SHA-256 over the label and `bytes`. Another label gives an unrelated value.
+    /// HMAC-SHA-256 over the label and `bytes`. Different labels give unrelated values.
     fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32];
 
     /// Encrypts the seal of a scope, bound to the scope and its generation.
@@ -55,16 +55,16 @@ pub trait SealsRows: Send + Sync {
         generation: i64,
     ) -> Result<String, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Opens a seal. `None`: it was altered, or was made for another scope, generation or key.
+    /// Decrypts a seal. `None` if it was altered, or made for another scope, generation or key.
     fn unseal(&self, sealed: &str, scope: &str, generation: i64) -> Option<Vec<u8>>;
 }
 
-/// What rows are counted over. Their order is the order in which seals are locked.
+/// A set of rows with one seal. Seals are locked in the order of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// Root keys, plugins and their versions, trust, and the workspaces themselves.
+    /// Root keys, plugins and their versions, trust, owners, and the workspaces themselves.
     Instance,
-    /// What belongs to a workspace.
+    /// The rows of a workspace.
     Workspace(WorkspaceId),
 }
 
@@ -83,11 +83,11 @@ impl From<Option<WorkspaceId>> for Scope {
     }
 }
 
-/// A row by its table and the values of its key.
+/// The table and the primary key of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowName {
     pub table: Table,
-    /// The values of the primary key, divided by slashes.
+    /// The values of the primary key, separated by slashes.
     pub key: String,
 }
 
@@ -98,19 +98,19 @@ impl fmt::Display for RowName {
 }
 
 impl RowName {
-    /// What is said of a row that is refused.
+    /// The message about a rejected row.
     #[must_use]
     pub fn refusal(&self) -> String {
-        format!("row {self} is not authentic: its MAC is missing or wrong, so it permits nothing")
+        format!("row {self} is not authentic: its MAC is missing or wrong, so it grants nothing")
     }
 }
 
-/// A scope whose rows are not those that were sealed.
+/// A scope whose rows differ from those that were sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnverifiedScope {
     pub scope: Scope,
     pub why: String,
-    /// The rows that differ from those that this process read before; empty where it has read none.
+    /// The rows that changed since this process last verified the scope; empty if it never did.
     pub differing: Vec<RowName>,
 }
 
@@ -119,28 +119,61 @@ impl fmt::Display for UnverifiedScope {
         write!(f, "the rows of scope `{}` are not verified: {}", self.scope, self.why)?;
         if !self.differing.is_empty() {
             let names: Vec<String> = self.differing.iter().map(ToString::to_string).collect();
-            write!(f, "; these differ from what this host had: {}", names.join(", "))?;
+            write!(f, "; these rows changed since this host last verified them: {}", names.join(", "))?;
         }
         Ok(())
     }
 }
 
-/// A row under a MAC.
+/// A row of an authenticated table.
 pub(crate) trait Authentic: FromRow + Send + 'static {
     const TABLE: Table;
 
-    /// The scope whose sum it is in.
+    /// The scope whose seal counts it.
     fn scope(&self) -> Scope;
 
-    /// The values of the columns under the MAC, in the order of the table.
+    /// The values of the columns under the MAC, in the order of [`tables`].
     fn covered(&self) -> Vec<Arg<'_>>;
 }
 
-/// The keys, and what this process knows of the scopes.
+/// Implements [`FromRow`] and [`Authentic`] for a struct whose fields have the names of the columns. `columns` names
+/// the macro that it defines: the list of these columns and the MAC, for a `select`.
+///
+/// `covered` are the columns under the MAC, in the order of [`tables`]; `others` are the remaining fields.
+macro_rules! authentic {
+    (
+        $row:ident in $table:ident, columns: $columns:ident, scope: $scope:expr,
+        covered: [$($covered:ident),+ $(,)?], others: [$($other:ident),* $(,)?] $(,)?
+    ) => {
+        $crate::db::from_row!($row { $($covered,)+ $($other),* });
+
+        impl $crate::rows::Authentic for $row {
+            const TABLE: $crate::rows::Table = $crate::rows::Table::$table;
+
+            fn scope(&self) -> $crate::rows::Scope {
+                let scope: fn(&$row) -> $crate::rows::Scope = $scope;
+                scope(self)
+            }
+
+            fn covered(&self) -> Vec<$crate::db::Arg<'_>> {
+                $crate::db::values![$(&self.$covered),+]
+            }
+        }
+
+        macro_rules! $columns {
+            () => {
+                concat!($(stringify!($covered), ", ",)+ $(stringify!($other), ", ",)* "mac")
+            };
+        }
+    };
+}
+pub(crate) use authentic;
+
+/// The row keys, and what this process has seen of the scopes.
 pub(crate) struct Rows {
-    /// The newest key. Everything that is written is written under it.
+    /// The newest key, which authenticates all rows that are written.
     key: Arc<dyn SealsRows>,
-    /// The key before it, under which rows and seals are valid as well until a rotation is finished.
+    /// The previous key, whose rows and seals are also valid until the rotation is finished.
     older: Option<Arc<dyn SealsRows>>,
     is_older_retired: AtomicBool,
     known: Mutex<Known>,
@@ -149,11 +182,11 @@ pub(crate) struct Rows {
 #[derive(Default)]
 struct Known {
     scopes: HashMap<Scope, KnownScope>,
-    /// Rows whose MAC is missing or wrong.
+    /// Rows with a missing or wrong MAC.
     refused: BTreeSet<RowName>,
 }
 
-/// What each row of a scope adds to its sum.
+/// The addend of each row of a scope.
 pub(crate) type Addends = HashMap<RowName, [u8; 32]>;
 
 /// What this process has seen of a scope.
@@ -162,11 +195,11 @@ struct KnownScope {
     /// The highest generation.
     generation: i64,
     is_unverified: bool,
-    /// What each row added when the scope was last verified, and at which generation that was.
+    /// The generation at which the scope was last verified, and the addends of its rows then.
     verified: Option<(i64, Arc<Addends>)>,
 }
 
-/// The MAC of a row, as its column holds it, and what the row adds to the sum of its scope.
+/// The stored MAC of a row, and its addend to the sum of its scope.
 pub(crate) struct Macs {
     pub(crate) mac: [u8; MAC_BYTES],
     pub(crate) addend: [u8; 32],
@@ -187,7 +220,7 @@ impl Rows {
         Rows { key, older, is_older_retired: AtomicBool::new(false), known: Mutex::default() }
     }
 
-    /// The key before the newest, while a rotation is under way.
+    /// The previous key, during a rotation.
     fn older(&self) -> Option<&dyn SealsRows> {
         self.older.as_deref().filter(|_| !self.is_older_retired.load(Ordering::Acquire))
     }
@@ -200,7 +233,7 @@ impl Rows {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The MAC of a row that is written.
+    /// The MAC and the addend of a row that is written.
     pub(crate) fn macs(&self, table: Table, values: &[Arg<'_>]) -> Result<Macs, StoreError> {
         Ok(self.macs_of(&encoding::of_values(table, values)?))
     }
@@ -209,21 +242,21 @@ impl Rows {
         Macs::of(self.key.as_ref(), bytes)
     }
 
-    /// What a row that was read adds to the sum of its scope; `None` where its MAC is missing or wrong.
+    /// Checks the MAC of a row that was read, and returns its addend; `None` if the MAC is missing or wrong.
     pub(crate) fn verify(&self, table: Table, row: &Row) -> Option<[u8; 32]> {
-        let stored = row.bytes_opt("mac").ok()??;
+        let stored: Vec<u8> = row.get("mac").ok()?;
         let version = u32::from_be_bytes(*stored.first_chunk()?);
         let key = self.keys().find(|key| key.version() == version)?;
         let macs = Macs::of(key, &encoding::of_row(table, row).ok()?);
-        is_same(&stored, &macs.mac).then_some(macs.addend)
+        is_equal(&stored, &macs.mac).then_some(macs.addend)
     }
 
     fn unseal(&self, seal: &SealRow) -> Option<Vec<u8>> {
         self.keys().find_map(|key| key.unseal(&seal.sealed, &seal.scope, seal.generation))
     }
 
-    /// The row, if its MAC is right and each of its columns can be read. One that is refused is remembered, to be named in the
-    /// log: a row that another program has written keeps no other row from being read.
+    /// The row, if its MAC is valid and all its columns can be read. Otherwise `None`, and the row is recorded for the
+    /// log: a row that another program wrote must not prevent the others from being read.
     pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Option<T> {
         let read = self.verify(T::TABLE, row).and_then(|_| T::from_row(row).ok());
         if read.is_none() {
@@ -232,23 +265,23 @@ impl Rows {
         read
     }
 
-    /// The highest generation of each scope that this process has seen. Ask before a transaction begins: what was seen by then
-    /// must be in it.
-    fn floors(&self) -> HashMap<Scope, i64> {
+    /// The highest generation of each scope that this process has seen. Call this before a transaction begins, which
+    /// must then see at least these generations.
+    fn seen_generations(&self) -> HashMap<Scope, i64> {
         self.known().scopes.iter().map(|(scope, known)| (*scope, known.generation)).collect()
     }
 
-    /// Notes a generation that is committed.
-    fn note(&self, scope: Scope, generation: i64) {
+    /// Records a committed generation.
+    fn record_generation(&self, scope: Scope, generation: i64) {
         let mut known = self.known();
         let known = known.scopes.entry(scope).or_default();
         known.generation = known.generation.max(generation);
     }
 
-    fn open_seal(&self, scope: Scope, seal: &SealRow, floor: i64) -> Result<Total, String> {
+    fn open_seal(&self, scope: Scope, seal: &SealRow, seen: i64) -> Result<Total, String> {
         let generation = seal.generation;
-        if generation < floor {
-            return Err(format!("its seal is of generation {generation}, and this host has seen {floor}"));
+        if generation < seen {
+            return Err(format!("its seal is of generation {generation}, and this host has seen {seen}"));
         }
         let opened = self.unseal(seal).filter(|_| seal.scope == scope.to_string());
         opened.and_then(|bytes| Total::from_bytes(&bytes)).ok_or_else(|| "its seal does not open".to_owned())
@@ -267,40 +300,35 @@ pub(crate) struct SealRow {
     sealed: String,
 }
 
-impl FromRow for SealRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(SealRow { scope: row.text("scope")?, generation: row.int("generation")?, sealed: row.text("sealed")? })
-    }
-}
+from_row! { SealRow { scope, generation, sealed } }
 
 impl SealRow {
-    /// The seals among the rows of a query. One that cannot be read, such as a blob where text is expected, is none.
+    /// The seals in a query result. Rows that cannot be read, such as a blob instead of text, are skipped.
     fn all(rows: &[Row]) -> Vec<SealRow> {
         rows.iter().filter_map(|row| SealRow::from_row(row).ok()).collect()
     }
 }
 
-/// In a time that does not depend on where they differ.
-fn is_same(a: &[u8], b: &[u8]) -> bool {
+/// Compares in constant time.
+fn is_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 fn name_of(table: Table, row: &Row) -> RowName {
-    let part = |column: &&'static str| row.text_opt(column).ok().flatten().unwrap_or_else(|| "?".to_owned());
+    let part = |column: &&'static str| row.get(column).unwrap_or_else(|_| "?".to_owned());
     let parts: Vec<String> = table.spec().key.iter().map(part).collect();
     RowName { table, key: parts.join("/") }
 }
 
 impl Store {
-    /// The same database with the key that authenticates its rows. Without one, no row that permits something is read or
-    /// written.
+    /// Sets the key that authenticates rows. Without a key, authenticated tables can be neither read nor written.
     #[must_use]
     pub fn with_row_key(self, key: Arc<dyn SealsRows>) -> Store {
         self.with_row_keys(key, None)
     }
 
-    /// The same during a rotation: what an older key authenticated is valid as well, and what is written is written under
-    /// the newer one.
+    /// Sets the keys during a rotation: rows under the older key are valid as well, and rows are written under the
+    /// newer.
     #[must_use]
     pub fn with_row_keys(self, key: Arc<dyn SealsRows>, older: Option<Arc<dyn SealsRows>>) -> Store {
         Store { rows: Some(Arc::new(Rows::new(key, older))), ..self }
@@ -310,9 +338,9 @@ impl Store {
         self.rows.as_ref().ok_or(StoreError::NoRowKey)
     }
 
-    /// The sum of the generations of the instance and all workspaces, as far as their seals open. A forged seal adds
-    /// nothing, nor does one of a workspace that was deleted. The sum grows with each change of a row that permits something
-    /// and never falls: the generation of a deleted workspace is added to that of the instance.
+    /// The sum of the generations of all scopes. Forged seals and seals of deleted workspaces are skipped. The sum
+    /// grows with each change of an authenticated row and never decreases: the generation of a deleted workspace is
+    /// added to that of the instance.
     pub async fn sealed_generations(&self) -> Result<i64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.read_consistently().await?;
@@ -320,25 +348,25 @@ impl Store {
         let workspaces = session.fetch(&Table::Workspaces.statements().all, args![]).await?;
         session.commit().await?;
         let valid = workspaces.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
-        let mut scopes: BTreeSet<String> = valid.filter_map(|row| row.text("id").ok()).collect();
+        let mut scopes: BTreeSet<String> = valid.filter_map(|row| row.get("id").ok()).collect();
         scopes.insert(Scope::Instance.to_string());
         let counts = |seal: &&SealRow| scopes.contains(&seal.scope) && rows.unseal(seal).is_some();
         Ok(seals.iter().filter(counts).fold(0, |sum, seal| sum.saturating_add(seal.generation)))
     }
 
-    /// The generation of each seal, as the database says it.
+    /// The scope and generation of each seal, as stored and without verification.
     pub async fn seal_generations(&self) -> Result<Vec<(String, i64)>, StoreError> {
         let seals = SealRow::all(&self.db.read().await?.fetch(change::SEALS, args![]).await?);
         Ok(seals.into_iter().map(|seal| (seal.scope, seal.generation)).collect())
     }
 
-    /// Notes a row whose content is not what its MAC says.
+    /// Records a row whose content does not match its digests.
     pub(crate) fn refuse(&self, table: Table, key: String) -> Result<(), StoreError> {
         self.rows()?.known().refused.insert(RowName { table, key });
         Ok(())
     }
 
-    /// Rows that were read and refused since the store was opened, because their MAC is missing or wrong.
+    /// The rows that were rejected since the store was opened, because their MAC was missing or wrong.
     pub fn refused_rows(&self) -> Vec<RowName> {
         self.rows.as_ref().map(|rows| rows.known().refused.iter().cloned().collect()).unwrap_or_default()
     }

@@ -1,8 +1,8 @@
-//! Sandboxes: which conversation has which, in what state it is, and who works on it.
+//! Sandboxes: their conversations, their states and the leases on them.
 //!
-//! A row changes by compare-and-swap on its status, its operation and its last activity, so that of several hosts one
-//! goes ahead and the others look again. It stays until the provider has deleted the sandbox, whatever becomes of its
-//! bot and its workspace.
+//! An operation leases a sandbox by compare-and-swap on its status, its operation and its last activity, so that of
+//! several hosts one proceeds and the others read the row again. A row is kept until the provider has deleted the
+//! sandbox, even if its bot and its workspace are deleted before.
 
 mod deletion;
 mod upkeep;
@@ -10,31 +10,31 @@ mod upkeep;
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 use serde_json::Value;
 
-use crate::db::{ATTEMPTS_MAX, Arg, FromRow, Row, args, unfit, values};
+use crate::db::{Arg, ColumnValue, FromRow, Row, args, retry, values};
 use crate::rows::{Authentic, Scope, Table, insert};
 use crate::{Listed, Page, Store, StoreError};
 
 pub use upkeep::RunningSandboxes;
 
-/// Where a sandbox stands.
+/// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxStatus {
-    /// On its way to running, for the first time or again.
+    /// It is being started, for the first time or again.
     Creating,
     Running,
     Stopping,
     Stopped,
-    /// Its deletion is a job, which is tried until it is done.
+    /// It is marked for deletion, which is retried until it succeeds.
     Deleting,
-    /// The provider has not made it run; what it has of it is not known.
+    /// The provider failed to start it, and its state there is unknown.
     Error,
-    /// It ran once, and the provider no longer has its files. It is not made anew: a caller would take the empty sandbox
-    /// for the one that it knows.
+    /// It ran before, and the provider has lost its files. It is not created again, because callers would mistake the
+    /// empty sandbox for the old one.
     Lost,
 }
 
 impl SandboxStatus {
-    /// The word for it in every answer.
+    /// The word in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,7 +48,7 @@ impl SandboxStatus {
         }
     }
 
-    /// The word for it in the column `status`; `lost` is a column of its own.
+    /// The word in the column `status`. `lost` has a column of its own.
     fn stored(self) -> &'static str {
         match self {
             SandboxStatus::Lost => SandboxStatus::Error.as_str(),
@@ -56,27 +56,22 @@ impl SandboxStatus {
         }
     }
 
-    /// The status that goes by `word`.
+    /// The status with this word.
     #[must_use]
     pub fn of_word(word: &str) -> Option<SandboxStatus> {
-        Some(match word {
-            "creating" => SandboxStatus::Creating,
-            "running" => SandboxStatus::Running,
-            "stopping" => SandboxStatus::Stopping,
-            "stopped" => SandboxStatus::Stopped,
-            "deleting" => SandboxStatus::Deleting,
-            "error" => SandboxStatus::Error,
-            "lost" => SandboxStatus::Lost,
-            _ => return None,
-        })
-    }
-
-    fn from_word(word: &str) -> Result<SandboxStatus, StoreError> {
-        SandboxStatus::of_word(word).ok_or_else(|| unfit("status", "no status of a sandbox"))
+        use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
+        let all = [Creating, Running, Stopping, Stopped, Deleting, Error, Lost];
+        all.into_iter().find(|status| status.as_str() == word)
     }
 }
 
-/// Which sandboxes to list. None means any.
+impl ColumnValue for SandboxStatus {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        row.parse(column, SandboxStatus::of_word)
+    }
+}
+
+/// Which sandboxes to list; `None` for any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxFilter {
     pub bot: Option<BotId>,
@@ -91,50 +86,50 @@ pub struct SandboxRow {
     pub id: SandboxInstanceId,
     pub workspace_id: WorkspaceId,
     pub bot_id: BotId,
-    /// The provider's name.
+    /// The name of the provider.
     pub provider: String,
     /// 16 hex digits, unique in the workspace and for the provider.
     pub sandbox_id: String,
     pub app_id: Option<String>,
     pub user_id: Option<String>,
     pub chat_id: Option<String>,
-    /// The data folder whose host has the sandbox; `None` where every host reaches it.
+    /// The data folder of the host that has the sandbox; `None` if all hosts can reach it.
     pub node: Option<String>,
     pub status: SandboxStatus,
-    /// Who is working on it.
+    /// The operation that holds the lease.
     pub operation: Option<String>,
-    /// Until when that counts.
+    /// When the lease expires.
     pub operation_until: Option<UtcMillis>,
     pub last_active_at: UtcMillis,
     pub created_at: UtcMillis,
-    /// The limits that it was last started with.
+    /// The limits of its last start.
     pub limit: Option<Value>,
-    /// The network that it was last started with.
+    /// The network of its last start.
     pub network: Option<String>,
-    /// Why it is in error, or why it was not stopped or deleted yet.
+    /// Why it is in error, or why its stop or deletion failed.
     pub error: Option<String>,
-    /// How often its deletion was tried.
+    /// The number of failed deletions.
     pub attempts: i64,
-    /// When its deletion is tried again.
+    /// When its deletion is retried.
     pub next_attempt_at: Option<UtcMillis>,
 }
 
 impl SandboxRow {
-    /// Whether somebody works on it at `now`. Whoever claimed it and has not been heard of since is taken for dead.
+    /// Whether an operation holds an unexpired lease on it.
     #[must_use]
     pub fn is_claimed(&self, now: UtcMillis) -> bool {
         self.operation.is_some() && self.operation_until.is_some_and(|until| now < until)
     }
 }
 
-/// How an operation on a sandbox has ended.
+/// The result of an operation on a sandbox.
 #[derive(Clone, Debug)]
 pub struct SandboxSettled {
     pub status: SandboxStatus,
-    /// The row's own where it is `None`.
+    /// `None` to keep the value of the row.
     pub last_active_at: Option<UtcMillis>,
     pub error: Option<String>,
-    /// What it was started with; the row's own where it is `None`.
+    /// The limits of the start; `None` to keep the value of the row.
     pub limit: Option<Value>,
     pub network: Option<String>,
 }
@@ -166,28 +161,28 @@ const PAGE: &str = concat!(
 impl FromRow for SandboxRow {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
         Ok(SandboxRow {
-            id: row.id("id")?,
-            workspace_id: row.id("workspace_id")?,
-            bot_id: row.id("bot_id")?,
-            provider: row.text("provider")?,
-            sandbox_id: row.text("sandbox_id")?,
-            app_id: row.text_opt("app_id")?,
-            user_id: row.text_opt("user_id")?,
-            chat_id: row.text_opt("chat_id")?,
-            node: row.text_opt("node")?,
-            status: match SandboxStatus::from_word(&row.text("status")?)? {
-                SandboxStatus::Error if row.flag("lost")? => SandboxStatus::Lost,
+            id: row.get("id")?,
+            workspace_id: row.get("workspace_id")?,
+            bot_id: row.get("bot_id")?,
+            provider: row.get("provider")?,
+            sandbox_id: row.get("sandbox_id")?,
+            app_id: row.get("app_id")?,
+            user_id: row.get("user_id")?,
+            chat_id: row.get("chat_id")?,
+            node: row.get("node")?,
+            status: match row.get("status")? {
+                SandboxStatus::Error if row.get("lost")? => SandboxStatus::Lost,
                 status => status,
             },
-            operation: row.text_opt("operation")?,
-            operation_until: row.time_opt("operation_until")?,
-            last_active_at: row.time("last_active_at")?,
-            created_at: row.time("created_at")?,
-            limit: row.json_opt("limit")?,
-            network: row.text_opt("network")?,
-            error: row.text_opt("error")?,
-            attempts: row.int("attempts")?,
-            next_attempt_at: row.time_opt("next_attempt_at")?,
+            operation: row.get("operation")?,
+            operation_until: row.get("operation_until")?,
+            last_active_at: row.get("last_active_at")?,
+            created_at: row.get("created_at")?,
+            limit: row.get("limit")?,
+            network: row.get("network")?,
+            error: row.get("error")?,
+            attempts: row.get("attempts")?,
+            next_attempt_at: row.get("next_attempt_at")?,
         })
     }
 }
@@ -215,22 +210,16 @@ impl Authentic for SandboxRow {
 }
 
 impl Store {
-    /// Adds a sandbox; whether its bot is still there. The bot's row is held meanwhile: whoever deletes the bot finds this
-    /// one among its sandboxes, or this one does not come to be.
+    /// Inserts a sandbox. Returns false if its bot was deleted. The transaction locks the row of the bot, so that a
+    /// concurrent deletion of the bot either marks this sandbox as well or prevents its insertion.
     pub async fn insert_sandbox(&self, row: &SandboxRow) -> Result<bool, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.try_insert_sandbox(row).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.insert_sandbox_once(row))
     }
 
-    async fn try_insert_sandbox(&self, row: &SandboxRow) -> Result<bool, StoreError> {
+    async fn insert_sandbox_once(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         let mut session = self.db.write().await?;
-        let hold = "update bots set name = name where workspace_id = $1 and id = $2";
-        if session.run(hold, args![row.workspace_id, row.bot_id]).await? == 0 {
+        let lock = "update bots set name = name where workspace_id = $1 and id = $2";
+        if session.run(lock, args![row.workspace_id, row.bot_id]).await? == 0 {
             return Ok(false);
         }
         insert(&mut session, self.rows()?, row, left_out(row), Vec::new()).await?;
@@ -238,7 +227,7 @@ impl Store {
         Ok(true)
     }
 
-    /// The sandbox of this id.
+    /// The sandbox with this id.
     pub async fn sandbox(
         &self,
         workspace: WorkspaceId,
@@ -257,7 +246,7 @@ impl Store {
         self.authentic_one(BY_NAME, args![workspace, provider, sandbox_id]).await
     }
 
-    /// The sandbox of a conversation, whoever it is with.
+    /// The sandbox of a conversation, of any bot.
     pub async fn sandbox_of_conversation(
         &self,
         workspace: WorkspaceId,
@@ -267,7 +256,7 @@ impl Store {
         self.authentic_one(BY_CONVERSATION, args![workspace, app_id, chat_id]).await
     }
 
-    /// A page of the workspace's sandboxes, of one bot or of all.
+    /// A page of the sandboxes of the workspace, of one bot or of all.
     pub async fn sandboxes(
         &self,
         workspace: WorkspaceId,
@@ -277,7 +266,7 @@ impl Store {
         self.sandboxes_by(workspace, &SandboxFilter { bot, ..SandboxFilter::default() }, page).await
     }
 
-    /// The same of those that fit a filter.
+    /// A page of the sandboxes that match a filter.
     pub async fn sandboxes_by(
         &self,
         workspace: WorkspaceId,
@@ -290,8 +279,8 @@ impl Store {
         self.authentic_page(PAGE, values![workspace, *bot, status, app_id, chat_id], page).await
     }
 
-    /// Takes it on oneself, as `operation`, to bring the sandbox to `status`, up to `until`. The row must stand as `row`
-    /// says; of all that ask at once one may, and the others look again.
+    /// Leases a sandbox for `operation` until `until`, and sets its status. Returns false if its status, operation or
+    /// last activity has changed since `row` was read: of several concurrent requests only one succeeds.
     pub async fn claim_sandbox(
         &self,
         row: &SandboxRow,
@@ -306,8 +295,8 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Ends an operation that brought the sandbox to `from`; whether it was still the one at work. Where the sandbox is to
-    /// be deleted by now, or somebody else has taken over, nothing is written.
+    /// Ends an operation and its lease. Returns false, and writes nothing, if the status has changed from `from`,
+    /// because the sandbox was marked for deletion, or if another operation has the lease.
     pub async fn settle_sandbox(
         &self,
         id: SandboxInstanceId,
@@ -335,7 +324,7 @@ impl Store {
         Ok(self.db.run(sql, args).await? > 0)
     }
 
-    /// Lets go of a sandbox as it stands.
+    /// Ends the lease of an operation without any other change.
     pub async fn release_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
                    where id = $1 and operation = $2";
@@ -343,12 +332,12 @@ impl Store {
         Ok(())
     }
 
-    /// Notes that a sandbox is in use at `now`; whether it still runs.
+    /// Records that a sandbox is in use at `now`. Returns whether it is running.
     pub async fn touch_sandbox(&self, id: SandboxInstanceId, now: UtcMillis) -> Result<bool, StoreError> {
         Ok(self.db.run(TOUCH, args![id, now]).await? > 0)
     }
 
-    /// Notes when sandboxes were last in use, all at once. Those that no longer run are left alone.
+    /// Records when sandboxes were last in use, in one transaction. Those that are not running are skipped.
     pub async fn touch_sandboxes(&self, uses: &[(SandboxInstanceId, UtcMillis)]) -> Result<(), StoreError> {
         let mut session = self.db.write().await?;
         for (id, at) in uses {
@@ -358,11 +347,11 @@ impl Store {
     }
 }
 
-/// Never back: hosts have clocks of their own.
+/// Never moves the time back, because the clocks of hosts differ.
 const TOUCH: &str = "update sandbox_instances set last_active_at = case when last_active_at < $2 then $2 \
                      else last_active_at end where id = $1 and status = 'running'";
 
-/// The columns that are not under the MAC, in the order of the table.
+/// The values of the columns that are not under the MAC, in the order of the table.
 fn left_out(row: &SandboxRow) -> Vec<Arg<'_>> {
     values![
         row.status.stored(),

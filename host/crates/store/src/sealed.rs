@@ -1,7 +1,7 @@
-//! Sealed records, wherever they stand: what a rotation of the master key walks through and replaces.
+//! The columns with sealed records, which a rotation of the master key reseals.
 //!
-//! A further column of sealed records is a further variant of [`SealedColumn`] with its statements; the compiler then
-//! asks `host/src/rotation.rs` what its records are bound to. Nothing else knows of the columns one by one.
+//! To add a column, add a variant to [`SealedColumn`] with its statements. The compiler then requires its associated
+//! data in `host/src/rotation.rs`. No other code lists the columns.
 
 use crate::db::{Arg, Row, args};
 use crate::{Store, StoreError};
@@ -11,34 +11,34 @@ use crate::{Store, StoreError};
 pub enum SealedColumn {
     /// The fields of credentials.
     Credentials,
-    /// Answers that are kept for their `Idempotency-Key`.
+    /// Stored answers to requests with an `Idempotency-Key`.
     IdempotencyAnswers,
     /// Secrets of OAuth clients.
     OauthClientSecrets,
-    /// PKCE verifiers and device codes of authorizations that are under way.
+    /// PKCE verifiers and device codes of unfinished authorizations.
     OauthFlows,
     /// Keys of the instance, such as those of the audit.
     InstanceKeys,
 }
 
-/// A sealed record, and what it is bound to.
+/// A sealed record, and the values to which it is bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedRow {
     /// The values of the table's primary key.
     pub key: Vec<String>,
-    /// What else of the row the record is bound to.
+    /// The other columns of the row to which the record is bound.
     pub bound: Vec<String>,
     /// The text of the sealed record.
     pub sealed: String,
 }
 
-/// Records of a column, one after another.
+/// A page of the records of a column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SealedPage {
-    /// None only behind the last record.
+    /// Empty only after the last record.
     pub records: Vec<SealedRow>,
-    /// Rows among them whose key cannot be read, by what of the key can be shown. Rows behind the last of the records are
-    /// with the next page.
+    /// The keys, as far as they can be displayed, of rows whose key cannot be read. Those after the last record are on
+    /// the next page.
     pub unnamed: Vec<Vec<String>>,
 }
 
@@ -47,19 +47,20 @@ struct Statements {
     column: &'static str,
     key: &'static [&'static str],
     bound: &'static [&'static str],
-    /// A page behind a key, as many rows as the last parameter says.
+    /// The rows after a key. The last parameter is the limit.
     page: &'static str,
-    /// Parameters: the new text, the old text, the key, and the version of the master key where the row tells it.
+    /// Parameters: the new record, the old record, the key, and the version of the master key if the row has a column
+    /// for it.
     replace: &'static str,
-    tells_version: bool,
+    has_key_version: bool,
     count: &'static str,
-    /// How many rows are on no page, since their key is empty or has no value.
+    /// Counts the rows that no page contains, because their key is empty or NULL.
     out_of_reach: &'static str,
 }
 
 impl SealedColumn {
-    /// All of them, in the order of a rotation. The keys of the instance are last: by them a start sees whether it has
-    /// the right master key, so once they are of the newest, everything is.
+    /// All columns, in the order of a rotation. The keys of the instance are last: a host uses them to check its master
+    /// key when it starts, so once they are resealed, everything else is, too.
     pub const ALL: [SealedColumn; 5] = [
         SealedColumn::Credentials,
         SealedColumn::IdempotencyAnswers,
@@ -68,7 +69,7 @@ impl SealedColumn {
         SealedColumn::InstanceKeys,
     ];
 
-    /// The table in which it stands.
+    /// The table of the column.
     #[must_use]
     pub fn table(self) -> &'static str {
         self.statements().table
@@ -93,7 +94,7 @@ const CREDENTIALS: Statements = Statements {
     page: "select id, workspace_id, resource_id, given_for, sealed from credentials \
            where id > $1 order by id limit $2",
     replace: "update credentials set sealed = $1, key_version = $4 where sealed = $2 and id = $3",
-    tells_version: true,
+    has_key_version: true,
     count: "select count(*) as value from credentials",
     out_of_reach: "select count(*) as value from credentials where (id > '') is not true",
 };
@@ -108,7 +109,7 @@ const IDEMPOTENCY_ANSWERS: Statements = Statements {
            order by workspace_id, caller, route, key limit $5",
     replace: "update idempotency_keys set answer = $1 \
               where answer = $2 and workspace_id = $3 and caller = $4 and route = $5 and key = $6",
-    tells_version: false,
+    has_key_version: false,
     count: "select count(*) as value from idempotency_keys where answer is not null",
     out_of_reach: "select count(*) as value from idempotency_keys where answer is not null \
                    and ((workspace_id, caller, route, key) > ('', '', '', '')) is not true",
@@ -123,7 +124,7 @@ const OAUTH_CLIENT_SECRETS: Statements = Statements {
            coalesce(device_authorization_url, '') as device_authorization_url, client_secret from oauth_providers \
            where client_secret is not null and id > $1 order by id limit $2",
     replace: "update oauth_providers set client_secret = $1 where client_secret = $2 and id = $3",
-    tells_version: false,
+    has_key_version: false,
     count: "select count(*) as value from oauth_providers where client_secret is not null",
     out_of_reach: "select count(*) as value from oauth_providers \
                    where client_secret is not null and (id > '') is not true",
@@ -137,7 +138,7 @@ const OAUTH_FLOWS: Statements = Statements {
     page: "select id, workspace_id, resource_id, provider_id, given_for, sealed from oauth_flows \
            where sealed is not null and id > $1 order by id limit $2",
     replace: "update oauth_flows set sealed = $1 where sealed = $2 and id = $3",
-    tells_version: false,
+    has_key_version: false,
     count: "select count(*) as value from oauth_flows where sealed is not null",
     out_of_reach: "select count(*) as value from oauth_flows where sealed is not null and (id > '') is not true",
 };
@@ -150,15 +151,15 @@ const INSTANCE_KEYS: Statements = Statements {
     page: "select name, cast(version as text) as version, sealed from instance_keys \
            where (name, cast(version as text)) > ($1, $2) order by name, cast(version as text) limit $3",
     replace: "update instance_keys set sealed = $1 where sealed = $2 and name = $3 and cast(version as text) = $4",
-    tells_version: false,
+    has_key_version: false,
     count: "select count(*) as value from instance_keys",
     out_of_reach: "select count(*) as value from instance_keys \
                    where ((name, cast(version as text)) > ('', '')) is not true",
 };
 
 impl Store {
-    /// The records of a column behind the one of this key, in the order of keys; from the first where there is none. Rows
-    /// that another program has written do not hide others: a page has no record only where there is none left.
+    /// The records of a column after a key, in the order of the keys, or from the first. Rows of another program do not
+    /// hide the others: a page without a record is the last.
     pub async fn sealed_records(
         &self,
         column: SealedColumn,
@@ -166,32 +167,32 @@ impl Store {
         limit: u32,
     ) -> Result<SealedPage, StoreError> {
         let statements = column.statements();
-        let mut asked = i64::from(limit);
+        let mut requested = i64::from(limit);
         loop {
-            // No part of a key is empty, so the empty key is before all.
+            // The empty key precedes all others, because no part of a key is empty.
             let mut args: Vec<Arg<'_>> = match behind {
                 Some(key) => key.iter().map(Arg::from).collect(),
                 None => statements.key.iter().map(|_| Arg::from("")).collect(),
             };
-            args.push(Arg::from(asked));
+            args.push(Arg::from(requested));
             let rows = self.db.read_at_length().await?.fetch(statements.page, &args).await?;
             let page = statements.page_of(&rows, limit);
-            let was_last = i64::try_from(rows.len()).is_ok_and(|found| found < asked);
+            let was_last = i64::try_from(rows.len()).is_ok_and(|found| found < requested);
             if !page.records.is_empty() || was_last || limit == 0 {
                 return Ok(page);
             }
-            asked = asked.saturating_mul(2);
+            requested = requested.saturating_mul(2);
         }
     }
 
-    /// How many rows of a column no page has, since their key is empty or has no value. A server writes none of them.
+    /// The number of rows that no page contains, because their key is empty or NULL. A host never writes such rows.
     pub async fn count_sealed_out_of_reach(&self, column: SealedColumn) -> Result<u64, StoreError> {
         let count: Option<i64> = self.db.one(column.statements().out_of_reach, args![]).await?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// Replaces the texts of records, each only where it still is the one that was read; how many it replaced. All of
-    /// them stand on disk when this returns, or none.
+    /// Replaces records in one transaction, each only if it has not changed since it was read. Returns how many were
+    /// replaced. They are on disk when this returns.
     pub async fn replace_sealed(
         &self,
         column: SealedColumn,
@@ -204,33 +205,33 @@ impl Store {
         for (row, sealed) in records {
             let mut args = vec![Arg::from(sealed), Arg::from(&row.sealed)];
             args.extend(row.key.iter().map(Arg::from));
-            if statements.tells_version {
+            if statements.has_key_version {
                 args.push(Arg::from(i64::from(key_version)));
             }
             replaced += session.run(statements.replace, &args).await?;
         }
         if column == SealedColumn::Credentials && replaced > 0 {
-            // The policy holds the rows of credentials.
+            // The policy contains the rows of credentials.
             session.bump_generation().await?;
         }
         session.commit().await?;
         Ok(replaced)
     }
 
-    /// How many records a column has.
+    /// The number of records of a column.
     pub async fn count_sealed(&self, column: SealedColumn) -> Result<u64, StoreError> {
         let count: Option<i64> = self.db.one(column.statements().count, args![]).await?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 
-    /// The versions of the master key by which credentials are sealed, as their rows tell.
+    /// The versions of the master key that seal credentials, according to their rows.
     pub async fn credential_key_versions(&self) -> Result<Vec<i64>, StoreError> {
         self.db.all("select distinct key_version as value from credentials order by key_version", args![]).await
     }
 }
 
 impl Statements {
-    /// What rows hold, up to as many records.
+    /// Makes a page of up to `limit` records.
     fn page_of(&self, rows: &[Row], limit: u32) -> SealedPage {
         let (mut page, mut unnamed) = (SealedPage::default(), Vec::new());
         for row in rows {
@@ -239,7 +240,7 @@ impl Statements {
                     page.unnamed.append(&mut unnamed);
                     page.records.push(record);
                 }
-                None => unnamed.push(self.key.iter().map(|column| row.shown(column)).collect()),
+                None => unnamed.push(self.key.iter().map(|column| row.display(column)).collect()),
             }
             if page.records.len() >= limit as usize {
                 break;
@@ -251,13 +252,13 @@ impl Statements {
         page
     }
 
-    /// A record. One that another program has written may not be text: it is read as an empty one, which does not open.
-    /// `None` where no key can be read, by which the row could be named.
+    /// Reads a record; `None` if its key cannot be read. A record or a bound value that is not text is read as an empty
+    /// text, so that the record does not open.
     fn read(&self, row: &Row) -> Option<SealedRow> {
         // A key with U+0000 cannot be a parameter.
-        let part = |column: &&'static str| row.text(column).ok().filter(|text| !text.contains('\0'));
+        let part = |column: &&'static str| row.get(column).ok().filter(|text: &String| !text.contains('\0'));
         let key = self.key.iter().map(part).collect::<Option<_>>()?;
-        let text = |column: &'static str| row.text(column).unwrap_or_default();
+        let text = |column: &'static str| row.get::<String>(column).unwrap_or_default();
         Some(SealedRow {
             key,
             bound: self.bound.iter().map(|column| text(column)).collect(),
@@ -270,12 +271,12 @@ impl Statements {
 mod tests {
     use super::*;
 
-    /// Its records are encrypted under the row key, which is among the keys of the instance.
+    /// Its records are encrypted with the row key, which is one of the keys of the instance.
     const UNDER_THE_ROW_KEY: &str = "policy_seals";
 
-    /// Columns are named for what they hold, so a sealed one that no rotation knows can be found by its name.
+    /// Sealed columns have telling names, so that this test can find one that is missing here.
     #[test]
-    fn every_column_that_is_named_like_a_secret_is_known() {
+    fn every_column_with_the_name_of_a_secret_is_listed() {
         let known: Vec<(&str, &str)> =
             SealedColumn::ALL.map(|column| (column.statements().table, column.statements().column)).to_vec();
         let mut found = Vec::new();
@@ -300,7 +301,7 @@ mod tests {
             }
         }
         for (table, column) in &found {
-            assert!(known.contains(&(table, column)), "{table}.{column} is not rotated: see SealedColumn");
+            assert!(known.contains(&(table, column)), "{table}.{column} is not resealed: add it to SealedColumn");
         }
         assert_eq!(found.len(), known.len(), "{found:?}");
     }

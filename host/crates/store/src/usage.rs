@@ -1,21 +1,19 @@
-//! What the calls of bots have cost, and whether a further one fits into a budget.
+//! The usage of bots, and their budgets.
 
 use monstrum_types::{BotId, WorkspaceId};
 
-use crate::db::{FromRow, Row, Session, args};
+use crate::db::{args, from_row, retry};
 use crate::{Store, StoreError};
 
-/// How often a charge is tried that meets others which wait for each other.
-const ATTEMPTS_MAX: u32 = 5;
 /// Ten years.
 const MONTHS_MAX: i64 = 120;
 
-/// The cost of one call, and on whose account it goes.
+/// The cost of one call, with the bot and the task that it is charged to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge<'a> {
     pub workspace_id: WorkspaceId,
     pub bot_id: BotId,
-    /// The task that the caller has named, if it has.
+    /// The task that the caller named.
     pub task_id: Option<&'a str>,
     /// In UTC, such as `2026-11`.
     pub month: &'a str,
@@ -25,17 +23,17 @@ pub struct Charge<'a> {
     pub credits_millionths: i64,
 }
 
-/// What a month has cost.
+/// The usage of a month.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageRow {
     pub month: String,
     pub tokens: i64,
     pub credits_millionths: i64,
-    /// How many calls have cost that.
+    /// The number of calls.
     pub calls: i64,
 }
 
-/// A bot's budget, and what of it is spent.
+/// The budget of a bot, and its usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// `None` for no limit.
@@ -43,26 +41,13 @@ pub struct Spent {
     pub tokens: i64,
 }
 
-impl FromRow for UsageRow {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(UsageRow {
-            month: row.text("month")?,
-            tokens: row.int("tokens")?,
-            credits_millionths: row.int("credits_millionths")?,
-            calls: row.int("calls")?,
-        })
-    }
-}
+from_row! { UsageRow { month, tokens, credits_millionths, calls } }
 
-impl FromRow for Spent {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(Spent { budget: row.int_opt("budget")?, tokens: row.int("tokens")? })
-    }
-}
+from_row! { Spent { budget, tokens } }
 
-/// Adds a call to the bot's month, if the bot is there and its budget has room for it. A call without tokens always fits. The
-/// row of the month is locked by whoever comes first, so each sees what all before it have spent; where the sum would pass the
-/// largest number it stays there.
+/// Adds a call to the month of its bot, if the bot exists and the call is within its budget. A call without tokens
+/// always is. The upsert locks the row of the month, so concurrent charges see each other. Credits saturate at the
+/// largest number.
 const CHARGE: &str = "\
     insert into bot_usage (workspace_id, bot_id, month, tokens, credits_millionths, calls) \
     select workspace_id, id, $3, cast($4 as bigint), cast($5 as bigint), 1 from bots \
@@ -76,7 +61,7 @@ const CHARGE: &str = "\
     where excluded.tokens = 0 or bot_usage.tokens <= \
     coalesce((select monthly_token_budget from bots where id = $2), 9223372036854775807) - excluded.tokens";
 
-/// The same for the task; what it has spent is never more than its bot.
+/// Adds a call to its task. The tokens of a task never exceed those of its bot.
 const CHARGE_TASK: &str = "\
     insert into task_usage (workspace_id, bot_id, month, task_id, tokens, credits_millionths, calls) \
     values ($1, $2, $3, $4, $5, $6, 1) on conflict (bot_id, month, task_id) do update set \
@@ -96,21 +81,15 @@ const OF_TASK: &str = "select month, tokens, credits_millionths, calls from task
     where workspace_id = $1 and bot_id = $2 and task_id = $3 order by month desc limit $4";
 
 impl Store {
-    /// Charges a call to its bot and task, exactly once and on disk when this returns; false, and nothing is charged, where
-    /// the bot's monthly token budget has no room for it.
+    /// Charges a call to its bot and task, exactly once; the charge is on disk when this returns. Returns false, and
+    /// charges nothing, if the call exceeds the monthly token budget of the bot.
     pub async fn charge(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
-        let mut attempt = 1;
-        loop {
-            match self.charge_once(charge).await {
-                Err(error) if error.is_contention() && attempt < ATTEMPTS_MAX => attempt += 1,
-                done => return done,
-            }
-        }
+        retry!(self.charge_once(charge))
     }
 
     async fn charge_once(&self, charge: &Charge<'_>) -> Result<bool, StoreError> {
         let Charge { workspace_id, bot_id, task_id, month, tokens, credits_millionths } = *charge;
-        let mut session: Session = self.db.write().await?;
+        let mut session = self.db.write().await?;
         let args = args![workspace_id, bot_id, month, tokens, credits_millionths];
         if session.run(CHARGE, args).await? == 0 {
             return Ok(false);
@@ -121,12 +100,12 @@ impl Store {
         Ok(true)
     }
 
-    /// What a bot may spend in a month, and what it has spent of that; `None` where there is no such bot.
+    /// The budget of a bot and its usage in a month; `None` if the bot does not exist.
     pub async fn spent(&self, workspace: WorkspaceId, bot: BotId, month: &str) -> Result<Option<Spent>, StoreError> {
         self.db.one(SPENT, args![workspace, bot, month]).await
     }
 
-    /// What a bot's calls have cost, the newest month first, 120 at most; those of one task, or of all.
+    /// The usage of a bot, in one task or in all, per month, newest first, up to 120 months.
     pub async fn usage(
         &self,
         workspace: WorkspaceId,

@@ -1,5 +1,5 @@
-//! The hashed form of an audit row: whatever the columns hold, the row can be read back from it, so that no two rows
-//! share one form, and it is the form that RFC 8785 gives the same object.
+//! The hashed form of an audit row. Every row can be parsed from its form, so different rows have different forms, and
+//! the form is the one that RFC 8785 defines.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::Value;
 
-/// Texts that could be taken for a part of the form, thought of or found before.
+/// Texts that resemble parts of the form, written by hand or found by earlier runs.
 const TEXTS: &str = include_str!("corpus/texts.jsonl");
 
 fn known_texts() -> Vec<String> {
@@ -30,7 +30,7 @@ fn id(number: u128) -> RequestId {
 
 const NO_TEXTS: [Option<String>; 12] = [const { None }; 12];
 
-/// A row of the optional texts, numbers and ids that are given.
+/// A row with these texts, numbers and ids.
 fn row(
     writer: String,
     texts: [Option<String>; 12],
@@ -88,8 +88,8 @@ fn rows() -> impl Strategy<Value = AuditRow> {
         })
 }
 
-/// The row that `form` was made of, but for its hashes. Nothing of it may be left over.
-fn read(form: &[u8]) -> AuditRow {
+/// Parses the row, without its hashes, from its form. No part of the form may be left over.
+fn parse(form: &[u8]) -> AuditRow {
     let mut columns: BTreeMap<String, Value> = serde_json::from_slice(form).unwrap();
     assert_eq!(columns.remove("v"), Some(Value::from(1)));
     let mut text = |name: &str| columns.remove(name).map(|value| value.as_str().unwrap().to_owned());
@@ -114,7 +114,7 @@ fn read(form: &[u8]) -> AuditRow {
         "started" => AuditKind::Started,
         "finished" => AuditKind::Finished,
         "interrupted" => AuditKind::Interrupted,
-        other => panic!("{other} is no kind"),
+        other => panic!("unknown kind {other}"),
     };
     let mut number = |name: &str| match columns.remove(name)? {
         Value::String(text) => Some(text.parse::<i64>().unwrap()),
@@ -124,28 +124,28 @@ fn read(form: &[u8]) -> AuditRow {
     let numbers = ["sequence", "started_at", "at", "key_version"].map(|name| number(name).unwrap());
     assert!(columns.is_empty(), "{columns:?}");
     let [sequence, started_at, at, key_version] = numbers;
-    let mut read = row(writer, texts, [sequence, 0, started_at, at, key_version], [None; 5], kind);
-    read.duration_ms = duration_ms;
+    let mut parsed = row(writer, texts, [sequence, 0, started_at, at, key_version], [None; 5], kind);
+    parsed.duration_ms = duration_ms;
     let [request_id, workspace_id, bot_id, resource_id, parent_request_id] = ids;
-    read.request_id = request_id.unwrap().parse().unwrap();
-    read.workspace_id = workspace_id.map(|id| id.parse().unwrap());
-    read.bot_id = bot_id.map(|id| id.parse().unwrap());
-    read.resource_id = resource_id.map(|id| id.parse().unwrap());
-    read.parent_request_id = parent_request_id.map(|id| id.parse().unwrap());
-    read
+    parsed.request_id = request_id.unwrap().parse().unwrap();
+    parsed.workspace_id = workspace_id.map(|id| id.parse().unwrap());
+    parsed.bot_id = bot_id.map(|id| id.parse().unwrap());
+    parsed.resource_id = resource_id.map(|id| id.parse().unwrap());
+    parsed.parent_request_id = parent_request_id.map(|id| id.parse().unwrap());
+    parsed
 }
 
 fn check(row: &AuditRow) {
     let form = row.canonical();
-    assert_eq!(read(&form), *row, "{}", String::from_utf8_lossy(&form));
+    assert_eq!(parse(&form), *row, "{}", String::from_utf8_lossy(&form));
     assert_eq!(row.clone().canonical(), form);
-    // Sorted keys, no spaces, the shortest escapes: what the other JSON writer makes of it, byte for byte.
+    // Sorted keys, no spaces and the shortest escapes: the bytes that serde_json writes.
     let sorted: BTreeMap<String, Value> = serde_json::from_slice(&form).unwrap();
     assert_eq!(serde_json::to_vec(&sorted).unwrap(), form);
 }
 
 #[test]
-fn the_corpus_of_texts_is_read_back_from_every_column() {
+fn every_text_of_the_corpus_round_trips_in_every_column() {
     for text in known_texts() {
         check(&row(text.clone(), NO_TEXTS, [0; 5], [None; 5], AuditKind::Started));
         for column in 0..NO_TEXTS.len() {
@@ -158,13 +158,13 @@ fn the_corpus_of_texts_is_read_back_from_every_column() {
 
 proptest! {
     #[test]
-    fn a_row_can_be_read_back_from_its_form(row in rows()) {
+    fn a_row_can_be_parsed_from_its_form(row in rows()) {
         check(&row);
     }
 
     #[test]
-    fn rows_have_the_same_form_exactly_if_they_are_the_same(one in rows(), other in rows(), share in any::<u16>()) {
-        // Mostly alike, so that the difference is small.
+    fn equal_forms_mean_equal_rows(one in rows(), other in rows(), share in any::<u16>()) {
+        // Mostly equal, so that the difference is small.
         let mut mixed = one.clone();
         let swaps: [(&mut Option<String>, &Option<String>); 6] = [
             (&mut mixed.tool, &other.tool),
@@ -180,7 +180,7 @@ proptest! {
             }
         }
         prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
-        // A text that moves to its neighbour is another row.
+        // Two rows with swapped texts are different.
         std::mem::swap(&mut mixed.tool, &mut mixed.operation);
         prop_assert_eq!(one.canonical() == mixed.canonical(), one == mixed);
     }

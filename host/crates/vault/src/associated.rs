@@ -1,15 +1,15 @@
-//! What a sealed record is bound to.
+//! The associated data of a sealed record.
 
 use monstrum_types::{CredentialId, ResourceId, WorkspaceId};
 use serde_json::Value;
 
-/// Associated data, built field by field. Every name and value goes in with its length before it, so that no two
-/// different lists of fields ever give the same bytes: `("a", "bc")` is not `("ab", "c")`.
+/// Associated data, built field by field. Each name and value is preceded by its length, so that different lists of
+/// fields have different bytes: `("a", "bc")` is not `("ab", "c")`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssociatedData(Vec<u8>);
 
 impl AssociatedData {
-    /// Begins with what kind of record it is, such as `credential`. A record of one kind never opens as another.
+    /// Starts with the kind of the record, such as `credential`. A record of one kind never opens as another.
     #[must_use]
     pub fn new(kind: &str) -> Self {
         let mut data = AssociatedData(Vec::with_capacity(256));
@@ -17,7 +17,7 @@ impl AssociatedData {
         data
     }
 
-    /// The data of a credential's field: its row, and what it was given for (audience, inject rules, type, method).
+    /// The data of a field of a credential: its row, and its `given_for` (audience, inject rules, type, method).
     #[must_use]
     pub fn credential(
         workspace: WorkspaceId,
@@ -42,7 +42,7 @@ impl AssociatedData {
         self
     }
 
-    /// Adds a field that holds JSON. The order of keys does not count, for a database may change it.
+    /// Adds a field with JSON. The order of its keys is ignored, because a database may change it.
     #[must_use]
     pub fn with_json(mut self, name: &str, value: &Value) -> Self {
         self.push(name.as_bytes());
@@ -52,7 +52,7 @@ impl AssociatedData {
         self
     }
 
-    /// Adds bytes that are associated data already.
+    /// Adds other associated data.
     pub(crate) fn with_bytes(mut self, bytes: &[u8]) -> Self {
         self.push(bytes);
         self
@@ -104,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_order_of_json_keys_does_not_count_but_all_else_does() {
+    fn only_the_order_of_json_keys_is_ignored() {
         let of = |value: Value| AssociatedData::new("t").with_json("given_for", &value);
         let one: Value = serde_json::from_str(r#"{"a": {"x": 1, "y": [1, 2]}, "b": "t"}"#).unwrap();
         let other: Value = serde_json::from_str(r#"{"b": "t", "a": {"y": [1, 2], "x": 1}}"#).unwrap();

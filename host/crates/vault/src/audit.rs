@@ -1,4 +1,4 @@
-//! The keys of the audit: one that chains rows, one that signs heads.
+//! The keys of the audit: one chains rows, the other signs heads.
 
 use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
 use hmac::{Hmac, KeyInit, Mac};
@@ -8,26 +8,26 @@ use zeroize::Zeroizing;
 
 use crate::{AssociatedData, Sealed, Vault, VaultError, random};
 
-/// What a signed head begins with, so that a signature of this key never counts for anything else.
+/// The prefix of a signed head, so that its signature is not valid for any other message.
 const HEAD_TAG: &[u8] = b"monstrum audit head 1\n";
 
-/// The audit's own keys. They are random, not derived, so that a rotation of the master key only seals them anew and
-/// every old row still verifies. The version is written into each row.
+/// The keys of the audit. They are random and not derived, so that a rotation of the master key only reseals them and
+/// old rows stay valid. Each row contains their version.
 pub struct AuditKeys {
     version: u32,
     chain: Zeroizing<[u8; 32]>,
-    // Keyed once, cloned for each row: saves two rounds of SHA-256 a row.
+    // Keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
     chain_mac: Hmac<Sha256>,
     head: SigningKey,
 }
 
 impl AuditKeys {
-    /// Fresh keys.
+    /// Generates new keys.
     pub fn generate(version: u32) -> Result<Self, VaultError> {
         Ok(AuditKeys::assemble(version, Zeroizing::new(random()?), &Zeroizing::new(random()?)))
     }
 
-    /// Seals them for storage.
+    /// Seals the keys for storage.
     pub fn to_sealed(&self, vault: &Vault) -> Result<Sealed, VaultError> {
         let mut plaintext = Zeroizing::new(Vec::with_capacity(64));
         plaintext.extend_from_slice(self.chain.as_slice());
@@ -35,11 +35,12 @@ impl AuditKeys {
         vault.seal(&plaintext, AuditKeys::place(self.version))
     }
 
-    /// Opens what [`AuditKeys::to_sealed`] sealed under the same version.
+    /// Opens the record of [`AuditKeys::to_sealed`] for the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, AuditKeys::place(version))?;
         let wrong = VaultError::NotSealed { what: "audit keys are 64 bytes" };
-        let (chain, head) = plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is cut" })?;
+        let (chain, head) =
+            plaintext.split_first_chunk::<32>().ok_or(VaultError::NotSealed { what: "it is cut short" })?;
         let head: &[u8; 32] = head.try_into().map_err(|_| wrong)?;
         Ok(AuditKeys::assemble(version, Zeroizing::new(*chain), head))
     }
@@ -49,13 +50,13 @@ impl AuditKeys {
         AuditKeys { version, chain, chain_mac, head: SigningKey::from_bytes(head) }
     }
 
-    /// What the sealed record of this version is bound to.
+    /// The associated data of the sealed record of this version.
     #[must_use]
     pub fn place(version: u32) -> AssociatedData {
         AssociatedData::new("audit keys").with("version", &version)
     }
 
-    /// The version that rows carry.
+    /// The version of the keys.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
@@ -70,7 +71,7 @@ impl AuditKeys {
         mac.finalize().into_bytes().into()
     }
 
-    /// Whether `hash` is the hash of that row, compared in constant time.
+    /// Whether `hash` is the hash of the row. Compares in constant time.
     #[must_use]
     pub fn verify_mac(&self, previous: &[u8; 32], canonical_row: &[u8], hash: &[u8; 32]) -> bool {
         self.mac(previous, canonical_row).ct_eq(hash).into()
@@ -82,7 +83,7 @@ impl AuditKeys {
         self.head.sign(&tagged(head)).to_bytes()
     }
 
-    /// Whether `signature` is this key's over `head`.
+    /// Whether `signature` is a signature of `head` with this key.
     #[must_use]
     pub fn verify_head(&self, head: &[u8], signature: &[u8; 64]) -> bool {
         let key: VerifyingKey = self.head.verifying_key();

@@ -1,8 +1,8 @@
-//! Sealing of secrets, and the keys that it needs.
+//! Sealing of secrets, and the keys for it.
 //!
-//! A secret is stored only as a [`Sealed`] record: encrypted under a key of its own and bound to the row in which it
-//! stands, so that neither a leaked database nor a swapped row gives anything away. The master keys live in a file
-//! beside the database, never in it. The crate knows no table, no clock and no runtime.
+//! A secret is stored only as a [`Sealed`] record: encrypted with a key of its own and bound to its row, so that
+//! neither a leaked database nor a swapped row reveals it. The master keys are in a file outside of the database. This
+//! crate does not depend on tables, a clock or an async runtime.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

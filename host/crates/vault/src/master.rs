@@ -1,4 +1,4 @@
-//! The master keys and the file in which they live.
+//! The master keys and their file.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -12,16 +12,16 @@ use zeroize::Zeroizing;
 
 use crate::{VaultError, random};
 
-/// Hundreds of keys fit; a file that is larger is something else.
+/// Enough for hundreds of keys; a larger file is not a key file.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
-/// A version of ten digits, a space, a key and the end of the line.
+/// A version of ten digits, a space, a key and a newline.
 const LINE_BYTES_MAX: usize = 10 + 1 + 64 + 1;
 
-/// The keys under which records are sealed, by version. The newest seals, all of them unseal.
+/// The keys that seal records, by version. The newest key seals, and all of them unseal.
 ///
-/// The file holds one key a line: its version and 64 hex digits. Losing it loses every secret, so it is written whole
-/// or not at all, and never over an existing one but by a rotation, which keeps what it holds. Only its owner may have
-/// access to it.
+/// The file has one key per line: its version and 64 hex digits. All secrets are lost with the file. Writes are
+/// therefore atomic, and only a rotation overwrites an existing file, keeping its keys. Only the owner may have access
+/// to the file.
 #[derive(Clone)]
 pub struct MasterKeys {
     keys: BTreeMap<u32, Zeroizing<[u8; 32]>>,
@@ -29,13 +29,13 @@ pub struct MasterKeys {
 }
 
 impl MasterKeys {
-    /// Reads the key file, or makes one with a fresh key where there is none.
+    /// Reads the key file, or creates it with a new key.
     pub fn open_or_create(path: &Path) -> Result<Self, VaultError> {
         if let Some(keys) = MasterKeys::open(path)? {
             return Ok(keys);
         }
         match MasterKeys::create(path) {
-            // Someone was faster: theirs counts.
+            // Another process was faster: use its file.
             Err(VaultError::Create { source, .. }) if source.kind() == ErrorKind::AlreadyExists => {
                 MasterKeys::open(path)?
                     .ok_or(VaultError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() })
@@ -44,10 +44,10 @@ impl MasterKeys {
         }
     }
 
-    /// Reads the key file; None where there is none.
+    /// Reads the key file; `None` if it does not exist.
     pub fn open(path: &Path) -> Result<Option<Self>, VaultError> {
         let failed = |source| VaultError::Read { path: path.to_owned(), source };
-        // Never follows a link and never waits on a pipe.
+        // Do not follow a link, and do not block on a pipe.
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
         let file = match OpenOptions::new().read(true).custom_flags(flags).open(path) {
             Ok(file) => file,
@@ -68,14 +68,14 @@ impl MasterKeys {
         parse(&text).map(Some).map_err(|(line, what)| VaultError::Malformed { path: path.to_owned(), line, what })
     }
 
-    /// Makes the key file with one fresh key; fails where there is one already.
+    /// Creates the key file with a new key. Fails if the file exists.
     pub fn create(path: &Path) -> Result<Self, VaultError> {
         let keys = MasterKeys { keys: BTreeMap::from([(1, Zeroizing::new(random::<32>()?))]), newest: 1 };
         write_new(path, &keys.to_text()).map_err(|source| VaultError::Create { path: path.to_owned(), source })?;
         Ok(keys)
     }
 
-    /// Reads keys that are given as text: the lines of a key file, between newlines or commas.
+    /// Parses keys from a text: the lines of a key file, separated by newlines or commas.
     pub fn from_text(text: &str) -> Result<Self, VaultError> {
         let mut lines = Zeroizing::new(Vec::with_capacity(text.len() + 1));
         for line in text.trim().split([',', '\n']) {
@@ -87,10 +87,10 @@ impl MasterKeys {
         parse(&lines).map_err(|(line, what)| VaultError::MalformedText { line, what })
     }
 
-    /// Adds a fresh key to the file, which becomes the newest, and gives all keys of it. Whoever calls it sees to it that
-    /// no one else does at the same time.
+    /// Adds a new key to the file, which becomes the newest, and returns all its keys. Concurrent calls could lose
+    /// keys; the caller must prevent them.
     pub fn add_fresh(path: &Path) -> Result<Self, VaultError> {
-        let mut keys = MasterKeys::open_there(path)?;
+        let mut keys = MasterKeys::open_existing(path)?;
         let full = || VaultError::Full { path: path.to_owned() };
         keys.newest = keys.newest.checked_add(1).ok_or_else(full)?;
         keys.keys.insert(keys.newest, Zeroizing::new(random::<32>()?));
@@ -98,10 +98,10 @@ impl MasterKeys {
         Ok(keys)
     }
 
-    /// Removes every key from the file that is older than the newest of `verified`; the versions that are gone. The file
-    /// must hold that newest key: another one of its version would leave nothing that opens.
+    /// Removes the keys that are older than the newest of `verified` from the file, and returns their versions. The
+    /// file must contain that newest key, because with another key of its version no record would open.
     pub fn prune(path: &Path, verified: &MasterKeys) -> Result<Vec<u32>, VaultError> {
-        let mut keys = MasterKeys::open_there(path)?;
+        let mut keys = MasterKeys::open_existing(path)?;
         let (version, key) = verified.newest();
         if !keys.key(version).is_some_and(|own| own.ct_eq(key).into()) {
             return Err(VaultError::UnknownKey { version });
@@ -114,7 +114,7 @@ impl MasterKeys {
         Ok(removed)
     }
 
-    /// Keys that stand in no file.
+    /// Keys without a file.
     pub(crate) fn of(keys: BTreeMap<u32, Zeroizing<[u8; 32]>>, newest: u32) -> Self {
         MasterKeys { keys, newest }
     }
@@ -124,12 +124,12 @@ impl MasterKeys {
         self.keys.keys().copied()
     }
 
-    fn open_there(path: &Path) -> Result<Self, VaultError> {
+    fn open_existing(path: &Path) -> Result<Self, VaultError> {
         let missing = || VaultError::Read { path: path.to_owned(), source: ErrorKind::NotFound.into() };
         MasterKeys::open(path)?.ok_or_else(missing)
     }
 
-    /// Writes the keys over the file, whole or not at all. It stays its owner's, whoever runs the rotation.
+    /// Replaces the file atomically, and keeps its owner, even if another user runs the rotation.
     fn replace(&self, path: &Path) -> Result<(), VaultError> {
         let text = self.to_text();
         if text.len() as u64 > FILE_BYTES_MAX {
@@ -162,8 +162,8 @@ impl MasterKeys {
     }
 }
 
-/// Writes the file under another name first and links it into place: a crash leaves no half of a key file, and a file
-/// that is there already is never replaced.
+/// Writes a draft and links it into place, so that a crash leaves no incomplete key file and an existing file is never
+/// replaced.
 fn write_new(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let draft = draft_of(path, &hex::encode(random::<8>().map_err(std::io::Error::other)?))?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
@@ -174,8 +174,8 @@ fn write_new(path: &Path, text: &[u8]) -> std::io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
-/// Writes the file beside itself first and renames it into place: after a crash it is the old one or the new one. The
-/// draft has one name, so that what a crash leaves of it, which are keys, is gone with the next attempt.
+/// Writes a draft and renames it into place, so that after a crash the file is either the old or the new one. The draft
+/// has a fixed name, so that the next attempt removes the keys that a crash may leave in it.
 fn write_over(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let draft = draft_of(path, "new")?;
     match std::fs::remove_file(&draft) {
@@ -221,7 +221,7 @@ fn parse(text: &[u8]) -> Result<MasterKeys, (usize, &'static str)> {
     for (index, line) in body.split(|byte| *byte == b'\n').enumerate() {
         let (version, key) = parse_line(line).map_err(|what| (index + 1, what))?;
         if keys.insert(version, key).is_some() {
-            return Err((index + 1, "the version stands there twice"));
+            return Err((index + 1, "the version is a duplicate"));
         }
     }
     let newest = *keys.keys().next_back().ok_or((0, "it is empty"))?;

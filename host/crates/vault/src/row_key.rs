@@ -1,4 +1,4 @@
-//! The row key: it authenticates rows of the database, and encrypts the seals of their scopes.
+//! The row key, which authenticates rows of the database and encrypts the seals of their scopes.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,31 @@ use zeroize::Zeroizing;
 
 use crate::{AssociatedData, MasterKeys, Sealed, Vault, VaultError, random};
 
-/// What the key of the seals is derived with.
+/// The label for the derivation of the key that encrypts seals.
 const SEALS_LABEL: &[u8] = b"monstrum row key 1: seals";
 
-/// A row key. It is random, not derived, so that a rotation of the master key seals one record anew and no row changes.
-/// Each MAC and each seal carries its version.
+/// A row key. It is random and not derived, so that a rotation of the master key only reseals this one record and
+/// changes no row. Each MAC and each seal contains its version.
 pub struct RowKey {
     version: u32,
     secret: Zeroizing<[u8; 32]>,
-    // Keyed once, cloned for each row: saves two rounds of SHA-256 a row.
+    // Keyed once and cloned for each row, which saves two rounds of SHA-256 per row.
     mac: Hmac<Sha256>,
     seals: Vault,
 }
 
 impl RowKey {
-    /// A fresh key.
+    /// Generates a new key.
     pub fn generate(version: u32) -> Result<Self, VaultError> {
         Ok(RowKey::assemble(version, Zeroizing::new(random()?)))
     }
 
-    /// Seals it for storage.
+    /// Seals the key for storage.
     pub fn to_sealed(&self, vault: &Vault) -> Result<Sealed, VaultError> {
         vault.seal(self.secret.as_slice(), RowKey::place(self.version))
     }
 
-    /// Opens what [`RowKey::to_sealed`] sealed under the same version.
+    /// Opens the record of [`RowKey::to_sealed`] for the same version.
     pub fn from_sealed(vault: &Vault, sealed: &Sealed, version: u32) -> Result<Self, VaultError> {
         let plaintext = vault.unseal(sealed, RowKey::place(version))?;
         let wrong = VaultError::NotSealed { what: "a row key is 32 bytes" };
@@ -50,19 +50,19 @@ impl RowKey {
         RowKey { version, secret, mac, seals: Vault::new(MasterKeys::of(BTreeMap::from([(version, seals)]), version)) }
     }
 
-    /// What the sealed record of this version is bound to.
+    /// The associated data of the sealed record of this version.
     #[must_use]
     pub fn place(version: u32) -> AssociatedData {
         AssociatedData::new("row key").with("version", &version)
     }
 
-    /// The version that rows and seals carry.
+    /// The version of the key.
     #[must_use]
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// HMAC-SHA-256 over the label, with its length before it, and `bytes`.
+    /// HMAC-SHA-256 over the length of the label, the label and `bytes`.
     #[must_use]
     pub fn mac(&self, label: &str, bytes: &[u8]) -> [u8; 32] {
         let mut mac = self.mac.clone();
@@ -77,7 +77,7 @@ impl RowKey {
         self.seals.seal(plaintext, RowKey::place_of_seal(scope, generation))
     }
 
-    /// Opens what [`RowKey::seal`] made for the same scope and generation.
+    /// Decrypts a seal of [`RowKey::seal`] for the same scope and generation.
     pub fn unseal(&self, sealed: &Sealed, scope: &str, generation: i64) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         self.seals.unseal(sealed, RowKey::place_of_seal(scope, generation))
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seal_opens_for_its_scope_and_generation_only() {
+    fn a_seal_opens_only_for_its_scope_and_generation() {
         let (key, other) = (RowKey::generate(1).unwrap(), RowKey::generate(1).unwrap());
         let sealed = key.seal(b"forty bytes", "instance", 7).unwrap();
         assert_eq!(key.unseal(&sealed, "instance", 7).unwrap().as_slice(), b"forty bytes");
@@ -102,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn a_row_key_comes_back_from_its_record_under_its_version_only() {
+    fn a_row_key_opens_only_for_its_version() {
         let vault = Vault::new(MasterKeys::from_text(&format!("1 {}", "ab".repeat(32))).unwrap());
         let key = RowKey::generate(3).unwrap();
         let sealed = key.to_sealed(&vault).unwrap();
         assert_eq!(RowKey::from_sealed(&vault, &sealed, 3).unwrap().mac("a", b"b"), key.mac("a", b"b"));
         assert!(RowKey::from_sealed(&vault, &sealed, 2).is_err());
-        assert_ne!(key.mac("a", b"b"), key.mac("ab", b""), "a label has its length before it");
+        assert_ne!(key.mac("a", b"b"), key.mac("ab", b""), "the length of the label is under the MAC");
     }
 }

@@ -1,4 +1,4 @@
-//! The form of a sealed record.
+//! The format of a sealed record.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub(crate) const NONCE_BYTES: usize = 12;
 pub(crate) const TAG_BYTES: usize = 16;
 const HEADER_BYTES: usize = 1 + 4 + SALT_BYTES + NONCE_BYTES;
 
-/// An encrypted record: format, master key version, salt, nonce and ciphertext. As text it is base64url.
+/// An encrypted record: format, master key version, salt, nonce and ciphertext. Its text form is base64url.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Sealed {
@@ -44,7 +44,7 @@ impl Sealed {
         bytes
     }
 
-    /// Reads a record from bytes.
+    /// Parses a record.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, VaultError> {
         let not = |what| VaultError::NotSealed { what };
         let (format, rest) = bytes.split_first().ok_or(not("it is empty"))?;

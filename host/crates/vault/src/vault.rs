@@ -9,19 +9,19 @@ use zeroize::Zeroizing;
 use crate::sealed::FORMAT;
 use crate::{AssociatedData, MasterKeys, Sealed, VaultError, random};
 
-/// The largest record: a credential or a stored answer of the API, whose body may be 10 MiB, with room to spare.
+/// More than the largest record: a stored answer of the API, whose body may be 10 MiB.
 const PLAINTEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Seals and unseals records with the master keys.
 ///
-/// Every record has a key of its own: HKDF-SHA256 from the master key and a random salt of 32 bytes. So no two records
-/// share a key and a nonce, however many there are. The cipher is AES-256-GCM.
+/// Each record has its own key: HKDF-SHA256 of the master key and a random salt of 32 bytes. Even for many records, no
+/// two share a key and a nonce. The cipher is AES-256-GCM.
 pub struct Vault {
     keys: MasterKeys,
 }
 
 impl Vault {
-    /// A vault over these keys.
+    /// A vault with these keys.
     #[must_use]
     pub fn new(keys: MasterKeys) -> Self {
         Vault { keys }
@@ -45,12 +45,12 @@ impl Vault {
         &self.keys
     }
 
-    /// Opens a record and seals what was in it anew, in the same place, with the newest master key.
+    /// Opens a record and seals its plaintext again, with the newest master key and the same associated data.
     pub fn reseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
         self.seal(&self.unseal(sealed, aad.as_ref())?, aad)
     }
 
-    /// Seals `plaintext` for the place that `aad` names; it opens only with the same.
+    /// Seals `plaintext`. The record opens only with the same associated data.
     pub fn seal(&self, plaintext: &[u8], aad: impl AsRef<[u8]>) -> Result<Sealed, VaultError> {
         let too_large = VaultError::TooLarge { max: PLAINTEXT_BYTES_MAX };
         if plaintext.len() > PLAINTEXT_BYTES_MAX {
@@ -66,7 +66,7 @@ impl Vault {
         Ok(Sealed { key_version, salt, nonce, ciphertext })
     }
 
-    /// Opens a record. It fails where anything differs from when it was sealed: a bit of it, its place, or the key.
+    /// Opens a record. Fails if the record, the associated data or the key differs from those at sealing.
     pub fn unseal(&self, sealed: &Sealed, aad: impl AsRef<[u8]>) -> Result<Zeroizing<Vec<u8>>, VaultError> {
         let version = sealed.key_version;
         let master = self.keys.key(version).ok_or(VaultError::UnknownKey { version })?;
@@ -77,8 +77,8 @@ impl Vault {
             .map_err(|_| VaultError::Refused { version })
     }
 
-    /// A key for a purpose of its own, such as the seal of the component cache, from the newest master key. It changes
-    /// when the master key is rotated, so use it only for what can be made again.
+    /// Derives a key for a purpose, such as the component cache, from the newest master key. The key changes with a
+    /// rotation of the master key, so use it only for data that can be recreated.
     #[must_use]
     pub fn derive(&self, label: &str) -> Zeroizing<[u8; 32]> {
         let (_, master) = self.keys.newest();
@@ -86,7 +86,7 @@ impl Vault {
     }
 }
 
-/// The caller's data with the format and the version of the key, which stand unencrypted in the record.
+/// Binds the unencrypted header of the record, its format and key version, together with the data of the caller.
 fn bound(key_version: u32, aad: &[u8]) -> AssociatedData {
     AssociatedData::new("monstrum sealed record").with("format", &FORMAT).with("key", &key_version).with_bytes(aad)
 }

@@ -1,4 +1,4 @@
-//! What opens, and above all what does not.
+//! Which records and key files open, and which do not.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -32,7 +32,7 @@ fn line(version: u32, byte: &str) -> String {
     format!("{version} {}\n", byte.repeat(32))
 }
 
-fn refusal(path: &Path) -> String {
+fn rejection(path: &Path) -> String {
     match MasterKeys::open_or_create(path) {
         Ok(_) => panic!("{} was accepted", path.display()),
         Err(error) => error.to_string().replace(&path.display().to_string(), "KEY"),
@@ -40,7 +40,7 @@ fn refusal(path: &Path) -> String {
 }
 
 #[test]
-fn what_was_sealed_opens_in_its_own_place_only() {
+fn a_record_opens_only_with_its_associated_data() {
     let vault = vault_of(&line(1, "a1"));
     let given_for = json!({"audience": ["https://api.github.com"], "method": "token"});
     let (workspace, credential, resource) = (WorkspaceId::new(), CredentialId::new(), ResourceId::new());
@@ -65,14 +65,14 @@ fn what_was_sealed_opens_in_its_own_place_only() {
 }
 
 #[test]
-fn a_record_of_this_format_opens_for_ever() {
+fn a_record_of_the_first_version_still_opens() {
     let sealed: Sealed = "AQAAAAEgjnOxTFk3QnCvzM0dAtBtObGYrMGkWCU0kdE2PmzgisGo0eMlSdRLbUhq0T0zIicNYpbVjZnirarmbdAs4XzMuWjS8FantjrU-m_aDP3MBOBJxKvc-bs".parse().unwrap();
     let place = AssociatedData::new("test").with("field", "access_token");
     assert_eq!(&**vault_of(&line(1, "a1")).unseal(&sealed, place).unwrap(), PLAINTEXT);
 }
 
 #[test]
-fn any_flipped_bit_is_found() {
+fn a_flipped_bit_is_detected() {
     let vault = vault_of(&line(1, "a1"));
     let bytes = vault.seal(PLAINTEXT, b"place").unwrap().to_bytes();
     for bit in 0..bytes.len() * 8 {
@@ -97,7 +97,7 @@ fn a_truncated_or_lengthened_record_does_not_open() {
 }
 
 #[test]
-fn the_text_form_comes_back_and_holds_no_plaintext() {
+fn the_text_form_round_trips_and_contains_no_plaintext() {
     let vault = vault_of(&line(1, "a1"));
     let sealed = vault.seal(PLAINTEXT, b"place").unwrap();
     assert_eq!(sealed.to_string().parse::<Sealed>().unwrap(), sealed);
@@ -110,13 +110,13 @@ fn the_text_form_comes_back_and_holds_no_plaintext() {
 }
 
 #[test]
-fn no_two_records_are_alike() {
+fn records_of_the_same_plaintext_differ() {
     let vault = vault_of(&line(1, "a1"));
     assert_ne!(vault.seal(PLAINTEXT, b"place").unwrap(), vault.seal(PLAINTEXT, b"place").unwrap());
 }
 
 #[test]
-fn the_newest_key_seals_and_all_unseal() {
+fn the_newest_key_seals_and_all_keys_unseal() {
     let old = vault_of(&line(1, "a1"));
     let both = vault_of(&(line(2, "b2") + &line(1, "a1")));
     let new = vault_of(&line(2, "b2"));
@@ -139,7 +139,7 @@ fn another_key_of_the_same_version_does_not_open() {
 }
 
 #[test]
-fn a_record_over_the_limit_is_refused() {
+fn a_record_over_the_limit_is_rejected() {
     let vault = vault_of(&line(1, "a1"));
     assert!(matches!(vault.seal(&vec![0; 16 * 1024 * 1024 + 1], b"place"), Err(VaultError::TooLarge { .. })));
 }
@@ -153,12 +153,12 @@ fn derived_keys_differ_by_label_and_by_master_key() {
 }
 
 #[test]
-fn a_key_file_is_made_once_for_its_owner_alone() {
+fn a_key_file_is_created_once_and_only_for_its_owner() {
     let folder = folder();
     let path = folder.path().join("master.key");
     let sealed = Vault::new(MasterKeys::open_or_create(&path).unwrap()).seal(PLAINTEXT, b"place").unwrap();
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else may be left in the folder");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "no other file is left in the folder");
 
     let text = fs::read_to_string(&path).unwrap();
     assert!(text.starts_with("1 ") && text.len() == 67, "one line of version and key");
@@ -169,36 +169,39 @@ fn a_key_file_is_made_once_for_its_owner_alone() {
 }
 
 #[test]
-fn a_key_file_that_others_can_reach_is_refused() {
+fn a_key_file_that_other_users_can_access_is_rejected() {
     let folder = folder();
     let path = key_file(folder.path(), &line(1, "a1"));
     for mode in [0o640, 0o604, 0o620, 0o602, 0o660, 0o644, 0o610] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(refusal(&path), format!("key file `KEY` is open to others (mode {mode:04o}): run chmod 600 on it"));
+        assert_eq!(
+            rejection(&path),
+            format!("key file `KEY` is accessible to other users (mode {mode:04o}): run chmod 600 on it")
+        );
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
     assert!(MasterKeys::open(&path).is_ok());
 }
 
 #[test]
-fn a_symlink_or_a_folder_is_refused() {
+fn a_symlink_or_a_folder_is_rejected() {
     let folder = folder();
     let target = key_file(folder.path(), &line(1, "a1"));
     let link = folder.path().join("link.key");
     symlink(&target, &link).unwrap();
-    assert_eq!(refusal(&link), "key file `KEY` is a symlink: put the file itself there");
+    assert_eq!(rejection(&link), "key file `KEY` is a symlink: replace it by the file itself");
 
     let dangling = folder.path().join("dangling.key");
     symlink(folder.path().join("nowhere"), &dangling).unwrap();
-    assert_eq!(refusal(&dangling), "key file `KEY` is a symlink: put the file itself there");
+    assert_eq!(rejection(&dangling), "key file `KEY` is a symlink: replace it by the file itself");
 
     let inner = folder.path().join("folder.key");
     fs::create_dir(&inner).unwrap();
-    assert_eq!(refusal(&inner), "key file `KEY` is not a regular file");
+    assert_eq!(rejection(&inner), "key file `KEY` is not a regular file");
 }
 
 #[test]
-fn a_malformed_key_file_is_refused_without_showing_it() {
+fn a_malformed_key_file_is_rejected_without_showing_it() {
     let folder = folder();
     let key = "a1".repeat(32);
     let expected = "expected a version from 1, a space and 64 hex digits";
@@ -213,23 +216,23 @@ fn a_malformed_key_file_is_refused_without_showing_it() {
         (format!("1 {key}0"), format!(" at line 1: {expected}")),
         (format!("1 {key}\r\n"), format!(" at line 1: {expected}")),
         (format!("1 {key}\n\n2 {key}\n"), format!(" at line 2: {expected}")),
-        (format!("1 {key}\n1 {key}\n"), " at line 2: the version stands there twice".to_owned()),
+        (format!("1 {key}\n1 {key}\n"), " at line 2: the version is a duplicate".to_owned()),
         (" ".repeat(64 * 1024 + 1), ": it is larger than 64 KiB".to_owned()),
     ];
     for (text, what) in cases {
         let path = key_file(folder.path(), &text);
-        assert_eq!(refusal(&path), format!("key file `KEY` is malformed{what}"));
+        assert_eq!(rejection(&path), format!("key file `KEY` is malformed{what}"));
         fs::remove_file(path).unwrap();
     }
 }
 
 #[test]
-fn a_fresh_key_becomes_the_newest_and_the_older_ones_stay() {
+fn a_new_key_becomes_the_newest_and_older_keys_are_kept() {
     let folder = folder();
     let path = key_file(folder.path(), &line(3, "a1"));
     let old = Vault::new(MasterKeys::open(&path).unwrap().unwrap());
     let sealed = old.seal(PLAINTEXT, "place").unwrap();
-    // What an attempt has left that was killed half-way.
+    // The draft of an attempt that was killed.
     fs::write(folder.path().join(".master.key.new"), "half").unwrap();
     let vault = Vault::new(MasterKeys::add_fresh(&path).unwrap());
     assert_eq!(vault.keys().versions().collect::<Vec<_>>(), [3, 4]);
@@ -246,7 +249,7 @@ fn a_fresh_key_becomes_the_newest_and_the_older_ones_stay() {
 }
 
 #[test]
-fn pruning_leaves_the_newest_key_that_was_verified() {
+fn pruning_keeps_the_newest_verified_key() {
     let folder = folder();
     let path = key_file(folder.path(), &(line(1, "a1") + &line(2, "b2") + &line(5, "c3")));
     let keys = MasterKeys::open(&path).unwrap().unwrap();
@@ -258,7 +261,7 @@ fn pruning_leaves_the_newest_key_that_was_verified() {
 }
 
 #[test]
-fn a_key_file_that_is_full_or_gone_takes_no_key() {
+fn a_full_or_missing_key_file_accepts_no_key() {
     let folder = folder();
     let last = line(u32::MAX, "a1");
     let path = key_file(folder.path(), &last);
@@ -266,14 +269,14 @@ fn a_key_file_that_is_full_or_gone_takes_no_key() {
     let full: String = (1_000_000_000..1_000_000_862).map(|version| line(version, "a1")).collect();
     fs::write(&path, &full).unwrap();
     assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Full { .. })));
-    assert_eq!(fs::read_to_string(&path).unwrap(), full, "it is as it was");
+    assert_eq!(fs::read_to_string(&path).unwrap(), full, "it is unchanged");
     fs::remove_file(&path).unwrap();
     assert!(matches!(MasterKeys::add_fresh(&path), Err(VaultError::Read { .. })));
-    assert!(!path.exists(), "nothing is made");
+    assert!(!path.exists(), "no file is created");
 }
 
 #[test]
-fn keys_may_be_given_as_text() {
+fn keys_can_be_given_as_text() {
     let (one, two) = (line(1, "a1"), line(2, "b2"));
     for text in [format!("{one}{two}"), format!("{},{}", one.trim(), two.trim()), format!(" {}, {}\n", two.trim(), one)]
     {
@@ -286,13 +289,13 @@ fn keys_may_be_given_as_text() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
+fn a_missing_folder_is_named() {
     let folder = folder();
-    assert_eq!(refusal(&folder.path().join("absent/master.key")), "failed to create key file `KEY`");
+    assert_eq!(rejection(&folder.path().join("absent/master.key")), "failed to create key file `KEY`");
 }
 
 #[test]
-fn audit_keys_come_back_from_their_seal_under_their_own_version_only() {
+fn audit_keys_open_only_for_their_version() {
     let vault = vault_of(&line(1, "a1"));
     let keys = AuditKeys::generate(3).unwrap();
     let sealed = keys.to_sealed(&vault).unwrap();
@@ -305,7 +308,7 @@ fn audit_keys_come_back_from_their_seal_under_their_own_version_only() {
 }
 
 #[test]
-fn a_row_or_a_head_that_changed_does_not_verify() {
+fn a_changed_row_or_head_does_not_verify() {
     let keys = AuditKeys::generate(1).unwrap();
     let other = AuditKeys::generate(1).unwrap();
     let hash = keys.mac(&[0; 32], b"row");

@@ -1,4 +1,4 @@
-//! Writing events: the one statement that every call waits for.
+//! Writes of events. Every call waits for this statement.
 
 use std::sync::LazyLock;
 
@@ -15,8 +15,8 @@ static INSERT: LazyLock<BulkInsert> = LazyLock::new(|| {
 });
 
 impl Store {
-    /// Appends events, all or none. When this returns they are on disk; when the database is lost meanwhile, they may be
-    /// there or not.
+    /// Appends events in one transaction. They are on disk when this returns; if the connection is lost meanwhile, they
+    /// may or may not have been written.
     pub async fn append(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
         if rows.is_empty() {
             return Ok(());

@@ -1,20 +1,20 @@
-//! The bytes of a row that are hashed: RFC 8785 JSON over all columns but the hashes, and `"v":1`.
+//! The hashed form of a row: RFC 8785 JSON of all columns except for the hashes, and `"v":1`.
 
 use std::fmt::{Display, Write as _};
 
 use super::AuditRow;
 
-/// Integers beyond this have no exact form in RFC 8785, which reads numbers as doubles; they are written as text.
+/// Larger integers are written as text, because RFC 8785 reads numbers as doubles, which cannot represent them exactly.
 const EXACT_MAX: u64 = (1 << 53) - 1;
 
 impl AuditRow {
-    /// The canonical form of the row. A column without a value is left out, which no value can imitate.
+    /// The canonical form of the row. NULL columns are left out, which no value can imitate.
     #[must_use]
     pub fn canonical(&self) -> Vec<u8> {
         let mut json = Object::with_capacity(640 + self.params.as_ref().map_or(0, String::len));
         // RFC 8785 sorts the keys.
         json.int("at", Some(self.at.0));
-        json.shown("bot_id", self.bot_id.as_ref());
+        json.unescaped("bot_id", self.bot_id.as_ref());
         json.text("code", self.code.as_deref());
         json.text("delegation", self.delegation.as_deref());
         json.int("duration_ms", self.duration_ms);
@@ -24,11 +24,11 @@ impl AuditRow {
         json.text("message", self.message.as_deref());
         json.text("operation", self.operation.as_deref());
         json.text("params", self.params.as_deref());
-        json.shown("parent_request_id", self.parent_request_id.as_ref());
+        json.unescaped("parent_request_id", self.parent_request_id.as_ref());
         json.text("plugin", self.plugin.as_deref());
         json.text("plugin_digest", self.plugin_digest.as_deref());
-        json.shown("request_id", Some(&self.request_id));
-        json.shown("resource_id", self.resource_id.as_ref());
+        json.unescaped("request_id", Some(&self.request_id));
+        json.unescaped("resource_id", self.resource_id.as_ref());
         json.text("rule", self.rule.as_deref());
         json.int("sequence", Some(self.sequence));
         json.int("started_at", Some(self.started_at.0));
@@ -36,13 +36,13 @@ impl AuditRow {
         json.text("task_id", self.task_id.as_deref());
         json.text("tool", self.tool.as_deref());
         json.int("v", Some(1));
-        json.shown("workspace_id", self.workspace_id.as_ref());
+        json.unescaped("workspace_id", self.workspace_id.as_ref());
         json.text("writer", Some(&self.writer));
         json.end()
     }
 }
 
-/// A JSON object in the making.
+/// A JSON object that is being written.
 struct Object(String);
 
 impl Object {
@@ -69,7 +69,7 @@ impl Object {
     }
 
     /// A value whose text needs no escapes.
-    fn shown(&mut self, key: &str, value: Option<&impl Display>) {
+    fn unescaped(&mut self, key: &str, value: Option<&impl Display>) {
         let Some(value) = value else { return };
         self.key(key);
         self.display(format_args!("\"{value}\""));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_that_of_a_sorted_object() {
+    fn the_form_is_a_sorted_object() {
         let row = row();
         let text = String::from_utf8(row.canonical()).unwrap();
         let parsed: Value = serde_json::from_str(&text).unwrap();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_absent() {
+    fn unknown_values_are_left_out() {
         let bare = AuditRow {
             workspace_id: None,
             bot_id: None,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_that_a_double_cannot_hold_are_text() {
+    fn integers_that_exceed_a_double_are_text() {
         for (value, form) in [
             (9_007_199_254_740_991, "9007199254740991"),
             (9_007_199_254_740_992, "\"9007199254740992\""),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nul_is_replaced_before_it_is_hashed() {
+    fn nul_is_replaced() {
         let row = AuditRow { tool: Some("a\0b".to_owned()), ..row() }.without_nul();
         assert_eq!(row.tool.as_deref(), Some("a\u{fffd}b"));
         assert!(!row.message.unwrap().contains('\0'));

@@ -1,31 +1,31 @@
-//! Reading events: calls for people, chains for verification.
+//! Reads of events: calls for the API, chains for verification.
 
 use monstrum_types::{BotId, RequestId, UtcMillis, WorkspaceId};
 
 use super::{AuditRow, columns};
-use crate::db::{FromRow, args};
+use crate::db::{FromRow as _, args};
 use crate::{Listed, Page, Store, StoreError};
 
-/// Which calls to list. None means any.
+/// Which calls to list; `None` for any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallFilter {
     pub bot_id: Option<BotId>,
     pub tool: Option<String>,
     pub operation: Option<String>,
-    /// The caller's status, `running` or `interrupted`.
+    /// The status in the API, including `running` and `interrupted`.
     pub status: Option<String>,
-    /// Calls that began at this moment or later.
+    /// Calls that started at this time or later.
     pub since: Option<UtcMillis>,
-    /// Calls that began before this moment.
+    /// Calls that started before this time.
     pub until: Option<UtcMillis>,
 }
 
-/// A row of a chain that does not read as one.
+/// A row of a chain that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnreadableRow {
-    /// Its place, where that much can be read.
+    /// Its position, if that can be read.
     pub sequence: Option<i64>,
-    /// Which column, and what is the matter with it.
+    /// The invalid column, and what is wrong with it.
     pub what: String,
 }
 
@@ -33,7 +33,7 @@ pub struct UnreadableRow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
     pub rows: Vec<Result<AuditRow, UnreadableRow>>,
-    /// Where to go on; None at the end.
+    /// The sequence at which the next page starts; `None` at the end.
     pub next: Option<i64>,
 }
 
@@ -43,8 +43,8 @@ macro_rules! select {
     };
 }
 
-// Of the events of a call the one that says most: its end, else its interruption, else its start. A cursor of `g`
-// stands before all ids, which are hexadecimal.
+// The last event of each call: its end, or else its interruption, or else its start. The cursor `g` precedes all ids,
+// which are hexadecimal.
 const CALLS: &str = select!(
     "as event where workspace_id = $1 and request_id < $2 and (flags is null or flags <> 'change') \
      and ($3 is null or bot_id = $3) and ($4 is null or tool = $4) \
@@ -63,7 +63,7 @@ const CHANGES: &str = select!(
                        > case event.kind when 'finished' then 2 when 'interrupted' then 1 else 0 end) \
      order by request_id desc limit $3"
 );
-const BEFORE_ALL: &str = "g";
+const FIRST_CURSOR: &str = "g";
 const EVENTS: &str = select!(
     "where workspace_id = $1 and request_id = $2 order by case kind when 'started' then 0 else 1 end, at, writer, sequence"
 );
@@ -75,14 +75,14 @@ const OPEN_STARTS: &str = select!(
 const SCAN: &str = select!("where writer = $1 and sequence >= $2 order by sequence limit $3");
 
 impl Store {
-    /// A page of the workspace's calls, newest first, one row a call.
+    /// A page of the calls of the workspace, newest first, one row per call.
     pub async fn calls(
         &self,
         workspace: WorkspaceId,
         filter: &CallFilter,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let before = page.cursor.map_or_else(|| BEFORE_ALL.to_owned(), |id| id.to_string());
+        let before = page.cursor.map_or_else(|| FIRST_CURSOR.to_owned(), |id| id.to_string());
         let args = args![
             workspace,
             &before,
@@ -98,13 +98,13 @@ impl Store {
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
 
-    /// A page of the changes of what is permitted in the workspace, newest first, one row a change.
+    /// A page of the changes of permissions in the workspace, newest first, one row per change.
     pub async fn changes(
         &self,
         workspace: WorkspaceId,
         page: &Page<RequestId>,
     ) -> Result<Listed<AuditRow, RequestId>, StoreError> {
-        let before = page.cursor.map_or_else(|| BEFORE_ALL.to_owned(), |id| id.to_string());
+        let before = page.cursor.map_or_else(|| FIRST_CURSOR.to_owned(), |id| id.to_string());
         let rows = self.db.all(CHANGES, args![workspace, &before, page.rows()]).await?;
         Ok(page.of(rows, |row: &AuditRow| row.request_id))
     }
@@ -114,50 +114,41 @@ impl Store {
         self.db.all(EVENTS, args![workspace, request]).await
     }
 
-    /// The last row of a chain, to which the next is joined.
+    /// The last row of a chain.
     pub async fn last(&self, writer: &str) -> Result<Option<AuditRow>, StoreError> {
         self.db.one(LAST, args![writer]).await
     }
 
-    /// The calls of a writer that started and have no end.
+    /// The start events of calls of a writer that have not ended.
     pub async fn open_starts(&self, writer: &str) -> Result<Vec<AuditRow>, StoreError> {
         self.db.all(OPEN_STARTS, args![writer]).await
     }
 
-    /// The rows of a chain from a sequence on, at most `limit`; what cannot be read is reported in its place.
+    /// Up to `limit` rows of a chain from a sequence on. An unreadable row is reported in its place.
     pub async fn scan(&self, writer: &str, from_sequence: i64, limit: u32) -> Result<ScanPage, StoreError> {
         let rows = self.db.read().await?.fetch(SCAN, args![writer, from_sequence, i64::from(limit.max(1))]).await?;
         let full = rows.len() >= limit.max(1) as usize;
-        // A sequence that is no number sorts after all numbers: the page that ends in one is the last.
+        // SQLite sorts a sequence that is not a number after all numbers, so a page that ends with one is the last.
         let next = match rows.last() {
-            Some(last) if full => last.int("sequence").ok().and_then(|sequence| sequence.checked_add(1)),
+            Some(last) if full => last.get("sequence").ok().and_then(|sequence: i64| sequence.checked_add(1)),
             _ => None,
         };
         let rows = rows.iter().map(|row| {
             AuditRow::from_row(row)
-                .map_err(|error| UnreadableRow { sequence: row.int("sequence").ok(), what: error.to_string() })
+                .map_err(|error| UnreadableRow { sequence: row.get("sequence").ok(), what: error.to_string() })
         });
         Ok(ScanPage { rows: rows.collect(), next })
     }
 
     /// All writers that have a chain.
     pub async fn writers(&self) -> Result<Vec<String>, StoreError> {
-        let sql = "select distinct writer from audit_events order by writer";
-        let rows = self.db.read_at_length().await?.all(sql, args![]).await?;
-        Ok(rows.into_iter().map(|Writer(writer)| writer).collect())
+        let sql = "select distinct writer as value from audit_events order by writer";
+        self.db.read_at_length().await?.all(sql, args![]).await
     }
 
-    /// How many events there are.
+    /// The number of events.
     pub async fn count_events(&self) -> Result<i64, StoreError> {
         let sql = "select count(*) as value from audit_events";
         Ok(self.db.read_at_length().await?.one(sql, args![]).await?.unwrap_or(0))
-    }
-}
-
-struct Writer(String);
-
-impl FromRow for Writer {
-    fn from_row(row: &crate::db::Row) -> Result<Self, StoreError> {
-        row.text("writer").map(Writer)
     }
 }

@@ -1,4 +1,4 @@
-//! Values of statements.
+//! Parameters of statements.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,10 @@ use sqlx::Arguments as _;
 use sqlx::postgres::PgArguments;
 use sqlx::sqlite::SqliteArguments;
 
+use super::{ColumnValue, Row};
 use crate::StoreError;
 
-/// A value of a statement. A missing one still has a type: PostgreSQL wants to know it.
+/// A parameter of a statement. NULL has a type, too, because PostgreSQL requires one.
 pub(crate) enum Arg<'a> {
     Text(Option<Cow<'a, str>>),
     Int(Option<i64>),
@@ -18,7 +19,7 @@ pub(crate) enum Arg<'a> {
 }
 
 impl Arg<'_> {
-    /// The same value, borrowed.
+    /// A copy that borrows from this one.
     pub(crate) fn borrowed(&self) -> Arg<'_> {
         match self {
             Arg::Text(text) => Arg::Text(text.as_deref().map(Cow::Borrowed)),
@@ -29,7 +30,7 @@ impl Arg<'_> {
     }
 }
 
-/// PostgreSQL has no text with U+0000, so SQLite takes none either: what one database holds fits into the other.
+/// Rejects U+0000, which PostgreSQL cannot store. SQLite could; the data of one must fit into the other.
 fn checked<'a>(text: &'a Option<Cow<'_, str>>) -> Result<Option<&'a str>, StoreError> {
     match text.as_deref() {
         Some(text) if text.contains('\0') => Err(StoreError::Nul),
@@ -58,7 +59,7 @@ macro_rules! arguments {
 arguments!(of_sqlite, SqliteArguments);
 arguments!(of_postgres, PgArguments);
 
-/// The values of rows that stand one after another, a column an array.
+/// One array per column, from the values of several rows in sequence.
 pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<PgArguments, StoreError> {
     let mut arguments = PgArguments::default();
     arguments.reserve(columns, 0);
@@ -87,16 +88,16 @@ pub(super) fn columns_of_postgres(args: &[Arg<'_>], columns: usize) -> Result<Pg
 }
 
 fn mixed(column: usize) -> StoreError {
-    StoreError::Statement(format!("column {column} of the rows is not all texts or all numbers").into())
+    StoreError::Statement(format!("column {column} of a bulk insert mixes texts and numbers").into())
 }
 
-/// The values of a statement, in order.
+/// The parameters of a statement, in order.
 macro_rules! args {
     ($($value:expr),* $(,)?) => { &[$($crate::db::Arg::from($value)),*] };
 }
 pub(crate) use args;
 
-/// The same as a list that can grow.
+/// Parameters as a `Vec`.
 macro_rules! values {
     ($($value:expr),* $(,)?) => { vec![$($crate::db::Arg::from($value)),*] };
 }
@@ -174,19 +175,45 @@ impl From<&Option<serde_json::Value>> for Arg<'_> {
     }
 }
 
-macro_rules! ids {
-    ($($id:ident),+) => { $(
-        impl From<monstrum_types::$id> for Arg<'_> {
-            fn from(id: monstrum_types::$id) -> Self {
-                Arg::Text(Some(Cow::Owned(id.to_string())))
-            }
-        }
-        impl From<Option<monstrum_types::$id>> for Arg<'_> {
-            fn from(id: Option<monstrum_types::$id>) -> Self {
-                Arg::Text(id.map(|id| Cow::Owned(id.to_string())))
+macro_rules! by_reference {
+    ($($value:ty),+ $(,)?) => { $(
+        impl From<&$value> for Arg<'_> {
+            fn from(value: &$value) -> Self {
+                Arg::from(*value)
             }
         }
     )+ };
+}
+by_reference!(i64, Option<i64>, bool, UtcMillis, Option<UtcMillis>);
+
+/// Ids and names are stored as their text.
+macro_rules! stored_as_text {
+    ($($value:ident),+ $(,)?) => { $(
+        impl ColumnValue for monstrum_types::$value {
+            fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+                row.parse(column, |text| text.parse().ok())
+            }
+        }
+    )+ };
+}
+
+macro_rules! ids {
+    ($($id:ident),+ $(,)?) => {
+        stored_as_text!($($id),+);
+        $(
+            impl From<monstrum_types::$id> for Arg<'_> {
+                fn from(id: monstrum_types::$id) -> Self {
+                    Arg::Text(Some(Cow::Owned(id.to_string())))
+                }
+            }
+            impl From<Option<monstrum_types::$id>> for Arg<'_> {
+                fn from(id: Option<monstrum_types::$id>) -> Self {
+                    Arg::Text(id.map(|id| Cow::Owned(id.to_string())))
+                }
+            }
+            by_reference!(monstrum_types::$id, Option<monstrum_types::$id>);
+        )+
+    };
 }
 ids!(
     WorkspaceId,
@@ -200,16 +227,19 @@ ids!(
     RequestId,
     OauthProviderId,
     OauthFlowId,
-    SandboxInstanceId
+    SandboxInstanceId,
 );
 
 macro_rules! names {
-    ($($name:ident),+) => { $(
-        impl<'a> From<&'a monstrum_types::$name> for Arg<'a> {
-            fn from(name: &'a monstrum_types::$name) -> Self {
-                Arg::from(name.as_str())
+    ($($name:ident),+) => {
+        stored_as_text!($($name),+);
+        $(
+            impl<'a> From<&'a monstrum_types::$name> for Arg<'a> {
+                fn from(name: &'a monstrum_types::$name) -> Self {
+                    Arg::from(name.as_str())
+                }
             }
-        }
-    )+ };
+        )+
+    };
 }
 names!(PluginName, ResourceTypeId, Digest);

@@ -1,8 +1,8 @@
-//! PostgreSQL: its connections, and how long anything may take.
+//! PostgreSQL: connections, transactions and time limits.
 //!
-//! Whatever the server does, or the network on the way to it, every wait ends: the server is told its limits, and we keep
-//! watch ourselves in case it does not answer at all. A connection on which anything went wrong is never used again, and
-//! the first that is lost takes along all that were idle, for a server that was started anew knows none of them.
+//! Every wait has a limit: the server enforces its own, and each statement also has a time-out here in case the server
+//! or the network does not answer. A connection that failed is never used again, and one lost connection invalidates
+//! all idle ones, because the server may have restarted.
 
 mod pool;
 
@@ -18,28 +18,28 @@ use super::{Arg, BulkInsert, Row};
 use crate::StoreError;
 use crate::error::{is_lost, of_driver, unavailable};
 
-/// Reads are short and most of a call needs none; six keep a slow page of the audit from holding up the others.
+/// Reads are short and few per call; with six, a slow page of the audit does not delay the others.
 const READERS: usize = 6;
-/// Changes wait for each other's row of `settings` anyway.
+/// Changes queue for the row of `settings` anyway.
 const WRITERS: usize = 4;
-/// The audit has one writer, with a connection that nobody else can keep busy.
+/// The audit has one writer, with a connection of its own.
 const EVENT_WRITERS: usize = 1;
 
-/// How long anything may take.
+/// Time limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// For a connection, new or free.
+    /// To open a connection, or to wait for a free one.
     pub(crate) connect: Duration,
-    /// For a lock that another session holds.
+    /// To wait for a lock of another session.
     pub(crate) lock: Duration,
-    /// For a statement.
+    /// To run a statement.
     pub(crate) statement: Duration,
 }
 
-/// The server has this much longer than its own limit to say that it has reached it.
+/// How much longer than the server's own limit a statement may take, so that the server can report its time-out.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
-/// Verification counts the rows of the audit; ten minutes are enough for a few hundred million.
+/// For scans: verification counts the rows of the audit, and ten minutes are enough for a few hundred million.
 const AT_LENGTH: Duration = Duration::from_secs(600);
 const BEGIN_AT_LENGTH: &str = "begin read only; set local statement_timeout = '600s'";
 
@@ -48,10 +48,10 @@ impl Limits {
         self.statement + ANSWER_GRACE
     }
 
-    /// What a session begins with.
+    /// The settings of a session.
     ///
-    /// A server that is set to confirm commits before they are on disk is overruled, and plans for statements as short
-    /// as ours are never worth compiling. Keepalives let the server drop what a dead host left open, with its locks.
+    /// `synchronous_commit = off` is overridden, because a confirmed commit must be on disk. JIT compilation never pays
+    /// for statements this short. Keepalives let the server drop the sessions of a dead host, and their locks.
     fn setup(self) -> String {
         let (lock, statement) = (self.lock.as_millis(), self.statement.as_millis());
         format!(
@@ -66,7 +66,7 @@ impl Limits {
     }
 }
 
-/// A database of a PostgreSQL server. Cloning it is cheap and gives the same one.
+/// A database of a PostgreSQL server. A clone shares its connections.
 #[derive(Clone)]
 pub(crate) struct Postgres {
     readers: Arc<Pool>,
@@ -74,19 +74,19 @@ pub(crate) struct Postgres {
     events: Arc<Pool>,
 }
 
-/// A connection of a server and, once it is opened, its transaction.
+/// A leased connection, and its transaction if one is open.
 pub(crate) struct PostgresSession {
     lease: Lease,
     limit: Duration,
-    /// Nothing that a failed transaction holds can be committed; the server would call its end a success all the same.
+    /// A statement failed. The server would roll back at `commit` and still report success.
     failed: bool,
 }
 
 impl Postgres {
-    /// Connections are made when they are needed.
+    /// Opens no connection yet; the pools open them on demand.
     pub(crate) fn new(options: &PgConnectOptions, limits: Limits) -> Self {
-        let era = Arc::default();
-        let pool = |size| Arc::new(Pool::new(options.clone(), limits, size, &era));
+        let generation = Arc::default();
+        let pool = |size| Arc::new(Pool::new(options.clone(), limits, size, &generation));
         let (readers, writers, events) = (pool(READERS), pool(WRITERS), pool(EVENT_WRITERS));
         Postgres { readers, writers, events }
     }
@@ -99,7 +99,7 @@ impl Postgres {
         self.readers.transaction("begin isolation level repeatable read read only").await
     }
 
-    /// For a read that walks a whole table.
+    /// For a scan of a whole table.
     pub(crate) async fn read_at_length(&self) -> Result<PostgresSession, StoreError> {
         let mut session = self.readers.transaction(BEGIN_AT_LENGTH).await?;
         session.limit = AT_LENGTH + ANSWER_GRACE;
@@ -110,7 +110,7 @@ impl Postgres {
         self.writers.transaction("begin").await
     }
 
-    /// Inserts rows whose values stand one after another by one statement, which is a transaction by itself.
+    /// Inserts rows, given as one sequence of values, with one statement, which is its own transaction.
     pub(crate) async fn insert_rows(&self, insert: &'static BulkInsert, values: &[Arg<'_>]) -> Result<(), StoreError> {
         debug_assert_eq!(values.len() % insert.columns(), 0, "every row has all columns");
         let arguments = columns_of_postgres(values, insert.columns())?;
@@ -130,8 +130,8 @@ impl Pool {
         Ok(PostgresSession { lease: self.lease().await?, limit: self.limits().answer(), failed: false })
     }
 
-    /// A session in a transaction. A connection that turns out to be dead at its first word has done nothing yet, so
-    /// another one is taken.
+    /// A session in a transaction. If an idle connection fails at `begin`, nothing has happened yet, so the next one is
+    /// tried.
     async fn transaction(self: &Arc<Self>, begin: &'static str) -> Result<PostgresSession, StoreError> {
         loop {
             let mut session = self.session().await?;
@@ -150,20 +150,22 @@ impl Pool {
 
 impl PostgresSession {
     pub(crate) async fn execute(&mut self, sql: &'static str, arguments: PgArguments) -> Result<u64, StoreError> {
-        let done = self.answered(async |connection| sqlx::query_with(sql, arguments).execute(connection).await).await?;
+        let done =
+            self.with_connection(async |connection| sqlx::query_with(sql, arguments).execute(connection).await).await?;
         Ok(done.rows_affected())
     }
 
     pub(crate) async fn fetch(&mut self, sql: &'static str, arguments: PgArguments) -> Result<Vec<Row>, StoreError> {
-        let rows: Vec<PgRow> =
-            self.answered(async |connection| sqlx::query_with(sql, arguments).fetch_all(connection).await).await?;
+        let rows: Vec<PgRow> = self
+            .with_connection(async |connection| sqlx::query_with(sql, arguments).fetch_all(connection).await)
+            .await?;
         Ok(rows.into_iter().map(Row::Postgres).collect())
     }
 
-    /// When the connection is lost here, the changes may have been made or not.
+    /// If the connection is lost during the commit, the changes may or may not have been made.
     pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
         if self.failed {
-            return Err(StoreError::Statement("the transaction has failed before".into()));
+            return Err(StoreError::Statement("an earlier statement of the transaction failed".into()));
         }
         if self.lease.in_transaction {
             self.control("commit").await?;
@@ -173,13 +175,13 @@ impl PostgresSession {
     }
 
     async fn control(&mut self, sql: &'static str) -> Result<(), StoreError> {
-        self.answered(async |connection| sqlx::raw_sql(sql).execute(connection).await).await?;
+        self.with_connection(async |connection| sqlx::raw_sql(sql).execute(connection).await).await?;
         Ok(())
     }
 
-    /// Does something with the connection, and gives up when there is no answer. The connection is out of the lease for
-    /// that time: whoever drops this future half-way drops a connection with it that nobody could use any more.
-    async fn answered<T>(
+    /// Uses the connection, with a time-out. The connection is out of the lease meanwhile, so that a future that is
+    /// dropped before its end also drops the connection, whose state would be unknown.
+    async fn with_connection<T>(
         &mut self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, StoreError> {
@@ -206,7 +208,7 @@ impl PostgresSession {
     }
 }
 
-/// A new connection, or why there is none.
+/// Opens a connection.
 pub(crate) async fn connect(options: &PgConnectOptions, limits: Limits) -> Result<PgConnection, StoreError> {
     let connected = async {
         let mut connection = options.connect().await?;

@@ -1,4 +1,8 @@
-//! Rows and what is read from them.
+//! Rows of query results, and how their columns are read.
+//!
+//! This crate has its own `FromRow`, because the decoders of sqlx read NULL in SQLite as an empty text, as zero or as
+//! false. Here NULL is an error unless the field is an `Option`, so that a row reads the same in every database and an
+//! edited column never passes for another value.
 
 use monstrum_types::UtcMillis;
 use sqlx::postgres::PgRow;
@@ -8,119 +12,137 @@ use sqlx::{Row as _, TypeInfo as _, ValueRef as _};
 use crate::StoreError;
 use crate::error::of_driver;
 
-/// A row that a query gave. Columns go by name; a value of another type than the column's is an error.
+/// A row of a query result. Columns are read by name; a value of the wrong type is an error.
 pub(crate) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
 }
 
-/// What can be read from a row.
+/// A type that is read from a whole row.
 pub(crate) trait FromRow: Sized {
     fn from_row(row: &Row) -> Result<Self, StoreError>;
 }
 
-/// A single number, under the column name `value`.
+/// Implements [`FromRow`] for a struct whose fields have the names of their columns.
+macro_rules! from_row {
+    ($row:ident { $($column:ident),+ $(,)? }) => {
+        impl $crate::db::FromRow for $row {
+            fn from_row(row: &$crate::db::Row) -> Result<Self, $crate::StoreError> {
+                Ok($row { $($column: row.get(stringify!($column))?),+ })
+            }
+        }
+    };
+}
+pub(crate) use from_row;
+
+/// A type that is read from the value of a column.
+pub(crate) trait ColumnValue: Sized {
+    /// The value; `None` for NULL.
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError>;
+}
+
+/// The type of a column: a [`ColumnValue`], or an `Option` of one for a column that may be NULL.
+pub(crate) trait Column: Sized {
+    fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError>;
+}
+
+impl<T: ColumnValue> Column for T {
+    fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError> {
+        T::read(row, column)?.ok_or_else(|| invalid_column(column, "NULL"))
+    }
+}
+
+impl<T: ColumnValue> Column for Option<T> {
+    fn read_column(row: &Row, column: &'static str) -> Result<Self, StoreError> {
+        T::read(row, column)
+    }
+}
+
+macro_rules! native_values {
+    ($($value:ty),+) => { $(
+        impl ColumnValue for $value {
+            fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+                match row {
+                    Row::Sqlite(row) => row.try_get(column),
+                    Row::Postgres(row) => row.try_get(column),
+                }
+                .map_err(of_driver)
+            }
+        }
+    )+ };
+}
+native_values!(String, i64, bool, Vec<u8>);
+
+impl ColumnValue for UtcMillis {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        Ok(i64::read(row, column)?.map(UtcMillis))
+    }
+}
+
+/// A count, which is never negative.
+impl ColumnValue for u64 {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        let number = i64::read(row, column)?;
+        number.map(|number| u64::try_from(number).map_err(|_| invalid_column(column, "negative"))).transpose()
+    }
+}
+
+/// JSON is stored as its text.
+impl ColumnValue for serde_json::Value {
+    fn read(row: &Row, column: &'static str) -> Result<Option<Self>, StoreError> {
+        row.parse(column, |text| serde_json::from_str(text).ok())
+    }
+}
+
+/// A single number, in the column `value`.
 impl FromRow for i64 {
     fn from_row(row: &Row) -> Result<Self, StoreError> {
-        row.int("value")
+        row.get("value")
+    }
+}
+
+/// A single text, in the column `value`.
+impl FromRow for String {
+    fn from_row(row: &Row) -> Result<Self, StoreError> {
+        row.get("value")
     }
 }
 
 impl Row {
-    pub(crate) fn text_opt(&self, column: &'static str) -> Result<Option<String>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
-        }
+    pub(crate) fn get<T: Column>(&self, column: &'static str) -> Result<T, StoreError> {
+        T::read_column(self, column)
     }
 
-    pub(crate) fn int_opt(&self, column: &'static str) -> Result<Option<i64>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn flag(&self, column: &'static str) -> Result<bool, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn bytes(&self, column: &'static str) -> Result<Vec<u8>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
-        }
+    /// A value that is stored as text; `None` for NULL.
+    pub(crate) fn parse<T>(
+        &self,
+        column: &'static str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, StoreError> {
+        let text = String::read(self, column)?;
+        text.map(|text| parse(&text).ok_or_else(|| invalid_column(column, "malformed"))).transpose()
     }
 
     /// A value of any type as text, for people.
-    pub(crate) fn shown(&self, column: &'static str) -> String {
-        if let Ok(text) = self.text_opt(column) {
+    pub(crate) fn display(&self, column: &'static str) -> String {
+        if let Ok(text) = String::read(self, column) {
             return text.unwrap_or_default();
         }
-        let number = self.int_opt(column).map(|number| number.map(|number| number.to_string()).unwrap_or_default());
-        number.or_else(|_| self.flag(column).map(|flag| flag.to_string())).unwrap_or_else(|_| "?".to_owned())
+        let number = i64::read(self, column).map(|number| number.map(|number| number.to_string()).unwrap_or_default());
+        number.or_else(|_| self.get::<bool>(column).map(|flag| flag.to_string())).unwrap_or_else(|_| "?".to_owned())
     }
 
-    /// A value as it stands there: its type by the name that SQLite has for it, and its bytes. PostgreSQL has only
-    /// values of the column's type, which are read as such.
+    /// The stored value without conversion: SQLite's name of its type, and its bytes. SQLite stores values of any type
+    /// in any column; PostgreSQL does not, so there this is an error.
     pub(crate) fn raw(&self, column: &'static str) -> Result<(String, Option<Vec<u8>>), StoreError> {
-        let Row::Sqlite(row) = self else { return Err(unfit(column, "of another type than its column")) };
+        let Row::Sqlite(row) = self else { return Err(invalid_column(column, "of the wrong type")) };
         let kind = row.try_get_raw(column).map_err(of_driver)?.type_info().name().to_ascii_lowercase();
         let bytes: Option<Vec<u8>> = row.try_get_unchecked(column).map_err(of_driver)?;
-        // What the driver says of no value is the type of its column.
+        // For NULL the driver gives the declared type of the column.
         Ok((if bytes.is_some() { kind } else { "null".to_owned() }, bytes))
     }
-
-    pub(crate) fn bytes_opt(&self, column: &'static str) -> Result<Option<Vec<u8>>, StoreError> {
-        match self {
-            Row::Sqlite(row) => row.try_get(column).map_err(of_driver),
-            Row::Postgres(row) => row.try_get(column).map_err(of_driver),
-        }
-    }
-
-    pub(crate) fn text(&self, column: &'static str) -> Result<String, StoreError> {
-        self.text_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn int(&self, column: &'static str) -> Result<i64, StoreError> {
-        self.int_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn time(&self, column: &'static str) -> Result<UtcMillis, StoreError> {
-        self.int(column).map(UtcMillis)
-    }
-
-    pub(crate) fn time_opt(&self, column: &'static str) -> Result<Option<UtcMillis>, StoreError> {
-        Ok(self.int_opt(column)?.map(UtcMillis))
-    }
-
-    /// An id or a name.
-    pub(crate) fn id<T: TryFrom<String>>(&self, column: &'static str) -> Result<T, StoreError> {
-        self.id_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn id_opt<T: TryFrom<String>>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
-        let text = self.text_opt(column)?;
-        text.map(|text| T::try_from(text).map_err(|_| unfit(column, "not of the right form"))).transpose()
-    }
-
-    pub(crate) fn json(&self, column: &'static str) -> Result<serde_json::Value, StoreError> {
-        self.json_opt(column)?.ok_or_else(|| missing(column))
-    }
-
-    pub(crate) fn json_opt(&self, column: &'static str) -> Result<Option<serde_json::Value>, StoreError> {
-        let text = self.text_opt(column)?;
-        text.map(|text| serde_json::from_str(&text).map_err(|_| unfit(column, "not JSON"))).transpose()
-    }
 }
 
-pub(crate) fn unfit(column: &str, what: &str) -> StoreError {
+pub(crate) fn invalid_column(column: &str, what: &str) -> StoreError {
     StoreError::Corrupt { what: format!("column {column}: {what}") }
-}
-
-fn missing(column: &str) -> StoreError {
-    unfit(column, "no value")
 }

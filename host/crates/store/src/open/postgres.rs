@@ -1,4 +1,4 @@
-//! Opening a PostgreSQL database: whether it can be used at all, and its schema.
+//! Opens a PostgreSQL database: checks its encoding and migrates its schema.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Row as _};
 
+use super::newest;
 use crate::StoreError;
 use crate::address::PostgresAddress;
 use crate::db::{Db, Limits, Postgres, connect};
@@ -13,27 +14,26 @@ use crate::error::{of_driver, of_migration, unavailable};
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../../migrations/postgres");
 
-/// A migration may rewrite tables, and other hosts that start wait until it is done.
-const MIGRATION_MAX: Duration = Duration::from_secs(600);
+/// A migration may rewrite tables, and other hosts that start meanwhile wait for it.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Brings the schema up to date, by a connection of its own, and opens the database.
+/// Migrates the schema, on a connection of its own, and opens the database.
 pub(super) async fn open(address: &PostgresAddress, limits: Limits) -> Result<Db, StoreError> {
-    let patient = Limits { lock: MIGRATION_MAX, statement: MIGRATION_MAX, ..limits };
+    let patient = Limits { lock: MIGRATION_TIMEOUT, statement: MIGRATION_TIMEOUT, ..limits };
     let mut connection = connect(&address.options, patient).await?;
     let prepared = async {
         check(&mut connection).await?;
-        let known = MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0);
-        MIGRATIONS.run(&mut connection).await.map_err(|error| of_migration(error, known))
+        MIGRATIONS.run(&mut connection).await.map_err(|error| of_migration(error, newest(&MIGRATIONS)))
     };
-    match tokio::time::timeout(MIGRATION_MAX, prepared).await {
+    match tokio::time::timeout(MIGRATION_TIMEOUT, prepared).await {
         Ok(prepared) => prepared?,
-        Err(late) => return Err(unavailable("its schema was not brought up to date in time", late)),
+        Err(late) => return Err(unavailable("the migration of its schema timed out", late)),
     }
     connection.close().await.map_err(of_driver)?;
     Ok(Db::Postgres(Postgres::new(&address.options, limits)))
 }
 
-/// Servers are known by the name that their connections have in the server's list of sessions.
+/// Counts the sessions with the application name that hosts use.
 pub(super) async fn connections_of_servers(address: &PostgresAddress, limits: Limits) -> Result<u64, StoreError> {
     const COUNT: &str = "select count(*) as value from pg_stat_activity \
                          where datname = current_database() and application_name = $1";
@@ -49,8 +49,7 @@ pub(super) async fn connections_of_servers(address: &PostgresAddress, limits: Li
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Texts come from everywhere, so a database that cannot hold them all is found now and not at the first that does not
-/// fit.
+/// Rejects a database that cannot store every Unicode text.
 async fn check(connection: &mut PgConnection) -> Result<(), StoreError> {
     let row = sqlx::query("select current_setting('server_encoding') as encoding").fetch_one(connection).await;
     let encoding: String = row.and_then(|row| row.try_get("encoding")).map_err(of_driver)?;

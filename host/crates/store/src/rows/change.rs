@@ -1,33 +1,33 @@
-//! A change of rows under a MAC: one transaction that locks the seals of its scopes, reads and verifies the old rows, writes
-//! the new ones, and brings sums and generations forward. What it costs does not depend on how many rows a scope has.
+//! Changes of authenticated rows. A change is one transaction: it locks the seals of its scopes, verifies the old rows,
+//! writes the new ones, and updates the seals. Its cost does not depend on the number of rows of a scope.
 
 use std::collections::BTreeMap;
 
 use monstrum_types::WorkspaceId;
 
-use super::founding::texts_of;
-use super::judge::scope_of;
+use super::sealing::texts_of;
 use super::total::Total;
+use super::verify::scope_of;
 use super::{Authentic, Macs, Rows, Scope, SealRow, Table};
 use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{Store, StoreError};
 
-/// Locks the seal, in a form that both kinds of database know.
+/// Locks a seal and reads it. SQLite has no `select for update`.
 pub(super) const LOCK: &str =
     "update policy_seals set generation = generation where scope = $1 returning scope, generation, sealed";
 
-/// Every seal.
+/// All seals.
 pub(super) const SEALS: &str = "select scope, generation, sealed from policy_seals order by scope";
 
 pub(super) const SEAL: &str = "update policy_seals set generation = $2, sealed = $3 where scope = $1";
 
-/// A transaction that changes rows under a MAC.
+/// A transaction that changes authenticated rows.
 pub(crate) struct Change<'s> {
     pub(crate) session: Session,
     rows: &'s Rows,
     seals: BTreeMap<Scope, OpenSeal>,
-    /// Tell other hosts, although no seal has changed.
-    rings: bool,
+    /// Other hosts must reload the policy, although no seal has changed.
+    notifies: bool,
 }
 
 struct OpenSeal {
@@ -36,7 +36,7 @@ struct OpenSeal {
     is_changed: bool,
 }
 
-/// That there is a row.
+/// The result of a query that only asks whether a row exists.
 pub(super) struct Exists;
 
 impl FromRow for Exists {
@@ -45,47 +45,46 @@ impl FromRow for Exists {
     }
 }
 
-/// Makes a change of rows of these scopes, which stand in order: the instance first, then workspaces by id. The body gives a
-/// result; the change is whole when this is done, or nothing of it is there. A transaction that the database gave up for
-/// the sake of another is run anew. (A macro, since the future of a closure over references is not known to be `Send`.)
+/// Changes rows of these scopes, sorted with the instance first, in one transaction, and evaluates to the result of the
+/// body. A transaction that the database aborts in favour of another is retried. (This is a macro because the compiler
+/// cannot prove that the future of a closure over references is `Send`.)
 macro_rules! change {
-    ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {{
-        let mut attempt = 1;
-        loop {
-            let done = async {
-                let mut $change = $store.begin_change($scopes).await?;
-                let done: Result<_, $crate::StoreError> = $body;
-                let done = done?;
-                $change.finish().await?;
-                Ok(done)
-            };
-            let done: Result<_, $crate::StoreError> = done.await;
-            match done {
-                Err(error) if error.is_contention() && attempt < $crate::db::ATTEMPTS_MAX => attempt += 1,
-                done => break done,
-            }
-        }
-    }};
+    ($store:expr, $scopes:expr, |$change:ident| $body:expr) => {
+        $crate::db::retry!(async {
+            let mut $change = $store.begin_change($scopes).await?;
+            let done: Result<_, $crate::StoreError> = $body;
+            let done = done?;
+            $change.finish().await?;
+            Ok(done)
+        })
+    };
 }
 pub(crate) use change;
 
 impl Store {
-    /// Begins a change: the seals of its scopes are locked. Use [`change!`].
+    /// Begins a change and locks the seals of its scopes. Use it through [`change!`].
     pub(crate) async fn begin_change(&self, scopes: &[Scope]) -> Result<Change<'_>, StoreError> {
-        debug_assert!(scopes.is_sorted(), "seals are locked in one order, so that no two changes wait for each other");
+        debug_assert!(scopes.is_sorted(), "seals are locked in one order, which prevents deadlocks");
         let rows = self.rows()?;
-        let floors = rows.floors();
+        let seen = rows.seen_generations();
         let session = self.db.write().await?;
-        let mut change = Change { session, rows, seals: BTreeMap::new(), rings: false };
+        let mut change = Change { session, rows, seals: BTreeMap::new(), notifies: false };
         for scope in scopes {
-            change.lock(*scope, floors.get(scope).copied().unwrap_or(0)).await?;
+            change.lock(*scope, seen.get(scope).copied().unwrap_or(0)).await?;
         }
         Ok(change)
     }
 }
 
 impl Store {
-    /// Adds a row that is in no sum.
+    /// Inserts a row in a change of its own.
+    pub(crate) async fn insert_row<T: Authentic>(&self, row: &T, left_out: &[Arg<'_>]) -> Result<(), StoreError> {
+        change!(self, &[row.scope()], |change| {
+            change.insert(row, left_out.iter().map(Arg::borrowed).collect(), Vec::new()).await
+        })
+    }
+
+    /// Inserts a row that no seal counts.
     pub(crate) async fn insert_uncounted<T: Authentic>(
         &self,
         row: &T,
@@ -108,10 +107,10 @@ pub(super) fn unverified(scope: Scope, why: impl Into<String>) -> StoreError {
 }
 
 impl Change<'_> {
-    async fn lock(&mut self, scope: Scope, floor: i64) -> Result<(), StoreError> {
+    async fn lock(&mut self, scope: Scope, seen: i64) -> Result<(), StoreError> {
         let found = self.session.fetch(LOCK, args![&scope.to_string()]).await?;
         let Some(seal) = found.first() else {
-            // A workspace that does not exist has no seal and no rows.
+            // Without a workspace, there is neither a seal nor a row.
             if let Scope::Workspace(id) = scope {
                 let sql = "select id from workspaces where id = $1";
                 let there: Option<Exists> = self.session.one(sql, args![id]).await?;
@@ -125,12 +124,12 @@ impl Change<'_> {
             return Err(unverified(scope, "its rows are not those that were sealed"));
         }
         let seal = SealRow::from_row(seal).map_err(|_| unverified(scope, "its seal cannot be read"))?;
-        let total = self.rows.open_seal(scope, &seal, floor).map_err(|why| unverified(scope, why))?;
+        let total = self.rows.open_seal(scope, &seal, seen).map_err(|why| unverified(scope, why))?;
         self.seals.insert(scope, OpenSeal { generation: seal.generation, total, is_changed: false });
         Ok(())
     }
 
-    /// Adds a row. `left_out` and `content` are the values of those columns, in the order of the table.
+    /// Inserts a row. `left_out` and `content` are the values of these columns, in the order of the table.
     pub(crate) async fn insert<T: Authentic>(
         &mut self,
         row: &T,
@@ -141,8 +140,8 @@ impl Change<'_> {
         self.count::<T>(row.scope(), |total| total.add(&addend))
     }
 
-    /// Replaces the row of this key by what `next` makes of it; whether there was one whose MAC is right and which `next`
-    /// replaces. Key and scope stay. Columns that are left out stay as they are.
+    /// Replaces the row with this key by the result of `next`, unless that is `None`. Returns whether a row with a
+    /// valid MAC was replaced. Its key, its scope and the columns that are not under the MAC do not change.
     pub(crate) async fn update<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -161,18 +160,18 @@ impl Change<'_> {
         Ok(true)
     }
 
-    /// Gives a row that stands there without a valid MAC the one of `row`, whose values it gets.
+    /// Overwrites a row without a valid MAC.
     pub(crate) async fn authenticate<T: Authentic>(&mut self, row: &T) -> Result<(), StoreError> {
         let macs = self.write_over(row).await?;
         self.count::<T>(row.scope(), |total| total.add(&macs.addend))
     }
 
-    /// Writes a row in place of the one of its key, or adds it where there is none. It has no columns that are left out.
+    /// Replaces the row with the same key, or inserts the row. All columns of the table must be under the MAC.
     pub(crate) async fn put<T: Authentic + Clone>(&mut self, row: &T) -> Result<(), StoreError> {
         let values = row.covered();
         let key = key_of(T::TABLE, &values);
         if !self.update(&key, |_: &T| Some(row.clone())).await? {
-            // One whose MAC is wrong may stand in its place.
+            // There may be a row with the same key and a wrong MAC.
             self.delete(&key, |_: &T| true).await?;
             self.insert(row, Vec::new(), Vec::new()).await?;
         }
@@ -188,8 +187,8 @@ impl Change<'_> {
         Ok(macs)
     }
 
-    /// Deletes the row of this key; whether there was one which `may` be deleted. A row whose MAC is wrong can be deleted
-    /// too, and is in no sum.
+    /// Deletes the row with this key if `may` accepts it. Returns whether a row was deleted. A row with a wrong MAC can
+    /// be deleted, too.
     pub(crate) async fn delete<T: Authentic>(
         &mut self,
         key: &[Arg<'_>],
@@ -199,8 +198,8 @@ impl Change<'_> {
         Ok(self.remove(found, may).await? > 0)
     }
 
-    /// Deletes the rows that a query finds, so that the sum follows before their parent goes and takes them along; how
-    /// many. The query gives all columns of the table.
+    /// Deletes the rows that a query finds, and returns how many. Deletes by `on delete cascade` would not update the
+    /// seal. The query must select all columns of the table.
     pub(crate) async fn delete_found<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -214,8 +213,7 @@ impl Change<'_> {
         let mut removed = 0;
         for row in found {
             let addend = self.rows.verify(T::TABLE, &row);
-            // A row that another program has written may be of any form. Where it cannot even be named, it goes with its
-            // parent.
+            // A row of another program may be malformed. If its key cannot be read, the cascade deletes it.
             let (Ok(scope), Ok(key)) = (scope_of(T::TABLE, &row), texts_of(T::TABLE.spec().key, &row)) else {
                 continue;
             };
@@ -225,15 +223,15 @@ impl Change<'_> {
             self.session.run(&T::TABLE.statements().delete, &key).await?;
             match addend {
                 Some(addend) => self.count::<T>(scope, |total| total.subtract(&addend))?,
-                // It permitted nothing, but hosts may have it in a list.
-                None => self.rings = true,
+                // It granted nothing, but hosts may list it as rejected.
+                None => self.notifies = true,
             }
             removed += 1;
         }
         Ok(removed)
     }
 
-    /// The row that a query finds, if its MAC is right.
+    /// The first row of a query, if its MAC is valid.
     pub(crate) async fn one<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -243,7 +241,7 @@ impl Change<'_> {
         Ok(found.first().and_then(|row| self.rows.authentic(row)))
     }
 
-    /// Begins the sum of a workspace that is made in this change.
+    /// Creates the seal of a new workspace.
     pub(crate) async fn open_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
         const OPEN: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
         let scope = Scope::Workspace(workspace);
@@ -252,7 +250,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Brings the generation of a scope forward by as many changes and this one.
+    /// Raises the generation of a scope by `generations` in addition to this change.
     pub(crate) fn raise(&mut self, scope: Scope, generations: i64) {
         if let Some(seal) = self.seals.get_mut(&scope) {
             seal.generation = seal.generation.saturating_add(generations);
@@ -260,8 +258,8 @@ impl Change<'_> {
         }
     }
 
-    /// Ends the sum of a workspace that is deleted in this change. Its generation is added to that of the instance, so that
-    /// the sum of all generations never falls.
+    /// Deletes the seal of a deleted workspace. Its generation is added to that of the instance, so that the sum of all
+    /// generations never decreases.
     pub(crate) async fn close_scope(&mut self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let scope = Scope::Workspace(workspace);
         let Some(closed) = self.seals.remove(&scope) else { return Ok(()) };
@@ -273,7 +271,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The rows that a query finds whose MAC is right.
+    /// The rows of a query that have a valid MAC.
     pub(crate) async fn all<T: Authentic>(
         &mut self,
         sql: &'static str,
@@ -283,9 +281,9 @@ impl Change<'_> {
         Ok(found.iter().filter_map(|row| self.rows.authentic(row)).collect())
     }
 
-    /// Tells other hosts to look, although no row under a MAC has changed.
-    pub(crate) fn ring(&mut self) {
-        self.rings = true;
+    /// Makes other hosts reload the policy, although no authenticated row has changed.
+    pub(crate) fn notify(&mut self) {
+        self.notifies = true;
     }
 
     fn has(&self, scope: Scope) -> bool {
@@ -293,7 +291,7 @@ impl Change<'_> {
     }
 
     fn count<T: Authentic>(&mut self, scope: Scope, count: impl FnOnce(&mut Total)) -> Result<(), StoreError> {
-        debug_assert!(T::TABLE.spec().is_counted, "rows of {} are in no sum", T::TABLE.name());
+        debug_assert!(T::TABLE.spec().is_counted, "rows of {} are not counted", T::TABLE.name());
         let seal = self.seals.get_mut(&scope).ok_or(StoreError::UnknownReference)?;
         count(&mut seal.total);
         seal.is_changed = true;
@@ -311,19 +309,19 @@ impl Change<'_> {
             self.session.run(SEAL, args![&scope.to_string(), generation, &text]).await?;
             sealed.push((*scope, generation));
         }
-        if !sealed.is_empty() || self.rings {
-            // Last: the order of these numbers is the order of commits.
+        if !sealed.is_empty() || self.notifies {
+            // Last, so that the generations are in the order of the commits.
             self.session.bump_generation().await?;
         }
         self.session.commit().await?;
         for (scope, generation) in sealed {
-            self.rows.note(scope, generation);
+            self.rows.record_generation(scope, generation);
         }
         Ok(())
     }
 }
 
-/// Inserts a row with its MAC; what it adds to the sum of its scope.
+/// Inserts a row with its MAC, and returns its addend.
 pub(crate) async fn insert<T: Authentic>(
     session: &mut Session,
     rows: &Rows,
@@ -342,7 +340,7 @@ pub(crate) async fn insert<T: Authentic>(
     Ok(macs.addend)
 }
 
-/// The values of the key among those of the columns under the MAC.
+/// The key of a row, from the values of its covered columns.
 pub(super) fn key_of<'v>(table: Table, values: &'v [Arg<'_>]) -> Vec<Arg<'v>> {
     let spec = table.spec();
     let value = |column: &&str| spec.covered.iter().position(|(own, _)| own == column).map(|at| values[at].borrowed());

@@ -1,4 +1,4 @@
-//! What a change asks of the database does not depend on how many rows its workspace has.
+//! The cost of a change does not depend on how many rows its workspace has.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use sha2::Sha256;
 
 use super::SealsRows;
-use crate::db::counted;
+use crate::db::statement_counts;
 use crate::{BindingRow, BotRow, InstanceKeyRow, ResourceRow, RoleRow, Store, StoreOptions};
 
 const NOW: UtcMillis = UtcMillis(1_795_000_000_000);
@@ -57,7 +57,7 @@ fn binding(workspace: WorkspaceId, bot: BotId, resource: ResourceId) -> BindingR
     }
 }
 
-/// A bot that is bound to this many resources.
+/// Adds a bot that is bound to `count` resources.
 async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<BindingRow> {
     let bot = BotRow {
         id: BotId::new(),
@@ -91,12 +91,12 @@ async fn bound(store: &Store, workspace: WorkspaceId, count: usize) -> Vec<Bindi
     bindings
 }
 
-/// What adding, changing and deleting cost: statements, and rows that are read.
+/// The cost of an update, a deletion and two inserts: statements run, and rows read.
 async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -> Vec<(usize, usize)> {
     let mut costs = Vec::new();
-    let mut note = || costs.push(counted::take());
+    let mut note = || costs.push(statement_counts::take());
     let [first, second, ..] = bindings else { panic!("there are bindings") };
-    counted::take();
+    statement_counts::take();
     let changed = BindingRow { enabled: false, updated_at: NOW.plus_ms(1), ..first.clone() };
     assert!(store.update_binding(&changed, NOW).await.unwrap());
     note();
@@ -120,19 +120,19 @@ async fn costs(store: &Store, workspace: WorkspaceId, bindings: &[BindingRow]) -
 }
 
 #[tokio::test]
-async fn a_change_costs_the_same_however_many_rows_its_workspace_has() {
+async fn the_cost_of_a_change_does_not_depend_on_the_rows_of_its_workspace() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(StoreOptions::sqlite(folder.path().join("db"))).await.unwrap();
     let store = store.with_row_key(Arc::new(PlainKey));
     let key = InstanceKeyRow { name: "rows".to_owned(), version: 1, sealed: "sealed".to_owned(), created_at: NOW };
-    assert!(store.found(&key, NOW).await.unwrap());
+    assert!(store.initialize(&key, NOW).await.unwrap());
     let workspace = store.workspace_named(crate::DEFAULT_WORKSPACE).await.unwrap().unwrap().id;
     let few = bound(&store, workspace, 2).await;
     let with_few = costs(&store, workspace, &few).await;
     let many = bound(&store, workspace, 300).await;
     let with_many = costs(&store, workspace, &many).await;
     assert_eq!(with_few, with_many);
-    // The seal and the old row are read, and row, seal and generation are written.
+    // An update reads the seal and the old row, and writes the row, the seal and the generation.
     assert_eq!(with_few[0], (5, 2), "statements and rows of an update");
     assert!(store.verify_rows().await.unwrap().problems().is_empty());
 }

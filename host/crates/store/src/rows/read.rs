@@ -1,25 +1,25 @@
-//! Reading rows under a MAC. A row whose MAC is missing or wrong is not among what is read.
+//! Reads of authenticated rows. Rows with a missing or wrong MAC are left out.
 
 use std::sync::Arc;
 
 use monstrum_types::WorkspaceId;
 
 use super::change::{key_of, unverified};
-use super::{Authentic, Floors, Judged, Reading, RowName, Scope, Table, UnverifiedScope, name_of};
-use crate::db::{Arg, Row, args};
+use super::{Authentic, RowName, Scope, SeenGenerations, StoredRows, Table, TrustedRows, UnverifiedScope, name_of};
+use crate::db::{Arg, ColumnValue, Row, args};
 use crate::{Listed, Page, Store, StoreError};
 
-/// What was found of the rows under a MAC.
+/// The result of a verification of all authenticated rows.
 #[derive(Clone, Debug)]
 pub struct VerifiedRows {
-    /// Rows whose MAC is missing or wrong.
+    /// Rows with a missing or wrong MAC.
     pub refused: Vec<RowName>,
-    /// Scopes whose rows are not those that were sealed.
+    /// Scopes whose rows differ from those that were sealed.
     pub unverified: Vec<UnverifiedScope>,
 }
 
 impl VerifiedRows {
-    /// What is the matter, a line each.
+    /// The problems, one line each.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let rows = self.refused.iter().map(RowName::refusal);
@@ -28,7 +28,7 @@ impl VerifiedRows {
 }
 
 impl Store {
-    /// The first row of a query whose MAC is right.
+    /// The first row of a query that has a valid MAC.
     pub(crate) async fn authentic_one<T: Authentic>(
         &self,
         sql: &'static str,
@@ -37,7 +37,7 @@ impl Store {
         Ok(self.authentic(sql, args).await?.into_iter().next())
     }
 
-    /// The rows of a query whose MAC is right.
+    /// The rows of a query that have a valid MAC.
     pub(crate) async fn authentic<T: Authentic>(
         &self,
         sql: &'static str,
@@ -48,10 +48,9 @@ impl Store {
         Ok(found.iter().filter_map(|row| rows.authentic(row)).collect())
     }
 
-    /// A page of a list, whose query takes these values, the id to begin after and the limit. Rows whose MAC is wrong are
-    /// not shown, so a page may be shorter than its limit although there is another one. A page in which all are wrong is
-    /// passed over.
-    pub(crate) async fn authentic_page<T: Authentic, Id: ToString + TryFrom<String>>(
+    /// A page of a list. The parameters of the query are `values`, the cursor and the limit. Rows with a wrong MAC are
+    /// left out, so a page that is not the last may be shorter than its limit. Pages without a valid row are skipped.
+    pub(crate) async fn authentic_page<T: Authentic, Id: ToString + ColumnValue>(
         &self,
         sql: &'static str,
         values: Vec<Arg<'_>>,
@@ -60,13 +59,13 @@ impl Store {
         let rows = self.rows()?;
         let limit = usize::try_from(page.rows() - 1).unwrap_or(usize::MAX);
         let mut session = self.db.read().await?;
-        let (mut after, mut asked) = (page.after(), page.rows());
+        let (mut after, mut requested) = (page.after(), page.rows());
         loop {
             let mut args: Vec<Arg<'_>> = values.iter().map(Arg::borrowed).collect();
-            args.extend([Arg::from(&after), Arg::from(asked)]);
+            args.extend([Arg::from(&after), Arg::from(requested)]);
             let mut found = session.fetch(sql, &args).await?;
             let (mut items, mut seen) = (Vec::new(), 0);
-            let fits = usize::try_from(asked - 1).unwrap_or(usize::MAX);
+            let fits = usize::try_from(requested - 1).unwrap_or(usize::MAX);
             for row in found.iter().take(fits) {
                 seen += 1;
                 items.extend(rows.authentic::<T>(row));
@@ -77,43 +76,44 @@ impl Store {
             let has_more = found.len() > seen;
             found.truncate(seen);
             if !has_more || !items.is_empty() {
-                // Ids of rows that another program has written may be of any form, and need not even be text.
-                let last = found.iter().rev().find_map(|row| row.id::<Id>("id").ok()).filter(|_| has_more);
+                // A row of another program may have a malformed id, or one that is not text.
+                let last = found.iter().rev().find_map(|row| row.get::<Id>("id").ok()).filter(|_| has_more);
                 return Ok(Listed { items, next_cursor: last });
             }
             // An id with U+0000 cannot be a parameter.
-            let id = |row: &Row| row.text("id").ok().filter(|id| !id.contains('\0'));
+            let id = |row: &Row| row.get("id").ok().filter(|id: &String| !id.contains('\0'));
             match found.iter().rev().find_map(id) {
                 Some(next) => after = next,
-                // No id to go on from, so the next rows come with these.
-                None => asked = asked.saturating_mul(2),
+                // Without an id to continue from, fetch the next rows together with these.
+                None => requested = requested.saturating_mul(2),
             }
         }
     }
 
-    /// Verifies every row under a MAC, those that are in no sum among them.
+    /// Verifies all authenticated rows, including those that are not counted.
     pub async fn verify_rows(&self) -> Result<VerifiedRows, StoreError> {
-        let floors = Floors::of(self)?;
+        let seen = SeenGenerations::of(self)?;
         let rows = Arc::clone(self.rows()?);
         let mut session = self.db.read_consistently().await?;
-        let reading = Reading::of_all(self, &mut session, floors).await?;
+        let stored = StoredRows::of_all(self, &mut session, seen).await?;
         let mut uncounted = Vec::new();
-        for table in Table::ALL.into_iter().filter(|table| !table.spec().is_counted) {
+        for table in Table::ALL.into_iter().filter(|table| !table.is_counted()) {
             uncounted.push((table, session.fetch(&table.statements().all, args![]).await?));
         }
         session.commit().await?;
-        let verified = reading.judge(move |judged| {
-            let mut refused = judged.refused;
+        let verified = stored.verify(move |trusted| {
+            let mut refused = trusted.refused;
             for (table, read) in &uncounted {
                 let bad = read.iter().filter(|row| rows.verify(*table, row).is_none());
                 refused.extend(bad.map(|row| name_of(*table, row)));
             }
-            VerifiedRows { refused, unverified: judged.unverified }
+            VerifiedRows { refused, unverified: trusted.unverified }
         });
         Ok(verified.await)
     }
 
-    /// Refuses a workspace whose rows, or those of the instance, were found not to be those that were sealed.
+    /// Fails if the last verification found that the rows of the workspace or of the instance differ from those that
+    /// were sealed.
     pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
         let known = self.rows()?.known();
         for scope in [Scope::Instance, Scope::Workspace(workspace)] {
@@ -124,8 +124,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a row is the one that its scope had when this process last verified it: an older version of a row has a valid
-    /// MAC, too.
+    /// Whether a row is unchanged since this process last verified its scope. A valid MAC alone does not show this: an
+    /// older version of the row has one, too.
     pub(crate) fn is_as_verified<T: Authentic>(&self, row: &T) -> Result<bool, StoreError> {
         let rows = self.rows()?;
         let values = row.covered();
@@ -136,14 +136,14 @@ impl Store {
         Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))
     }
 
-    /// All rows of the instance's scope. What they permit is the running of code, so nothing is taken from them unless
-    /// they are the ones that were sealed.
-    pub(crate) async fn verified_instance(&self) -> Result<Judged, StoreError> {
-        let reading = Reading::of_instance(self).await?;
-        let judged = reading.judge(|judged| judged).await;
-        match judged.unverified.iter().find(|found| found.scope == Scope::Instance) {
+    /// All rows of the scope of the instance. They decide which code runs, so this fails unless they are those that
+    /// were sealed.
+    pub(crate) async fn verified_instance(&self) -> Result<TrustedRows, StoreError> {
+        let stored = StoredRows::of_instance(self).await?;
+        let trusted = stored.verify(|trusted| trusted).await;
+        match trusted.unverified.iter().find(|found| found.scope == Scope::Instance) {
             Some(found) => Err(StoreError::Unverified { scope: found.scope.to_string(), why: found.why.clone() }),
-            None => Ok(judged),
+            None => Ok(trusted),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Rotation of the row key: each scope is verified under the keys in force and written anew under the newest, in a
-//! transaction of its own, so that a rotation can end at any moment and go on later. The older key is retired last.
+//! Rotation of the row key. Each scope is verified under both keys and rewritten under the newest, in a transaction of
+//! its own, so that a rotation can be interrupted and continued. The older key is retired last.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -7,42 +7,42 @@ use std::sync::atomic::Ordering;
 use monstrum_types::WorkspaceId;
 
 use super::change::{LOCK, SEAL, unverified};
-use super::judge::compare;
 use super::total::Total;
+use super::verify::compare;
 use super::{Macs, Rows, Scope, SealRow, SealsRows, Table, encoding};
 use crate::db::{Row, Session, args};
 use crate::{Store, StoreError};
 
-/// Told how many further rows have been looked at.
+/// Progress: called with the number of further rows that were processed.
 pub type RowsDone<'a> = &'a (dyn Fn(u64) + Sync);
 
 impl Store {
-    /// The version of the oldest row key under which rows are valid; `None` without a row key.
+    /// The oldest version of the row key that is still valid; `None` without a row key.
     pub fn row_key_version(&self) -> Option<u32> {
         let rows = self.rows.as_ref()?;
         rows.keys().map(SealsRows::version).min()
     }
 
-    /// The version of the row key under which rows are written; `None` without a row key.
+    /// The newest version of the row key, under which rows are written; `None` without a row key.
     pub fn newest_row_key_version(&self) -> Option<u32> {
         self.rows.as_ref().map(|rows| rows.key.version())
     }
 
-    /// Whether rows of an older key are valid as well, since a rotation of the row key is not finished.
+    /// Whether a rotation of the row key is unfinished, so that rows under the older key are valid as well.
     pub fn is_rotating_row_key(&self) -> bool {
         self.rows.as_ref().is_some_and(|rows| rows.older().is_some())
     }
 
-    /// The instance, and every workspace whose row is valid, in the order in which seals are locked.
+    /// The instance and all workspaces with a valid row, in the order in which seals are locked.
     pub async fn scopes(&self) -> Result<BTreeSet<Scope>, StoreError> {
         let rows = self.rows()?;
         let found = self.db.read().await?.fetch(&Table::Workspaces.statements().all, args![]).await?;
         let valid = found.iter().filter(|row| rows.verify(Table::Workspaces, row).is_some());
-        let ids = valid.filter_map(|row| row.id::<WorkspaceId>("id").ok());
+        let ids = valid.filter_map(|row| row.get::<WorkspaceId>("id").ok());
         Ok(ids.map(Scope::Workspace).chain([Scope::Instance]).collect())
     }
 
-    /// How many rows carry a MAC.
+    /// The number of rows in authenticated tables.
     pub async fn count_authentic_rows(&self) -> Result<u64, StoreError> {
         let mut session = self.db.read_at_length().await?;
         let mut count = 0;
@@ -53,13 +53,15 @@ impl Store {
         Ok(count)
     }
 
-    /// Writes the MACs and the seal of a scope anew under the newest row key, in one transaction; how many rows. A scope
-    /// whose rows are not those that were sealed is refused, and nothing of it is written. Rows whose MAC is missing or
-    /// wrong stay as they are. The generation stays, too: it counts changes of what is permitted, and if it grew here, the sum
-    /// would be above the signed heads until they follow, and an older state could be put back in between.
+    /// Rewrites the MACs and the seal of a scope under the newest row key, in one transaction, and returns the number
+    /// of rewritten rows. Fails, and writes nothing, if the rows of the scope are not those that were sealed. Rows with
+    /// a missing or wrong MAC are left as they are.
+    ///
+    /// The generation does not change. If it grew, the sum of the generations would be ahead of the signed heads of the
+    /// audit until the next head, and an attacker could restore an older state meanwhile.
     pub async fn rotate_scope(&self, scope: Scope, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
-        let floor = rows.floors().get(&scope).copied().unwrap_or(0);
+        let seen = rows.seen_generations().get(&scope).copied().unwrap_or(0);
         let mut session = self.db.write().await?;
         let seal: Option<SealRow> = session.one(LOCK, args![&scope.to_string()]).await?;
         let seal = seal.ok_or_else(|| unverified(scope, "it has no seal"))?;
@@ -72,7 +74,7 @@ impl Store {
                 }
             }
         }
-        let generation = compare(rows, scope, Some(&seal), floor, found).map_err(|why| unverified(scope, why))?;
+        let generation = compare(rows, scope, Some(&seal), seen, found).map_err(|why| unverified(scope, why))?;
         let (mut total, mut written) = (Total::default(), 0);
         for (table, row) in &valid {
             let (macs, is_written) = session.rewrite_mac(rows, *table, row).await?;
@@ -80,21 +82,21 @@ impl Store {
             written += u64::from(is_written);
             done(1);
         }
-        let is_sealed_anew = rows.key.unseal(&seal.sealed, &seal.scope, generation).is_some();
-        if written == 0 && is_sealed_anew {
+        let is_resealed = rows.key.unseal(&seal.sealed, &seal.scope, generation).is_some();
+        if written == 0 && is_resealed {
             return Ok(0);
         }
         let sealed = rows.seal(scope, generation, total)?;
         session.run(SEAL, args![&scope.to_string(), generation, &sealed]).await?;
         session.bump_generation().await?;
         session.commit().await?;
-        // What each row added was under the older key.
+        // The recorded addends are under the older key.
         rows.known().scopes.entry(scope).or_default().verified = None;
         Ok(written)
     }
 
-    /// Writes the MACs of the rows that are in no sum anew under the newest row key, in one transaction a table; how many rows.
-    /// Rows whose MAC is missing or wrong stay as they are.
+    /// Rewrites the MACs of the rows that are not counted under the newest row key, in one transaction per table, and
+    /// returns the number of rewritten rows. Rows with a missing or wrong MAC are left as they are.
     pub async fn rotate_uncounted_rows(&self, done: RowsDone<'_>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut written = 0;
@@ -110,8 +112,7 @@ impl Store {
         Ok(written)
     }
 
-    /// Deletes the versions of the row key before the newest. From then on nothing is valid under them, neither for
-    /// this process nor for a later one.
+    /// Deletes all versions of the row key except for the newest, and stops accepting them.
     pub async fn retire_row_keys(&self, name: &str) -> Result<(), StoreError> {
         let rows = self.rows()?;
         let sql = "delete from instance_keys where name = $1 and version < $2";
@@ -122,10 +123,10 @@ impl Store {
 }
 
 impl Session {
-    /// Gives a row its MAC under the newest key; that MAC, and whether it was another one before.
+    /// Writes the MAC of a row under the newest key. Returns it, and whether it differs from the old one.
     async fn rewrite_mac(&mut self, rows: &Rows, table: Table, row: &Row) -> Result<(Macs, bool), StoreError> {
         let macs = rows.macs_of(&encoding::of_row(table, row)?);
-        let is_written = row.bytes("mac")? != macs.mac;
+        let is_written = row.get::<Vec<u8>>("mac")? != macs.mac;
         if is_written {
             self.set_mac(table, row, &macs).await?;
         }

@@ -1,16 +1,16 @@
-//! How many valid rows a scope has, and their sum.
+//! The number of valid rows of a scope, and their sum.
 
 /// Eight bytes of the number of rows, and 32 of the sum.
 const BYTES: usize = 40;
 
-/// The number of the valid rows of a scope, and the sum modulo 2^256 of what each of them adds.
+/// The number of valid rows of a scope, and the sum of their addends modulo 2^256.
 ///
-/// What a row adds is an HMAC that is stored nowhere, so nobody without the key can choose rows that add up to a sum. A sum, and
-/// not an exclusive or, which two equal rows would leave as it was.
+/// The addend of a row is an HMAC that is not stored, so rows cannot be chosen for their sum without the key. It is a
+/// sum because two equal rows cancel out in an exclusive or.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     rows: u64,
-    /// The least significant part first.
+    /// Least significant part first.
     sum: [u64; 4],
 }
 
@@ -48,7 +48,7 @@ impl Total {
         bytes
     }
 
-    /// `None` for what is not the bytes of a total.
+    /// `None` if the bytes do not encode a total.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Total> {
         let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
         let mut numbers = bytes.as_chunks::<8>().0.iter().map(|chunk| u64::from_be_bytes(*chunk));
@@ -59,7 +59,7 @@ impl Total {
     }
 }
 
-/// The parts of a number of 32 bytes, the most significant first, in the order of a [`Total`].
+/// Splits a big-endian number of 32 bytes into parts, least significant first.
 fn parts(bytes: &[u8; 32]) -> impl Iterator<Item = u64> {
     bytes.as_chunks::<8>().0.iter().rev().map(|chunk| u64::from_be_bytes(*chunk))
 }
@@ -91,7 +91,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_does_not_count_and_every_addition_can_be_undone(
+        fn additions_commute_and_can_be_undone(
             addends in proptest::collection::vec(any::<[u8; 32]>(), 1..8),
         ) {
             let mut forwards = Total::default();

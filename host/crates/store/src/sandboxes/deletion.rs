@@ -1,4 +1,5 @@
-//! The deletion of sandboxes: a row with the status `deleting` is a job, until the provider has deleted the sandbox.
+//! Deletion of sandboxes: a row with the status `deleting` is a job that is retried until the provider has deleted the
+//! sandbox.
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
@@ -6,7 +7,7 @@ use super::{SandboxRow, columns};
 use crate::db::{Session, args, values};
 use crate::{Store, StoreError};
 
-/// Whoever works on the sandbox keeps its claim, and finds at its end that the sandbox is to go.
+/// Marks sandboxes for deletion. A current operation keeps its lease; its result is discarded.
 macro_rules! mark {
     ($of:literal) => {
         concat!(
@@ -30,12 +31,12 @@ const DUE: &str = concat!(
 );
 
 impl Store {
-    /// Makes the sandbox's deletion a job; whether it was none yet.
+    /// Marks a sandbox for deletion. Returns false if it was marked already or does not exist.
     pub async fn delete_sandbox(&self, workspace: WorkspaceId, id: SandboxInstanceId) -> Result<bool, StoreError> {
         Ok(self.db.run(MARK_ONE, args![workspace, id]).await? > 0)
     }
 
-    /// The same for the sandbox of a conversation, of one bot or of any; how many there were.
+    /// Marks the sandbox of a conversation, of one bot or of any, and returns how many were marked.
     pub async fn delete_sandbox_of_conversation(
         &self,
         workspace: WorkspaceId,
@@ -46,7 +47,7 @@ impl Store {
         self.db.run(MARK_OF_CONVERSATION, args![workspace, bot, app_id, chat_id]).await
     }
 
-    /// The same for all sandboxes of an app.
+    /// Marks all sandboxes of an app, and returns how many were marked.
     pub async fn delete_sandboxes_of_app(
         &self,
         workspace: WorkspaceId,
@@ -56,7 +57,7 @@ impl Store {
         self.db.run(MARK_OF_APP, args![workspace, bot, app_id]).await
     }
 
-    /// Sandboxes of this node, or of all, whose deletion is to be tried at `now`, the longest waiting first.
+    /// Sandboxes of this node, or of all, whose deletion is due at `now`, the longest overdue first.
     pub async fn due_sandbox_deletions(
         &self,
         node: &str,
@@ -66,7 +67,7 @@ impl Store {
         self.authentic_up_to(DUE, values![node, now], limit).await
     }
 
-    /// Ends an attempt that has not deleted the sandbox: the next is at `next`.
+    /// Ends a failed attempt, and schedules the next one.
     pub async fn postpone_sandbox_deletion(
         &self,
         id: SandboxInstanceId,
@@ -80,7 +81,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a sandbox that the provider has deleted; whether `operation` was still the one to say so.
+    /// Deletes the row of a sandbox that the provider has deleted. Returns false if `operation` has lost its lease.
     pub async fn remove_sandbox(&self, id: SandboxInstanceId, operation: &str) -> Result<bool, StoreError> {
         let sql = "delete from sandbox_instances where id = $1 and operation = $2 and status = 'deleting'";
         Ok(self.db.run(sql, args![id, operation]).await? > 0)
@@ -88,12 +89,8 @@ impl Store {
 }
 
 impl Session {
-    /// Makes the deletion of a bot's sandboxes jobs, in the transaction that deletes the bot.
-    pub(crate) async fn delete_sandboxes_of_bot(
-        &mut self,
-        workspace: WorkspaceId,
-        bot: BotId,
-    ) -> Result<(), StoreError> {
+    /// Marks the sandboxes of a bot for deletion, in the transaction that deletes the bot.
+    pub(crate) async fn mark_sandboxes_of_bot(&mut self, workspace: WorkspaceId, bot: BotId) -> Result<(), StoreError> {
         self.run(MARK_OF_BOT, args![workspace, bot]).await?;
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! What a host looks through: sandboxes that are idle, and all that it has.
+//! Queries for the maintenance of sandboxes by their host.
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis, WorkspaceId};
 
 use super::{SandboxRow, columns};
-use crate::db::{FromRow, Row, args, unfit, values};
+use crate::db::{args, from_row, values};
 use crate::{Store, StoreError};
 
-/// How many sandboxes of a bot run or are about to.
+/// The number of sandboxes of a bot that are starting, running or stopping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunningSandboxes {
     pub workspace: WorkspaceId,
@@ -14,13 +14,9 @@ pub struct RunningSandboxes {
     pub count: u64,
 }
 
-impl FromRow for RunningSandboxes {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(RunningSandboxes { workspace: row.id("workspace_id")?, bot: row.id("bot_id")?, count: count(row)? })
-    }
-}
+from_row! { RunningSandboxes { workspace, bot, count } }
 
-// What should run or may run, and what a host that is gone was about to start or to stop.
+// Sandboxes that may be running, and those whose start or stop an operation with an expired lease has left unfinished.
 const IDLE: &str = concat!(
     "select ",
     columns!(),
@@ -53,24 +49,16 @@ struct KeptSandboxes {
     count: u64,
 }
 
-impl FromRow for KeptSandboxes {
-    fn from_row(row: &Row) -> Result<Self, StoreError> {
-        Ok(KeptSandboxes { workspace: row.id("workspace_id")?, count: count(row)? })
-    }
-}
+from_row! { KeptSandboxes { workspace, count } }
 
-fn count(row: &Row) -> Result<u64, StoreError> {
-    u64::try_from(row.int("value")?).map_err(|_| unfit("value", "no number of sandboxes"))
-}
-
-/// The id after which a list begins: every id is greater than the empty text.
+/// The cursor of a list: every id is greater than the empty text.
 fn after(id: Option<SandboxInstanceId>) -> String {
     id.map(String::from).unwrap_or_default()
 }
 
 impl Store {
-    /// Sandboxes of this node, or of all, that were last active at `active` or before and are not known to be stopped,
-    /// in the order of their ids.
+    /// Sandboxes of this node, or of all, that were last active at `active` or earlier and may still be running, in the
+    /// order of their ids.
     pub async fn idle_sandboxes(
         &self,
         node: &str,
@@ -92,7 +80,7 @@ impl Store {
         self.authentic_up_to(OF_NODE, values![node, &after(from)], limit).await
     }
 
-    /// Sandboxes of this node, or of all, that run with this network, in the order of their ids.
+    /// Running sandboxes of this node, or of all, with this network, in the order of their ids.
     pub async fn sandboxes_with_network(
         &self,
         node: &str,
@@ -103,7 +91,7 @@ impl Store {
         self.authentic_up_to(RUNNING_WITH, values![node, network, &after(from)], limit).await
     }
 
-    /// Sandboxes of this node, or of all, that run although the switch of their bot is off, in the order of their ids.
+    /// Running sandboxes of this node, or of all, whose bot may no longer use sandboxes, in the order of their ids.
     pub async fn sandboxes_switched_off(
         &self,
         node: &str,
@@ -113,28 +101,28 @@ impl Store {
         self.authentic_up_to(SWITCHED_OFF, values![node, &after(from), true], limit).await
     }
 
-    /// How many sandboxes of this node, or of all, run or are about to, `but` this one, of each bot that has any.
+    /// The number of starting, running and stopping sandboxes of this node, or of all, per bot, except for `but`.
     pub async fn running_sandboxes_by_bot(
         &self,
         node: &str,
         but: SandboxInstanceId,
     ) -> Result<Vec<RunningSandboxes>, StoreError> {
-        let sql = "select workspace_id, bot_id, count(*) as value from sandbox_instances \
+        let sql = "select workspace_id as workspace, bot_id as bot, count(*) as count from sandbox_instances \
                    where (node is null or node = $1) and status in ('creating', 'running', 'stopping') and id <> $2 \
                    group by workspace_id, bot_id";
         self.db.all(sql, args![node, but]).await
     }
 
-    /// How many sandboxes a workspace has, on all hosts, but those that are being deleted.
+    /// The number of sandboxes of a workspace on all hosts, except for those that are being deleted.
     pub async fn count_kept_sandboxes(&self, workspace: WorkspaceId) -> Result<u64, StoreError> {
         let sql = "select count(*) as value from sandbox_instances where workspace_id = $1 and status <> 'deleting'";
         let count: Option<i64> = self.db.one(sql, args![workspace]).await?;
         Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
     }
 
-    /// The workspaces that have at least `least` sandboxes, not counting those that are being deleted, with how many.
+    /// The workspaces with at least `least` sandboxes, and how many they have, without those that are being deleted.
     pub async fn workspaces_with_sandboxes(&self, least: u32) -> Result<Vec<(WorkspaceId, u64)>, StoreError> {
-        let sql = "select workspace_id, count(*) as value from sandbox_instances where status <> 'deleting' \
+        let sql = "select workspace_id as workspace, count(*) as count from sandbox_instances where status <> 'deleting' \
                    group by workspace_id having count(*) >= $1 order by workspace_id";
         let rows: Vec<KeptSandboxes> = self.db.all(sql, args![i64::from(least)]).await?;
         Ok(rows.into_iter().map(|row| (row.workspace, row.count)).collect())
@@ -148,7 +136,7 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Whether another bot, of whatever workspace, may use sandboxes.
+    /// Whether another bot of any workspace may use sandboxes.
     pub async fn other_bots_may_use_sandboxes(&self, bot: BotId) -> Result<bool, StoreError> {
         let sql = "select count(*) as value from (select 1 as found from bots where use_agent_sandbox = $1 \
                    and id <> $2 limit 1) as others";
@@ -156,7 +144,7 @@ impl Store {
         Ok(found.unwrap_or(0) > 0)
     }
 
-    /// Says of the sandboxes of this node that none of them runs or is about to: its host has just begun.
+    /// Sets all sandboxes of this node to stopped, when its host starts.
     pub async fn stop_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set status = 'stopped', operation = null, operation_until = null \
                    where node = $1 and status in ('creating', 'running', 'stopping')";
@@ -164,7 +152,7 @@ impl Store {
         Ok(())
     }
 
-    /// Voids what was claimed by the host of this node: there is one at a time, and it has just begun.
+    /// Ends all leases on the sandboxes of this node, when its host starts: a node has one host at a time.
     pub async fn release_sandboxes_of_node(&self, node: &str) -> Result<(), StoreError> {
         let sql = "update sandbox_instances set operation = null, operation_until = null \
                    where node = $1 and operation is not null";

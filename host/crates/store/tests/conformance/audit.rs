@@ -1,4 +1,4 @@
-//! Events and what is read from them.
+//! Events of the audit.
 
 use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store, StoreError};
 use monstrum_types::{BotId, RequestId, WorkspaceId};
@@ -7,7 +7,7 @@ use crate::rows::{NOW, default_workspace, event, other_workspace};
 
 use AuditKind::{Finished, Interrupted, Started};
 
-pub(crate) async fn events_come_back_as_they_were(store: &Store) {
+pub(crate) async fn events_round_trip(store: &Store) {
     let workspace = default_workspace(store).await;
     let full = event(workspace, 1, Started, RequestId::new());
     let bare = AuditRow {
@@ -40,7 +40,7 @@ pub(crate) async fn events_come_back_as_they_were(store: &Store) {
     assert_eq!(store.last("node-2").await.unwrap(), None);
 }
 
-pub(crate) async fn a_group_is_appended_whole_or_not_at_all(store: &Store) {
+pub(crate) async fn a_batch_is_appended_atomically(store: &Store) {
     let workspace = default_workspace(store).await;
     store.append(&[]).await.unwrap();
     let group: Vec<_> = (1..=70).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
@@ -52,7 +52,7 @@ pub(crate) async fn a_group_is_appended_whole_or_not_at_all(store: &Store) {
     assert_eq!(store.count_events().await.unwrap(), 70);
 }
 
-pub(crate) async fn a_place_in_the_chain_is_taken_once(store: &Store) {
+pub(crate) async fn a_sequence_is_used_once(store: &Store) {
     let workspace = default_workspace(store).await;
     store.append(&[event(workspace, 1, Finished, RequestId::new())]).await.unwrap();
     let again = store.append(&[event(workspace, 1, Finished, RequestId::new())]).await;
@@ -62,7 +62,7 @@ pub(crate) async fn a_place_in_the_chain_is_taken_once(store: &Store) {
     assert_eq!(store.writers().await.unwrap(), ["node-1", "node-2"]);
 }
 
-pub(crate) async fn every_size_of_group_is_stored(store: &Store) {
+pub(crate) async fn batches_of_every_size_are_stored(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut all = Vec::new();
     for size in [1, 7, 8, 9, 63, 64, 65, 137] {
@@ -80,7 +80,7 @@ async fn statuses(store: &Store, workspace: WorkspaceId, filter: &CallFilter) ->
     calls.items.iter().map(|row| row.call_status().unwrap().to_owned()).collect()
 }
 
-pub(crate) async fn a_call_is_one_item(store: &Store) {
+pub(crate) async fn a_call_is_one_item_of_the_list(store: &Store) {
     let workspace = default_workspace(store).await;
     let (ended, running, cut, short) = (RequestId::new(), RequestId::new(), RequestId::new(), RequestId::new());
     let rows = [
@@ -138,7 +138,7 @@ pub(crate) async fn calls_are_filtered(store: &Store) {
     assert!(found(all_at_once).await.is_empty());
 }
 
-pub(crate) async fn calls_come_in_pages(store: &Store) {
+pub(crate) async fn calls_have_pages(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut requests: Vec<_> = (0..5).map(|_| RequestId::new()).collect();
     let rows: Vec<_> = requests
@@ -160,7 +160,7 @@ pub(crate) async fn calls_come_in_pages(store: &Store) {
     assert_eq!((seen, cursor), (requests, None));
 }
 
-pub(crate) async fn calls_and_events_stay_in_their_workspace(store: &Store) {
+pub(crate) async fn calls_and_events_of_other_workspaces_are_not_found(store: &Store) {
     let theirs = default_workspace(store).await;
     let ours = other_workspace(store).await;
     let call = event(theirs, 1, Finished, RequestId::new());
@@ -189,7 +189,7 @@ pub(crate) async fn starts_without_an_end_are_found(store: &Store) {
     assert!(store.open_starts("node-3").await.unwrap().is_empty());
 }
 
-pub(crate) async fn chains_are_scanned_in_parts(store: &Store) {
+pub(crate) async fn chains_are_scanned_in_pages(store: &Store) {
     let workspace = default_workspace(store).await;
     let rows: Vec<_> = (1..=5).map(|n| event(workspace, n, Finished, RequestId::new())).collect();
     store.append(&rows).await.unwrap();

@@ -1,4 +1,4 @@
-//! Rows under a MAC: what another program writes into the database permits nothing, and is named.
+//! Authenticated rows: rows that another program writes grant nothing and are reported.
 
 use monstrum_store::{BotRow, KeyKind, Page, SandboxRow, Scope, Store, StoreError, Table};
 use monstrum_types::{SandboxInstanceId, WorkspaceId};
@@ -8,17 +8,17 @@ use crate::rows::{self, NOW, bound, default_workspace, other_workspace};
 use crate::sandboxes;
 
 pub(crate) use crate::rotated::{
-    a_rotation_of_the_row_key_can_end_after_every_scope, a_scope_that_is_not_verified_is_not_rotated,
-    what_a_retired_row_key_authenticates_is_refused,
+    a_rotation_of_the_row_key_can_stop_after_every_scope, an_unverified_scope_is_not_rotated,
+    rows_under_a_retired_row_key_are_rejected,
 };
 
-/// What another program does to a database, by statements that both kinds know.
+/// Another program with write access to the database, whose statements run on both databases.
 pub(crate) trait Intruder {
     async fn run(&mut self, sql: String);
     async fn columns(&mut self) -> Vec<String>;
 }
 
-/// The reasons of a snapshot for the scopes that it does not verify.
+/// The unverified scopes of a snapshot, with the reasons.
 pub(crate) fn unverified(rows: &monstrum_store::PolicyRows) -> Vec<String> {
     rows.unverified.iter().map(|found| format!("{}: {}", found.scope, found.why)).collect()
 }
@@ -27,7 +27,7 @@ pub(crate) fn refused(rows: &monstrum_store::PolicyRows) -> Vec<String> {
     rows.refused.iter().map(ToString::to_string).collect()
 }
 
-pub(crate) async fn a_forged_row_does_not_exist(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn a_forged_row_is_ignored(store: &Store, intruder: &mut impl Intruder) {
     let key = rows::key(None, KeyKind::Root, None, "ours");
     store.insert_key(&key).await.unwrap();
     let forged = rows::key(None, KeyKind::Root, None, "forged");
@@ -41,20 +41,20 @@ pub(crate) async fn a_forged_row_does_not_exist(store: &Store, intruder: &mut im
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.keys, std::slice::from_ref(&key));
     assert_eq!(refused(&snapshot), [format!("api_keys/{}", forged.id)]);
-    assert_eq!(unverified(&snapshot), Vec::<String>::new(), "a row more changes nothing else");
+    assert_eq!(unverified(&snapshot), Vec::<String>::new(), "an additional row has no other effect");
     assert_eq!(store.key(None, forged.id).await.unwrap(), None);
     assert_eq!(store.keys(None, &Page::first(9)).await.unwrap().items, [key]);
     assert!(store.delete_key(None, forged.id).await.unwrap(), "it can be deleted");
     assert_eq!(refused(&store.snapshot().await.unwrap()), Vec::<String>::new());
 }
 
-/// A page full of rows that another program has written, before the only authentic one, is not the end of a list.
+/// A page full of forged rows before the only authentic one is not the end of a list.
 pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut impl Intruder) {
     const FORGED: usize = 25;
     const PAGE: u32 = 4;
     let bot = BotRow { use_agent_sandbox: false, ..rows::bot(default_workspace(store).await, "b") };
     store.insert_bot(&bot).await.unwrap();
-    // Ids are in the order of time.
+    // Ids sort by time.
     let forged: Vec<_> = (0..FORGED).map(|_| SandboxInstanceId::new()).collect();
     let honest = sandboxes::sandbox(&bot, "honest");
     assert!(forged.iter().all(|id| *id < honest.id));
@@ -90,14 +90,14 @@ pub(crate) async fn forged_rows_do_not_end_a_list(store: &Store, intruder: &mut 
             break;
         }
     }
-    assert_eq!(listed, [honest.id], "an empty page has a cursor while there are more");
-    // What is due for deletion comes with the longest waiting first, and the forged rows wait for longer.
+    assert_eq!(listed, [honest.id], "an empty page has a cursor while there are more rows");
+    // Due deletions are listed with the longest overdue first, and the forged rows are overdue for longer.
     assert_eq!(store.delete_sandboxes_of_app(bot.workspace_id, Some(bot.id), "app").await.unwrap(), 1 + FORGED as u64);
     let due = store.due_sandbox_deletions("node-1", NOW.plus_ms(1 << 40), PAGE).await.unwrap();
     assert_eq!(found(due), [honest.id]);
 }
 
-pub(crate) async fn an_edited_row_is_refused_and_its_scope_unverified(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn an_edited_row_is_rejected_and_its_scope_unverified(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let other = other_workspace(store).await;
     let (here, there) = (bound(store, workspace).await, bound(store, other).await);
@@ -107,15 +107,15 @@ pub(crate) async fn an_edited_row_is_refused_and_its_scope_unverified(store: &St
     let name = format!("roles/{}", here.role.id);
     assert_eq!(refused(&snapshot), std::slice::from_ref(&name));
     assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 4 valid rows, and 5 were sealed")]);
-    assert_eq!(snapshot.unverified[0].differing[0].to_string(), name, "the host names the row that differs");
-    assert_eq!(snapshot.bindings, [there.binding], "another workspace goes on");
-    assert_eq!(store.role(workspace, here.role.id).await.unwrap(), None, "nor does a direct read find it");
+    assert_eq!(snapshot.unverified[0].differing[0].to_string(), name, "the host names the changed row");
+    assert_eq!(snapshot.bindings, [there.binding], "other workspaces are not affected");
+    assert_eq!(store.role(workspace, here.role.id).await.unwrap(), None, "a direct read does not find it either");
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
     store.insert_role(&rows::role(other, "s")).await.unwrap();
 }
 
-pub(crate) async fn a_row_that_was_put_back_is_found(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn a_restored_row_is_detected(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
     store.insert_key(&key).await.unwrap();
@@ -124,13 +124,13 @@ pub(crate) async fn a_row_that_was_put_back_is_found(store: &Store, intruder: &m
     store.snapshot().await.unwrap();
     intruder.run("insert into api_keys select * from kept".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(refused(&snapshot), Vec::<String>::new(), "its MAC is right");
+    assert_eq!(refused(&snapshot), Vec::<String>::new(), "its MAC is valid");
     assert_eq!(unverified(&snapshot), [format!("{workspace}: it has 1 valid rows, and 0 were sealed")]);
     assert_eq!(snapshot.unverified[0].differing[0].to_string(), format!("api_keys/{}", key.id));
-    assert!(snapshot.keys.is_empty(), "this host knows that it was gone");
+    assert!(snapshot.keys.is_empty(), "this host has seen that it was deleted");
 }
 
-pub(crate) async fn an_older_version_of_a_row_is_found(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn a_restored_older_version_of_a_row_is_detected(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let mut role = bound(store, workspace).await.role;
     intruder.run("create table kept as select * from roles".to_owned()).await;
@@ -146,7 +146,7 @@ pub(crate) async fn an_older_version_of_a_row_is_found(store: &Store, intruder: 
     assert!(snapshot.roles.is_empty() && snapshot.bindings.is_empty());
 }
 
-pub(crate) async fn an_old_seal_is_refused_with_all_its_rows(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn a_restored_seal_is_rejected_with_all_its_rows(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     store.insert_role(&rows::role(workspace, "r")).await.unwrap();
     intruder.run("create table kept_seals as select * from policy_seals".to_owned()).await;
@@ -162,7 +162,7 @@ pub(crate) async fn an_old_seal_is_refused_with_all_its_rows(store: &Store, intr
     assert_eq!(unverified(&snapshot), [format!("{workspace}: {why}")]);
     let refused = store.insert_role(&rows::role(workspace, "s")).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");
-    // A generation that is made up does not open.
+    // A seal with a forged generation does not open.
     intruder.run("update policy_seals set generation = 9".to_owned()).await;
     let snapshot = store.snapshot().await.unwrap();
     assert!(unverified(&snapshot).iter().all(|found| found.ends_with("its seal does not open")));
@@ -171,7 +171,7 @@ pub(crate) async fn an_old_seal_is_refused_with_all_its_rows(store: &Store, intr
     assert_eq!(unverified(&snapshot)[0], "instance: it has no seal");
 }
 
-pub(crate) async fn trust_that_was_put_back_is_not_read(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn restored_trust_is_not_read(store: &Store, intruder: &mut impl Intruder) {
     let row = monstrum_store::TrustRow {
         id: monstrum_types::TrustId::new(),
         public_key: "key".to_owned(),
@@ -188,8 +188,8 @@ pub(crate) async fn trust_that_was_put_back_is_not_read(store: &Store, intruder:
     assert!(matches!(read, Err(StoreError::Unverified { .. })), "{read:?}");
 }
 
-/// A change reads the seal, the old row and nothing else, however many rows its workspace has.
-pub(crate) async fn sums_follow_every_change(store: &Store, _: &mut impl Intruder) {
+/// Seals stay correct after every kind of change.
+pub(crate) async fn every_change_updates_the_seals(store: &Store, _: &mut impl Intruder) {
     let verified = async |what: &str| {
         let snapshot = store.snapshot().await.unwrap();
         assert_eq!((unverified(&snapshot), refused(&snapshot)), (Vec::new(), Vec::new()), "after {what}");
@@ -220,14 +220,14 @@ pub(crate) async fn sums_follow_every_change(store: &Store, _: &mut impl Intrude
     grows("a key in it").await;
     store.delete_workspace(other).await.unwrap();
     grows("a workspace with its key").await;
-    assert_eq!(store.seal_generations().await.unwrap().len(), 2, "its seal goes with it");
+    assert_eq!(store.seal_generations().await.unwrap().len(), 2, "its seal is deleted, too");
     let gone = store.insert_role(&rows::role(WorkspaceId::new(), "r")).await;
     assert!(matches!(gone, Err(StoreError::UnknownReference)), "{gone:?}");
 }
 
-/// Every table and every column of the database is in one list of the code.
-pub(crate) async fn every_column_is_under_the_mac_or_left_out(_: &Store, intruder: &mut impl Intruder) {
-    // Counters, answers that are sealed, keys that are sealed, what the audit's chain covers, and the seals themselves.
+/// The lists of the code contain every table and every column of the database.
+pub(crate) async fn every_column_is_listed_as_covered_or_left_out(_: &Store, intruder: &mut impl Intruder) {
+    // Counters, sealed answers, sealed keys, the audit with its own chain, and the seals themselves.
     const NEITHER: [&str; 7] =
         ["settings", "bot_usage", "task_usage", "idempotency_keys", "instance_keys", "audit_events", "policy_seals"];
     let columns = intruder.columns().await;
@@ -239,10 +239,10 @@ pub(crate) async fn every_column_is_under_the_mac_or_left_out(_: &Store, intrude
         .filter(|column| !column.starts_with("_sqlx"))
         .collect();
     found.sort();
-    assert_eq!(found, listed, "a column is new: put it into one list of store/src/rows/tables.rs");
+    assert_eq!(found, listed, "add a new column to a list of store/src/rows/tables/columns.rs");
 }
 
-pub(crate) async fn a_scope_is_sealed_anew_as_an_operator_accepts_it(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn an_operator_can_seal_a_scope_again(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     intruder.run("update roles set name = 'edited'".to_owned()).await;
@@ -255,7 +255,7 @@ pub(crate) async fn a_scope_is_sealed_anew_as_an_operator_accepts_it(store: &Sto
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "k");
     assert!(matches!(store.insert_key(&key).await, Err(StoreError::Unverified { .. })));
     let binding = rows.iter().find(|row| row.name.table == Table::BotResources).unwrap();
-    // What an operator has not seen is not sealed.
+    // Rows that the operator has not seen are not sealed.
     let fewer = store.seal_scope(scope, &rows[1..], &[]).await;
     assert!(matches!(fewer, Err(StoreError::Unverified { .. })), "{fewer:?}");
     assert_eq!(store.seal_scope(scope, &rows, std::slice::from_ref(&binding.name)).await.unwrap(), 4);
@@ -265,8 +265,8 @@ pub(crate) async fn a_scope_is_sealed_anew_as_an_operator_accepts_it(store: &Sto
     store.insert_key(&key).await.unwrap();
 }
 
-/// Its own row is in no sum, since its MAC is wrong, so nothing else is amiss.
-pub(crate) async fn a_deleted_workspace_does_not_come_back_with_its_keys(store: &Store, intruder: &mut impl Intruder) {
+/// Its row has a wrong MAC and is not counted, so the scope of the instance stays valid.
+pub(crate) async fn a_restored_workspace_does_not_restore_its_keys(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
     let key = rows::key(Some(other), KeyKind::Admin, None, "theirs");
     store.insert_key(&key).await.unwrap();
@@ -297,13 +297,13 @@ pub(crate) async fn a_deleted_workspace_does_not_come_back_with_its_keys(store: 
     assert_eq!(store.sealed_generations().await.unwrap(), total, "its seal adds nothing");
 }
 
-/// Everything that is refused or not verified.
+/// All problems that verification finds.
 pub(crate) async fn problems(store: &Store) -> Vec<String> {
     store.verify_rows().await.unwrap().problems()
 }
 
 /// Rows in no sum come and go with use, so an operator does not accept them, but must be able to remove a forged one.
-pub(crate) async fn forged_rows_that_are_in_no_sum_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
+pub(crate) async fn forged_rows_that_are_not_counted_can_be_deleted(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     let (ours, forged) = (crate::sandboxes::sandbox(&there.bot, "a"), crate::sandboxes::sandbox(&there.bot, "b"));
@@ -328,8 +328,8 @@ pub(crate) async fn forged_rows_that_are_in_no_sum_can_be_deleted(store: &Store,
     assert_eq!(store.sandbox(workspace, ours.id).await.unwrap(), Some(ours));
 }
 
-/// A database of SQLite takes a blob where text is expected, and both take text of any form.
-pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Store, intruder: &mut impl Intruder) {
+/// SQLite accepts a blob instead of text, and both databases accept malformed text.
+pub(crate) async fn a_malformed_row_does_not_hide_others(store: &Store, intruder: &mut impl Intruder) {
     let other = other_workspace(store).await;
     let there = bound(store, other).await;
     intruder
@@ -346,7 +346,7 @@ pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Sto
         .await;
     intruder.run("insert into policy_seals (scope, generation, sealed) values ('!', 1, 'no seal')".to_owned()).await;
     let listed = store.workspaces(&Page::first(1)).await.unwrap();
-    assert_eq!(listed.items.len(), 1, "a page of forged rows is passed over");
+    assert_eq!(listed.items.len(), 1, "a page of forged rows is skipped");
     let mut found = Vec::new();
     let mut page = Page::first(1);
     while let Some(cursor) = { store.workspaces(&page).await.unwrap() }.next_cursor {
@@ -362,8 +362,8 @@ pub(crate) async fn a_row_of_any_form_keeps_no_other_from_being_read(store: &Sto
     assert!(store.delete_bot(other, there.bot.id).await.unwrap());
 }
 
-/// What stands below a row that is deleted goes with it, whoever wrote it.
-pub(crate) async fn an_unreadable_row_below_another_does_not_keep_it(store: &Store, intruder: &mut impl Intruder) {
+/// A deletion includes the child rows, even those of another program.
+pub(crate) async fn an_unreadable_child_row_does_not_block_a_deletion(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     let spare = rows::resource(workspace, "spare");
@@ -381,8 +381,8 @@ pub(crate) async fn an_unreadable_row_below_another_does_not_keep_it(store: &Sto
     assert!(store.delete_resource(workspace, spare.id).await.unwrap());
 }
 
-/// What a request reads by itself is compared with what was verified, or else the whole scope is.
-pub(crate) async fn a_single_row_is_read_as_it_was_sealed(store: &Store, intruder: &mut impl Intruder) {
+/// A row that a request reads is compared with the last verification, or else the whole scope is verified.
+pub(crate) async fn a_single_row_is_compared_with_the_verified_one(store: &Store, intruder: &mut impl Intruder) {
     let id = default_workspace(store).await;
     let settings = |network: &str| Some(json!({ "network": network }));
     let mut row = store.workspace(id).await.unwrap().unwrap();
@@ -393,7 +393,7 @@ pub(crate) async fn a_single_row_is_read_as_it_was_sealed(store: &Store, intrude
     row.sandbox = settings("none");
     assert!(store.update_workspace(&row, row.updated_at).await.unwrap());
     let read = async || store.verified_workspace(id).await.map(|row| row.and_then(|row| row.sandbox));
-    assert_eq!(read().await.unwrap(), settings("none"), "a change is seen before the next snapshot");
+    assert_eq!(read().await.unwrap(), settings("none"), "a change is visible before the next snapshot");
     store.snapshot().await.unwrap();
     assert_eq!(read().await.unwrap(), settings("none"));
     assert_eq!(store.verified_workspace(WorkspaceId::new()).await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! Rows of the instance, and answers that are kept.
+//! Rows of the instance, and stored answers.
 
 use monstrum_store::{
     AuditKind, BoundRow, Claim, IdempotencyKey, InstanceKeyRow, Page, PluginRow, PluginVersionRow, ResourceRow, Store,
@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::rows::{self, NOW, default_workspace};
 
-pub(crate) async fn instance_keys_are_made_once(store: &Store) {
+pub(crate) async fn instance_keys_are_inserted_once(store: &Store) {
     let key = |version, sealed: &str| InstanceKeyRow {
         name: "audit".to_owned(),
         version,
@@ -31,7 +31,7 @@ fn digest(byte: &str) -> Digest {
     format!("sha256:{}", byte.repeat(32)).parse().unwrap()
 }
 
-/// A version whose digests are those of its contents: one that holds anything else is not read.
+/// A version with matching digests: a version with other content is not read.
 fn version(version: &str, component: &str) -> PluginVersionRow {
     let of = |bytes: &[u8]| format!("sha256:{}", hex::encode(Sha256::digest(bytes))).parse().unwrap();
     let (manifest, component) = ("name: github\n", [&[0, 0x61, 0x73, 0x6d, 0xff], component.as_bytes()].concat());
@@ -57,7 +57,7 @@ fn serving(version: &PluginVersionRow) -> PluginRow {
     }
 }
 
-pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
+pub(crate) async fn only_stored_versions_can_be_active(store: &Store) {
     let (old, mut new) = (version("1.0.0", "0a"), version("1.1.0", "0b"));
     new.created_at = NOW.plus_ms(1);
     assert!(matches!(store.serve_plugin(&serving(&old), &[], &[]).await, Err(StoreError::UnknownReference)));
@@ -68,11 +68,11 @@ pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
     assert!(store.insert_plugin_version(&new).await.unwrap());
     assert_eq!(store.plugin(&old.plugin).await.unwrap(), Some(serving(&old)));
     assert_eq!(store.serve_plugin(&serving(&new), &[], &[]).await.unwrap(), []);
-    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is a row under a MAC as well");
+    assert_eq!(store.generation().await.unwrap(), generation + 3, "a stored version is an authenticated row, too");
     assert_eq!(store.plugins().await.unwrap(), [serving(&new)]);
 
     let read = store.plugin_version(&new.plugin, &new.manifest_digest, &new.component_digest).await.unwrap().unwrap();
-    assert!(read == new, "all of it comes back");
+    assert!(read == new, "the content is complete");
     assert!(store.plugin_version(&new.plugin, &digest("0a"), &digest("0b")).await.unwrap().is_none());
     let versions = store.plugin_versions(&new.plugin).await.unwrap();
     assert_eq!(versions.iter().map(|row| row.version.as_str()).collect::<Vec<_>>(), ["1.0.0", "1.1.0"]);
@@ -83,7 +83,19 @@ pub(crate) async fn plugins_serve_stored_versions_only(store: &Store) {
     assert!(store.plugin_versions(&new.plugin).await.unwrap().is_empty());
 }
 
-pub(crate) async fn trust_comes_and_goes(store: &Store) {
+pub(crate) async fn plugin_records_have_the_generation_of_the_instance(store: &Store) {
+    let empty = store.plugin_records().await.unwrap();
+    assert_eq!(store.instance_generation().await.unwrap(), empty.generation);
+    let version = version("1.0.0", "0a");
+    store.insert_plugin_version(&version).await.unwrap();
+    store.serve_plugin(&serving(&version), &[], &[]).await.unwrap();
+    let records = store.plugin_records().await.unwrap();
+    assert_eq!(records.plugins, [serving(&version)]);
+    assert!(records.generation > empty.generation);
+    assert_eq!(store.instance_generation().await.unwrap(), records.generation);
+}
+
+pub(crate) async fn trust_is_inserted_and_deleted(store: &Store) {
     let row = |key: &str, name_glob: &str| TrustRow {
         id: TrustId::new(),
         public_key: key.to_owned(),
@@ -112,7 +124,7 @@ pub(crate) async fn trust_comes_and_goes(store: &Store) {
     assert_eq!(store.trust_of_key("ed25519:a").await.unwrap(), [second]);
 }
 
-pub(crate) async fn what_is_bound_is_named_by_its_type(store: &Store) {
+pub(crate) async fn bindings_are_found_by_resource_type(store: &Store) {
     let workspace = default_workspace(store).await;
     let (bot, resource, unbound) =
         (rows::bot(workspace, "bot"), rows::resource(workspace, "github"), rows::resource(workspace, "unbound"));
@@ -148,9 +160,9 @@ pub(crate) async fn a_request_is_claimed_once(store: &Store) {
     let answered = Claim::Earlier { body_hash: "hash".to_owned(), answer: Some(answer.clone()) };
     assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered);
     let second = StoredAnswer { status: 500, ..answer };
-    assert!(!store.answer_request(&key, &second).await.unwrap(), "an answer never changes");
+    assert!(!store.answer_request(&key, &second).await.unwrap(), "an answer is final");
     store.release_request(&key).await.unwrap();
-    assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered, "an answered one is not released");
+    assert_eq!(store.claim_request(&key, "hash", NOW).await.unwrap(), answered, "an answered request is not released");
 
     let of_another = IdempotencyKey { caller: KeyId::new(), ..key.clone() };
     assert_eq!(store.claim_request(&of_another, "hash", NOW).await.unwrap(), Claim::First);
@@ -158,7 +170,7 @@ pub(crate) async fn a_request_is_claimed_once(store: &Store) {
     assert_eq!(store.claim_request(&of_another_route, "hash", NOW).await.unwrap(), Claim::First);
 }
 
-pub(crate) async fn of_two_claims_at_once_one_is_first(store: &Store) {
+pub(crate) async fn of_two_concurrent_claims_one_is_first(store: &Store) {
     let key = request(store, "k").await;
     let claims = (0..16).map(|_| {
         let (store, key) = (store.clone(), key.clone());
@@ -171,7 +183,7 @@ pub(crate) async fn of_two_claims_at_once_one_is_first(store: &Store) {
     assert_eq!(first, 1);
 }
 
-pub(crate) async fn a_released_or_old_claim_is_free_again(store: &Store) {
+pub(crate) async fn a_released_or_purged_key_can_be_claimed_again(store: &Store) {
     let (released, running, answered) =
         (request(store, "a").await, request(store, "b").await, request(store, "c").await);
     for key in [&released, &running, &answered] {
@@ -182,13 +194,13 @@ pub(crate) async fn a_released_or_old_claim_is_free_again(store: &Store) {
     store.answer_request(&answered, &StoredAnswer { status: 201, sealed: String::new() }).await.unwrap();
 
     assert_eq!(store.purge_requests(NOW, NOW).await.unwrap(), 0);
-    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the one that still runs");
+    assert_eq!(store.purge_requests(NOW, NOW.plus_ms(5)).await.unwrap(), 1, "the unanswered claim");
     assert_eq!(store.claim_request(&running, "hash", NOW).await.unwrap(), Claim::First);
     assert_eq!(store.purge_requests(NOW.plus_ms(5), NOW).await.unwrap(), 2);
     assert_eq!(store.claim_request(&answered, "hash", NOW).await.unwrap(), Claim::First);
 }
 
-pub(crate) async fn awkward_texts_come_back_as_they_were(store: &Store) {
+pub(crate) async fn unusual_texts_round_trip(store: &Store) {
     let workspace = default_workspace(store).await;
     for (number, text) in ["'; drop table bots; --", "$1", "?1", "%_\\", "é😀\u{2028}\r\n\t", " ", &"x".repeat(100_000)]
         .iter()
@@ -205,8 +217,8 @@ pub(crate) async fn awkward_texts_come_back_as_they_were(store: &Store) {
     assert_eq!(store.resource(workspace, resource.id).await.unwrap(), Some(resource));
 }
 
-/// PostgreSQL has no such text, so SQLite takes none either.
-pub(crate) async fn a_text_with_nul_is_refused(store: &Store) {
+/// PostgreSQL cannot store U+0000, so the store rejects it for SQLite as well.
+pub(crate) async fn a_text_with_nul_is_rejected(store: &Store) {
     let workspace = default_workspace(store).await;
     let generation = store.generation().await.unwrap();
     let mut bot = rows::bot(workspace, "b");

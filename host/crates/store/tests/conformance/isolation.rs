@@ -1,10 +1,10 @@
-//! The walls between workspaces.
+//! Isolation of workspaces.
 
 use monstrum_store::{BindingRow, KeyKind, KeyRow, KeyUse, Page, Store, StoreError};
 
 use crate::rows::{self, bound, default_workspace, other_workspace};
 
-pub(crate) async fn nothing_is_seen_across_workspaces(store: &Store) {
+pub(crate) async fn rows_of_other_workspaces_are_not_found(store: &Store) {
     let theirs = default_workspace(store).await;
     let ours = other_workspace(store).await;
     let there = bound(store, theirs).await;
@@ -27,7 +27,7 @@ pub(crate) async fn nothing_is_seen_across_workspaces(store: &Store) {
     assert!(store.keys(Some(ours), &Page::first(50)).await.unwrap().items.is_empty());
 }
 
-pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
+pub(crate) async fn rows_of_other_workspaces_are_not_changed(store: &Store) {
     let theirs = default_workspace(store).await;
     let ours = other_workspace(store).await;
     let there = bound(store, theirs).await;
@@ -65,7 +65,7 @@ pub(crate) async fn nothing_is_changed_across_workspaces(store: &Store) {
     assert_eq!(after.credentials, before.credentials);
 }
 
-pub(crate) async fn nothing_is_joined_across_workspaces(store: &Store) {
+pub(crate) async fn rows_of_different_workspaces_cannot_be_linked(store: &Store) {
     let theirs = default_workspace(store).await;
     let ours = other_workspace(store).await;
     let (there, here) = (bound(store, theirs).await, bound(store, ours).await);
@@ -102,7 +102,7 @@ pub(crate) async fn root_keys_belong_to_no_workspace(store: &Store) {
     store.save_key_uses(&[KeyUse { workspace_id: Some(workspace), id: root.id, at: rows::NOW }]).await.unwrap();
     assert_eq!(store.keys(None, &Page::first(50)).await.unwrap().items, [root]);
 
-    // A key that is both, or neither, is refused by the table itself.
+    // The table rejects a key that is both, or neither.
     assert!(store.insert_key(&rows::key(Some(workspace), KeyKind::Root, None, "a")).await.is_err());
     assert!(store.insert_key(&rows::key(None, KeyKind::Admin, None, "b")).await.is_err());
     assert!(store.insert_key(&rows::key(Some(workspace), KeyKind::Bot, None, "c")).await.is_err());

@@ -1,7 +1,7 @@
-//! What every kind of database must do alike, and what each does when it cannot.
+//! Conformance tests: the common behaviour of all databases, and the failures of each.
 //!
-//! A case is a function over an open, empty store. `cases!` runs each of them on every backend; a further backend is a
-//! further line at its end.
+//! A case is a function on an open, empty store. `cases!` runs each case on every backend; to add a backend, add a line
+//! at its end.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -22,7 +22,7 @@ mod sqlite;
 mod support;
 mod usage;
 
-/// Cases that have an intruder, who writes what they want by SQL.
+/// Cases with an intruder, who runs any SQL.
 macro_rules! intrusions {
     ($($case:ident),+ $(,)?) => {
         macro_rules! intrude_on {
@@ -47,24 +47,24 @@ macro_rules! intrusions {
 }
 
 intrusions! {
-    a_forged_row_does_not_exist,
+    a_forged_row_is_ignored,
     forged_rows_do_not_end_a_list,
-    an_edited_row_is_refused_and_its_scope_unverified,
-    a_row_that_was_put_back_is_found,
-    an_older_version_of_a_row_is_found,
-    an_old_seal_is_refused_with_all_its_rows,
-    trust_that_was_put_back_is_not_read,
-    sums_follow_every_change,
-    every_column_is_under_the_mac_or_left_out,
-    a_scope_is_sealed_anew_as_an_operator_accepts_it,
-    a_deleted_workspace_does_not_come_back_with_its_keys,
-    a_rotation_of_the_row_key_can_end_after_every_scope,
-    what_a_retired_row_key_authenticates_is_refused,
-    a_scope_that_is_not_verified_is_not_rotated,
-    forged_rows_that_are_in_no_sum_can_be_deleted,
-    a_row_of_any_form_keeps_no_other_from_being_read,
-    an_unreadable_row_below_another_does_not_keep_it,
-    a_single_row_is_read_as_it_was_sealed,
+    an_edited_row_is_rejected_and_its_scope_unverified,
+    a_restored_row_is_detected,
+    a_restored_older_version_of_a_row_is_detected,
+    a_restored_seal_is_rejected_with_all_its_rows,
+    restored_trust_is_not_read,
+    every_change_updates_the_seals,
+    every_column_is_listed_as_covered_or_left_out,
+    an_operator_can_seal_a_scope_again,
+    a_restored_workspace_does_not_restore_its_keys,
+    a_rotation_of_the_row_key_can_stop_after_every_scope,
+    rows_under_a_retired_row_key_are_rejected,
+    an_unverified_scope_is_not_rotated,
+    forged_rows_that_are_not_counted_can_be_deleted,
+    a_malformed_row_does_not_hide_others,
+    an_unreadable_child_row_does_not_block_a_deletion,
+    a_single_row_is_compared_with_the_verified_one,
 }
 
 macro_rules! cases {
@@ -92,91 +92,92 @@ macro_rules! cases {
 cases! {
     policy {
         a_new_store_has_its_default_workspace,
-        workspaces_come_and_go,
-        roles_come_and_go,
-        bots_come_and_go,
-        resources_come_and_go,
-        credentials_come_and_go,
-        bindings_come_and_go,
-        keys_come_and_go,
+        workspaces_are_inserted_updated_and_deleted,
+        roles_are_inserted_updated_and_deleted,
+        bots_are_inserted_updated_and_deleted,
+        resources_are_inserted_updated_and_deleted,
+        credentials_are_inserted_updated_and_deleted,
+        bindings_are_inserted_updated_and_deleted,
+        keys_are_inserted_rotated_and_deleted,
         the_latest_use_of_a_key_is_kept,
         names_are_unique_in_a_workspace,
-        what_is_bound_is_in_use,
-        a_deleted_bot_takes_its_bindings_and_keys_along,
-        lists_come_in_pages,
-        every_change_bumps_the_generation,
-        of_two_changes_of_what_was_read_once_one_is_told,
+        a_bound_row_cannot_be_deleted,
+        deleting_a_bot_deletes_its_bindings_and_keys,
+        lists_have_pages,
+        every_change_raises_the_generation,
+        of_two_updates_of_the_same_version_one_fails,
         a_snapshot_holds_all_rows,
-        a_snapshot_is_of_one_moment,
-        a_cancelled_change_is_whole_or_absent,
+        a_snapshot_is_consistent,
+        a_cancelled_change_is_atomic,
     }
     isolation {
-        nothing_is_seen_across_workspaces,
-        nothing_is_changed_across_workspaces,
-        nothing_is_joined_across_workspaces,
+        rows_of_other_workspaces_are_not_found,
+        rows_of_other_workspaces_are_not_changed,
+        rows_of_different_workspaces_cannot_be_linked,
         root_keys_belong_to_no_workspace,
     }
     instance {
-        instance_keys_are_made_once,
-        plugins_serve_stored_versions_only,
-        trust_comes_and_goes,
-        what_is_bound_is_named_by_its_type,
+        instance_keys_are_inserted_once,
+        only_stored_versions_can_be_active,
+        plugin_records_have_the_generation_of_the_instance,
+        trust_is_inserted_and_deleted,
+        bindings_are_found_by_resource_type,
         a_request_is_claimed_once,
-        of_two_claims_at_once_one_is_first,
-        a_released_or_old_claim_is_free_again,
-        awkward_texts_come_back_as_they_were,
-        a_text_with_nul_is_refused,
+        of_two_concurrent_claims_one_is_first,
+        a_released_or_purged_key_can_be_claimed_again,
+        unusual_texts_round_trip,
+        a_text_with_nul_is_rejected,
     }
     owners {
-        a_plugin_owns_the_names_of_the_version_that_serves,
-        a_name_of_another_plugin_is_refused_and_nothing_is_written,
-        an_approval_moves_exactly_what_it_was_asked_for,
-        of_two_plugins_at_once_one_owns_a_name,
+        a_plugin_owns_the_names_of_its_active_version,
+        a_name_of_another_plugin_is_rejected_and_nothing_is_written,
+        an_approval_transfers_exactly_the_names_it_lists,
+        of_concurrent_plugins_one_owns_a_name,
         a_new_database_has_no_owners_to_fill,
     }
     oauth {
-        providers_come_and_go,
+        providers_are_inserted_updated_and_deleted,
         each_step_of_an_authorization_is_taken_once,
-        a_provider_is_asked_by_one_host_at_a_time,
-        authorizations_end_with_what_they_are_for,
+        one_host_polls_a_provider_at_a_time,
+        authorizations_are_deleted_with_their_resource_or_provider,
         one_host_refreshes_a_credential,
     }
     sandboxes {
-        sandboxes_come_and_go,
+        sandboxes_are_inserted_listed_and_deleted,
         a_conversation_has_one_sandbox,
-        sandboxes_stay_in_their_workspace,
-        a_sandbox_is_claimed_by_one_at_a_time,
-        an_operation_ends_only_what_it_has_begun,
-        uses_are_noted_while_it_runs,
-        a_deletion_is_a_job_until_it_is_done,
-        a_deleted_bot_leaves_its_sandboxes_to_be_deleted,
-        no_sandbox_is_left_without_its_bot,
-        sandboxes_are_looked_through_by_their_host,
-        lost_sandboxes_are_told_from_those_in_error,
+        sandboxes_of_other_workspaces_are_not_found,
+        a_sandbox_has_one_lease_at_a_time,
+        an_operation_settles_only_its_own_lease,
+        uses_are_recorded_while_a_sandbox_is_running,
+        a_deletion_is_retried_until_it_succeeds,
+        deleting_a_bot_marks_its_sandboxes_for_deletion,
+        a_sandbox_never_outlives_its_bot_unmarked,
+        a_host_finds_its_sandboxes,
+        lost_sandboxes_differ_from_those_in_error,
     }
     sealed {
-        sealed_records_are_walked_in_parts,
-        a_sealed_record_is_replaced_only_while_it_is_the_one_that_was_read,
-        a_group_of_sealed_records_is_replaced_whole_or_not_at_all,
+        sealed_records_have_pages,
+        a_sealed_record_is_replaced_only_if_it_is_unchanged,
+        a_batch_of_sealed_records_is_replaced_atomically,
     }
     usage {
         calls_are_charged_up_to_the_budget,
-        months_and_tasks_have_accounts_of_their_own,
-        of_many_charges_at_once_exactly_those_fit_that_fit,
-        usage_stays_in_its_workspace_and_goes_with_its_bot,
-        sums_stop_at_the_largest_number,
+        usage_is_counted_per_month_and_task,
+        concurrent_charges_never_exceed_the_budget,
+        usage_belongs_to_its_workspace_and_is_deleted_with_its_bot,
+        sums_saturate,
     }
     audit {
-        events_come_back_as_they_were,
-        a_group_is_appended_whole_or_not_at_all,
-        a_place_in_the_chain_is_taken_once,
-        every_size_of_group_is_stored,
-        a_call_is_one_item,
+        events_round_trip,
+        a_batch_is_appended_atomically,
+        a_sequence_is_used_once,
+        batches_of_every_size_are_stored,
+        a_call_is_one_item_of_the_list,
         calls_are_filtered,
-        calls_come_in_pages,
-        calls_and_events_stay_in_their_workspace,
+        calls_have_pages,
+        calls_and_events_of_other_workspaces_are_not_found,
         starts_without_an_end_are_found,
-        chains_are_scanned_in_parts,
+        chains_are_scanned_in_pages,
         names_sort_by_their_bytes,
     }
 }

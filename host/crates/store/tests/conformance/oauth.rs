@@ -1,4 +1,4 @@
-//! Providers, authorizations under way, and the claim of a refresh: each step is taken once, and within its workspace.
+//! OAuth providers, authorizations and leases of refreshes: each step is taken once, and within its workspace.
 
 use monstrum_store::{FlowStatus, OauthFlowRow, OauthProviderRow, Page, ResourceRow, Store, StoreError};
 use monstrum_types::{KeyId, OauthFlowId, OauthProviderId, ResourceId, WorkspaceId};
@@ -52,7 +52,7 @@ async fn begun(store: &Store) -> (ResourceRow, OauthProviderRow) {
     (resource, provider)
 }
 
-pub(crate) async fn providers_come_and_go(store: &Store) {
+pub(crate) async fn providers_are_inserted_updated_and_deleted(store: &Store) {
     let (ours, theirs) = (default_workspace(store).await, other_workspace(store).await);
     let mut row = provider(ours, "github");
     store.insert_oauth_provider(&row).await.unwrap();
@@ -80,7 +80,7 @@ pub(crate) async fn providers_come_and_go(store: &Store) {
     let github = "github".parse().unwrap();
     assert_eq!(store.oauth_provider_of_type(theirs, &github).await.unwrap(), Some(there));
     assert_eq!(store.oauth_providers(ours, &Page::first(50)).await.unwrap().items, [row.clone(), other]);
-    // They are a part of the policy: who issues a token says whether it can go on.
+    // Providers are part of the policy: the issuer of a token decides whether it is refreshed.
     let snapshot = store.snapshot().await.unwrap();
     assert_eq!(snapshot.oauth_providers.len(), 3);
     assert!(snapshot.oauth_providers.contains(&row));
@@ -109,8 +109,11 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
     };
     let first = of_browser("first", "state");
     assert!(store.begin_oauth_flow(&started, &first).await.unwrap());
-    assert!(!store.begin_oauth_flow(&started, &of_browser("second", "other")).await.unwrap(), "it was unopened");
-    assert!(!store.begin_oauth_flow(&first, &of_browser("second", "other")).await.unwrap(), "it is another's");
+    assert!(!store.begin_oauth_flow(&started, &of_browser("second", "other")).await.unwrap(), "its status has changed");
+    assert!(
+        !store.begin_oauth_flow(&first, &of_browser("second", "other")).await.unwrap(),
+        "it is bound to another browser"
+    );
     let again = of_browser("first", "newer");
     assert!(store.begin_oauth_flow(&first, &again).await.unwrap());
     assert_eq!(store.oauth_flow_of_state("state", NOW).await.unwrap(), None);
@@ -124,7 +127,7 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
     assert!(failed.unwrap());
     let ended = store.oauth_flow(workspace, resource.id, started.id).await.unwrap().unwrap();
     let expected = OauthFlowRow { status: FlowStatus::Failed, sealed: None, message: Some("no".to_owned()), ..again };
-    assert_eq!(ended, expected, "what was secret is forgotten");
+    assert_eq!(ended, expected, "its sealed record is deleted");
 
     assert_eq!(store.oauth_flow(WorkspaceId::new(), resource.id, started.id).await.unwrap(), None);
     assert_eq!(store.oauth_flow(workspace, ResourceId::new(), started.id).await.unwrap(), None);
@@ -132,7 +135,7 @@ pub(crate) async fn each_step_of_an_authorization_is_taken_once(store: &Store) {
     assert_eq!(store.purge_oauth_flows(late.plus_ms(1)).await.unwrap(), 1);
 }
 
-pub(crate) async fn a_provider_is_asked_by_one_host_at_a_time(store: &Store) {
+pub(crate) async fn one_host_polls_a_provider_at_a_time(store: &Store) {
     let (resource, provider) = begun(store).await;
     let pending = OauthFlowRow {
         poll_interval_s: Some(5),
@@ -152,7 +155,7 @@ pub(crate) async fn a_provider_is_asked_by_one_host_at_a_time(store: &Store) {
     assert!(store.due_oauth_flows(next, 10).await.unwrap().is_empty());
 }
 
-pub(crate) async fn authorizations_end_with_what_they_are_for(store: &Store) {
+pub(crate) async fn authorizations_are_deleted_with_their_resource_or_provider(store: &Store) {
     let (resource, provider) = begun(store).await;
     let first = flow(&resource, &provider, FlowStatus::Pending);
     store.insert_oauth_flow(&first).await.unwrap();
@@ -171,13 +174,13 @@ pub(crate) async fn one_host_refreshes_a_credential(store: &Store) {
     let generation = store.generation().await.unwrap();
     let (until, after) = (NOW.plus_ms(1_000), NOW.plus_ms(1_001));
     assert!(store.claim_refresh(&row, NOW, until).await.unwrap());
-    assert!(!store.claim_refresh(&row, NOW, until).await.unwrap(), "it is claimed");
-    assert!(store.claim_refresh(&row, until, after).await.unwrap(), "the claim has run out");
+    assert!(!store.claim_refresh(&row, NOW, until).await.unwrap(), "it is leased");
+    assert!(store.claim_refresh(&row, until, after).await.unwrap(), "the lease has expired");
     store.release_refresh(&row, until).await.unwrap();
-    assert!(!store.claim_refresh(&row, until, after).await.unwrap(), "the claim of another is not given back");
+    assert!(!store.claim_refresh(&row, until, after).await.unwrap(), "the lease of another host is not released");
     store.release_refresh(&row, after).await.unwrap();
     assert!(store.claim_refresh(&row, until, after).await.unwrap());
-    assert_eq!(store.generation().await.unwrap(), generation, "a claim is no policy");
+    assert_eq!(store.generation().await.unwrap(), generation, "a lease does not change the policy");
 
     let mut fresh = row.clone();
     (fresh.sealed, fresh.expires_at, fresh.updated_at) = ("fresh".to_owned(), Some(after), after);
@@ -186,10 +189,10 @@ pub(crate) async fn one_host_refreshes_a_credential(store: &Store) {
     assert!(!store.put_refreshed(&fresh, &row.sealed).await.unwrap());
     assert_eq!(store.generation().await.unwrap(), generation + 1);
     assert_eq!(store.credential(resource.workspace_id, resource.id).await.unwrap().as_ref(), Some(&fresh));
-    assert!(!store.claim_refresh(&row, after, after).await.unwrap(), "it is another row by now");
-    assert!(store.claim_refresh(&fresh, NOW, until).await.unwrap(), "the claim ended with the refresh");
+    assert!(!store.claim_refresh(&row, after, after).await.unwrap(), "the sealed record has changed");
+    assert!(store.claim_refresh(&fresh, NOW, until).await.unwrap(), "the lease ended with the refresh");
 
-    // Saved anew, it is nobody's claim.
+    // A saved credential has a new id and no lease.
     let saved = rows::credential(&resource);
     store.put_credential(&saved).await.unwrap();
     assert!(!store.put_refreshed(&fresh, &fresh.sealed).await.unwrap());

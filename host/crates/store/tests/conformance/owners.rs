@@ -1,4 +1,4 @@
-//! Which plugin a type or a tool's name belongs to.
+//! Owners of resource types and tool names.
 
 use monstrum_store::{OwnedKind, OwnedName, OwnerRow, PluginRow, PluginVersionRow, Store};
 use monstrum_types::{Digest, PluginName};
@@ -10,7 +10,7 @@ fn digest(byte: &str) -> Digest {
     format!("sha256:{}", byte.repeat(32)).parse().unwrap()
 }
 
-/// A stored version of a plugin, as it is put in force.
+/// Stores a version of a plugin, and returns the row that activates it.
 async fn version(store: &Store, plugin: &str, version: &str) -> PluginRow {
     let component = if version.starts_with('1') { "0a" } else { "0b" };
     let stored = PluginVersionRow {
@@ -52,7 +52,7 @@ async fn owned(store: &Store) -> Vec<String> {
     rows.iter().map(|row| format!("{} {}: {}", row.name.kind.as_str(), row.name.name, row.plugin)).collect()
 }
 
-pub(crate) async fn a_plugin_owns_the_names_of_the_version_that_serves(store: &Store) {
+pub(crate) async fn a_plugin_owns_the_names_of_its_active_version(store: &Store) {
     assert_eq!(owned(store).await, [""; 0]);
     let first = version(store, "github", "1.0.0").await;
     let generation = store.generation().await.unwrap();
@@ -61,10 +61,10 @@ pub(crate) async fn a_plugin_owns_the_names_of_the_version_that_serves(store: &S
     assert_eq!(owned(store).await, ["tool github_list: github", "tool github_read: github", "type github: github"]);
     assert_eq!(store.generation().await.unwrap(), generation + 1);
     assert_eq!(store.snapshot().await.unwrap().owners, store.owners().await.unwrap());
-    // Once more: nothing is another's.
+    // Activating it again conflicts with nothing.
     assert_eq!(store.serve_plugin(&first, &wanted, &[]).await.unwrap(), []);
 
-    // A tool that the next version lacks is free again; a type stays.
+    // A tool that the next version lacks becomes free; a type does not.
     let second = version(store, "github", "2.0.0").await;
     let wanted = names(&["type git", "tool github_list", "tool github_new"]);
     assert_eq!(store.serve_plugin(&second, &wanted, &[]).await.unwrap(), []);
@@ -75,7 +75,7 @@ pub(crate) async fn a_plugin_owns_the_names_of_the_version_that_serves(store: &S
     assert_eq!(store.plugins().await.unwrap(), [second, other]);
 }
 
-pub(crate) async fn a_name_of_another_plugin_is_refused_and_nothing_is_written(store: &Store) {
+pub(crate) async fn a_name_of_another_plugin_is_rejected_and_nothing_is_written(store: &Store) {
     let github = version(store, "github", "1.0.0").await;
     store.serve_plugin(&github, &names(&["type github", "tool github_list"]), &[]).await.unwrap();
     let other = version(store, "other", "1.0.0").await;
@@ -83,42 +83,42 @@ pub(crate) async fn a_name_of_another_plugin_is_refused_and_nothing_is_written(s
     let wanted = names(&["type github", "tool other_list", "tool github_list"]);
     let refused = store.serve_plugin(&other, &wanted, &[]).await.unwrap();
     assert_eq!(refused, [owner("type github", "github"), owner("tool github_list", "github")]);
-    // A tool and a type of one name are two names.
+    // A tool and a type with the same text are different names.
     assert_eq!(owned(store).await, before);
     assert_eq!(store.plugin(&other.name).await.unwrap(), None);
     assert_eq!(store.generation().await.unwrap(), generation);
     assert_eq!(store.serve_plugin(&other, &names(&["tool github"]), &[]).await.unwrap(), []);
 }
 
-pub(crate) async fn an_approval_moves_exactly_what_it_was_asked_for(store: &Store) {
+pub(crate) async fn an_approval_transfers_exactly_the_names_it_lists(store: &Store) {
     let github = version(store, "github", "1.0.0").await;
     store.serve_plugin(&github, &names(&["type github", "tool github_list"]), &[]).await.unwrap();
     let other = version(store, "other", "1.0.0").await;
     let wanted = names(&["type github", "tool github_list"]);
-    // Part of it, or what belongs to a third plugin by now, moves nothing.
+    // An approval of only some names, or of names that belong to a third plugin now, transfers nothing.
     for takes in [vec![owner("type github", "github")], vec![owner("type github", "third")]] {
         let refused = store.serve_plugin(&other, &wanted, &takes).await.unwrap();
         assert_eq!(refused.last().unwrap(), &owner("tool github_list", "github"), "{takes:?}");
         assert_eq!(owned(store).await, ["tool github_list: github", "type github: github"]);
     }
-    // What is asked for and not wanted does not move either.
+    // Names that are approved but not wanted are not transferred.
     let takes = [owner("type github", "github"), owner("tool github_list", "github")];
     assert_eq!(store.serve_plugin(&other, &names(&["type github"]), &takes).await.unwrap(), []);
     assert_eq!(owned(store).await, ["tool github_list: github", "type github: other"]);
     assert_eq!(store.serve_plugin(&other, &wanted, &takes).await.unwrap(), []);
     assert_eq!(owned(store).await, ["tool github_list: other", "type github: other"]);
-    // The one that lost them gets them back in the same way only.
+    // The previous owner gets them back only by another approval.
     assert_eq!(store.serve_plugin(&github, &wanted, &[]).await.unwrap().len(), 2);
 }
 
-pub(crate) async fn of_two_plugins_at_once_one_owns_a_name(store: &Store) {
+pub(crate) async fn of_concurrent_plugins_one_owns_a_name(store: &Store) {
     let mut plugins = Vec::new();
     for plugin in ["one", "two", "three"] {
         plugins.push(version(store, plugin, "1.0.0").await);
     }
     for round in 0..8 {
         let (type_name, tool) = (format!("type t{round}"), format!("tool x{round}"));
-        // Each lists them in another order.
+        // Each plugin lists the names in a different order.
         let orders = [names(&[&type_name, &tool]), names(&[&tool, &type_name]), names(&[&type_name, &tool])];
         let [a, b, c] = &orders;
         let [one, two, three] = plugins.as_slice() else { unreachable!("three were made") };
@@ -139,7 +139,7 @@ pub(crate) async fn a_new_database_has_no_owners_to_fill(store: &Store) {
     assert_eq!(owned(store).await, [""; 0]);
 }
 
-/// Rows of a schema before the table of owners, in SQL that both databases know.
+/// Rows of a schema before the table of owners, in SQL for both databases.
 pub(crate) const OLDER_ROWS: &str = "
     insert into plugin_versions (plugin, version, manifest_digest, component_digest, manifest, component, locales, created_at)
     values ('github', '1.0.0',
@@ -150,8 +150,8 @@ pub(crate) const OLDER_ROWS: &str = "
     insert into trust (id, public_key, name_glob, created_at)
     values ('01936a5e-0000-7000-8000-000000000001', 'ed25519:a', 'acme-*', 7);";
 
-/// What is to be seen of these rows once the database is up to date.
-pub(crate) async fn an_older_database_is_filled_once(store: &Store) {
+/// Checks these rows after the migration.
+pub(crate) async fn owners_are_filled_once(store: &Store) {
     let trust = store.trust_of_key("ed25519:a").await.unwrap();
     assert_eq!(trust.iter().map(|row| row.type_glob.as_str()).collect::<Vec<_>>(), ["*"]);
 
@@ -163,7 +163,7 @@ pub(crate) async fn an_older_database_is_filled_once(store: &Store) {
     assert!(!store.fill_owners(&[owner("type jira", "jira")]).await.unwrap());
     assert_eq!(store.owners().await.unwrap(), [row]);
 
-    // Credentials that name no plugin were given for this one, whichever takes the type over.
+    // Credentials that do not name a plugin belong to this one, even after another plugin has taken over the type.
     let other = version(store, "other", "1.0.0").await;
     let (wanted, takes) = (names(&["type github"]), [owner("type github", "github")]);
     assert_eq!(store.serve_plugin(&other, &wanted, &takes).await.unwrap(), []);

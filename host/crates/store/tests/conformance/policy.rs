@@ -13,7 +13,7 @@ pub(crate) async fn a_new_store_has_its_default_workspace(store: &Store) {
     assert_eq!(all.next_cursor, None);
 }
 
-pub(crate) async fn workspaces_come_and_go(store: &Store) {
+pub(crate) async fn workspaces_are_inserted_updated_and_deleted(store: &Store) {
     let mut row =
         WorkspaceRow { id: WorkspaceId::new(), name: "a".to_owned(), sandbox: None, created_at: NOW, updated_at: NOW };
     store.insert_workspace(&row).await.unwrap();
@@ -32,10 +32,10 @@ pub(crate) async fn workspaces_come_and_go(store: &Store) {
     assert!(store.delete_workspace(row.id).await.unwrap());
     assert!(!store.delete_workspace(row.id).await.unwrap());
     assert!(!store.update_workspace(&row, NOW).await.unwrap());
-    assert!(store.snapshot().await.unwrap().keys.is_empty(), "its keys go with it");
+    assert!(store.snapshot().await.unwrap().keys.is_empty(), "its keys are deleted, too");
 }
 
-pub(crate) async fn roles_come_and_go(store: &Store) {
+pub(crate) async fn roles_are_inserted_updated_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut row = rows::role(workspace, "r");
     store.insert_role(&row).await.unwrap();
@@ -54,7 +54,7 @@ pub(crate) async fn roles_come_and_go(store: &Store) {
     assert_eq!(store.role(workspace, row.id).await.unwrap(), None);
 }
 
-pub(crate) async fn bots_come_and_go(store: &Store) {
+pub(crate) async fn bots_are_inserted_updated_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut row = rows::bot(workspace, "b");
     store.insert_bot(&row).await.unwrap();
@@ -74,7 +74,7 @@ pub(crate) async fn bots_come_and_go(store: &Store) {
     assert!(!store.update_bot(&row, crate::rows::NOW).await.unwrap());
 }
 
-pub(crate) async fn resources_come_and_go(store: &Store) {
+pub(crate) async fn resources_are_inserted_updated_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut row = rows::resource(workspace, "g");
     store.insert_resource(&row).await.unwrap();
@@ -91,7 +91,7 @@ pub(crate) async fn resources_come_and_go(store: &Store) {
     assert!(!store.update_resource(&row, crate::rows::NOW).await.unwrap());
 }
 
-pub(crate) async fn credentials_come_and_go(store: &Store) {
+pub(crate) async fn credentials_are_inserted_updated_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let resource = rows::resource(workspace, "g");
     store.insert_resource(&resource).await.unwrap();
@@ -134,7 +134,7 @@ pub(crate) async fn credentials_come_and_go(store: &Store) {
     );
 }
 
-pub(crate) async fn bindings_come_and_go(store: &Store) {
+pub(crate) async fn bindings_are_inserted_updated_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut row = bound(store, workspace).await.binding;
     assert_eq!(store.binding(workspace, row.bot_id, row.id).await.unwrap().as_ref(), Some(&row));
@@ -157,12 +157,12 @@ pub(crate) async fn bindings_come_and_go(store: &Store) {
     assert!(!store.update_binding(&row, crate::rows::NOW).await.unwrap());
 }
 
-pub(crate) async fn keys_come_and_go(store: &Store) {
+pub(crate) async fn keys_are_inserted_rotated_and_deleted(store: &Store) {
     let workspace = Some(default_workspace(store).await);
     let mut row = rows::key(workspace, KeyKind::Operator, None, "k");
     store.insert_key(&row).await.unwrap();
     assert!(store.rotate_key(&row, "mk_ghijkl", "another").await.unwrap());
-    assert!(!store.rotate_key(&row, "mk_mnopqr", "a third").await.unwrap(), "it was rotated since it was read");
+    assert!(!store.rotate_key(&row, "mk_mnopqr", "a third").await.unwrap(), "it was rotated after it was read");
     row.prefix = "mk_ghijkl".to_owned();
     row.hash = "another".to_owned();
     assert_eq!(store.key(workspace, row.id).await.unwrap().as_ref(), Some(&row));
@@ -172,7 +172,7 @@ pub(crate) async fn keys_come_and_go(store: &Store) {
     assert_eq!(conflict(store.insert_key(&twin).await), "api_keys_hash_key");
     assert!(store.delete_key(workspace, row.id).await.unwrap());
     assert!(!store.delete_key(workspace, row.id).await.unwrap());
-    assert!(!store.rotate_key(&row, "mk_stuvwx", "a fourth").await.unwrap(), "what is deleted stays so");
+    assert!(!store.rotate_key(&row, "mk_stuvwx", "a fourth").await.unwrap(), "it is deleted");
 }
 
 pub(crate) async fn the_latest_use_of_a_key_is_kept(store: &Store) {
@@ -199,10 +199,10 @@ pub(crate) async fn the_latest_use_of_a_key_is_kept(store: &Store) {
     store.save_key_uses(&[of(&gone, 1), of(&own, 5), of(&root, 7)]).await.unwrap();
     assert_eq!((known(&own).await, known(&root).await, known(&theirs).await), (Some(5), Some(7), None));
     store.save_key_uses(&[of(&own, 3), of(&theirs, 9)]).await.unwrap();
-    assert_eq!((known(&own).await, known(&theirs).await), (Some(5), Some(9)), "an earlier use changes nothing");
-    assert_eq!(known(&gone).await, None, "a key that is gone does not come back");
+    assert_eq!((known(&own).await, known(&theirs).await), (Some(5), Some(9)), "an earlier use is ignored");
+    assert_eq!(known(&gone).await, None, "a deleted key does not come back");
 
-    assert_eq!(store.generation().await.unwrap(), generation, "it decides about nothing");
+    assert_eq!(store.generation().await.unwrap(), generation, "uses do not change the policy");
     assert!(store.rotate_key(&own, "mk_ghijkl", "another").await.unwrap());
     assert_eq!(known(&own).await, Some(5), "it is the same key");
     let keys = store.snapshot().await.unwrap().keys;
@@ -253,18 +253,21 @@ pub(crate) async fn names_are_unique_in_a_workspace(store: &Store) {
     assert!(matches!(store.update_role(&clash, crate::rows::NOW).await, Err(StoreError::Conflict { .. })));
 }
 
-pub(crate) async fn what_is_bound_is_in_use(store: &Store) {
+pub(crate) async fn a_bound_row_cannot_be_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     assert!(matches!(store.delete_role(workspace, there.role.id).await, Err(StoreError::InUse)));
     assert!(matches!(store.delete_resource(workspace, there.resource.id).await, Err(StoreError::InUse)));
-    assert!(store.credential(workspace, there.resource.id).await.unwrap().is_some(), "nothing of it is deleted");
+    assert!(
+        store.credential(workspace, there.resource.id).await.unwrap().is_some(),
+        "the failed deletion has no effect"
+    );
     assert!(store.delete_binding(workspace, there.bot.id, there.binding.id).await.unwrap());
     assert!(store.delete_role(workspace, there.role.id).await.unwrap());
     assert!(store.delete_resource(workspace, there.resource.id).await.unwrap());
 }
 
-pub(crate) async fn a_deleted_bot_takes_its_bindings_and_keys_along(store: &Store) {
+pub(crate) async fn deleting_a_bot_deletes_its_bindings_and_keys(store: &Store) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     let key = rows::key(Some(workspace), KeyKind::Bot, Some(there.bot.id), "k");
@@ -275,7 +278,7 @@ pub(crate) async fn a_deleted_bot_takes_its_bindings_and_keys_along(store: &Stor
     assert_eq!(snapshot.resources, [there.resource]);
 }
 
-pub(crate) async fn lists_come_in_pages(store: &Store) {
+pub(crate) async fn lists_have_pages(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut all = Vec::new();
     for number in 0..5 {
@@ -299,7 +302,7 @@ pub(crate) async fn lists_come_in_pages(store: &Store) {
     assert_eq!(store.roles(workspace, &Page::first(u32::MAX)).await.unwrap().items.len(), 5);
 }
 
-pub(crate) async fn every_change_bumps_the_generation(store: &Store) {
+pub(crate) async fn every_change_raises_the_generation(store: &Store) {
     let workspace = default_workspace(store).await;
     let mut last = store.generation().await.unwrap();
     let mut grown = async |what: &str, by: i64| {
@@ -351,8 +354,8 @@ pub(crate) async fn a_snapshot_holds_all_rows(store: &Store) {
     assert_eq!(snapshot.bindings, [here.binding, there.binding]);
 }
 
-/// Roles and bots are added in pairs while snapshots are taken: none may show half of a generation's rows.
-pub(crate) async fn a_snapshot_is_of_one_moment(store: &Store) {
+/// Inserts roles and bots while taking snapshots, each of which must match its generation.
+pub(crate) async fn a_snapshot_is_consistent(store: &Store) {
     let workspace = default_workspace(store).await;
     let start = store.generation().await.unwrap();
     let writer = store.clone();
@@ -370,8 +373,8 @@ pub(crate) async fn a_snapshot_is_of_one_moment(store: &Store) {
     writing.await.unwrap();
 }
 
-/// Changes are dropped at every point at which they wait: each is there with its generation, or not at all.
-pub(crate) async fn a_cancelled_change_is_whole_or_absent(store: &Store) {
+/// Drops the futures of changes at every await point. Each change must be complete with its generation, or absent.
+pub(crate) async fn a_cancelled_change_is_atomic(store: &Store) {
     let workspace = default_workspace(store).await;
     let start = store.generation().await.unwrap();
     for polls in 0..40 {
@@ -390,7 +393,7 @@ pub(crate) async fn a_cancelled_change_is_whole_or_absent(store: &Store) {
     assert_eq!(snapshot.generation - start, i64::try_from(snapshot.bots.len()).unwrap());
 }
 
-pub(crate) async fn of_two_changes_of_what_was_read_once_one_is_told(store: &Store) {
+pub(crate) async fn of_two_updates_of_the_same_version_one_fails(store: &Store) {
     let workspace = default_workspace(store).await;
     let there = bound(store, workspace).await;
     let later = NOW.plus_ms(1);
@@ -403,7 +406,7 @@ pub(crate) async fn of_two_changes_of_what_was_read_once_one_is_told(store: &Sto
         assert_eq!(store.update_bot(&bot, NOW).await.unwrap(), wins);
         assert_eq!(store.update_resource(&resource, NOW).await.unwrap(), wins);
         assert_eq!(store.update_binding(&binding, NOW).await.unwrap(), wins);
-        // Who has read before the change does not undo it.
+        // A stale update does not undo it.
         role.allowed_operations = Some(json!(["*"]));
     }
     let stands = store.role(workspace, role.id).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! PostgreSQL: its address, its schema, and what whoever may write to it can do to the audit.
+//! PostgreSQL: its address, its schema, and attacks on the audit with write access.
 
 mod faults;
 mod load;
@@ -12,16 +12,16 @@ use monstrum_types::RequestId;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use crate::rows::{default_workspace, event, reads_otherwise};
+use crate::rows::{default_workspace, event, reads_differently};
 use crate::support::postgres::Postgres;
 
-/// One server for all cases that leave it alone, since nothing that they write needs to last.
+/// One server for all cases that do not restart it. Their data need not be durable.
 fn server() -> &'static Postgres {
     static SERVER: OnceLock<Postgres> = OnceLock::new();
     SERVER.get_or_init(|| Postgres::for_all(&["fsync=off", "full_page_writes=off", "max_connections=500"]).unwrap())
 }
 
-/// A database of its own on the server of all.
+/// A separate database on the common server.
 pub(crate) struct Database {
     url: String,
 }
@@ -69,9 +69,9 @@ fn what(result: Result<impl Sized, StoreError>) -> String {
     }
 }
 
-/// A database at the schema before owners, whose one plugin serves.
+/// A database with an active plugin, at the schema before the table of owners.
 #[tokio::test]
-async fn owners_are_due_once_in_a_database_from_before_them() {
+async fn owners_are_filled_once_in_an_older_database() {
     let database = Database::create();
     let mut older = sqlx::migrate!("../../../migrations/postgres");
     older.migrations = older.migrations.iter().filter(|migration| migration.version < 7).cloned().collect();
@@ -79,11 +79,11 @@ async fn owners_are_due_once_in_a_database_from_before_them() {
     older.run(&mut intruder).await.unwrap();
     run(&mut intruder, crate::owners::OLDER_ROWS).await;
     intruder.close().await.unwrap();
-    crate::owners::an_older_database_is_filled_once(&database.open().await.unwrap()).await;
+    crate::owners::owners_are_filled_once(&database.open().await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_opening_again() {
+async fn rows_are_still_there_after_reopening() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let before = store.snapshot().await.unwrap();
@@ -93,9 +93,9 @@ async fn what_was_written_is_there_after_opening_again() {
     assert_eq!((after.generation, after.workspaces), (before.generation, before.workspaces));
 }
 
-/// The tables of both are written by hand, twice; they must not drift apart.
+/// The tables of both databases are written by hand and must be equal.
 #[tokio::test]
-async fn its_schema_is_that_of_sqlite() {
+async fn the_schema_equals_that_of_sqlite() {
     let sqlite = crate::sqlite::Database::create();
     sqlite.open().await.unwrap().close().await;
     let sql = "select t.name || '.' || c.name || ' ' || lower(c.type) || case c.\"notnull\" or c.pk when 1 then ' not null' \
@@ -115,11 +115,11 @@ async fn its_schema_is_that_of_sqlite() {
     let loose = "select count(*) from information_schema.columns where table_schema = 'public' \
                  and table_name not like '\\_%' and data_type = 'text' and collation_name is distinct from 'C'";
     let loose: i64 = sqlx::query_scalar(loose).fetch_one(&mut database.intruder().await).await.unwrap();
-    assert_eq!(loose, 0, "texts that do not sort by their bytes");
+    assert_eq!(loose, 0, "columns with another collation");
 }
 
 #[tokio::test]
-async fn hosts_that_start_at_once_make_one_schema() {
+async fn concurrent_hosts_create_one_schema() {
     let database = Database::create();
     let opened = futures::future::join_all((0..8).map(|_| database.open())).await;
     for store in opened {
@@ -128,7 +128,7 @@ async fn hosts_that_start_at_once_make_one_schema() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_version_is_refused() {
+async fn a_database_of_a_newer_version_is_rejected() {
     let database = Database::create();
     database.open().await.unwrap().close().await;
     let sql = "insert into _sqlx_migrations (version, description, success, checksum, execution_time) \
@@ -139,7 +139,7 @@ async fn a_database_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_whose_history_differs_is_refused() {
+async fn a_schema_with_different_migrations_is_rejected() {
     let database = Database::create();
     database.open().await.unwrap().close().await;
     run(&mut database.intruder().await, "update _sqlx_migrations set checksum = ''").await;
@@ -147,7 +147,7 @@ async fn a_schema_whose_history_differs_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_be_used_says_why_and_shows_no_password() {
+async fn an_unusable_database_is_reported_without_its_password() {
     let server = Postgres::on_tcp(&["fsync=off"]).unwrap();
     let (port, url) = (server.port(), |database: &str| server.tcp_url(database));
     Store::open(StoreOptions::from_url(&url("postgres")).unwrap()).await.unwrap().close().await;
@@ -160,11 +160,8 @@ async fn a_database_that_cannot_be_used_says_why_and_shows_no_password() {
     for (url, expected) in [
         (url("absent"), at("absent") + "there is no such database"),
         (url("readonly"), at("readonly") + "the database is read-only"),
-        (
-            format!("postgres://postgres:x{encoded}@127.0.0.1:{port}/d"),
-            at("d") + "the database does not let the user in",
-        ),
-        (url("d") + "?sslmode=require", at("d") + "no TLS connection to the database can be made"),
+        (format!("postgres://postgres:x{encoded}@127.0.0.1:{port}/d"), at("d") + "the database rejected the login"),
+        (url("d") + "?sslmode=require", at("d") + "the TLS connection to the database failed"),
     ] {
         let refused = Store::open(StoreOptions::from_url(&url).unwrap()).await.map(drop).unwrap_err();
         let shown = format!("{refused:?}");
@@ -175,9 +172,9 @@ async fn a_database_that_cannot_be_used_says_why_and_shows_no_password() {
     assert!(latin.to_string().ends_with("its encoding is LATIN1, and must be UTF8"), "{latin}");
 }
 
-/// A server may be set to say so before it is; ours must not.
+/// A server can be configured to confirm commits before they are on disk. Sessions of the store override this.
 #[tokio::test]
-async fn a_commit_is_on_disk_whatever_the_server_is_set_to() {
+async fn commits_are_synchronous_even_if_the_server_disables_it() {
     let database = Database::create();
     let name = database.open().await.unwrap();
     name.close().await;
@@ -198,7 +195,7 @@ async fn a_commit_is_on_disk_whatever_the_server_is_set_to() {
 }
 
 #[tokio::test]
-async fn the_audit_refuses_change_and_deletion() {
+async fn the_audit_rejects_updates_and_deletions() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -210,10 +207,10 @@ async fn the_audit_refuses_change_and_deletion() {
     }
 }
 
-/// Every column that the table really has, edited in every way that PostgreSQL allows: each time the row must read as
-/// another one or not at all.
+/// Edits every column of the table in every way that PostgreSQL allows. Each time the row must read as a different one,
+/// or be unreadable.
 #[tokio::test]
-async fn an_edit_of_any_column_shows() {
+async fn an_edit_of_any_column_is_detected() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -235,14 +232,14 @@ async fn an_edit_of_any_column_shows() {
             let sql = format!("update audit_events set {column} = {edit} where {column} is distinct from {edit}");
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
                 Ok(done) if done.rows_affected() == 1 => {}
-                _ => continue, // the same value, or refused by the table itself
+                _ => continue, // an equal value, or rejected by the table
             }
             tried += 1;
-            assert!(reads_otherwise(&store, &row).await, "{column} = {edit}");
+            assert!(reads_differently(&store, &row).await, "{column} = {edit}");
         }
     }
     assert!(tried > 80, "{tried} edits");
 }
 
-/// Whatever takes part in the wait of a test ends it long before this.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Far longer than any wait of a test takes.
+const WAIT_MAX: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Rotation of the row key: whenever it ends, what verified goes on verifying, and nothing else.
+//! Rotation of the row key: at every point, exactly the rows that were valid before are valid.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::authentic::{Intruder, problems, refused, unverified};
 use crate::row_key::{TestKey, record};
 use crate::rows::{self, bound, default_workspace, other_workspace};
 
-/// The database as a process that is new finds it, under these versions of the row key.
+/// The database as opened by a new process with these versions of the row key.
 fn under(store: &Store, newest: u32, older: Option<u32>) -> Store {
     let key = |version| Arc::new(TestKey(version)) as Arc<dyn SealsRows>;
     store.clone().with_row_keys(key(newest), older.map(key))
 }
 
-/// A process that ends after any number of scopes leaves what verifies under both keys, and the next one goes on.
-pub(crate) async fn a_rotation_of_the_row_key_can_end_after_every_scope(store: &Store, _: &mut impl Intruder) {
+/// After any number of scopes all rows are valid under both keys, and another process can continue.
+pub(crate) async fn a_rotation_of_the_row_key_can_stop_after_every_scope(store: &Store, _: &mut impl Intruder) {
     let here = bound(store, default_workspace(store).await).await;
     bound(store, other_workspace(store).await).await;
     let sandbox = crate::sandboxes::sandbox(&here.bot, "a");
@@ -29,17 +29,17 @@ pub(crate) async fn a_rotation_of_the_row_key_can_end_after_every_scope(store: &
         assert_ne!(rotating.rotate_scope(*scope, &|_| ()).await.unwrap(), 0, "{scope}");
         assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after {scope}");
         let now = rotating.sealed_generations().await.unwrap();
-        assert_eq!(now, total, "{scope}: no older state may be put back until the heads follow");
-        // An operator may add a row while the rotation is not finished, as `key recover` does.
+        assert_eq!(now, total, "{scope}: otherwise an older state could be restored until the next signed head");
+        // An operator may insert a row during the rotation, as `key recover` does.
         rotating.insert_key(&rows::key(None, KeyKind::Root, None, &format!("at {scope}"))).await.unwrap();
         assert_eq!(problems(&rotating).await, Vec::<String>::new(), "after a change");
         total = rotating.sealed_generations().await.unwrap();
     }
     let rotating = under(store, 2, Some(1));
     for scope in &scopes {
-        assert_eq!(rotating.rotate_scope(*scope, &|_| ()).await.unwrap(), 0, "{scope} is done");
+        assert_eq!(rotating.rotate_scope(*scope, &|_| ()).await.unwrap(), 0, "{scope} is rotated");
     }
-    assert_eq!(problems(&under(store, 2, None)).await.len(), 1, "the sandbox is left");
+    assert_eq!(problems(&under(store, 2, None)).await.len(), 1, "the sandbox is not rotated yet");
     assert_eq!(rotating.rotate_uncounted_rows(&|_| ()).await.unwrap(), 1);
     assert_eq!(rotating.rotate_uncounted_rows(&|_| ()).await.unwrap(), 0);
     assert_eq!(problems(&under(store, 2, None)).await, Vec::<String>::new());
@@ -47,12 +47,12 @@ pub(crate) async fn a_rotation_of_the_row_key_can_end_after_every_scope(store: &
     assert_eq!(rotating.row_key_version(), Some(2));
     assert_eq!(store.instance_keys("rows").await.unwrap(), [record(2)]);
     assert_eq!(problems(&rotating).await, Vec::<String>::new());
-    assert_eq!(under(store, 1, None).snapshot().await.unwrap().keys, [], "nothing is left under the older key");
+    assert_eq!(under(store, 1, None).snapshot().await.unwrap().keys, [], "the older key validates nothing");
     assert_eq!(rotating.sandbox(sandbox.workspace_id, sandbox.id).await.unwrap(), Some(sandbox));
 }
 
-/// What verifies under the older key alone was written by somebody who has that key.
-pub(crate) async fn what_a_retired_row_key_authenticates_is_refused(store: &Store, intruder: &mut impl Intruder) {
+/// A row that is valid only under the older key was written by an attacker with that key.
+pub(crate) async fn rows_under_a_retired_row_key_are_rejected(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let key = rows::key(Some(workspace), KeyKind::Admin, None, "theirs");
     store.insert_key(&key).await.unwrap();
@@ -84,8 +84,8 @@ pub(crate) async fn what_a_retired_row_key_authenticates_is_refused(store: &Stor
     assert!(snapshot.roles.is_empty());
 }
 
-/// Its rows would become authentic with a rotation.
-pub(crate) async fn a_scope_that_is_not_verified_is_not_rotated(store: &Store, intruder: &mut impl Intruder) {
+/// A rotation would make its invalid rows authentic.
+pub(crate) async fn an_unverified_scope_is_not_rotated(store: &Store, intruder: &mut impl Intruder) {
     let workspace = default_workspace(store).await;
     let (here, there) = (bound(store, workspace).await, bound(store, other_workspace(store).await).await);
     intruder.run(format!("delete from bot_resources where id = '{}'", here.binding.id)).await;
@@ -98,7 +98,7 @@ pub(crate) async fn a_scope_that_is_not_verified_is_not_rotated(store: &Store, i
     );
     assert_eq!(rotating.rotate_scope(Scope::Workspace(there.role.workspace_id), &|_| ()).await.unwrap(), 5);
     let rows = under(store, 1, None).scope_rows(Scope::Workspace(workspace)).await.unwrap();
-    assert!(rows.len() == 4 && rows.iter().all(|row| row.is_valid), "nothing of it was written");
+    assert!(rows.len() == 4 && rows.iter().all(|row| row.is_valid), "none of its rows was written");
     intruder.run("update workspaces set mac = null where name = 'other'".to_owned()).await;
     let refused = rotating.rotate_scope(Scope::Instance, &|_| ()).await;
     assert!(matches!(refused, Err(StoreError::Unverified { .. })), "{refused:?}");

@@ -1,4 +1,4 @@
-//! A row key for the conformance tests. The one of the host is in the vault, which this crate does not know.
+//! A row key for the conformance tests. The key of the host is in the vault crate, on which this crate does not depend.
 
 use std::sync::Arc;
 
@@ -42,16 +42,16 @@ impl SealsRows for TestKey {
     }
 }
 
-/// The record of the key, whose text only a vault could read.
+/// The sealed record of the key.
 pub(crate) fn record(version: u32) -> InstanceKeyRow {
     let (name, sealed) = ("rows".to_owned(), "sealed".to_owned());
     InstanceKeyRow { name, version: i64::from(version), sealed, created_at: UtcMillis(0) }
 }
 
-/// The store with its row key; an empty database is sealed, and so is one from before.
+/// Adds the row key to a store, and seals an empty or an older database.
 pub(crate) async fn keyed(store: Store) -> Result<Store, StoreError> {
     let store = store.with_row_key(Arc::new(TestKey(1)));
-    if !store.found(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
+    if !store.initialize(&record(1), UtcMillis(0)).await? && !store.is_sealed().await? {
         store.seal_everything(&store.unsealed().await?, Some(&record(1))).await?;
     }
     Ok(store)

@@ -1,4 +1,4 @@
-//! Rows to begin with.
+//! Rows for tests.
 
 use monstrum_store::{
     AuditKind, AuditRow, BindingRow, BotRow, CredentialRow, DEFAULT_WORKSPACE, KeyKind, KeyRow, ResourceRow, RoleRow,
@@ -120,7 +120,7 @@ pub(crate) fn key(workspace: Option<WorkspaceId>, kind: KeyKind, bot: Option<Bot
     }
 }
 
-/// A workspace's role, bot, resource, credential and binding.
+/// The role, bot, resource, credential and binding of a workspace.
 pub(crate) struct Bound {
     pub(crate) role: RoleRow,
     pub(crate) bot: BotRow,
@@ -141,7 +141,7 @@ pub(crate) async fn bound(store: &Store, workspace: WorkspaceId) -> Bound {
     Bound { role, bot, resource, credential, binding }
 }
 
-/// An event in which every column has a value of its own.
+/// An event with a different value in every column.
 pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, request_id: RequestId) -> AuditRow {
     AuditRow {
         writer: "node-1".to_owned(),
@@ -173,8 +173,8 @@ pub(crate) fn event(workspace: WorkspaceId, sequence: i64, kind: AuditKind, requ
     }
 }
 
-/// Whether the only event of its writer is read as another than `row`, or not at all.
-pub(crate) async fn reads_otherwise(store: &Store, row: &AuditRow) -> bool {
+/// Whether the only event of its writer differs from `row`, or cannot be read.
+pub(crate) async fn reads_differently(store: &Store, row: &AuditRow) -> bool {
     match store.scan(&row.writer, i64::MIN, 10).await.unwrap().rows.pop() {
         Some(Ok(read)) => {
             (read.canonical(), read.previous_hash, read.hash) != (row.canonical(), row.previous_hash, row.hash)

@@ -1,4 +1,4 @@
-//! Sandboxes: who works on which, and which are to go.
+//! Sandboxes: their leases, their states and their deletion.
 
 use monstrum_store::{
     BotRow, Page, RunningSandboxes, SandboxFilter, SandboxRow, SandboxSettled, SandboxStatus, Store, StoreError,
@@ -10,7 +10,7 @@ use crate::rows::{self, NOW, default_workspace, other_workspace};
 
 const LATER: UtcMillis = UtcMillis(NOW.0 + 1000);
 
-/// A row in which every column has a value of its own.
+/// A row with a different value in every column.
 pub(crate) fn sandbox(bot: &BotRow, chat: &str) -> SandboxRow {
     SandboxRow {
         id: SandboxInstanceId::new(),
@@ -54,7 +54,7 @@ fn settled(status: SandboxStatus) -> SandboxSettled {
     SandboxSettled { status, last_active_at: None, error: None, limit: None, network: None }
 }
 
-pub(crate) async fn sandboxes_come_and_go(store: &Store) {
+pub(crate) async fn sandboxes_are_inserted_listed_and_deleted(store: &Store) {
     let workspace = default_workspace(store).await;
     let (one, two) = (bot(store, workspace, "one").await, bot(store, workspace, "two").await);
     let generation = store.generation().await.unwrap();
@@ -86,9 +86,9 @@ pub(crate) async fn sandboxes_come_and_go(store: &Store) {
 
     assert!(store.delete_sandbox(workspace, a.id).await.unwrap());
     assert_eq!(by(SandboxFilter { status: Some(SandboxStatus::Deleting), ..any() }).await, [a.id]);
-    assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "it is to be deleted already");
+    assert!(!store.delete_sandbox(workspace, a.id).await.unwrap(), "it is marked already");
     assert!(!store.delete_sandbox(workspace, SandboxInstanceId::new()).await.unwrap());
-    assert_eq!(store.generation().await.unwrap(), generation, "sandboxes are no policy");
+    assert_eq!(store.generation().await.unwrap(), generation, "sandboxes do not change the policy");
 }
 
 pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
@@ -118,7 +118,7 @@ pub(crate) async fn a_conversation_has_one_sandbox(store: &Store) {
     assert_eq!(made.iter().filter(|made| matches!(made, Ok(true))).count(), 1, "{made:?}");
 }
 
-pub(crate) async fn sandboxes_stay_in_their_workspace(store: &Store) {
+pub(crate) async fn sandboxes_of_other_workspaces_are_not_found(store: &Store) {
     let (ours, theirs) = (default_workspace(store).await, other_workspace(store).await);
     let there = bot(store, theirs, "b").await;
     let row = inserted(store, sandbox(&there, "a")).await;
@@ -133,11 +133,11 @@ pub(crate) async fn sandboxes_stay_in_their_workspace(store: &Store) {
     assert!(!store.delete_bot(ours, there.id).await.unwrap());
     assert_eq!(reread(store, &row).await, row);
     let joined = SandboxRow { workspace_id: ours, ..sandbox(&there, "b") };
-    assert!(!store.insert_sandbox(&joined).await.unwrap(), "a bot is of one workspace");
+    assert!(!store.insert_sandbox(&joined).await.unwrap(), "its bot is in another workspace");
     assert_eq!(store.sandbox(ours, joined.id).await.unwrap(), None);
 }
 
-pub(crate) async fn a_sandbox_is_claimed_by_one_at_a_time(store: &Store) {
+pub(crate) async fn a_sandbox_has_one_lease_at_a_time(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let row = inserted(store, sandbox(&bot, "a")).await;
@@ -147,17 +147,17 @@ pub(crate) async fn a_sandbox_is_claimed_by_one_at_a_time(store: &Store) {
     assert_eq!(claimed.iter().filter(|claimed| matches!(claimed, Ok(true))).count(), 1, "{claimed:?}");
     let held = reread(store, &row).await;
     assert_eq!((held.status, held.operation_until), (SandboxStatus::Stopping, Some(LATER)));
-    assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "up to then and no longer");
-    // Whoever takes over does so once, too.
+    assert!(held.is_claimed(NOW) && !held.is_claimed(LATER), "until the lease expires");
+    // An expired lease is taken over only once.
     assert!(store.claim_sandbox(&held, SandboxStatus::Creating, "next", LATER).await.unwrap());
     assert!(!store.claim_sandbox(&held, SandboxStatus::Creating, "other", LATER).await.unwrap());
 
     let b = inserted(store, sandbox(&bot, "b")).await;
     assert!(store.touch_sandbox(b.id, NOW.plus_ms(1)).await.unwrap());
-    assert!(!store.claim_sandbox(&b, SandboxStatus::Stopping, "late", LATER).await.unwrap(), "it was used meanwhile");
+    assert!(!store.claim_sandbox(&b, SandboxStatus::Stopping, "late", LATER).await.unwrap(), "it was used in between");
 }
 
-pub(crate) async fn an_operation_ends_only_what_it_has_begun(store: &Store) {
+pub(crate) async fn an_operation_settles_only_its_own_lease(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let row = inserted(store, sandbox(&bot, "a")).await;
@@ -181,9 +181,12 @@ pub(crate) async fn an_operation_ends_only_what_it_has_begun(store: &Store) {
         ..row.clone()
     };
     assert_eq!(reread(store, &row).await, expected);
-    assert!(!store.settle_sandbox(row.id, "mine", SandboxStatus::Running, &running).await.unwrap(), "it is over");
+    assert!(
+        !store.settle_sandbox(row.id, "mine", SandboxStatus::Running, &running).await.unwrap(),
+        "its lease has ended"
+    );
 
-    // What is not said stays, and a deletion wins.
+    // `None` keeps the value, and a mark for deletion takes precedence.
     assert!(store.claim_sandbox(&expected, SandboxStatus::Stopping, "mine", LATER).await.unwrap());
     assert!(store.delete_sandbox(workspace, row.id).await.unwrap());
     let stopped = settled(SandboxStatus::Stopped);
@@ -194,13 +197,13 @@ pub(crate) async fn an_operation_ends_only_what_it_has_begun(store: &Store) {
     assert_eq!(reread(store, &row).await.operation, None);
 }
 
-pub(crate) async fn uses_are_noted_while_it_runs(store: &Store) {
+pub(crate) async fn uses_are_recorded_while_a_sandbox_is_running(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let a = inserted(store, sandbox(&bot, "a")).await;
     let b = inserted(store, SandboxRow { status: SandboxStatus::Stopped, ..sandbox(&bot, "b") }).await;
     assert!(store.touch_sandbox(a.id, LATER).await.unwrap());
-    assert!(store.touch_sandbox(a.id, NOW).await.unwrap(), "by a clock that is behind");
+    assert!(store.touch_sandbox(a.id, NOW).await.unwrap(), "even by a clock that is behind");
     assert_eq!(reread(store, &a).await.last_active_at, LATER);
     assert!(!store.touch_sandbox(b.id, LATER).await.unwrap());
     let uses = [(a.id, LATER.plus_ms(1)), (b.id, LATER), (SandboxInstanceId::new(), LATER)];
@@ -209,7 +212,7 @@ pub(crate) async fn uses_are_noted_while_it_runs(store: &Store) {
     assert_eq!(reread(store, &b).await, b);
 }
 
-pub(crate) async fn a_deletion_is_a_job_until_it_is_done(store: &Store) {
+pub(crate) async fn a_deletion_is_retried_until_it_succeeds(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let a = inserted(store, sandbox(&bot, "a")).await;
@@ -222,32 +225,32 @@ pub(crate) async fn a_deletion_is_a_job_until_it_is_done(store: &Store) {
     assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(BotId::new()), "app", "a").await.unwrap(), 0);
     assert_eq!(store.delete_sandbox_of_conversation(workspace, Some(bot.id), "app", "a").await.unwrap(), 1);
     assert_eq!(store.delete_sandboxes_of_app(workspace, Some(BotId::new()), "app").await.unwrap(), 0);
-    assert_eq!(store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(), 1, "one was to go already");
+    assert_eq!(store.delete_sandboxes_of_app(workspace, None, "app").await.unwrap(), 1, "one was marked already");
     assert_eq!(due("node-1", NOW).await, ["a", "b"]);
-    assert_eq!(due("node-2", NOW).await, ["b"], "the other is on another host");
+    assert_eq!(due("node-2", NOW).await, ["b"], "the other one is on another host");
     let row = reread(store, &a).await;
     assert_eq!((row.attempts, row.error.as_ref()), (0, None));
 
     assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
-    assert_eq!(due("node-1", NOW).await, ["b"], "somebody is at it");
-    assert_eq!(due("node-1", LATER).await, ["a", "b"], "and is not heard of");
+    assert_eq!(due("node-1", NOW).await, ["b"], "it is leased");
+    assert_eq!(due("node-1", LATER).await, ["a", "b"], "the lease has expired");
     store.postpone_sandbox_deletion(a.id, "another", LATER, "no").await.unwrap();
     store.postpone_sandbox_deletion(a.id, "mine", LATER.plus_ms(1), "it is busy").await.unwrap();
     let row = reread(store, &a).await;
     assert_eq!((row.attempts, row.error.as_deref(), row.operation.as_ref()), (1, Some("it is busy"), None));
     assert_eq!(due("node-1", LATER).await, ["b"]);
-    assert_eq!(due("node-1", LATER.plus_ms(1)).await, ["b", "a"], "the longest waiting first");
+    assert_eq!(due("node-1", LATER.plus_ms(1)).await, ["b", "a"], "the longest overdue first");
 
     assert!(store.claim_sandbox(&row, SandboxStatus::Deleting, "mine", LATER).await.unwrap());
     assert!(!store.remove_sandbox(a.id, "another").await.unwrap());
     assert!(store.remove_sandbox(a.id, "mine").await.unwrap());
     assert!(!store.remove_sandbox(a.id, "mine").await.unwrap());
     let c = inserted(store, SandboxRow { operation: Some("mine".to_owned()), ..sandbox(&bot, "c") }).await;
-    assert!(!store.remove_sandbox(c.id, "mine").await.unwrap(), "it is not to go");
+    assert!(!store.remove_sandbox(c.id, "mine").await.unwrap(), "it is not marked for deletion");
     assert_eq!(reread(store, &b).await.status, SandboxStatus::Deleting);
 }
 
-pub(crate) async fn a_deleted_bot_leaves_its_sandboxes_to_be_deleted(store: &Store) {
+pub(crate) async fn deleting_a_bot_marks_its_sandboxes_for_deletion(store: &Store) {
     let workspace = other_workspace(store).await;
     let (gone, stays) = (bot(store, workspace, "gone").await, bot(store, workspace, "stays").await);
     let a = inserted(store, sandbox(&gone, "a")).await;
@@ -262,11 +265,11 @@ pub(crate) async fn a_deleted_bot_leaves_its_sandboxes_to_be_deleted(store: &Sto
     assert!(store.delete_bot(workspace, stays.id).await.unwrap());
     assert!(store.delete_workspace(workspace).await.unwrap());
     let due = store.due_sandbox_deletions("node-1", NOW, 10).await.unwrap();
-    assert_eq!(due.len(), 2, "they outlive their workspace");
+    assert_eq!(due.len(), 2, "their rows outlive the workspace");
 }
 
-/// However a new sandbox and the deletion of its bot meet.
-pub(crate) async fn no_sandbox_is_left_without_its_bot(store: &Store) {
+/// Inserts sandboxes concurrently with the deletion of their bot.
+pub(crate) async fn a_sandbox_never_outlives_its_bot_unmarked(store: &Store) {
     let workspace = default_workspace(store).await;
     for round in 0..20 {
         let bot = bot(store, workspace, &format!("b{round}")).await;
@@ -284,7 +287,7 @@ pub(crate) async fn no_sandbox_is_left_without_its_bot(store: &Store) {
     }
 }
 
-pub(crate) async fn lost_sandboxes_are_told_from_those_in_error(store: &Store) {
+pub(crate) async fn lost_sandboxes_differ_from_those_in_error(store: &Store) {
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
     let row = inserted(store, sandbox(&bot, "a")).await;
@@ -309,7 +312,7 @@ pub(crate) async fn lost_sandboxes_are_told_from_those_in_error(store: &Store) {
     assert!(by(SandboxStatus::Lost).await.is_empty());
 }
 
-pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
+pub(crate) async fn a_host_finds_its_sandboxes(store: &Store) {
     use SandboxStatus::{Creating, Deleting, Error, Lost, Running, Stopped, Stopping};
     let workspace = default_workspace(store).await;
     let bot = bot(store, workspace, "b").await;
@@ -349,5 +352,5 @@ pub(crate) async fn sandboxes_are_looked_through_by_their_host(store: &Store) {
     assert_eq!(running(SandboxInstanceId::new()).await, of_bot(4));
     assert_eq!(running(busy.id).await, of_bot(3));
     store.release_sandboxes_of_node("node-1").await.unwrap();
-    assert_eq!(reread(store, &busy).await, busy, "any host may have claimed what every host reaches");
+    assert_eq!(reread(store, &busy).await, busy, "the lease of a sandbox without a node may belong to another host");
 }

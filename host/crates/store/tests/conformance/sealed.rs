@@ -1,4 +1,4 @@
-//! Sealed records, wherever they stand.
+//! Sealed records in all columns.
 
 use monstrum_store::{
     CredentialRow, IdempotencyKey, InstanceKeyRow, SealedColumn, SealedRow, Store, StoreError, StoredAnswer,
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::rows::{self, NOW, default_workspace};
 
-/// Credentials of as many resources.
+/// Inserts credentials of `count` resources.
 async fn credentials(store: &Store, count: usize) -> Vec<CredentialRow> {
     let workspace = default_workspace(store).await;
     let mut rows = Vec::new();
@@ -44,9 +44,9 @@ async fn walk(store: &Store, column: SealedColumn, limit: u32) -> Vec<SealedRow>
     }
 }
 
-pub(crate) async fn sealed_records_are_walked_in_parts(store: &Store) {
+pub(crate) async fn sealed_records_have_pages(store: &Store) {
     for column in SealedColumn::ALL {
-        // The row key is made together with the database.
+        // A new database contains the row key.
         let expected = usize::from(column == SealedColumn::InstanceKeys);
         assert_eq!(walk(store, column, 1).await.len(), expected, "{column:?}");
     }
@@ -92,7 +92,7 @@ pub(crate) async fn sealed_records_are_walked_in_parts(store: &Store) {
     assert_eq!(walk(store, SealedColumn::IdempotencyAnswers, 1).await, [answer("a"), answer("c")]);
 }
 
-pub(crate) async fn a_sealed_record_is_replaced_only_while_it_is_the_one_that_was_read(store: &Store) {
+pub(crate) async fn a_sealed_record_is_replaced_only_if_it_is_unchanged(store: &Store) {
     credentials(store, 3).await;
     store
         .insert_instance_key(&InstanceKeyRow {
@@ -104,7 +104,7 @@ pub(crate) async fn a_sealed_record_is_replaced_only_while_it_is_the_one_that_wa
         .await
         .unwrap();
     let read = walk(store, SealedColumn::Credentials, 9).await;
-    // Somebody saves the second one anew in between.
+    // Another request saves the second one in between.
     let workspace = default_workspace(store).await;
     let saved = store.credential(workspace, read[1].bound[1].parse().unwrap()).await.unwrap().unwrap();
     store
@@ -119,7 +119,7 @@ pub(crate) async fn a_sealed_record_is_replaced_only_while_it_is_the_one_that_wa
     let texts: Vec<&str> = now.iter().map(|row| row.sealed.as_str()).collect();
     assert_eq!(texts, [records[0].1.as_str(), "saved anew", records[2].1.as_str()]);
     assert_eq!(store.credential_key_versions().await.unwrap(), [1, 2]);
-    assert_eq!(store.replace_sealed(SealedColumn::Credentials, &records, 2).await.unwrap(), 0, "it is done once");
+    assert_eq!(store.replace_sealed(SealedColumn::Credentials, &records, 2).await.unwrap(), 0, "they have changed");
     assert_eq!(store.generation().await.unwrap(), generation + 1);
 
     let audit = walk(store, SealedColumn::InstanceKeys, 9).await;
@@ -128,7 +128,7 @@ pub(crate) async fn a_sealed_record_is_replaced_only_while_it_is_the_one_that_wa
     assert_eq!(store.instance_keys("audit").await.unwrap()[0].sealed, "two");
 }
 
-pub(crate) async fn a_group_of_sealed_records_is_replaced_whole_or_not_at_all(store: &Store) {
+pub(crate) async fn a_batch_of_sealed_records_is_replaced_atomically(store: &Store) {
     credentials(store, 2).await;
     let read = walk(store, SealedColumn::Credentials, 9).await;
     let records = [(read[0].clone(), "new".to_owned()), (read[1].clone(), "no\0text".to_owned())];

@@ -1,4 +1,4 @@
-//! SQLite: its file, its failures, and what whoever can write the file can do to the audit.
+//! SQLite: its file, its failures, and attacks on the audit with write access to the file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use monstrum_types::RequestId;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use crate::rows::{bot, default_workspace, event, reads_otherwise};
+use crate::rows::{bot, default_workspace, event, reads_differently};
 
 /// A database in a folder of its own.
 pub(crate) struct Database {
@@ -66,7 +66,7 @@ fn what(result: Result<impl Sized, StoreError>) -> String {
 }
 
 #[tokio::test]
-async fn the_file_and_its_log_are_for_the_owner_alone() {
+async fn only_the_owner_can_access_the_file_and_its_log() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -76,15 +76,15 @@ async fn the_file_and_its_log_are_for_the_owner_alone() {
         assert_eq!(file.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
         files += 1;
     }
-    assert_eq!(files, 3, "the database, its log and the log's index");
+    assert_eq!(files, 3, "the database, its log and the index of the log");
     store.close().await;
-    assert_eq!(fs::read_dir(database.folder.path()).unwrap().count(), 1, "the log is written back");
+    assert_eq!(fs::read_dir(database.folder.path()).unwrap().count(), 1, "the log was checkpointed");
     assert_eq!(what(store.generation().await), "the database is closed");
 }
 
-/// A database at the schema before owners, whose one plugin serves.
+/// A database with an active plugin, at the schema before the table of owners.
 #[tokio::test]
-async fn owners_are_due_once_in_a_database_from_before_them() {
+async fn owners_are_filled_once_in_an_older_database() {
     let database = Database::create();
     let mut older = sqlx::migrate!("../../../migrations/sqlite");
     older.migrations = older.migrations.iter().filter(|migration| migration.version < 7).cloned().collect();
@@ -95,11 +95,11 @@ async fn owners_are_due_once_in_a_database_from_before_them() {
     older.run(&mut intruder).await.unwrap();
     run(&mut intruder, crate::owners::OLDER_ROWS).await;
     intruder.close().await.unwrap();
-    crate::owners::an_older_database_is_filled_once(&database.open().await.unwrap()).await;
+    crate::owners::owners_are_filled_once(&database.open().await.unwrap()).await;
 }
 
 #[tokio::test]
-async fn what_was_written_is_there_after_opening_again() {
+async fn rows_are_still_there_after_reopening() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let before = store.snapshot().await.unwrap();
@@ -109,7 +109,7 @@ async fn what_was_written_is_there_after_opening_again() {
 }
 
 #[tokio::test]
-async fn a_locked_database_is_said_to_be_locked() {
+async fn a_locked_database_is_reported() {
     let database = Database::create();
     let store = crate::row_key::open(database.options().lock_wait(Duration::from_millis(20))).await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -120,13 +120,13 @@ async fn a_locked_database_is_said_to_be_locked() {
         what(store.append(&[event(workspace, 1, AuditKind::Finished, RequestId::new())]).await),
         "it is locked by another process or connection"
     );
-    assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads go on");
+    assert!(store.snapshot().await.unwrap().bots.is_empty(), "reads still work");
     run(&mut intruder, "rollback").await;
     store.insert_bot(&bot(workspace, "b")).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_database_that_is_locked_at_the_start_is_named() {
+async fn a_database_that_is_locked_at_the_start_is_reported() {
     let database = Database::create();
     fs::write(database.path(), "").unwrap();
     let mut intruder = database.intruder().await;
@@ -137,7 +137,7 @@ async fn a_database_that_is_locked_at_the_start_is_named() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_said_to_be_full_and_nothing_is_half_written() {
+async fn a_full_disk_is_reported_and_writes_stay_atomic() {
     let database = Database::create();
     // The empty schema takes some 60 pages of 4 KiB.
     let store = crate::row_key::open(database.options().pages_max(100)).await.unwrap();
@@ -159,12 +159,12 @@ async fn a_full_disk_is_said_to_be_full_and_nothing_is_half_written() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_is_named() {
+async fn a_read_only_folder_is_reported() {
     let database = Database::create();
     fs::set_permissions(database.folder.path(), fs::Permissions::from_mode(0o500)).unwrap();
-    // The permissions of a folder do not bind root; the kernel's own folder binds everyone.
-    let bound = fs::write(database.folder.path().join("probe"), "").is_err();
-    let path = if bound { database.path() } else { PathBuf::from("/sys/kernel/monstrum.db") };
+    // Root ignores the permissions of folders, except for those of the kernel's own file system.
+    let is_enforced = fs::write(database.folder.path().join("probe"), "").is_err();
+    let path = if is_enforced { database.path() } else { PathBuf::from("/sys/kernel/monstrum.db") };
     assert_eq!(
         what(Store::open(StoreOptions::sqlite(&path)).await),
         format!("database `{}`: it cannot be opened: the file or its folder cannot be read or written", path.display())
@@ -172,7 +172,7 @@ async fn a_folder_that_cannot_be_written_is_named() {
 }
 
 #[tokio::test]
-async fn a_folder_that_does_not_exist_is_named() {
+async fn a_missing_folder_is_reported() {
     let database = Database::create();
     let path = database.folder.path().join("absent/monstrum.db");
     assert_eq!(
@@ -182,7 +182,7 @@ async fn a_folder_that_does_not_exist_is_named() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_left_alone() {
+async fn a_file_that_is_not_a_database_is_left_alone() {
     let database = Database::create();
     let text = "not a database, but longer than its header of one hundred bytes".repeat(10);
     fs::write(database.path(), &text).unwrap();
@@ -193,7 +193,7 @@ async fn a_file_that_is_no_database_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_version_is_refused() {
+async fn a_database_of_a_newer_version_is_rejected() {
     let database = Database::create();
     database.open().await.unwrap().close().await;
     let mut intruder = database.intruder().await;
@@ -206,7 +206,7 @@ async fn a_database_of_a_newer_version_is_refused() {
 }
 
 #[tokio::test]
-async fn a_schema_whose_history_differs_is_refused() {
+async fn a_schema_with_different_migrations_is_rejected() {
     let database = Database::create();
     database.open().await.unwrap().close().await;
     run(&mut database.intruder().await, "update _sqlx_migrations set checksum = x'00'").await;
@@ -214,7 +214,7 @@ async fn a_schema_whose_history_differs_is_refused() {
 }
 
 #[test]
-fn an_address_of_another_kind_is_refused_without_showing_it() {
+fn an_address_with_an_unknown_scheme_is_rejected_without_showing_it() {
     let refused = StoreOptions::from_url("mysql://user:password@host/db").unwrap_err();
     assert_eq!(refused.to_string(), "cannot use `mysql` as a database: expected postgres://…, sqlite:PATH or a path");
     for url in ["sqlite:/tmp/x.db", "sqlite:///tmp/x.db", "/tmp/x.db"] {
@@ -223,7 +223,7 @@ fn an_address_of_another_kind_is_refused_without_showing_it() {
 }
 
 #[tokio::test]
-async fn a_name_that_looks_like_an_address_is_a_name() {
+async fn a_file_name_that_looks_like_a_uri_is_a_file_name() {
     let database = Database::create();
     let path = database.folder.path().join("file:a?mode=memory&x=%41#.db");
     Store::open(StoreOptions::sqlite(&path)).await.unwrap();
@@ -231,7 +231,7 @@ async fn a_name_that_looks_like_an_address_is_a_name() {
 }
 
 #[tokio::test]
-async fn the_audit_refuses_change_and_deletion() {
+async fn the_audit_rejects_updates_and_deletions() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -243,10 +243,10 @@ async fn the_audit_refuses_change_and_deletion() {
     }
 }
 
-/// Every column that the table really has, edited in every way that SQLite allows: each time the row must read as
-/// another one or not at all.
+/// Edits every column of the table in every way that SQLite allows. Each time the row must read as a different one, or
+/// be unreadable.
 #[tokio::test]
-async fn an_edit_of_any_column_shows() {
+async fn an_edit_of_any_column_is_detected() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -268,17 +268,17 @@ async fn an_edit_of_any_column_shows() {
             let sql = format!("update audit_events set {column} = {edit} where {column} is not {edit}");
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut intruder).await {
                 Ok(done) if done.rows_affected() == 1 => {}
-                _ => continue, // the same value, or refused by the table itself
+                _ => continue, // an equal value, or rejected by the table
             }
             tried += 1;
-            assert!(reads_otherwise(&store, &row).await, "{column} = {edit}");
+            assert!(reads_differently(&store, &row).await, "{column} = {edit}");
         }
     }
     assert!(tried > 100, "{tried} edits");
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_is_reported_in_its_place() {
+async fn an_unreadable_row_is_reported_in_its_place() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -295,12 +295,12 @@ async fn a_row_that_cannot_be_read_is_reported_in_its_place() {
     assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, Some(2));
     let page = store.scan("node-1", page.next.unwrap(), 1).await.unwrap();
     assert_eq!(page.rows[0].as_ref().unwrap_err().sequence, None);
-    assert_eq!(page.next, None, "what has no place ends the chain");
+    assert_eq!(page.next, None, "a row without a position ends the chain");
 }
 
-/// SQLite stores a blob in a column of text. One such value stops neither the other rows nor a rotation.
+/// SQLite stores a blob in a text column. Such a value affects neither other rows nor a rotation.
 #[tokio::test]
-async fn a_blob_in_place_of_text_stops_no_other_row() {
+async fn a_blob_instead_of_text_does_not_hide_other_rows() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let (workspace, other) = (default_workspace(&store).await, crate::rows::other_workspace(&store).await);
@@ -326,9 +326,9 @@ async fn a_blob_in_place_of_text_stops_no_other_row() {
     assert_eq!(sealed, expected);
 }
 
-/// Rows that another program has written stand before, between and behind records, more of them than a page has.
+/// The rows of another program are before, between and after the records, more than fit on a page.
 #[tokio::test]
-async fn rows_without_a_key_that_can_be_read_hide_no_sealed_record() {
+async fn rows_with_an_unreadable_key_do_not_hide_sealed_records() {
     const COLUMN: monstrum_store::SealedColumn = monstrum_store::SealedColumn::InstanceKeys;
     const FORGED: u64 = 9;
     let database = Database::create();
@@ -369,9 +369,9 @@ async fn rows_without_a_key_that_can_be_read_hide_no_sealed_record() {
     assert_eq!(store.count_sealed_out_of_reach(monstrum_store::SealedColumn::Credentials).await.unwrap(), 1);
 }
 
-/// What is there can be sealed, whatever an attacker has put beside it, and that can be deleted.
+/// The valid rows can be sealed although an attacker has added others, which can be deleted.
 #[tokio::test]
-async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
+async fn unreadable_rows_do_not_prevent_sealing() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;
@@ -385,7 +385,7 @@ async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
         )
     };
     let hex: String = there.role.id.to_string().bytes().map(|byte| format!("{byte:02x}")).collect();
-    // The last has the bytes of a role that is to stay.
+    // The last id is a blob with the bytes of the id of the valid role.
     for (id, name) in [("x'00'", "'a'"), ("cast(x'01ff' as text)", "'b'"), ("'c' || char(0)", "'c'"), ("null", "'d'")] {
         run(&mut intruder, forge(id, name)).await;
     }
@@ -399,7 +399,7 @@ async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
     let counted = shown.len() as u64 - 6;
     assert_eq!(store.seal_scope(scope, &shown, &[]).await.unwrap(), counted);
     let verified = store.verify_rows().await.unwrap();
-    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "they are refused");
+    assert_eq!((verified.unverified.len(), verified.refused.len()), (0, 6), "they are rejected");
     let shown = store.scope_rows(scope).await.unwrap();
     assert_eq!(store.seal_scope(scope, &shown, &refused).await.unwrap(), counted);
     assert_eq!(crate::authentic::problems(&store).await, Vec::<String>::new());
@@ -407,9 +407,9 @@ async fn rows_that_cannot_be_read_keep_no_scope_from_being_sealed() {
     assert_eq!(roles.iter().map(|role| role.id).collect::<Vec<_>>(), [there.role.id]);
 }
 
-/// Text that is not UTF-8 is before every id, so there is no id from which to go on.
+/// Text that is not UTF-8 sorts before every id, so that a page may have no id to continue from.
 #[tokio::test]
-async fn rows_without_an_id_that_can_be_read_do_not_end_a_list() {
+async fn rows_with_an_unreadable_id_do_not_end_a_list() {
     let database = Database::create();
     let store = database.open().await.unwrap();
     let workspace = default_workspace(&store).await;

@@ -1,4 +1,4 @@
-//! The server, the disk and the network of the integration tests.
+//! The test server, disk and network of the integration tests.
 
 #[path = "../../../../../tests/support/disk.rs"]
 pub(crate) mod disk;

@@ -1,4 +1,4 @@
-//! What calls have cost, and budgets that many calls want at once.
+//! Usage of calls, and budgets under concurrent charges.
 
 use monstrum_store::{BotRow, Charge, Spent, Store, UsageRow};
 
@@ -23,27 +23,27 @@ fn month(month: &str, tokens: i64, credits_millionths: i64, calls: i64) -> Usage
 
 pub(crate) async fn calls_are_charged_up_to_the_budget(store: &Store) {
     let bot = bot(store, Some(100)).await;
-    assert!(!store.charge(&call(&bot, 101, 0)).await.unwrap(), "the first may be too much already");
+    assert!(!store.charge(&call(&bot, 101, 0)).await.unwrap(), "even the first call may exceed the budget");
     assert!(store.charge(&call(&bot, 60, 5)).await.unwrap());
     assert!(!store.charge(&call(&bot, 41, 5)).await.unwrap());
     assert!(store.charge(&call(&bot, 40, 0)).await.unwrap());
     assert!(!store.charge(&call(&bot, 1, 0)).await.unwrap());
-    assert!(store.charge(&call(&bot, 0, 7)).await.unwrap(), "what costs no tokens needs no budget");
+    assert!(store.charge(&call(&bot, 0, 7)).await.unwrap(), "a call without tokens needs no budget");
     let usage = |task| store.usage(bot.workspace_id, bot.id, task);
     assert_eq!(usage(None).await.unwrap(), [month(MONTH, 100, 12, 3)]);
     let spent = |budget| Some(Spent { budget, tokens: 100 });
     assert_eq!(store.spent(bot.workspace_id, bot.id, MONTH).await.unwrap(), spent(Some(100)));
 
-    // A budget that is changed counts at once, for what is spent already, too.
+    // A changed budget applies immediately, also to earlier usage.
     for (budget, fits) in [(Some(99), false), (Some(101), true), (Some(0), false), (None, true)] {
         store.update_bot(&BotRow { monthly_token_budget: budget, ..bot.clone() }, crate::rows::NOW).await.unwrap();
         assert_eq!(store.charge(&call(&bot, 1, 0)).await.unwrap(), fits, "{budget:?}");
     }
     assert_eq!(usage(None).await.unwrap(), [month(MONTH, 102, 12, 5)]);
-    assert_eq!(usage(Some("")).await.unwrap(), [month(MONTH, 102, 12, 5)], "calls of no task");
+    assert_eq!(usage(Some("")).await.unwrap(), [month(MONTH, 102, 12, 5)], "calls without a task");
 }
 
-pub(crate) async fn months_and_tasks_have_accounts_of_their_own(store: &Store) {
+pub(crate) async fn usage_is_counted_per_month_and_task(store: &Store) {
     let bot = bot(store, Some(10)).await;
     let of = |task_id, month, tokens| Charge { task_id, month, ..call(&bot, tokens, 1) };
     assert!(store.charge(&of(Some("a"), "2026-11", 6)).await.unwrap());
@@ -59,7 +59,7 @@ pub(crate) async fn months_and_tasks_have_accounts_of_their_own(store: &Store) {
     assert!(usage(Some("c")).await.is_empty());
 }
 
-pub(crate) async fn of_many_charges_at_once_exactly_those_fit_that_fit(store: &Store) {
+pub(crate) async fn concurrent_charges_never_exceed_the_budget(store: &Store) {
     const FITTING: i64 = 10;
     let bot = bot(store, Some(FITTING * 7 + 6)).await;
     let charges = (0..64).map(|number| {
@@ -84,7 +84,7 @@ pub(crate) async fn of_many_charges_at_once_exactly_those_fit_that_fit(store: &S
     assert_eq!(by_task, FITTING * 7);
 }
 
-pub(crate) async fn usage_stays_in_its_workspace_and_goes_with_its_bot(store: &Store) {
+pub(crate) async fn usage_belongs_to_its_workspace_and_is_deleted_with_its_bot(store: &Store) {
     let bot = bot(store, None).await;
     let ours = other_workspace(store).await;
     assert!(!store.charge(&Charge { workspace_id: ours, ..call(&bot, 1, 1) }).await.unwrap());
@@ -96,10 +96,10 @@ pub(crate) async fn usage_stays_in_its_workspace_and_goes_with_its_bot(store: &S
     assert_eq!(store.spent(ours, bot.id, MONTH).await.unwrap(), None);
     assert!(store.delete_bot(bot.workspace_id, bot.id).await.unwrap());
     assert!(store.usage(bot.workspace_id, bot.id, None).await.unwrap().is_empty());
-    assert!(!store.charge(&call(&bot, 1, 1)).await.unwrap(), "nobody is there to pay");
+    assert!(!store.charge(&call(&bot, 1, 1)).await.unwrap(), "the bot is deleted");
 }
 
-pub(crate) async fn sums_stop_at_the_largest_number(store: &Store) {
+pub(crate) async fn sums_saturate(store: &Store) {
     let bot = bot(store, None).await;
     assert!(store.charge(&call(&bot, i64::MAX - 1, i64::MAX - 1)).await.unwrap());
     assert!(!store.charge(&call(&bot, 2, 2)).await.unwrap());

@@ -1,7 +1,6 @@
-//! A few connections for one kind of work. Whoever finds none free waits, for a while.
+//! A small pool of connections.
 //!
-//! Not the driver's pool: that one asks the server for a sign of life each time a connection comes back, and waits for it
-//! without an end.
+//! This is not the pool of sqlx, which pings the server each time a connection is returned, and without a time limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,47 +16,50 @@ use super::{Limits, connect};
 use crate::StoreError;
 use crate::error::unavailable;
 
-/// A connection that was idle for longer is asked for a sign of life.
-const TRUSTED_IDLE: Duration = Duration::from_secs(1);
-/// How long a connection may take to give one, to roll back, or to say good-bye.
-const COURTESY: Duration = Duration::from_secs(1);
+/// A connection that was idle for longer is pinged before it is used.
+const IDLE_BEFORE_PING: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct Pool {
     options: PgConnectOptions,
     limits: Limits,
-    room: Arc<Semaphore>,
+    /// One permit per connection that may be open.
+    permits: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,
-    /// Counts the connections that were lost, over all pools of a database: those of an earlier era are suspect.
-    era: Arc<AtomicU64>,
+    /// Grows with every lost connection, in all pools of a database. An idle connection of an older generation is
+    /// dropped: the server may have restarted since.
+    generation: Arc<AtomicU64>,
     /// Transactions that are being rolled back.
     rollbacks: TaskTracker,
 }
 
 struct Idle {
     connection: PgConnection,
-    era: u64,
+    generation: u64,
     since: Instant,
 }
 
-/// The right to a connection, and the connection itself as long as it is good.
+/// A permit for a connection, and the connection itself unless it is lost.
 pub(super) struct Lease {
     pool: Arc<Pool>,
     connection: Option<PgConnection>,
-    era: u64,
+    generation: u64,
     is_new: bool,
-    /// A transaction is open. It is rolled back when the lease ends.
+    /// A transaction is open. It is rolled back when the lease is dropped.
     pub(super) in_transaction: bool,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Pool {
-    pub(super) fn new(options: PgConnectOptions, limits: Limits, size: usize, era: &Arc<AtomicU64>) -> Self {
+    pub(super) fn new(options: PgConnectOptions, limits: Limits, size: usize, generation: &Arc<AtomicU64>) -> Self {
         Pool {
             options,
             limits,
-            room: Arc::new(Semaphore::new(size)),
+            permits: Arc::new(Semaphore::new(size)),
             idle: Mutex::default(),
-            era: Arc::clone(era),
+            generation: Arc::clone(generation),
             rollbacks: TaskTracker::new(),
         }
     }
@@ -66,59 +68,59 @@ impl Pool {
         self.limits
     }
 
-    /// A connection that is idle, or else a new one.
+    /// An idle connection, or else a new one. Waits up to the connection time limit while all are in use.
     pub(super) async fn lease(self: &Arc<Self>) -> Result<Lease, StoreError> {
-        let permit = match timeout(self.limits.connect, Arc::clone(&self.room).acquire_owned()).await {
+        let permit = match timeout(self.limits.connect, Arc::clone(&self.permits).acquire_owned()).await {
             Ok(Ok(permit)) => permit,
             Ok(Err(closed)) => return Err(unavailable("the database is closed", closed)),
-            Err(late) => return Err(unavailable("no connection to the database came free in time", late)),
+            Err(late) => return Err(unavailable("all connections to the database are in use", late)),
         };
-        let era = self.era.load(Ordering::Acquire);
-        let idle = self.take_idle(era).await;
+        let generation = self.generation.load(Ordering::Acquire);
+        let idle = self.take_idle(generation).await;
         let is_new = idle.is_none();
         let connection = match idle {
             Some(connection) => connection,
             None => connect(&self.options, self.limits).await?,
         };
         let (pool, connection, permit) = (Arc::clone(self), Some(connection), Some(permit));
-        Ok(Lease { pool, connection, era, is_new, in_transaction: false, permit })
+        Ok(Lease { pool, connection, generation, is_new, in_transaction: false, permit })
     }
 
-    async fn take_idle(&self, era: u64) -> Option<PgConnection> {
+    async fn take_idle(&self, generation: u64) -> Option<PgConnection> {
         loop {
             let mut idle = self.idle().pop()?;
-            if idle.era != era {
+            if idle.generation != generation {
                 continue;
             }
-            if idle.since.elapsed() < TRUSTED_IDLE {
+            if idle.since.elapsed() < IDLE_BEFORE_PING {
                 return Some(idle.connection);
             }
-            if matches!(timeout(COURTESY, idle.connection.ping()).await, Ok(Ok(()))) {
+            if matches!(timeout(PING_TIMEOUT, idle.connection.ping()).await, Ok(Ok(()))) {
                 return Some(idle.connection);
             }
             self.report_lost();
         }
     }
 
-    fn put(&self, connection: PgConnection, era: u64) {
-        if !self.room.is_closed() {
-            self.idle().push(Idle { connection, era, since: Instant::now() });
+    fn put(&self, connection: PgConnection, generation: u64) {
+        if !self.permits.is_closed() {
+            self.idle().push(Idle { connection, generation, since: Instant::now() });
         }
     }
 
     fn report_lost(&self) {
-        self.era.fetch_add(1, Ordering::AcqRel);
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Gives out no more connections, and takes leave of those that are idle.
+    /// Leases no more connections, and closes the idle ones.
     pub(super) async fn close(&self) {
-        self.room.close();
+        self.permits.close();
         self.rollbacks.close();
         self.rollbacks.wait().await;
         let idle = std::mem::take(&mut *self.idle());
         for idle in idle {
-            // The server notices as well where the good-bye does not arrive.
-            drop(timeout(COURTESY, idle.connection.close()).await);
+            // If the message does not arrive, the server notices the closed socket.
+            drop(timeout(CLOSE_TIMEOUT, idle.connection.close()).await);
         }
     }
 
@@ -128,18 +130,17 @@ impl Pool {
 }
 
 impl Lease {
-    /// Whether the connection was made for this lease.
+    /// Whether the connection was opened for this lease.
     pub(super) fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Whether the connection is gone for good.
     pub(super) fn is_lost(&self) -> bool {
         self.connection.is_none()
     }
 
     pub(super) fn take_connection(&mut self) -> Result<PgConnection, StoreError> {
-        let lost = || unavailable("the connection to the database was lost before", "it answers nothing any more");
+        let lost = || unavailable("the connection to the database was lost", "an earlier statement failed");
         self.connection.take().ok_or_else(lost)
     }
 
@@ -155,19 +156,19 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take() else { return };
-        let (pool, era, permit) = (Arc::clone(&self.pool), self.era, self.permit.take());
+        let (pool, generation, permit) = (Arc::clone(&self.pool), self.generation, self.permit.take());
         if !self.in_transaction {
-            pool.put(connection, era);
+            pool.put(connection, generation);
             return;
         }
-        // Without a runtime the connection is dropped, which the server takes for a rollback.
+        // Without a runtime the connection is dropped, and the server rolls the transaction back.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let tracker = pool.rollbacks.clone();
         tracker.spawn_on(
             async move {
                 let rollback = sqlx::raw_sql("rollback").execute(&mut connection);
-                if matches!(timeout(COURTESY, rollback).await, Ok(Ok(_))) {
-                    pool.put(connection, era);
+                if matches!(timeout(ROLLBACK_TIMEOUT, rollback).await, Ok(Ok(_))) {
+                    pool.put(connection, generation);
                 }
                 drop(permit);
             },

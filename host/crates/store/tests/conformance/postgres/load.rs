@@ -1,4 +1,4 @@
-//! Ends of a server under load: what was answered is there, nothing is half there, and all goes on by itself.
+//! Restarts of the server under load: confirmed writes are kept, all writes are atomic, and the store recovers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -8,13 +8,13 @@ use monstrum_store::{AuditKind, Store, StoreError, StoreOptions};
 use monstrum_types::{RequestId, WorkspaceId};
 use tokio::task::JoinSet;
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 use crate::rows::{bot, default_workspace, event};
 use crate::support::postgres::Postgres;
 
 const WORKERS: usize = 8;
 
-/// Work that goes on whatever happens, and what came of it.
+/// Concurrent writers, which ignore failures of the database, and a record of their confirmed writes.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicI64>,
@@ -24,9 +24,9 @@ struct Load {
 #[derive(Default)]
 struct Work {
     worker: usize,
-    /// Names of the bots that were made.
+    /// The names of the inserted bots.
     bots: Vec<String>,
-    /// How many rows of the worker's chain were answered.
+    /// The number of confirmed rows of the chain of the worker.
     events: i64,
     refused: usize,
 }
@@ -53,11 +53,11 @@ impl Load {
         Load { stop, answered, workers }
     }
 
-    /// Waits until so many steps more are done, well or not.
+    /// Waits for `count` more steps, successful or not.
     async fn steps(&self, count: i64) {
-        let (until, goal) = (Instant::now() + PATIENCE, self.answered.load(Ordering::Acquire) + count);
+        let (until, goal) = (Instant::now() + WAIT_MAX, self.answered.load(Ordering::Acquire) + count);
         while self.answered.load(Ordering::Acquire) < goal {
-            assert!(Instant::now() < until, "the work does not go on");
+            assert!(Instant::now() < until, "the workers are stuck");
             tokio::task::yield_now().await;
         }
     }
@@ -69,7 +69,7 @@ impl Load {
 }
 
 impl Work {
-    /// Makes a bot, and appends to the chain of this worker, as the audit's writer does: from where it stands.
+    /// Inserts a bot, and appends to the chain of this worker after its last row, as the writer of the audit does.
     async fn step(&mut self, store: &Store, workspace: WorkspaceId, number: usize) {
         let name = format!("{}-{number}", self.worker);
         match store.insert_bot(&bot(workspace, &name)).await {
@@ -87,7 +87,7 @@ impl Work {
         };
         match appended.await {
             Ok(last) => self.events = last,
-            // Of a commit that was still under way somebody else may hear first.
+            // A commit whose answer was lost may succeed later, and then conflicts with the next append.
             Err(StoreError::Unavailable { .. } | StoreError::Conflict { .. }) => self.refused += 1,
             Err(other) => panic!("events: {other:?}"),
         }
@@ -96,24 +96,24 @@ impl Work {
 
 async fn check(store: &Store, workspace: WorkspaceId, generation: i64, done: &[Work]) {
     let snapshot = store.snapshot().await.unwrap();
-    assert_eq!(snapshot.generation - generation, snapshot.bots.len() as i64, "half a change was written");
+    assert_eq!(snapshot.generation - generation, snapshot.bots.len() as i64, "a change was written in part");
     let names: std::collections::HashSet<_> = snapshot.bots.iter().map(|bot| bot.name.as_str()).collect();
     for work in done {
         assert!(!work.bots.is_empty());
         for name in &work.bots {
-            assert!(names.contains(name.as_str()), "bot {name} was answered and is lost");
+            assert!(names.contains(name.as_str()), "the confirmed bot {name} is lost");
         }
         let chain = store.scan(&work.worker.to_string(), 1, 1_000_000).await.unwrap().rows;
         let sequences: Vec<_> = chain.into_iter().map(|row| row.unwrap().sequence).collect();
         assert_eq!(sequences, (1..=sequences.len() as i64).collect::<Vec<_>>(), "a gap");
-        assert!(sequences.len() as i64 >= work.events, "rows were answered and are lost");
-        assert_eq!(sequences.len() % 2, 0, "half a group was written");
+        assert!(sequences.len() as i64 >= work.events, "confirmed rows are lost");
+        assert_eq!(sequences.len() % 2, 0, "a batch was written in part");
     }
     store.insert_bot(&bot(workspace, "afterwards")).await.unwrap();
 }
 
-/// Ends and starts the server again and again while the work goes on.
-async fn survives(end: impl Fn(&mut Postgres)) {
+/// Stops and starts the server several times under load.
+async fn survives(stop: impl Fn(&mut Postgres)) {
     let server = Postgres::start(&[]).unwrap();
     let options = StoreOptions::from_url(&server.database().unwrap()).unwrap();
     let store = crate::row_key::open(options).await.unwrap();
@@ -123,7 +123,7 @@ async fn survives(end: impl Fn(&mut Postgres)) {
     let mut server = server;
     for _ in 0..3 {
         load.steps(100).await;
-        end(&mut server);
+        stop(&mut server);
         load.steps(20).await;
         server = tokio::task::spawn_blocking(move || {
             server.launch().unwrap();
@@ -134,17 +134,17 @@ async fn survives(end: impl Fn(&mut Postgres)) {
     }
     load.steps(100).await;
     let done = load.end().await;
-    assert!(done.iter().map(|work| work.refused).sum::<usize>() > 0, "nothing was refused: was there an end?");
+    assert!(done.iter().map(|work| work.refused).sum::<usize>() > 0, "no write failed: was the server stopped?");
     check(&store, workspace, generation, &done).await;
     store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_of_the_server_loses_nothing_that_was_answered() {
+async fn a_restart_of_the_server_loses_no_confirmed_write() {
     survives(|server| server.stop().unwrap()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_loses_nothing_that_was_answered() {
+async fn a_killed_server_loses_no_confirmed_write() {
     survives(|server| server.kill().unwrap()).await;
 }

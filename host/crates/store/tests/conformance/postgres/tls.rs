@@ -1,4 +1,4 @@
-//! The way to a server over TLS: encrypted where it can be, and with proof of the server where the address asks for it.
+//! TLS connections to a server: encryption, and verification of the server if the address requires it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -10,7 +10,7 @@ use monstrum_store::{Store, StoreOptions};
 use super::what;
 use crate::support::postgres::{Postgres, hand_over};
 
-/// A certificate for `localhost`, and the authority that has signed it.
+/// Creates a certificate for `localhost` and the authority that signed it.
 fn certificates(folder: &Path) {
     let run = |arguments: &str| {
         let done = Command::new("openssl").args(arguments.split(' ')).current_dir(folder).output().unwrap();
@@ -31,7 +31,7 @@ fn certificates(folder: &Path) {
 }
 
 #[tokio::test]
-async fn the_server_is_who_the_address_says_or_nothing_is_sent() {
+async fn tls_verifies_the_server_as_the_address_requires() {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     certificates(folder.path());
@@ -66,7 +66,7 @@ async fn the_server_is_who_the_address_says_or_nothing_is_sent() {
         format!("{by_name}?sslmode=verify-full"),
     ] {
         let refused = what(Store::open(StoreOptions::from_url(&url).unwrap()).await);
-        let says = ["no TLS connection to the database can be made", "the database cannot be reached"];
+        let says = ["the TLS connection to the database failed", "the database cannot be reached"];
         assert!(says.iter().any(|says| refused.ends_with(says)), "{url}: {refused}");
     }
 }

@@ -1,44 +1,44 @@
-//! Making seals where there are none: of a database that is new, of one from before rows were authenticated, and of a
-//! scope whose state an operator accepts.
+//! Creation of seals: for a new database, for a database of a version that did not authenticate rows, and for a scope
+//! whose current rows an operator accepts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use monstrum_types::{UtcMillis, WorkspaceId};
 
 use super::change::{Exists, SEALS, change, insert};
-use super::judge::scope_of;
 use super::total::Total;
+use super::verify::scope_of;
 use super::{Macs, RowName, Rows, Scope, SealRow, Table, encoding, name_of};
 use crate::db::{Arg, FromRow, Row, Session, args};
 use crate::{DEFAULT_WORKSPACE, InstanceKeyRow, KeyRow, PluginRow, Store, StoreError, TrustRow, WorkspaceRow};
 
-/// Other hosts that want to make seals wait for this row.
+/// Serializes hosts that create seals.
 const LOCK: &str = "update settings set generation = generation where id = 1";
 const INSERT_KEY: &str = "insert into instance_keys (name, version, sealed, created_at) values ($1, $2, $3, $4)";
 const INSERT_SEAL: &str = "insert into policy_seals (scope, generation, sealed) values ($1, $2, $3)";
 const ANY_SEAL: &str = "select scope from policy_seals limit 1";
-/// What a database holds beside rows under a MAC, once a host has used it.
-const TRACES: [&str; 3] =
+/// Rows other than authenticated ones that show that a host has used the database.
+const SIGNS_OF_USE: [&str; 3] =
     [ANY_SEAL, "select name from instance_keys limit 1", "select writer from audit_events limit 1"];
 
-/// What `monstrum vault seal` accepts in a database from before.
+/// What `monstrum vault seal` shows of a database of a version that did not authenticate rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsealed {
     pub keys: Vec<KeyRow>,
     pub trust: Vec<TrustRow>,
     pub plugins: Vec<PluginRow>,
-    /// How many rows each table has, those of the lists among them.
+    /// The number of rows of each table, including those of the lists.
     pub rows: Vec<(&'static str, u64)>,
 }
 
-/// A row of a scope, as an operator looks at it.
+/// A row of a scope, as shown to an operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScopeRow {
     pub name: RowName,
-    /// Whether its MAC is right.
+    /// Whether its MAC is valid.
     pub is_valid: bool,
-    /// Whether sealing the scope accepts it. Another one is listed since its MAC is wrong, its workspace is not there or it
-    /// cannot be read: it is refused until it is deleted.
+    /// Whether sealing the scope accepts it. The others are listed because they are not counted and have a wrong MAC,
+    /// belong to a missing workspace, or cannot be read: they stay rejected until they are deleted.
     pub is_counted: bool,
     /// The columns under the MAC, as text.
     pub columns: Vec<(&'static str, String)>,
@@ -52,9 +52,9 @@ struct Listed {
 }
 
 impl Store {
-    /// Makes the first rows of an empty database, sealed: the row key, and the workspace `default`. False: the database is
-    /// not empty, and nothing was done.
-    pub async fn found(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
+    /// Initializes an empty database with the row key, the workspace `default` and their seals. Returns false, and does
+    /// nothing, if the database is not empty.
+    pub async fn initialize(&self, key: &InstanceKeyRow, now: UtcMillis) -> Result<bool, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
         session.run(LOCK, args![]).await?;
@@ -74,24 +74,24 @@ impl Store {
         Ok(true)
     }
 
-    /// Whether nothing has ever been stored.
+    /// Whether the database has never been used.
     pub async fn is_empty(&self) -> Result<bool, StoreError> {
         self.db.read_consistently().await?.is_empty().await
     }
 
-    /// Whether there is any seal.
+    /// Whether the database has seals.
     pub async fn is_sealed(&self) -> Result<bool, StoreError> {
         Ok(self.db.one::<Exists>(ANY_SEAL, args![]).await?.is_some())
     }
 
-    /// What a database without seals holds. Nothing of it is verified.
+    /// The content of a database without seals, unverified.
     pub async fn unsealed(&self) -> Result<Unsealed, StoreError> {
         self.db.read_consistently().await?.unsealed().await
     }
 
-    /// Seals everything that a database without seals holds, unless its keys, trusted keys, plugins or numbers of rows are no
-    /// longer those that were `shown` to an operator; how many rows. A row that cannot be read, such as one with a blob in
-    /// place of text, stays without a MAC. The row key is stored with it, unless it is there already.
+    /// Seals all rows of a database without seals, and stores the row key if it is given. Returns the number of sealed
+    /// rows. Fails if the keys, trusted keys, plugins or numbers of rows have changed since they were `shown` to an
+    /// operator. Rows that cannot be read, such as a blob instead of text, get no MAC.
     pub async fn seal_everything(&self, shown: &Unsealed, key: Option<&InstanceKeyRow>) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -112,7 +112,7 @@ impl Store {
             for row in session.fetch(&table.statements().all, args![]).await? {
                 let (Some(bytes), Ok(scope)) = (sealable(table, &row), scope_of(table, &row)) else { continue };
                 if table == Table::Workspaces {
-                    let Ok(id) = row.id("id") else { continue };
+                    let Ok(id) = row.get("id") else { continue };
                     totals.entry(Scope::Workspace(id)).or_default();
                 }
                 count += 1;
@@ -131,8 +131,8 @@ impl Store {
         Ok(count)
     }
 
-    /// Brings the generation of the instance forward until the sum of all generations is above `total`. False: the instance is
-    /// not verified, and nothing was done.
+    /// Raises the generation of the instance until the sum of all generations exceeds `total`. Returns false, and does
+    /// nothing, if the instance is unverified.
     pub async fn raise_generations(&self, total: i64) -> Result<bool, StoreError> {
         let missing = total.saturating_sub(self.sealed_generations().await?);
         let raised: Result<(), StoreError> = change!(self, &[Scope::Instance], |change| {
@@ -145,15 +145,15 @@ impl Store {
         }
     }
 
-    /// The rows of a scope, whether their MAC is right or not, in the order of the tables. Of rows that are in no sum there are
-    /// those whose MAC is wrong; those whose workspace is not there are with the instance.
+    /// The counted rows of a scope, with a valid MAC or not, and the other rows with a wrong MAC, in the order of the
+    /// tables. Rows of missing workspaces are listed with the instance.
     pub async fn scope_rows(&self, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         self.db.read_consistently().await?.scope_rows(self.rows()?, scope).await
     }
 
-    /// Seals a scope as it was `shown` to an operator, but for the rows that are to be deleted, which are deleted first; how
-    /// many rows it has then. Every row that was shown as counted is accepted, whatever its MAC. Nothing is sealed where the
-    /// rows are no longer those that were shown.
+    /// Deletes the rows in `deleted`, then seals the scope with all counted rows that were `shown` to an operator,
+    /// with a valid MAC or not. Returns the number of rows of the scope. Fails, and changes nothing, if the rows have
+    /// changed since they were shown.
     pub async fn seal_scope(&self, scope: Scope, shown: &[ScopeRow], deleted: &[RowName]) -> Result<u64, StoreError> {
         let rows = self.rows()?;
         let mut session = self.db.write().await?;
@@ -162,7 +162,7 @@ impl Store {
             return Err(changed_meanwhile(&scope.to_string()));
         }
         let mut total = Total::default();
-        // A row goes before those that it refers to.
+        // In reverse order, because rows must be deleted before those that they refer to.
         for listed in session.listed_rows(rows, scope).await?.into_iter().rev() {
             if deleted.contains(&name_of(listed.table, &listed.row)) {
                 session.delete_listed(&listed).await.map_err(StoreError::of_deletion)?;
@@ -176,8 +176,8 @@ impl Store {
                 total.add(&macs.addend);
             }
         }
-        // The generation of a seal that does not open may be forged. Above the sum of all others a scope is above every
-        // generation that it had.
+        // The generation of a seal that does not open may be forged. The sum of all other generations is greater than
+        // every earlier generation of this scope.
         let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let opens = |seal: &&SealRow| rows.unseal(seal).is_some();
         let own = seals.iter().filter(opens).find(|seal| seal.scope == scope.to_string()).map(|seal| seal.generation);
@@ -218,19 +218,19 @@ impl Session {
     async fn scope_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<ScopeRow>, StoreError> {
         let listed = self.listed_rows(rows, scope).await?;
         let shown = listed.iter().map(|Listed { table, row, is_counted }| {
-            let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.shown(column))).collect();
+            let columns = table.spec().covered.iter().map(|(column, _)| (*column, row.display(column))).collect();
             let is_valid = rows.verify(*table, row).is_some();
             ScopeRow { name: name_of(*table, row), is_valid, is_counted: *is_counted, columns }
         });
         Ok(shown.collect())
     }
 
-    /// What [`Store::scope_rows`] lists.
+    /// The rows that [`Store::scope_rows`] lists.
     async fn listed_rows(&mut self, rows: &Rows, scope: Scope) -> Result<Vec<Listed>, StoreError> {
         let mut workspaces = BTreeSet::new();
         if scope == Scope::Instance {
             let found = self.fetch(&Table::Workspaces.statements().all, args![]).await?;
-            workspaces.extend(found.iter().filter_map(|row| row.id::<WorkspaceId>("id").ok()));
+            workspaces.extend(found.iter().filter_map(|row| row.get::<WorkspaceId>("id").ok()));
         }
         let is_stray = |table, row: &Row| match scope_of(table, row) {
             Ok(Scope::Instance) => false,
@@ -249,7 +249,7 @@ impl Session {
             if scope == Scope::Instance && !table.is_of_instance() {
                 let all = self.fetch(&table.statements().all, args![]).await?;
                 let strays = all.into_iter().filter(|row| is_stray(table, row));
-                // A sandbox outlives its workspace until its provider has deleted it.
+                // A valid row of a sandbox outlives its workspace until the provider has deleted the sandbox.
                 let strays = strays.filter(|row| is_counted || rows.verify(table, row).is_none());
                 listed.extend(strays.map(|row| Listed { table, row, is_counted: false }));
             }
@@ -257,7 +257,7 @@ impl Session {
         Ok(listed)
     }
 
-    /// Deletes a row, whatever its key is.
+    /// Deletes a row, even if its key is not text.
     async fn delete_listed(&mut self, Listed { table, row, .. }: &Listed) -> Result<u64, StoreError> {
         if let Some(key) = key_of(*table, row) {
             return self.run(&table.statements().delete, &key).await;
@@ -277,8 +277,8 @@ impl Session {
                 return Ok(false);
             }
         }
-        for trace in TRACES {
-            if self.one::<Exists>(trace, args![]).await?.is_some() {
+        for query in SIGNS_OF_USE {
+            if self.one::<Exists>(query, args![]).await?.is_some() {
                 return Ok(false);
             }
         }
@@ -304,7 +304,7 @@ impl Session {
         Ok(())
     }
 
-    /// The rows of a table that are in a scope.
+    /// The rows of a table in a scope.
     pub(super) async fn rows_of(&mut self, table: Table, scope: Scope) -> Result<Vec<Row>, StoreError> {
         let statements = table.statements();
         match scope {
@@ -315,14 +315,15 @@ impl Session {
         }
     }
 
-    /// Fills the digests of the locales of versions that were stored before there was a column for them.
+    /// Fills `locales_digest` for plugin versions that are older than this column.
     async fn digest_locales(&mut self) -> Result<(), StoreError> {
         let sql = "select plugin, manifest_digest, component_digest, locales from plugin_versions \
                    where locales_digest is null";
         let set = "update plugin_versions set locales_digest = $4 \
                    where plugin = $1 and manifest_digest = $2 and component_digest = $3";
         for row in self.fetch(sql, args![]).await? {
-            let (Some(mut values), Ok(locales)) = (key_of(Table::PluginVersions, &row), row.text("locales")) else {
+            let (Some(mut values), Ok(locales)) = (key_of(Table::PluginVersions, &row), row.get::<String>("locales"))
+            else {
                 continue;
             };
             values.push(Arg::Text(Some(crate::plugins::digest_of(locales.as_bytes()).to_string().into())));
@@ -332,13 +333,13 @@ impl Session {
     }
 }
 
-/// The bytes under the MAC of a row that can get one; `None` where its key or a value is not what its column holds.
+/// The encoding of a row for its MAC; `None` if its key or a covered value is invalid.
 fn sealable(table: Table, row: &Row) -> Option<Vec<u8>> {
     key_of(table, row)?;
     encoding::of_row(table, row).ok()
 }
 
-/// The values of a row's key, where they are text that can be a parameter.
+/// The key of a row; `None` if it is not text or cannot be a parameter.
 fn key_of(table: Table, row: &Row) -> Option<Vec<Arg<'static>>> {
     let key = texts_of(table.spec().key, row).ok()?;
     let is_fit = |value: &Arg<'_>| matches!(value, Arg::Text(Some(text)) if !text.contains('\0'));
@@ -346,5 +347,5 @@ fn key_of(table: Table, row: &Row) -> Option<Vec<Arg<'static>>> {
 }
 
 pub(super) fn texts_of(columns: &[&'static str], row: &Row) -> Result<Vec<Arg<'static>>, StoreError> {
-    columns.iter().map(|column| Ok(Arg::Text(Some(row.text(column)?.into())))).collect()
+    columns.iter().map(|column| Ok(Arg::Text(Some(row.get::<String>(column)?.into())))).collect()
 }

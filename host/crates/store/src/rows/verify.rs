@@ -1,4 +1,4 @@
-//! Judging what was read: which rows have the right MAC, and which scopes have the rows that were sealed.
+//! Verification of whole tables: which rows have a valid MAC, and which scopes have the rows that were sealed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use super::{Addends, Authentic, RowName, Rows, Scope, SealRow, Table, Unverified
 use crate::db::{Row, Session, args};
 use crate::{Store, StoreError};
 
-/// More rows of a scope than these are not named one by one.
+/// The most rows of a scope that a message names.
 const NAMED_MAX: usize = 100;
 
 const INSTANCE_SEAL: &str = "select scope, generation, sealed from policy_seals where scope = 'instance'";
 
-/// Rows as they were read in one transaction, with the seals of their scopes.
-pub(crate) struct Reading {
+/// Rows that were read in one transaction, with the seals of their scopes.
+pub(crate) struct StoredRows {
     rows: Arc<Rows>,
-    floors: HashMap<Scope, i64>,
+    seen: HashMap<Scope, i64>,
     seals: Vec<SealRow>,
     tables: Vec<(Table, Vec<Row>)>,
     is_of_instance: bool,
 }
 
-/// What is valid of a reading.
-pub(crate) struct Judged {
-    /// Rows with the right MAC, by table.
+/// The valid rows among [`StoredRows`].
+pub(crate) struct TrustedRows {
+    /// Rows with a valid MAC, by table.
     tables: BTreeMap<Table, Vec<ValidRow>>,
     pub(crate) refused: Vec<RowName>,
     pub(crate) unverified: Vec<UnverifiedScope>,
-    /// The generation of each scope that is verified.
+    /// The generation of each verified scope.
     pub(crate) generations: HashMap<Scope, i64>,
-    /// What a head of the audit is signed for: the sum of the generations of all scopes, each the highest that this process
-    /// has seen, so that changes elsewhere never make up for a scope that was put back. Zero while the instance is
-    /// unverified.
+    /// The sum of the generations of all scopes, which signed heads of the audit contain. Each generation is the
+    /// highest that this process has seen, so that changes in one scope cannot hide that another was restored to an
+    /// older state. Zero while the instance is unverified.
     pub(crate) generations_total: i64,
-    /// Of an unverified scope: its rows when it was last verified, where this process has seen it then.
+    /// The rows of each unverified scope when this process last verified it.
     verified_before: HashMap<Scope, Arc<Addends>>,
     unverified_scopes: HashSet<Scope>,
 }
@@ -49,22 +49,26 @@ struct ValidRow {
     row: Row,
 }
 
-impl Reading {
-    /// Reads all rows that are in sums. The caller's transaction sees one state of the database.
-    pub(crate) async fn of_all(store: &Store, session: &mut Session, floors: Floors) -> Result<Reading, StoreError> {
+impl StoredRows {
+    /// Reads all counted rows. The session must be a consistent snapshot.
+    pub(crate) async fn of_all(
+        store: &Store,
+        session: &mut Session,
+        seen: SeenGenerations,
+    ) -> Result<StoredRows, StoreError> {
         let seals = SealRow::all(&session.fetch(SEALS, args![]).await?);
         let mut tables = Vec::new();
         for table in Table::counted() {
             tables.push((table, session.fetch(&table.statements().all, args![]).await?));
         }
-        Ok(Reading { rows: Arc::clone(store.rows()?), floors: floors.0, seals, tables, is_of_instance: false })
+        Ok(StoredRows { rows: Arc::clone(store.rows()?), seen: seen.0, seals, tables, is_of_instance: false })
     }
 
-    /// Reads the rows of the instance's scope.
-    pub(crate) async fn of_instance(store: &Store) -> Result<Reading, StoreError> {
+    /// Reads the rows of the scope of the instance.
+    pub(crate) async fn of_instance(store: &Store) -> Result<StoredRows, StoreError> {
         const ROOT_KEYS: &str = "select id, workspace_id, name, kind, bot_id, prefix, hash, created_at, last_used_at, mac \
                                  from api_keys where workspace_id is null order by id";
-        let floors = Floors::of(store)?;
+        let seen = SeenGenerations::of(store)?;
         let mut session = store.db.read_consistently().await?;
         let seals = SealRow::all(&session.fetch(INSTANCE_SEAL, args![]).await?);
         let mut tables = vec![(Table::ApiKeys, session.fetch(ROOT_KEYS, args![]).await?)];
@@ -72,20 +76,20 @@ impl Reading {
             tables.push((table, session.fetch(&table.statements().all, args![]).await?));
         }
         session.commit().await?;
-        Ok(Reading { rows: Arc::clone(store.rows()?), floors: floors.0, seals, tables, is_of_instance: true })
+        Ok(StoredRows { rows: Arc::clone(store.rows()?), seen: seen.0, seals, tables, is_of_instance: true })
     }
 
-    /// Judges it and makes something of what is valid, on all processors and off the async workers.
-    pub(crate) async fn judge<T: Send + 'static>(self, then: impl FnOnce(Judged) -> T + Send + 'static) -> T {
-        let judged = tokio::task::spawn_blocking(move || then(self.judge_now())).await;
-        judged.expect("checking MACs does not panic")
+    /// Verifies the rows and passes the valid ones to `then`, on all processors and outside of the async workers.
+    pub(crate) async fn verify<T: Send + 'static>(self, then: impl FnOnce(TrustedRows) -> T + Send + 'static) -> T {
+        let verified = tokio::task::spawn_blocking(move || then(self.verify_now())).await;
+        verified.expect("checking MACs does not panic")
     }
 
-    fn judge_now(self) -> Judged {
-        let Reading { rows, floors, seals, tables, is_of_instance } = self;
+    fn verify_now(self) -> TrustedRows {
+        let StoredRows { rows, seen, seals, tables, is_of_instance } = self;
         let (mut valid, mut refused) = (BTreeMap::new(), Vec::new());
         for (table, read) in tables {
-            let (of_table, bad) = check(&rows, table, read);
+            let (of_table, bad) = check_macs(&rows, table, read);
             valid.insert(table, of_table);
             refused.extend(bad);
         }
@@ -96,29 +100,25 @@ impl Reading {
         let mut scopes = vec![Scope::Instance];
         if !is_of_instance {
             let workspaces = valid.get(&Table::Workspaces).into_iter().flatten();
-            scopes.extend(workspaces.filter_map(|row| row.row.id::<WorkspaceId>("id").ok()).map(Scope::Workspace));
+            scopes.extend(workspaces.filter_map(|row| row.row.get::<WorkspaceId>("id").ok()).map(Scope::Workspace));
         }
         let seals: HashMap<String, SealRow> = seals.into_iter().map(|seal| (seal.scope.clone(), seal)).collect();
         let (mut generations, mut faults) = (HashMap::new(), HashMap::new());
         let mut generations_total: i64 = 0;
         for scope in scopes {
-            let floor = floors.get(&scope).copied().unwrap_or(0);
+            let seen = seen.get(&scope).copied().unwrap_or(0);
             let total = totals.get(&scope).copied().unwrap_or_default();
             let seal = seals.get(&scope.to_string());
             let opened = seal.filter(|seal| rows.open_seal(scope, seal, 0).is_ok()).map_or(0, |seal| seal.generation);
-            generations_total = generations_total.saturating_add(opened.max(floor));
-            match compare(&rows, scope, seal, floor, total) {
-                Ok(generation) => {
-                    generations.insert(scope, generation);
-                }
-                Err(why) => {
-                    faults.insert(scope, why);
-                }
+            generations_total = generations_total.saturating_add(opened.max(seen));
+            match compare(&rows, scope, seal, seen, total) {
+                Ok(generation) => drop(generations.insert(scope, generation)),
+                Err(why) => drop(faults.insert(scope, why)),
             }
         }
         rows.known().refused.extend(refused.iter().cloned());
         let differing = remember(&rows, &valid, &generations, &faults);
-        let mut judged = Judged {
+        let mut trusted = TrustedRows {
             tables: valid,
             refused,
             unverified: Vec::new(),
@@ -130,36 +130,36 @@ impl Reading {
         for (scope, why) in faults {
             let differing = differing.get(&scope).cloned();
             if let Some((before, _)) = &differing {
-                judged.verified_before.insert(scope, Arc::clone(before));
+                trusted.verified_before.insert(scope, Arc::clone(before));
             }
             let differing = differing.map(|(_, names)| names).unwrap_or_default();
-            judged.unverified.push(UnverifiedScope { scope, why, differing });
+            trusted.unverified.push(UnverifiedScope { scope, why, differing });
         }
-        judged.unverified.sort_by_key(|found| found.scope);
-        judged
+        trusted.unverified.sort_by_key(|found| found.scope);
+        trusted
     }
 }
 
-/// The generations that were seen before a reading begins.
-pub(crate) struct Floors(HashMap<Scope, i64>);
+/// The generations that were seen before a transaction begins.
+pub(crate) struct SeenGenerations(HashMap<Scope, i64>);
 
-impl Floors {
-    pub(crate) fn of(store: &Store) -> Result<Floors, StoreError> {
-        Ok(Floors(store.rows()?.floors()))
+impl SeenGenerations {
+    pub(crate) fn of(store: &Store) -> Result<SeenGenerations, StoreError> {
+        Ok(SeenGenerations(store.rows()?.seen_generations()))
     }
 }
 
-/// The rows of a table whose MAC is right, and the names of the others.
-fn check(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<RowName>) {
-    let judged: Vec<Result<ValidRow, RowName>> = read
+/// The rows of a table with a valid MAC, and the names of the others.
+fn check_macs(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<RowName>) {
+    let checked: Vec<Result<ValidRow, RowName>> = read
         .into_par_iter()
         .map(|row| match (rows.verify(table, &row), scope_of(table, &row)) {
             (Some(addend), Ok(scope)) => Ok(ValidRow { scope, addend, row }),
             _ => Err(name_of(table, &row)),
         })
         .collect();
-    let (mut valid, mut refused) = (Vec::with_capacity(judged.len()), Vec::new());
-    for row in judged {
+    let (mut valid, mut refused) = (Vec::with_capacity(checked.len()), Vec::new());
+    for row in checked {
         match row {
             Ok(row) => valid.push(row),
             Err(name) => refused.push(name),
@@ -168,24 +168,24 @@ fn check(rows: &Rows, table: Table, read: Vec<Row>) -> (Vec<ValidRow>, Vec<RowNa
     (valid, refused)
 }
 
-/// The scope in whose sum a row is.
+/// The scope of a row.
 pub(super) fn scope_of(table: Table, row: &Row) -> Result<Scope, StoreError> {
     if table.is_of_instance() {
         return Ok(Scope::Instance);
     }
-    row.id_opt::<WorkspaceId>("workspace_id").map(Scope::from)
+    row.get::<Option<WorkspaceId>>("workspace_id").map(Scope::from)
 }
 
-/// The generation of a scope whose rows are those that were sealed, or what is the matter.
+/// The generation of a scope if its rows are those that were sealed, or else the reason why they are not.
 pub(super) fn compare(
     rows: &Rows,
     scope: Scope,
     seal: Option<&SealRow>,
-    floor: i64,
+    seen: i64,
     total: Total,
 ) -> Result<i64, String> {
     let seal = seal.ok_or("it has no seal")?;
-    let sealed = rows.open_seal(scope, seal, floor)?;
+    let sealed = rows.open_seal(scope, seal, seen)?;
     if sealed == total {
         return Ok(seal.generation);
     }
@@ -198,7 +198,7 @@ pub(super) fn compare(
 
 type Differing = (Arc<Addends>, Vec<RowName>);
 
-/// Notes what was read of verified scopes, and names the rows of the others that differ from it.
+/// Records the rows of verified scopes, and finds the rows of the others that changed since they were verified.
 fn remember(
     rows: &Rows,
     valid: &BTreeMap<Table, Vec<ValidRow>>,
@@ -247,23 +247,24 @@ fn differences(before: &Addends, now: &Addends) -> Vec<RowName> {
     names
 }
 
-impl Judged {
-    /// The generation of the instance's seal; 0 where the instance is not verified.
+impl TrustedRows {
+    /// The generation of the seal of the instance; 0 while the instance is unverified.
     pub(crate) fn generation_of_instance(&self) -> i64 {
         self.generations.get(&Scope::Instance).copied().unwrap_or_default()
     }
 
-    /// The valid rows of a table, in verified scopes only: in no workspace while the instance is unverified.
+    /// The valid rows of a table in verified scopes. While the instance is unverified, rows of workspaces are
+    /// left out.
     pub(crate) fn take<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
-        // A workspace whose own row is not valid was not judged at all, and is not in force either.
+        // A workspace without a valid row of its own has no generation here.
         let generations = &self.generations;
         let is_in_force = |scope: Scope| generations.contains_key(&scope) && generations.contains_key(&Scope::Instance);
         self.read(rows.into_iter().filter(|row| is_in_force(row.scope)).collect())
     }
 
-    /// The valid rows of a table, of unverified scopes as well, but of no workspace whose own row is not valid. Where this process has seen such a scope verified, a row
-    /// that was not there then is left out.
+    /// The valid rows of a table, including those of unverified scopes, except for workspaces without a valid row of
+    /// their own. If this process has verified such a scope before, rows that have changed since are left out.
     pub(crate) fn take_known<T: Authentic>(&mut self) -> Vec<T> {
         let rows = self.tables.remove(&T::TABLE).unwrap_or_default();
         let was_there = |row: &ValidRow| match self.verified_before.get(&row.scope) {
@@ -273,7 +274,7 @@ impl Judged {
         self.read(rows.into_iter().filter(was_there).collect())
     }
 
-    /// Rows in which a column that is not under the MAC cannot be read are refused like those whose MAC is wrong.
+    /// Rows with an invalid value in a column that is not under the MAC are rejected like rows with a wrong MAC.
     fn read<T: Authentic>(&mut self, rows: Vec<ValidRow>) -> Vec<T> {
         let read: Vec<Result<T, RowName>> = rows
             .into_par_iter()

@@ -1,0 +1,231 @@
+//! The columns of each table. The order of the covered columns is part of every stored MAC.
+
+use super::Kind::{Flag, Int, Text};
+use super::Spec;
+
+const ID: &[&str] = &["id"];
+
+/// The rest of a table with an id, all of whose columns are covered and whose rows are counted.
+const COUNTED: Spec = Spec { name: "", key: ID, covered: &[], left_out: &[], content: &[], is_counted: true };
+
+pub(super) const WORKSPACES: Spec = Spec {
+    name: "workspaces",
+    covered: &[("id", Text), ("name", Text), ("sandbox", Text), ("created_at", Int), ("updated_at", Int)],
+    ..COUNTED
+};
+
+pub(super) const API_KEYS: Spec = Spec {
+    name: "api_keys",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("name", Text),
+        ("kind", Text),
+        ("bot_id", Text),
+        ("prefix", Text),
+        ("hash", Text),
+        ("created_at", Int),
+    ],
+    // For display only.
+    left_out: &["last_used_at"],
+    ..COUNTED
+};
+
+pub(super) const ROLES: Spec = Spec {
+    name: "roles",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("name", Text),
+        ("allowed_operations", Text),
+        ("allowed_tools", Text),
+        ("scope_constraints", Text),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ],
+    ..COUNTED
+};
+
+pub(super) const BOTS: Spec = Spec {
+    name: "bots",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("name", Text),
+        ("description", Text),
+        ("system_prompt", Text),
+        ("model", Text),
+        ("use_agent_sandbox", Flag),
+        ("monthly_token_budget", Int),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ],
+    ..COUNTED
+};
+
+pub(super) const RESOURCES: Spec = Spec {
+    name: "resources",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("resource_type", Text),
+        ("name", Text),
+        ("config", Text),
+        ("network", Text),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ],
+    ..COUNTED
+};
+
+pub(super) const CREDENTIALS: Spec = Spec {
+    name: "credentials",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("resource_id", Text),
+        ("subject_kind", Text),
+        ("subject_id", Text),
+        ("auth_method", Text),
+        ("given_for", Text),
+        ("created_at", Int),
+    ],
+    // The sealed record authenticates itself. A token refresh writes all of these, and does not change the policy.
+    left_out: &["sealed", "key_version", "status", "expires_at", "refreshing_until", "updated_at"],
+    ..COUNTED
+};
+
+pub(super) const BOT_RESOURCES: Spec = Spec {
+    name: "bot_resources",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("bot_id", Text),
+        ("resource_id", Text),
+        ("role_id", Text),
+        ("permissions", Text),
+        ("scope_constraints", Text),
+        ("delegate", Text),
+        ("allow_calls", Text),
+        ("allow_subscribe", Flag),
+        ("limits", Text),
+        ("calls_per_minute", Int),
+        ("enabled", Flag),
+        ("expires_at", Int),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ],
+    ..COUNTED
+};
+
+pub(super) const OAUTH_PROVIDERS: Spec = Spec {
+    name: "oauth_providers",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("resource_type", Text),
+        ("client_id", Text),
+        ("authorization_url", Text),
+        ("token_url", Text),
+        ("device_authorization_url", Text),
+        ("scopes", Text),
+        ("created_at", Int),
+        ("updated_at", Int),
+    ],
+    // Sealed, and bound to the client and its endpoints.
+    left_out: &["client_secret"],
+    ..COUNTED
+};
+
+pub(super) const PLUGINS: Spec = Spec {
+    name: "plugins",
+    key: &["name"],
+    covered: &[
+        ("name", Text),
+        ("version", Text),
+        ("manifest_digest", Text),
+        ("component_digest", Text),
+        ("updated_at", Int),
+    ],
+    ..COUNTED
+};
+
+pub(super) const PLUGIN_VERSIONS: Spec = Spec {
+    name: "plugin_versions",
+    key: &["plugin", "manifest_digest", "component_digest"],
+    covered: &[
+        ("plugin", Text),
+        ("version", Text),
+        ("manifest_digest", Text),
+        ("component_digest", Text),
+        ("locales_digest", Text),
+        ("created_at", Int),
+    ],
+    // Compared with the digests when they are read.
+    content: &["manifest", "component", "locales"],
+    ..COUNTED
+};
+
+pub(super) const TRUST: Spec = Spec {
+    name: "trust",
+    covered: &[("id", Text), ("public_key", Text), ("name_glob", Text), ("type_glob", Text), ("created_at", Int)],
+    ..COUNTED
+};
+
+pub(super) const OWNERS: Spec = Spec {
+    name: "owners",
+    key: &["kind", "name"],
+    covered: &[("kind", Text), ("name", Text), ("plugin", Text), ("legacy_plugin", Text), ("created_at", Int)],
+    ..COUNTED
+};
+
+pub(super) const OAUTH_FLOWS: Spec = Spec {
+    name: "oauth_flows",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("resource_id", Text),
+        ("provider_id", Text),
+        ("key_id", Text),
+        ("auth_method", Text),
+        ("given_for", Text),
+        ("ticket_hash", Text),
+        ("created_at", Int),
+        ("expires_at", Int),
+    ],
+    // The progress of the authorization.
+    left_out: &["status", "state_hash", "browser_hash", "sealed", "message", "poll_interval_s", "next_poll_at"],
+    is_counted: false,
+    ..COUNTED
+};
+
+pub(super) const SANDBOX_INSTANCES: Spec = Spec {
+    name: "sandbox_instances",
+    covered: &[
+        ("id", Text),
+        ("workspace_id", Text),
+        ("bot_id", Text),
+        ("provider", Text),
+        ("sandbox_id", Text),
+        ("app_id", Text),
+        ("user_id", Text),
+        ("chat_id", Text),
+        ("node", Text),
+    ],
+    // The state of the sandbox.
+    left_out: &[
+        "status",
+        "operation",
+        "operation_until",
+        "last_active_at",
+        "created_at",
+        "limit",
+        "network",
+        "error",
+        "attempts",
+        "next_attempt_at",
+        "lost",
+    ],
+    is_counted: false,
+    ..COUNTED
+};

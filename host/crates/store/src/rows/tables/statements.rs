@@ -1,0 +1,64 @@
+//! The statements of a table, made from its columns.
+
+use super::Spec;
+
+/// The statements of a table. Its columns are in this order: covered, left out, the MAC, content.
+pub(crate) struct Statements {
+    pub(crate) insert: String,
+    /// Overwrites the covered columns and the MAC of the row with the key.
+    pub(crate) update: String,
+    pub(crate) delete: String,
+    /// Deletes a row whose key is not text, in SQLite. Parameters: the bytes and the type name of each key column.
+    pub(crate) delete_raw: String,
+    pub(crate) by_key: String,
+    pub(crate) all: String,
+    /// The rows of one workspace, for tables with a workspace.
+    pub(crate) of_workspace: String,
+    /// The rows without a workspace, for tables with a workspace.
+    pub(crate) of_no_workspace: String,
+    pub(crate) count: String,
+    /// The key of one row, if there is any.
+    pub(crate) any: String,
+    pub(crate) set_mac: String,
+}
+
+impl Statements {
+    pub(super) fn of(spec: &Spec) -> Statements {
+        let Spec { name, key, covered, left_out, content, .. } = spec;
+        // Quoted, because `limit` is a keyword.
+        let quoted = |column: &&str| format!("\"{column}\"");
+        let covered: Vec<String> = covered.iter().map(|(column, _)| quoted(column)).collect();
+        let left_out: Vec<String> = left_out.iter().map(quoted).collect();
+        let read = [covered.as_slice(), &left_out, &["mac".to_owned()]].concat();
+        let content: Vec<String> = content.iter().map(quoted).collect();
+        let written = [read.as_slice(), &content].concat();
+        let numbers: Vec<String> = (1..=written.len()).map(|number| format!("${number}")).collect();
+        let number = |column: &String| covered.iter().position(|own| own == column).unwrap_or_default() + 1;
+        let key: Vec<String> = key.iter().map(quoted).collect();
+        let set: Vec<String> = covered.iter().map(|column| format!("{column} = ${}", number(column))).collect();
+        let set = set.join(", ");
+        // The key columns are set to their own values, so that the statement uses every parameter.
+        let of_row: Vec<String> = key.iter().map(|column| format!("{column} = ${}", number(column))).collect();
+        let by_key: Vec<String> =
+            key.iter().enumerate().map(|(at, column)| format!("{column} = ${}", at + 1)).collect();
+        let raw = |(at, column): (usize, &String)| {
+            format!("cast({column} as blob) is ${} and typeof({column}) = ${}", 2 * at + 1, 2 * at + 2)
+        };
+        let by_raw_key = key.iter().enumerate().map(raw).collect::<Vec<_>>().join(" and ");
+        let (of_row, by_key, mac) = (of_row.join(" and "), by_key.join(" and "), covered.len() + 1);
+        let (read, order) = (read.join(", "), key.join(", "));
+        Statements {
+            insert: format!("insert into {name} ({}) values ({})", written.join(", "), numbers.join(", ")),
+            update: format!("update {name} set {set}, mac = ${mac} where {of_row}"),
+            delete: format!("delete from {name} where {by_key}"),
+            delete_raw: format!("delete from {name} where {by_raw_key}"),
+            by_key: format!("select {read} from {name} where {by_key}"),
+            count: format!("select count(*) as value from {name}"),
+            any: format!("select {order} from {name} limit 1"),
+            all: format!("select {read} from {name} order by {order}"),
+            of_workspace: format!("select {read} from {name} where workspace_id = $1 order by {order}"),
+            of_no_workspace: format!("select {read} from {name} where workspace_id is null order by {order}"),
+            set_mac: format!("update {name} set mac = ${} where {by_key}", key.len() + 1),
+        }
+    }
+}
