@@ -265,7 +265,7 @@ async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     ["1.0.0","loaded",null]
     ["scope_violation","scope","Scope violation: Repository (missing) is not authorized","scope.repos"]
     ["1.0.0","needs_approval",null]
-    ["scope_violation","scope","Scope violation: scope repos is not one that this tool knows","scope.unknown_key"]
+    ["scope_violation","scope","Scope violation: this tool has no scope repos","scope.unknown_key"]
     ["GET /repos/acme/site (Bearer TOKEN)"]
     "#);
     Ok(())
