@@ -1,8 +1,8 @@
-//! The configuration of a resource, with the tools that it may bring along where its type says so.
+//! The configuration of a resource, with its own tools if its type allows them.
 //!
-//! A type whose tool_discovery is `configured` leaves it to whoever configures a resource to say which tools there are:
-//! a list `tools` in the configuration, each entry written and checked as in a manifest. Keys that start with `x-` are
-//! the plugin's, which gets the configuration as it was written.
+//! If the tool_discovery of a type is `configured`, the tools of a resource are part of its configuration: a list `tools`,
+//! whose entries have the form of a manifest's tools. The plugin receives the configuration unchanged, including keys
+//! that start with `x-`, which are for the plugin.
 
 use monstrum_types::{Fault, ToolName};
 use serde_json::{Map, Value};
@@ -15,13 +15,13 @@ use crate::validate::{Faults, contract};
 
 /// The key in the configuration.
 pub(crate) const TOOLS: &str = "tools";
-/// Stands between the name of the resource and that of the tool.
+/// Separates the names of the resource and the tool.
 const SEPARATOR: &str = "__";
 
-/// A configuration that fits its type.
+/// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedConfig {
-    /// With the defaults of the type filled in.
+    /// The values, including the defaults of the type.
     pub values: Map<String, Value>,
     /// The resource's own tools.
     pub tools: Vec<ConfiguredTool>,
@@ -30,16 +30,16 @@ pub struct CheckedConfig {
 /// A tool that belongs to one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfiguredTool {
-    /// As bots, roles and the audit know it: `{resource}__{tool}`.
+    /// The tool with its full name, `{resource}__{tool}`, for bots, roles and the audit.
     pub tool: Tool,
-    /// As the plugin knows it.
+    /// The tool's name for the plugin.
     pub own_name: ToolName,
 }
 
-/// Checks the configuration of the resource `name` against its type.
+/// Validates the configuration of the resource `name` against its type.
 ///
 /// # Errors
-/// Every fault, with a pointer into the configuration; `/name` stands for the name of the resource itself.
+/// All validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
 pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
@@ -56,11 +56,11 @@ pub fn check_config(
     }
 }
 
-/// The values of a configuration, with the defaults of the type filled in. The tools are carried along unchecked, because
-/// checking compiles their schemas; [`configured_tools`] does it.
+/// The values of a configuration, including the defaults of the type. The tools are included without validation, which
+/// would compile their schemas; see [`configured_tools`].
 ///
 /// # Errors
-/// Every fault of the fields, with a pointer into the configuration.
+/// All validation errors of the fields, with pointers into the configuration.
 pub fn config_values(
     resource_type: &ResourceType,
     mut config: Map<String, Value>,
@@ -71,11 +71,11 @@ pub fn config_values(
     Ok(values)
 }
 
-/// The tools of the resource `name`, from the values of its stored configuration: what an earlier release accepted may
-/// exceed the present limits of schemas.
+/// The tools of the resource `name`, from the values of its stored configuration. Their schemas may exceed the current
+/// limits, because an earlier release may have accepted them.
 ///
 /// # Errors
-/// Every fault of the tools, with a pointer into the configuration.
+/// All validation errors of the tools, with pointers into the configuration.
 pub fn configured_tools(
     resource_type: &ResourceType,
     name: &str,
@@ -87,7 +87,7 @@ pub fn configured_tools(
     tools(resource_type, name, values.get(TOOLS), SchemaLimits::Stored)
 }
 
-/// Whether the resource `resource` would call one of its own tools `tool`.
+/// Whether `tool` has the form of a tool of the resource `resource`.
 #[must_use]
 pub fn is_own_tool(resource: &str, tool: &ToolName) -> bool {
     tool.as_str().strip_prefix(resource).is_some_and(|rest| rest.starts_with(SEPARATOR))
@@ -135,8 +135,8 @@ fn check_tools(
     let mut found = Faults::default();
     contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
-        let message = "a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none \
-                       of `_` and holds no `__`: it becomes a part of the tools' names";
+        let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
+                       with `_` and not contain `__`: it becomes part of the tools' names";
         faults.push(Fault { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
@@ -147,7 +147,7 @@ fn check_tools(
             found.add(at.clone(), format!("`{full}` is a tool of the type itself"));
         }
         if contract::reserved_prefix(&full).is_some() {
-            found.add(at.clone(), format!("`{full}` begins as the platform's own tools do: rename the resource"));
+            found.add(at.clone(), format!("`{full}` starts with a reserved prefix: rename the resource"));
         }
         match full.parse() {
             Ok(full) => {
@@ -162,7 +162,7 @@ fn check_tools(
     if faults.is_empty() { Ok(configured) } else { Err(faults) }
 }
 
-/// Whether the name of a resource may begin the name of a tool, such that no two pairs of names give the same.
+/// Whether the name of a resource may be the first part of a tool's name. Full names are then unambiguous.
 fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_named_after_their_resource_and_the_configuration_stays_as_it_was_written() {
+    fn tools_are_named_after_their_resource_and_the_configuration_is_unchanged() {
         let mut written = tool("orders");
         written["x-path"] = json!("/orders");
         let checked = check("shop_2", json!({"tools": [written]})).unwrap();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_with_its_place() {
+    fn every_error_has_its_place() {
         let told = |config: Value| check("shop", config).unwrap_err().join("\n");
         assert_eq!(told(json!({"tools": {}})), "/tools: expected a list of tools");
         let typo = told(json!({"tools": [{"name": "a", "descripton": "d"}], "api_bse": ""}));
@@ -239,7 +239,7 @@ mod tests {
         let named = told(json!({"tools": [tool("Orders")]}));
         assert!(named.starts_with("/tools/0/name: "), "{named}");
         let twice = told(json!({"tools": [tool("a"), tool("a")]}));
-        assert_eq!(twice, "/tools/1/name: `a` is the name of tools[0] already");
+        assert_eq!(twice, "/tools/1/name: tools[0] already has the name `a`");
         let mut broken = tool("a");
         broken["input_schema"] = json!({"properties": {"x": {"type": "strin"}}});
         broken["description"] = json!(" ");
@@ -253,24 +253,24 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_whose_name_could_be_mistaken_has_no_tools() {
+    fn a_resource_with_an_ambiguous_name_may_not_have_tools() {
         for name in ["Shop", "my shop", "1shop", "shop_", "a__b", "", "shöp"] {
             let told = check(name, json!({"tools": [tool("a")]})).unwrap_err().join("\n");
-            assert!(told.starts_with("/name: a resource with tools"), "{name}: {told}");
+            assert!(told.starts_with("/name: the name of a resource with tools"), "{name}: {told}");
         }
         let told = check("sandbox", json!({"tools": [tool("a")]})).unwrap_err().join("\n");
         assert!(told.contains("rename the resource"), "{told}");
     }
 
     #[test]
-    fn other_types_have_no_tools_in_their_configuration() {
+    fn other_types_may_not_have_tools_in_their_configuration() {
         let config = Map::from_iter([(TOOLS.to_owned(), json!([tool("a")]))]);
         let faults = check_config(&resource_type("static"), "shop", config).unwrap_err();
         assert_eq!((faults[0].path.as_str(), faults[0].message.as_str()), ("/tools", "unknown field"));
     }
 
     #[test]
-    fn a_type_has_no_other_use_for_the_key() {
+    fn the_key_is_reserved_in_types_with_configured_tools() {
         let text = |discovery: &str| {
             format!(
                 "name: a\nversion: 1.0.0\nresource_type:\n  id: a\n  name: A\n  tool_discovery: {discovery}\n  \

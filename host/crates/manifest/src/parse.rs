@@ -1,4 +1,4 @@
-//! The parser: text in, a checked manifest or all its faults out.
+//! The manifest parser. It returns a validated manifest or all errors.
 
 use crate::document::{Document, Fault};
 use crate::error::{FieldPath, ManifestErrors, Segment};
@@ -8,23 +8,22 @@ use crate::schema::SchemaLimits;
 use crate::validate::validate;
 use crate::yaml::{self, Keys};
 
-/// The largest manifest, in bytes: some hundred tools with generous schemas; the same cap as in packages.
+/// Size of a manifest: some hundred tools with large schemas; the same limit as in packages.
 pub const MANIFEST_BYTES_MAX: usize = 256 * 1024;
-/// How many faults are told at once: more than anybody mends in one go. Each costs a walk through the text, about 30 ms
-/// in a manifest of the largest size.
+/// Errors in one report. To locate each takes one pass through the text, about 30 ms for the largest manifest.
 const FAULTS_MAX: usize = 50;
 const MANIFEST: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTES_MAX, keys: Keys::WithoutFree };
 
-/// Reads and checks a manifest. `file` is only how the errors name it.
+/// Parses and validates a manifest. `file` is its name in errors.
 ///
 /// # Errors
-/// The fault that keeps the text from being YAML, or else every fault of shape and of content.
+/// The syntax error if the text is not YAML, otherwise all errors of shape and content.
 pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     parse_within(file, text, SchemaLimits::Current)
 }
 
-/// Reads a manifest that an earlier release may have accepted: as [`parse()`], but schemas may exceed the limits that are
-/// newer than it. [`InputSchema::exceeds`](crate::InputSchema::exceeds) names what does.
+/// Parses a stored manifest, which an earlier release may have accepted. Unlike with [`parse()`], its schemas may exceed
+/// the current limits; [`InputSchema::exceeds`](crate::InputSchema::exceeds) lists what does.
 ///
 /// # Errors
 /// As for [`parse()`].
@@ -37,7 +36,7 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     let value = MANIFEST.value(text).map_err(|fault| errors(vec![fault]))?;
     let Shaped { read, mut faults, replaced } = repair::read::<Manifest>(text, value, FAULTS_MAX);
     faults.iter_mut().for_each(hint);
-    // Repairs change the order in which serde meets the rest.
+    // Repairs change the order in which serde reports the other errors.
     faults.sort_by_key(|fault| fault.position.unwrap_or((usize::MAX, usize::MAX)));
     let content = read.as_ref().map(|manifest| validate(manifest, limits)).unwrap_or_default();
     if faults.is_empty()
@@ -53,14 +52,14 @@ fn parse_within(file: &str, text: &str, limits: SchemaLimits) -> Result<Manifest
     let located = |(field, message)| Fault { position: yaml::locate(text, &field, false), field, message };
     faults.extend(content.into_iter().map(located));
     if more > 0 {
-        let message = format!("and {more} more faults");
+        let message = format!("and {more} more errors");
         faults.push(Fault { position: None, field: FieldPath::default(), message });
     }
     Err(errors(faults))
 }
 
-/// Whether a fault of content may only be there because something else was read in place of `replaced`: it is in the same
-/// part of its section, or in one that refers to other parts.
+/// Whether an error of content may be a consequence of the replacement of `replaced`: it is in the same part of its
+/// section, or in a part that refers to others.
 fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     const REFERRING: [&str; 3] = ["auth_methods", "credential_check", "calls"];
     let of_section = |path: &FieldPath| path.0.first().cloned();
@@ -68,7 +67,7 @@ fn may_follow(field: &FieldPath, replaced: &FieldPath) -> bool {
     of_section(field) == of_section(replaced) && (refers || field.0.get(1) == replaced.0.get(1))
 }
 
-/// Explains fields of manifests for Python executors, which look much like ours.
+/// Explains fields of manifests for Python executors, which have a similar format.
 fn hint(fault: &mut Fault) {
     const PYTHON: [&str; 3] = ["module", "class_name", "class"];
     let [Segment::Key(section), Segment::Key(field)] = fault.field.0.as_slice() else { return };

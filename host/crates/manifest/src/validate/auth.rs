@@ -1,4 +1,4 @@
-//! Authentication methods: what they inject must exist, and must not touch what is the host's.
+//! Validation of authentication methods: they may inject only existing fields, and no header that the host sets.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::model::{AuthKind, AuthMethod, Field, InjectRule, ResourceType};
 
 use super::{ENTRIES_MAX, Faults, FieldUse, fields};
 
-/// Headers that the host or the connection owns (RFC 9110, 7.6.1, and those of HTTP framing).
+/// Headers of the host or the connection (RFC 9110, 7.6.1, and those of HTTP framing).
 const HOST_HEADERS: [&str; 12] = [
     "host",
     "content-length",
@@ -46,7 +46,7 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &Fiel
 fn oauth(faults: &mut Faults, method: &AuthMethod, at: &FieldPath) {
     let Some(config) = &method.oauth_config else { return };
     if !method.method.is_oauth() {
-        faults.add(at.clone(), format!("the method `{}` has no OAuth", method.method));
+        faults.add(at.clone(), format!("the method `{}` does not use OAuth", method.method));
     }
     faults.cap(at.key("scopes"), &config.scopes, ENTRIES_MAX);
     for (name, url) in [
@@ -65,7 +65,7 @@ fn inject(faults: &mut Faults, method: &AuthMethod, credential: &[Field], at: &F
     faults.cap(at.clone(), &rules, ENTRIES_MAX);
     let mut targets = HashSet::new();
     for (index, rule) in rules.iter().enumerate() {
-        // The defaults stand nowhere in the file: their faults belong to the method.
+        // Default rules are not in the file, so their errors are reported for the method.
         let at = if method.inject.is_some() { at.index(index) } else { at.clone() };
         rule_target(faults, rule, &at);
         if !targets.insert(target(rule)) {
@@ -77,7 +77,7 @@ fn inject(faults: &mut Faults, method: &AuthMethod, credential: &[Field], at: &F
     }
 }
 
-/// What a rule writes to, so that two rules cannot write to one place.
+/// The place that a rule writes to.
 fn target(rule: &InjectRule) -> (&'static str, String) {
     match rule {
         InjectRule::Header(_) | InjectRule::Basic(_) => {
@@ -98,7 +98,7 @@ fn rule_target(faults: &mut Faults, rule: &InjectRule, at: &FieldPath) {
             } else if HOST_HEADERS.contains(&lower.as_str())
                 || HOST_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
             {
-                faults.add(at.key("header"), format!("`{}` belongs to the host", rule.header));
+                faults.add(at.key("header"), format!("`{}` is set by the host", rule.header));
             }
         }
         InjectRule::Query(rule) => faults.short_text(at.key("query"), &rule.query),
@@ -119,13 +119,13 @@ fn rule_target(faults: &mut Faults, rule: &InjectRule, at: &FieldPath) {
 
 fn template(faults: &mut Faults, method: &AuthMethod, credential: &[Field], text: &str, at: &FieldPath) {
     if text.chars().any(char::is_control) {
-        faults.add(at.clone(), "a value must not hold control characters");
+        faults.add(at.clone(), "a value must not contain control characters");
     }
     if !is_well_formed(text) {
         faults.add(at.clone(), "braces must enclose the name of a credential field, as in `{access_token}`");
     }
     for name in placeholders(text) {
-        // What OAuth brings is known without a schema.
+        // OAuth provides this field without a schema.
         let by_oauth = method.method.is_oauth() && name == "access_token";
         if by_oauth || credential.iter().any(|field| field.field == name) {
             continue;
@@ -137,18 +137,18 @@ fn template(faults: &mut Faults, method: &AuthMethod, credential: &[Field], text
             _ => "expected one of the credential's fields",
         };
         let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        faults.add(at.clone(), format!("`{{{name}}}` names no field: {origin}{word} ({known})"));
+        let known = if known.is_empty() { "it has no fields".to_owned() } else { known.join(", ") };
+        faults.add(at.clone(), format!("`{{{name}}}` is not a field: {origin}{word} ({known})"));
     }
 }
 
-/// A token of RFC 9110.
+/// Whether the text is a token (RFC 9110).
 fn is_token(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// A JSON pointer (RFC 6901) to a member of an object; `-`, the end of a list, is no leaf that could be absent.
+/// Whether the text is a JSON pointer (RFC 6901) to a member of an object. `-`, the end of a list, is not allowed.
 fn is_leaf_pointer(text: &str) -> bool {
     let escapes_are_whole =
         |step: &str| step.split('~').skip(1).all(|after| after.starts_with('0') || after.starts_with('1'));

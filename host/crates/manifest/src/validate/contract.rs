@@ -1,4 +1,4 @@
-//! The resource type: its name, tools, scope dimensions and schemas.
+//! Validation of the resource type: its name, tools, scope dimensions and schemas.
 
 use std::collections::HashMap;
 
@@ -44,28 +44,29 @@ pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, limits: S
     credential_check(faults, resource_type, &at.key("credential_check"));
 }
 
-/// The call of the check is made without anybody giving parameters, so they are judged here.
+/// Validates the parameters of the credential check, which are fixed in the manifest.
 fn credential_check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
     let Some(check) = &resource_type.credential_check else { return };
     let Some(tool) = resource_type.tools.iter().find(|tool| tool.name == check.tool) else {
-        faults.add(at.key("tool"), format!("`{}` is no tool of this manifest", check.tool));
+        faults.add(at.key("tool"), format!("this manifest has no tool `{}`", check.tool));
         return;
     };
-    // A schema that does not compile has been named already.
+    // A schema that does not compile is reported elsewhere.
     let effort = Effort::of(CHECK_STEPS_MAX);
     let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
     match schema.check(Value::Object(check.params.clone()), &effort) {
         Ok(checked) => {
             for fault in checked.err().unwrap_or_default() {
                 let place = if fault.path.is_empty() { String::new() } else { format!("at `{}`: ", fault.path) };
-                faults.add(at.key("params"), format!("not what the tool takes: {place}{}", fault.message));
+                faults
+                    .add(at.key("params"), format!("does not match the tool's input_schema: {place}{}", fault.message));
             }
         }
         Err(overrun) => faults.add(at.key("params"), format!("cannot be checked: {overrun}")),
     }
 }
 
-/// A semantic name, or a picture file that cannot run scripts.
+/// Checks an icon: a semantic name, or an image file that cannot run scripts.
 fn check_icon(icon: &str) -> Result<(), &'static str> {
     let lower = icon.to_ascii_lowercase();
     if lower.ends_with(".svg") || lower.ends_with(".svgz") {
@@ -87,17 +88,17 @@ pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], limits: SchemaLimits, a
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let mut patterns = 0;
     let mut seen = HashMap::new();
-    // What is over the limit is refused anyway; compiling it too would only cost time.
+    // Tools over the limit are rejected anyway, so their schemas are not compiled.
     for (index, tool) in tools.iter().enumerate().take(TOOLS_MAX) {
         let at = at.index(index);
         if let Some(first) = seen.insert(tool.name.as_str(), index) {
-            faults.add(at.key("name"), format!("`{}` is the name of tools[{first}] already", tool.name));
+            faults.add(at.key("name"), format!("tools[{first}] already has the name `{}`", tool.name));
         }
         if let Some(prefix) = reserved_prefix(tool.name.as_str()) {
             faults.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
         }
         if tool.description.trim().is_empty() {
-            faults.add(at.key("description"), "must not be empty: it is what the model chooses by");
+            faults.add(at.key("description"), "must not be empty: models choose tools by their description");
         }
         if !is_operation(&tool.operation) {
             let message = "expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`";
@@ -116,12 +117,12 @@ pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], limits: SchemaLimits, a
     }
 }
 
-/// The beginning of the platform's own tools that this name has.
+/// The reserved prefix of this name, if it has one.
 pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
     RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
-/// Checks the schemas of a tool; answers how many regular expressions they hold.
+/// Validates the schemas of a tool; returns the number of their regular expressions.
 fn schemas(faults: &mut Faults, tool: &Tool, limits: SchemaLimits, effort: &Effort, at: &FieldPath) -> usize {
     let mut patterns = 0;
     let exceeds = |field: &str, sentences: &[String], faults: &mut Faults| {
@@ -129,7 +130,7 @@ fn schemas(faults: &mut Faults, tool: &Tool, limits: SchemaLimits, effort: &Effo
             faults.add(at.key(field), sentence);
         }
     };
-    // With the wider limits, so that each excess is a fault of its own.
+    // Compiled with the limits for stored versions, so that each exceeded limit is reported separately.
     match InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, effort) {
         Ok(schema) => {
             patterns += schema.patterns();
@@ -148,7 +149,7 @@ fn schemas(faults: &mut Faults, tool: &Tool, limits: SchemaLimits, effort: &Effo
     patterns
 }
 
-/// What globs of roles and the handlers of a plugin are matched with: so no glob characters and no blanks.
+/// Whether the text is an operation. Roles match operations with globs, so glob characters and blanks are not allowed.
 fn is_operation(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':'))
