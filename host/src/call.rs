@@ -20,7 +20,7 @@ use bytes::Bytes;
 use monstrum_guardian::Permit;
 use monstrum_sandbox::Feed;
 use monstrum_types::{
-    BotId, CallOutcome, Clock, Code, Effort, Fault, KeyId, Overrun, RequestId, ResourceId, WorkspaceId,
+    BotId, CallOutcome, Clock, Code, Effort, InputError, KeyId, Overrun, RequestId, ResourceId, WorkspaceId,
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -391,7 +391,7 @@ pub enum Unjudged {
 
 impl Unjudged {
     /// Parameters that fail a schema.
-    pub fn invalid(faults: &[Fault]) -> Unjudged {
+    pub fn invalid(faults: &[InputError]) -> Unjudged {
         Unjudged::Refused(Box::new(tools::invalid_params(faults)))
     }
 }

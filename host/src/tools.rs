@@ -7,7 +7,7 @@ use std::sync::Arc;
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide_within};
 use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, Fault, Overrun, Status, ToolName};
+use monstrum_types::{CallOutcome, Code, Effort, InputError, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
 use crate::authorize::refuse;
@@ -254,7 +254,8 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
         quoted.collect::<Vec<_>>().join(", ")
     };
-    let misnamed = |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
+    let misnamed =
+        |message: String| Box::new(invalid_params(&[InputError { path: format!("/{RESOURCE_PARAM}"), message }]));
     match call.params.get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);
@@ -360,7 +361,7 @@ pub const PARAMS_BYTES_MAX: usize = 1 << 20;
 pub const PARAMS_DEPTH_MAX: usize = 64;
 
 /// Refuses parameters that are too long or too deep.
-pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
+pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     let text = serde_json::to_vec(params).expect("a JSON value has a text");
     let bytes = text.len();
     let message = if bytes > PARAMS_BYTES_MAX {
@@ -370,7 +371,7 @@ pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
     } else {
         return Ok(());
     };
-    Err(vec![Fault { path: String::new(), message }])
+    Err(vec![InputError { path: String::new(), message }])
 }
 
 /// The parameters as the tool's schema wants them, or what is wrong with them.
@@ -378,7 +379,7 @@ pub fn check_params(
     tool: &Tool,
     params: &Value,
     effort: &Effort,
-) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
     pay_for(params, effort)?;
     if let Err(faults) = check_size(params) {
         return Ok(Err(faults));
@@ -391,7 +392,7 @@ pub fn check_params(
 }
 
 /// The answer to parameters that fail the schema: each fault with its JSON pointer.
-pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
+pub fn invalid_params(faults: &[InputError]) -> CallOutcome {
     let listed: Vec<String> = faults
         .iter()
         .map(|fault| match fault.path.as_str() {

@@ -4,7 +4,7 @@
 //! whose entries have the form of a manifest's tools. The plugin receives the configuration unchanged, including keys
 //! that start with `x-`, which are for the plugin.
 
-use monstrum_types::{Fault, ToolName};
+use monstrum_types::{InputError, ToolName};
 use serde_json::{Map, Value};
 
 use crate::error::{FieldPath, Segment};
@@ -44,7 +44,7 @@ pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
     mut config: Map<String, Value>,
-) -> Result<CheckedConfig, Vec<Fault>> {
+) -> Result<CheckedConfig, Vec<InputError>> {
     let written = take_tools(resource_type, &mut config);
     let tools = tools(resource_type, name, written.as_ref(), SchemaLimits::Current);
     match (check_fields(&resource_type.config_schema, config), tools) {
@@ -64,7 +64,7 @@ pub fn check_config(
 pub fn config_values(
     resource_type: &ResourceType,
     mut config: Map<String, Value>,
-) -> Result<Map<String, Value>, Vec<Fault>> {
+) -> Result<Map<String, Value>, Vec<InputError>> {
     let written = take_tools(resource_type, &mut config);
     let mut values = check_fields(&resource_type.config_schema, config)?;
     values.extend(written.map(|written| (TOOLS.to_owned(), written)));
@@ -80,7 +80,7 @@ pub fn configured_tools(
     resource_type: &ResourceType,
     name: &str,
     values: &Map<String, Value>,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     if resource_type.tool_discovery != ToolDiscovery::Configured {
         return Ok(Vec::new());
     }
@@ -105,7 +105,7 @@ fn tools(
     name: &str,
     written: Option<&Value>,
     limits: SchemaLimits,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     written.map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools, limits))
 }
 
@@ -114,7 +114,7 @@ fn check_tools(
     name: &str,
     written: &Value,
     limits: SchemaLimits,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     let list = FieldPath::default().key(TOOLS);
     let Value::Array(entries) = written else { return Err(vec![fault(&list, "expected a list of tools")]) };
     let mut faults = Vec::new();
@@ -137,7 +137,7 @@ fn check_tools(
     if !tools.is_empty() && !is_prefix(name) {
         let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
                        with `_` and not contain `__`: it becomes part of the tools' names";
-        faults.push(Fault { path: "/name".to_owned(), message: message.to_owned() });
+        faults.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
     for (index, mut tool) in tools.into_iter().enumerate() {
@@ -183,12 +183,12 @@ fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
     }
 }
 
-fn fault(at: &FieldPath, message: &str) -> Fault {
+fn fault(at: &FieldPath, message: &str) -> InputError {
     let step = |segment: &Segment| match segment {
         Segment::Key(key) => format!("/{}", escape(key)),
         Segment::Index(index) => format!("/{index}"),
     };
-    Fault { path: at.0.iter().map(step).collect(), message: message.to_owned() }
+    InputError { path: at.0.iter().map(step).collect(), message: message.to_owned() }
 }
 
 #[cfg(test)]
@@ -209,7 +209,8 @@ mod tests {
 
     fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
         let Value::Object(config) = config else { panic!("a configuration is an object") };
-        let told = |faults: Vec<Fault>| faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message));
+        let told =
+            |faults: Vec<InputError>| faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message));
         check_config(&resource_type("configured"), name, config).map_err(|faults| told(faults).collect())
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use monstrum_types::{Fault, Secret};
+use monstrum_types::{InputError, Secret};
 use serde_json::{Map, Value};
 use url::Url;
 
@@ -18,9 +18,9 @@ const SECRET_BYTES_MIN: usize = 8;
 ///
 /// # Errors
 /// All validation errors, with a pointer to the field of each.
-pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<Fault>> {
+pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<InputError>> {
     values.retain(|_, value| !value.is_null());
-    let mut faults: Vec<Fault> =
+    let mut faults: Vec<InputError> =
         values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field) {
@@ -45,8 +45,8 @@ pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<
 ///
 /// # Errors
 /// All validation errors, with a pointer to the field of each.
-pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<Fault>> {
-    let mut faults: Vec<Fault> =
+pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<InputError>> {
+    let mut faults: Vec<InputError> =
         values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field).map(Secret::expose) {
@@ -68,8 +68,8 @@ fn declared(fields: &[Field], name: &str) -> bool {
     fields.iter().any(|field| field.field == name)
 }
 
-fn fault(field: &str, message: &str) -> Fault {
-    Fault { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
+fn fault(field: &str, message: &str) -> InputError {
+    InputError { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
 }
 
 /// A key as a step of a JSON pointer (RFC 6901).

@@ -6,7 +6,7 @@
 
 mod cost;
 mod defaults;
-mod faults;
+mod errors;
 mod limits;
 mod pattern;
 mod paying;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
-use monstrum_types::{Effort, Fault, Overrun};
+use monstrum_types::{Effort, InputError, Overrun};
 use serde_json::{Map, Value};
 
 use crate::error::cut;
@@ -109,9 +109,13 @@ impl InputSchema {
     ///
     /// # Errors
     /// The budget was spent before the check ended.
-    pub fn check(&self, params: Value, effort: &Effort) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+    pub fn check(
+        &self,
+        params: Value,
+        effort: &Effort,
+    ) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
         let Value::Object(mut params) = params else {
-            return Ok(Err(vec![Fault { path: String::new(), message: "expected an object".to_owned() }]));
+            return Ok(Err(vec![InputError { path: String::new(), message: "expected an object".to_owned() }]));
         };
         let _paying = Paying::from(effort);
         let mut found = self.undeclared(&params, effort)?;
@@ -153,7 +157,7 @@ impl InputSchema {
         self.compiled.pattern_count
     }
 
-    fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<Fault>, Overrun> {
+    fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<InputError>, Overrun> {
         effort.spend(PARAMETER_STEPS.saturating_mul(params.len() as u64))?;
         let mut found = Vec::new();
         for name in params.keys() {
@@ -162,7 +166,7 @@ impl InputSchema {
                 None => true,
             };
             if name.starts_with('_') || !is_declared {
-                found.push(faults::undeclared("", name));
+                found.push(errors::undeclared("", name));
             }
             if found.len() == FAULTS_MAX {
                 break;
@@ -290,7 +294,7 @@ fn validator(root: &Value, patterns: &Arc<Patterns>) -> Result<Validator, String
         .map_err(|error| {
             let at = cut(error.instance_path().as_str(), 128);
             let at = if at.is_empty() { String::new() } else { format!("at `{at}`: ") };
-            format!("not a JSON Schema: {at}{}", faults::schema_message(&error))
+            format!("not a JSON Schema: {at}{}", errors::schema_message(&error))
         })
 }
 

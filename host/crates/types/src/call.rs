@@ -94,7 +94,7 @@ words!(
 
 /// One validation error of an input.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Fault {
+pub struct InputError {
     /// The invalid part, as a JSON pointer (RFC 6901) into the input; empty for the whole.
     pub path: String,
     /// What is wrong with that part.

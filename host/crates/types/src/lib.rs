@@ -16,7 +16,7 @@ mod sandbox;
 mod secret;
 pub mod special_purpose;
 
-pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
+pub use call::{CallOutcome, Code, InputError, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
 pub use http::{

@@ -13,7 +13,7 @@ fn refusal(value: &Value) -> String {
         .unwrap_err()
 }
 
-fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<Fault>> {
+fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<InputError>> {
     schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
 }
 

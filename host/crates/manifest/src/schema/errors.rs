@@ -1,7 +1,7 @@
 //! Converts the validator's errors to messages that callers, often models, can act on.
 
 use jsonschema::error::{ValidationError, ValidationErrorKind};
-use monstrum_types::{Effort, Fault, Overrun};
+use monstrum_types::{Effort, InputError, Overrun};
 use serde_json::Value;
 
 use crate::error::cut;
@@ -32,13 +32,13 @@ impl Compiled {
         value: &Value,
         weight: &Weight,
         effort: &Effort,
-        found: &mut Vec<Fault>,
+        found: &mut Vec<InputError>,
     ) -> Result<(), Overrun> {
         if let Some(path) = self.has_long_name(weight).then(|| long_name(value)).flatten() {
             let message =
                 format!("the name is longer than {TEXT_CHARS_MAX} bytes, the limit for names with patternProperties");
             found.truncate(FAULTS_MAX - 1);
-            found.push(Fault { path, message });
+            found.push(InputError { path, message });
             return Ok(());
         }
         let gathers_all = weight.values() < VALUES_MAX;
@@ -49,7 +49,7 @@ impl Compiled {
             // The value is known to be invalid, so there must be at least one error.
             if found.is_empty() {
                 let message = "does not match the schema; listing the errors would take too much work".to_owned();
-                found.push(Fault { path: String::new(), message });
+                found.push(InputError { path: String::new(), message });
             }
             return Ok(());
         }
@@ -63,13 +63,13 @@ impl Compiled {
     }
 
     /// The first error of a value inside `value`. Errors of `value` itself, such as missing members, are ignored.
-    pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<Fault>, Overrun> {
+    pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<InputError>, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(value, effort)?;
         effort.spend(self.fault_steps(&weight))?;
         let mut errors = self.validator.iter_errors(value);
         let error = errors.find(|error| !error.instance_path().as_str().is_empty());
-        let fault = |error: ValidationError<'_>| Fault {
+        let fault = |error: ValidationError<'_>| InputError {
             path: error.instance_path().as_str().to_owned(),
             message: message(&error),
         };
@@ -100,8 +100,8 @@ fn long_name(value: &Value) -> Option<String> {
 }
 
 /// The error for an undeclared parameter.
-pub(super) fn undeclared(parent: &str, name: &str) -> Fault {
-    Fault { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
+pub(super) fn undeclared(parent: &str, name: &str) -> InputError {
+    InputError { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
 }
 
 /// Cuts a pointer, because names in it may be as long as the input.
@@ -109,18 +109,18 @@ fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }
 
-fn add(error: &ValidationError<'_>, found: &mut Vec<Fault>, faults_max: usize) {
+fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, faults_max: usize) {
     let path = error.instance_path().as_str();
-    let faults: Vec<Fault> = match error.kind() {
+    let faults: Vec<InputError> = match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected }
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
             unexpected.iter().take(faults_max).map(|name| undeclared(path, name)).collect()
         }
-        ValidationErrorKind::Required { property } => vec![Fault {
+        ValidationErrorKind::Required { property } => vec![InputError {
             path: cut_path(format!("{path}/{}", escape(property.as_str().unwrap_or_default()))),
             message: "required parameter is missing".to_owned(),
         }],
-        _ => vec![Fault { path: cut_path(path.to_owned()), message: message(error) }],
+        _ => vec![InputError { path: cut_path(path.to_owned()), message: message(error) }],
     };
     for fault in faults {
         if found.len() < faults_max && !found.contains(&fault) {
