@@ -310,7 +310,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
     error: the plugin in plugins/test-wrong-world would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]
@@ -320,7 +320,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not begin as one
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not have the header of one
     error: the plugin in plugins/test-echo would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]

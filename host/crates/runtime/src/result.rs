@@ -1,4 +1,4 @@
-//! How a call ends: what the plugin answered, or why it could not.
+//! The result of a call, or the reason why it has no result.
 
 use std::time::Duration;
 
@@ -7,45 +7,45 @@ use monstrum_types::{Code, JsonText};
 
 use crate::bindings::WitResult;
 
-/// The largest data of a success, as JSON text: far more than an LLM reads.
+/// Bytes of a result as JSON text: far more than an LLM reads.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// The deepest nesting of the data, the same as for parameters and manifests.
+/// Nesting of a result, with the same limit as for parameters and manifests.
 pub const RESULT_DEPTH_MAX: usize = 64;
 
-/// The longest text of an error or a scope violation; what is longer is cut. A whole error page of an upstream fits.
+/// Bytes of the text of an error or a scope violation; longer texts are cut. A whole error page of an upstream fits.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// What a plugin answered.
+/// The result that a plugin returned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecuteResult {
     /// Data for the caller.
     Success(JsonText),
-    /// What went wrong, in words for the caller.
+    /// An error message for the caller.
     Error(String),
-    /// Why the parameters lie outside the authorised scope.
+    /// The reason why the parameters are outside the authorised scope.
     ScopeViolation(String),
 }
 
-/// Why a call ended without an answer that can be used.
+/// Why a call ended without a usable result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The computing budget is spent.
+    /// The fuel was used up.
     Fuel,
-    /// The wall clock ran out.
+    /// The call took too long.
     Timeout {
-        /// What the call had.
+        /// The time limit of the call.
         timeout: Duration,
     },
-    /// The plugin was refused memory and gave up.
+    /// The plugin crashed after it was refused memory.
     Memory,
     /// A trap, a panic or an exit of the plugin.
     Trap,
-    /// The data is not JSON, or too deep.
+    /// The result is not JSON, or nested too deep.
     BadResult,
-    /// The data is too large.
+    /// The result is too large.
     ResultTooLarge,
-    /// The host is at fault; its log says how.
+    /// An internal error of the host, which is in its log.
     Internal,
 }
 
@@ -64,7 +64,7 @@ impl Stop {
         }
     }
 
-    /// Exactly what the LLM reads.
+    /// The text that the LLM reads.
     #[must_use]
     pub fn message(&self) -> String {
         match self {
@@ -79,7 +79,7 @@ impl Stop {
     }
 }
 
-/// Judges the answer of a guest.
+/// Checks and converts the result of a guest.
 pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, Stop> {
     match result {
         WitResult::Success(json) => success(json).map(ExecuteResult::Success),
@@ -92,7 +92,7 @@ fn success(json: String) -> Result<JsonText, Stop> {
     if json.len() > RESULT_BYTES_MAX {
         return Err(Stop::ResultTooLarge);
     }
-    // Before parsing, so that no nesting can exhaust a stack.
+    // Checked before parsing, so that deep nesting cannot exhaust the stack.
     if json_depth(json.as_bytes()) > RESULT_DEPTH_MAX {
         return Err(Stop::BadResult);
     }
@@ -119,7 +119,7 @@ mod tests {
     #[case(Stop::BadResult, "the plugin returned invalid JSON", "bad_result")]
     #[case(Stop::ResultTooLarge, "the plugin returned more than 1 MiB", "result_too_large")]
     #[case(Stop::Internal, "the host could not run the call", "unavailable")]
-    fn stops_have_the_words_of_the_contract(#[case] stop: Stop, #[case] message: &str, #[case] code: &str) {
+    fn messages_and_codes_are_fixed(#[case] stop: Stop, #[case] message: &str, #[case] code: &str) {
         assert_eq!(stop.message(), message);
         assert_eq!(stop.code().as_str(), code);
     }
@@ -150,11 +150,11 @@ mod tests {
     fn texts_are_cut_at_a_character() {
         let long = format!("a{}", "é".repeat(TEXT_BYTES_MAX));
         let ExecuteResult::Error(message) = from_guest(WitResult::Error(long.clone())).unwrap() else {
-            panic!("an error stays one");
+            panic!("not an error");
         };
         assert_eq!(message.len(), TEXT_BYTES_MAX - 1);
         let ExecuteResult::ScopeViolation(reason) = from_guest(WitResult::ScopeViolation(long)).unwrap() else {
-            panic!("a violation stays one");
+            panic!("not a violation");
         };
         assert_eq!(reason.len(), TEXT_BYTES_MAX - 1);
     }

@@ -1,4 +1,4 @@
-//! Components that use too much of something.
+//! Components that exceed a limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ async fn stop_of(wasm: Vec<u8>) -> Stop {
 ))]
 #[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
 #[tokio::test]
-async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
+async fn endless_computing_uses_up_the_fuel(#[case] wasm: Vec<u8>) {
     let end = call_with(wasm, LIMITS, Arc::new(Host::default())).await;
     assert_eq!(stop(&end), Stop::Fuel);
     assert_eq!(end.fuel_used, LIMITS.fuel);
@@ -35,14 +35,14 @@ async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
 #[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
 #[case::in_bulk_operations(guest_doing("(loop (memory.fill (i32.const 0) (i32.const 0) (i32.const 131072)) (br 0))"))]
 #[tokio::test]
-async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
+async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
     let limits = CallLimits { fuel: u64::MAX, timeout: Duration::from_secs(1), ..LIMITS };
     let component = Bench::new().load(wasm).await;
     let started = Instant::now();
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
     assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
-    // The timeout and one tick, and much for a busy machine.
+    // The timeout, one tick, and a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -51,13 +51,13 @@ async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
 #[case::all_at_once("(if (i32.eq (memory.grow (i32.const 65000)) (i32.const -1)) (then unreachable))")]
 #[case::beyond_the_type("(if (i32.eq (memory.grow (i32.const -1)) (i32.const -1)) (then unreachable))")]
 #[tokio::test]
-async fn a_guest_without_memory_is_told_apart_from_a_crash(#[case] body: &str) {
+async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
     assert_eq!(stop_of(guest_doing(body)).await, Stop::Memory);
 }
 
 #[tokio::test]
-async fn failed_growths_give_no_memory_back() {
-    // 2 pages to begin with, then 14 more make 1 MiB. Impossible growths in between must not lower the sum.
+async fn failed_growth_stays_counted() {
+    // 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
     let body = "
         (loop $more
             (drop (memory.grow (i32.const -1)))
@@ -70,7 +70,7 @@ async fn failed_growths_give_no_memory_back() {
 }
 
 #[tokio::test]
-async fn all_memories_and_tables_count_from_their_first_size_on() {
+async fn initial_sizes_of_memories_and_tables_count() {
     let echo_and = |more: &str| guest(&format!("{more} {ECHO}"));
     // 1 MiB is 16 pages, of which the guest has 2.
     assert_eq!(stop_of(echo_and("(memory $big 15)")).await, Stop::Memory);
@@ -90,14 +90,14 @@ async fn all_memories_and_tables_count_from_their_first_size_on() {
 }
 
 #[tokio::test]
-async fn the_request_is_written_within_the_memory_of_the_call() {
+async fn the_request_counts_towards_the_memory_limit() {
     let component = Bench::new().load(guest_with(ALLOCATOR, ECHO)).await;
     let params = format!("\"{}\"", "a".repeat(1 << 20));
     let end = component.execute(request(&params), LIMITS, Arc::new(Host::default())).await;
     assert_eq!(stop(&end), Stop::Memory);
 }
 
-/// Answers a text of so many `a`, with or without quotes around it.
+/// A guest that returns a text of `length` bytes.
 fn answering(length: usize) -> Vec<u8> {
     let pages = length.div_ceil(65536) + 1;
     guest_doing(&format!(
@@ -111,15 +111,15 @@ fn answering(length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn data_is_at_most_1_mib() {
+async fn a_result_has_at_most_1_mib() {
     assert_eq!(success(&call_once(answering(RESULT_BYTES_MAX)).await).as_str().unwrap().len(), RESULT_BYTES_MAX - 2);
     assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), Stop::ResultTooLarge);
     assert_eq!(stop(&call_once(answering(60 << 20)).await), Stop::ResultTooLarge);
 }
 
 #[tokio::test]
-async fn a_list_that_names_the_same_bytes_again_and_again_is_cut_off() {
-    // 100 000 headers, each with a name of 64 KiB that lies in the same place.
+async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
+    // 100 000 headers, all with the same name of 64 KiB.
     let body = "
         (drop (memory.grow (i32.const 40)))
         (loop $again
@@ -137,8 +137,8 @@ async fn a_list_that_names_the_same_bytes_again_and_again_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
-    // 12 MiB, where 10 are allowed: egress answers with a failure, so it must see the request.
+async fn a_body_over_its_limit_reaches_the_host() {
+    // 12 MiB, with 10 allowed: egress must see the request to refuse it with a failure.
     let body = "
         (drop (memory.grow (i32.const 200)))
         (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
@@ -151,7 +151,7 @@ async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_places_of_the_pool_wait() {
+async fn calls_wait_for_a_slot_of_the_pool() {
     let component = Bench::new().load(guest(ECHO)).await;
     let calls: Vec<_> = (0..3000)
         .map(|n| {
