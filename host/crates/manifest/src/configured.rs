@@ -11,7 +11,7 @@ use crate::error::{FieldPath, Segment};
 use crate::fields::{check_fields, escape};
 use crate::model::{ResourceType, Tool, ToolDiscovery};
 use crate::schema::SchemaLimits;
-use crate::validate::{Faults, contract};
+use crate::validate::{ContentErrors, contract};
 
 /// The key in the configuration.
 pub(crate) const TOOLS: &str = "tools";
@@ -116,8 +116,8 @@ fn check_tools(
     limits: SchemaLimits,
 ) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     let list = FieldPath::default().key(TOOLS);
-    let Value::Array(entries) = written else { return Err(vec![fault(&list, "expected a list of tools")]) };
-    let mut faults = Vec::new();
+    let Value::Array(entries) = written else { return Err(vec![input_error(&list, "expected a list of tools")]) };
+    let mut errors = Vec::new();
     let mut tools = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         match serde_path_to_error::deserialize::<_, Tool>(without_free_keys(entry)) {
@@ -125,19 +125,19 @@ fn check_tools(
             Err(error) => {
                 let mut at = list.index(index);
                 at.0.extend(error.path().iter().filter_map(segment));
-                faults.push(fault(&at, &error.inner().to_string()));
+                errors.push(input_error(&at, &error.inner().to_string()));
             }
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if !errors.is_empty() {
+        return Err(errors);
     }
-    let mut found = Faults::default();
+    let mut found = ContentErrors::default();
     contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
         let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
                        with `_` and not contain `__`: it becomes part of the tools' names";
-        faults.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
+        errors.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
     for (index, mut tool) in tools.into_iter().enumerate() {
@@ -158,8 +158,8 @@ fn check_tools(
             Err(_) => {}
         }
     }
-    faults.extend(found.into_iter().map(|(at, message)| fault(&at, &message)));
-    if faults.is_empty() { Ok(configured) } else { Err(faults) }
+    errors.extend(found.into_iter().map(|(at, message)| input_error(&at, &message)));
+    if errors.is_empty() { Ok(configured) } else { Err(errors) }
 }
 
 /// Whether the name of a resource may be the first part of a tool's name. Full names are then unambiguous.
@@ -183,7 +183,7 @@ fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
     }
 }
 
-fn fault(at: &FieldPath, message: &str) -> InputError {
+fn input_error(at: &FieldPath, message: &str) -> InputError {
     let step = |segment: &Segment| match segment {
         Segment::Key(key) => format!("/{}", escape(key)),
         Segment::Index(index) => format!("/{index}"),
@@ -210,8 +210,8 @@ mod tests {
     fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
         let Value::Object(config) = config else { panic!("a configuration is an object") };
         let told =
-            |faults: Vec<InputError>| faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message));
-        check_config(&resource_type("configured"), name, config).map_err(|faults| told(faults).collect())
+            |errors: Vec<InputError>| errors.into_iter().map(|error| format!("{}: {}", error.path, error.message));
+        check_config(&resource_type("configured"), name, config).map_err(|errors| told(errors).collect())
     }
 
     fn tool(name: &str) -> Value {
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn other_types_may_not_have_tools_in_their_configuration() {
         let config = Map::from_iter([(TOOLS.to_owned(), json!([tool("a")]))]);
-        let faults = check_config(&resource_type("static"), "shop", config).unwrap_err();
-        assert_eq!((faults[0].path.as_str(), faults[0].message.as_str()), ("/tools", "unknown field"));
+        let errors = check_config(&resource_type("static"), "shop", config).unwrap_err();
+        assert_eq!((errors[0].path.as_str(), errors[0].message.as_str()), ("/tools", "unknown field"));
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
             )
         };
         assert!(parse("monstrum.yaml", &text("static")).is_ok());
-        let faults = parse("monstrum.yaml", &text("configured")).unwrap_err().to_string();
-        assert!(faults.contains("resource_type.config_schema[0].field: with tool_discovery `configured`"), "{faults}");
+        let errors = parse("monstrum.yaml", &text("configured")).unwrap_err().to_string();
+        assert!(errors.contains("resource_type.config_schema[0].field: with tool_discovery `configured`"), "{errors}");
     }
 }

@@ -25,30 +25,30 @@ pub fn read_document<T: DeserializeOwned + Serialize>(
     bytes_max: usize,
 ) -> Result<T, ManifestError> {
     let document = Document { kind: "file", bytes_max, keys: Keys::All };
-    document.read(text).map_err(|fault| fault.into_error(file))
+    document.read(text).map_err(|error| error.into_error(file))
 }
 
 /// An error at a field, such as `http[0].answer.status`, of a document that was read before.
 #[must_use]
-pub fn fault_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
+pub fn error_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
     let segments = field.split(['.', '[']).map(|step| match step.strip_suffix(']').map(str::parse) {
         Some(Ok(index)) => Segment::Index(index),
         _ => Segment::Key(step.to_owned()),
     });
     let field = FieldPath(segments.collect());
-    Fault { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
+    DocumentError { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
 }
 
 /// An error in a document, with its place.
-pub(crate) struct Fault {
+pub(crate) struct DocumentError {
     pub(crate) position: Option<yaml::Position>,
     pub(crate) field: FieldPath,
     pub(crate) message: String,
 }
 
-impl Fault {
+impl DocumentError {
     fn of_file(message: String) -> Self {
-        Fault { position: None, field: FieldPath::default(), message }
+        DocumentError { position: None, field: FieldPath::default(), message }
     }
 
     pub(crate) fn into_error(self, file: &str) -> ManifestError {
@@ -80,7 +80,7 @@ pub(crate) struct Document {
 
 impl Document {
     /// Reads a typed value, or returns the first error.
-    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, Fault> {
+    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, DocumentError> {
         let value = self.value(text)?;
         match typed(&value) {
             Ok((read, None)) => Ok(read),
@@ -89,27 +89,27 @@ impl Document {
     }
 
     /// Reads a mapping of any shape.
-    pub(crate) fn value(&self, text: &str) -> Result<Value, Fault> {
+    pub(crate) fn value(&self, text: &str) -> Result<Value, DocumentError> {
         let Document { kind, bytes_max, keys } = *self;
         if text.len() > bytes_max {
-            return Err(Fault::of_file(format!(
+            return Err(DocumentError::of_file(format!(
                 "the {kind} has {} bytes; at most {bytes_max} are allowed",
                 text.len()
             )));
         }
-        check_nesting(text, MANIFEST_DEPTH_MAX).map_err(|deep| Fault {
+        check_nesting(text, MANIFEST_DEPTH_MAX).map_err(|deep| DocumentError {
             position: Some((deep.line, deep.column)),
             field: FieldPath::default(),
             message: format!("nested deeper than {MANIFEST_DEPTH_MAX} levels"),
         })?;
-        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|fault| Fault {
-            position: fault.position,
-            field: fault.field,
-            message: fault.message,
+        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|error| DocumentError {
+            position: error.position,
+            field: error.field,
+            message: error.message,
         })?;
         match value {
-            Value::Null => Err(Fault::of_file(format!("the {kind} is empty"))),
-            Value::Array(_) => Err(Fault::of_file("expected a mapping, found a list".to_owned())),
+            Value::Null => Err(DocumentError::of_file(format!("the {kind} is empty"))),
+            Value::Array(_) => Err(DocumentError::of_file("expected a mapping, found a list".to_owned())),
             value => Ok(value),
         }
     }
@@ -129,10 +129,10 @@ impl Misshapen {
     }
 
     /// Adds the position, for which the text is parsed again.
-    pub(crate) fn located(self, text: &str) -> Fault {
+    pub(crate) fn located(self, text: &str) -> DocumentError {
         // A missing field gets the position of its nearest existing parent.
         let position = yaml::locate(text, &self.field, self.is_unknown);
-        Fault { position, field: self.field, message: self.message }
+        DocumentError { position, field: self.field, message: self.message }
     }
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
                 ErrorSegment::Enum { .. } | ErrorSegment::Unknown => {}
             }
         }
-        shape_fault(field, &error.inner().to_string())
+        shape_error(field, &error.inner().to_string())
     })?;
     // Serde also accepts a list for a struct and a mapping for an enum's variant; documents may use one form only.
     let canonical =
@@ -176,7 +176,7 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
 }
 
 /// Rewrites serde's message in the terms of YAML.
-fn shape_fault(field: FieldPath, message: &str) -> Misshapen {
+fn shape_error(field: FieldPath, message: &str) -> Misshapen {
     if let Some(accepted) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, ")) {
         return Misshapen { field, message: format!("unknown field, {}", accepted.1), is_unknown: true };
     }
@@ -258,7 +258,7 @@ mod tests {
         );
         assert_eq!(says(""), "s.yaml: the file is empty");
         assert_eq!(says(&"#".repeat(101)), "s.yaml: the file has 101 bytes; at most 100 are allowed");
-        let fault = fault_at("s.yaml", "headers: {}\nitems: [1, 7]\n", "items[1]", "too large");
-        assert_eq!(fault.to_string(), "s.yaml:2:12: items[1]: too large");
+        let error = error_at("s.yaml", "headers: {}\nitems: [1, 7]\n", "items[1]", "too large");
+        assert_eq!(error.to_string(), "s.yaml:2:12: items[1]: too large");
     }
 }

@@ -20,25 +20,25 @@ const SECRET_BYTES_MIN: usize = 8;
 /// All validation errors, with a pointer to the field of each.
 pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<InputError>> {
     values.retain(|_, value| !value.is_null());
-    let mut faults: Vec<InputError> =
-        values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
+    let mut errors: Vec<InputError> =
+        values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field) {
             Some(value) => {
                 if let Err(message) = check_value(field, value) {
-                    faults.push(fault(&field.field, &message));
+                    errors.push(input_error(&field.field, &message));
                 }
             }
             None => match &field.default {
                 Some(default) => {
                     values.insert(field.field.clone(), default.clone());
                 }
-                None if field.required => faults.push(fault(&field.field, "required field is missing")),
+                None if field.required => errors.push(input_error(&field.field, "required field is missing")),
                 None => {}
             },
         }
     }
-    if faults.is_empty() { Ok(values) } else { Err(faults) }
+    if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
 /// Validates a credential against its schema. Messages never contain a value.
@@ -46,29 +46,29 @@ pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<
 /// # Errors
 /// All validation errors, with a pointer to the field of each.
 pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<InputError>> {
-    let mut faults: Vec<InputError> =
-        values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
+    let mut errors: Vec<InputError> =
+        values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field).map(Secret::expose) {
             None | Some("") if field.required && field.default.is_none() => {
-                faults.push(fault(&field.field, "required field is missing"));
+                errors.push(input_error(&field.field, "required field is missing"));
             }
             None | Some("") => {}
             Some(value) => {
                 if let Err(message) = check_secret(field, value) {
-                    faults.push(fault(&field.field, message));
+                    errors.push(input_error(&field.field, message));
                 }
             }
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
 fn declared(fields: &[Field], name: &str) -> bool {
     fields.iter().any(|field| field.field == name)
 }
 
-fn fault(field: &str, message: &str) -> InputError {
+fn input_error(field: &str, message: &str) -> InputError {
     InputError { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
 }
 
@@ -169,9 +169,9 @@ mod tests {
     fn check(values: &Value) -> String {
         match check_fields(&fields(), values.as_object().unwrap().clone()) {
             Ok(values) => Value::Object(values).to_string(),
-            Err(faults) => {
+            Err(errors) => {
                 let lines: Vec<String> =
-                    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+                    errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
                 lines.join("; ")
             }
         }
@@ -222,9 +222,9 @@ mod tests {
         let values = values.iter().map(|(key, value)| ((*key).to_owned(), Secret::new((*value).to_owned()))).collect();
         match check_secret_fields(&fields, &values) {
             Ok(()) => "ok".to_owned(),
-            Err(faults) => {
+            Err(errors) => {
                 let lines: Vec<String> =
-                    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+                    errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
                 lines.join("; ")
             }
         }

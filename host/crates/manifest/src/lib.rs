@@ -28,7 +28,7 @@ mod yaml;
 pub use auth::{fill, placeholders};
 pub use configured::{CheckedConfig, ConfiguredTool, check_config, config_values, configured_tools, is_own_tool};
 pub use depth::json_depth;
-pub use document::{MANIFEST_DEPTH_MAX, fault_at, read_document};
+pub use document::{MANIFEST_DEPTH_MAX, error_at, read_document};
 pub use error::{ManifestError, ManifestErrors};
 pub use fields::{check_fields, check_secret_fields};
 pub use json_schema::{json_schema, json_schema_text};

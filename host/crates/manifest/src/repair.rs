@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::document::{Fault, Misshapen, typed};
+use crate::document::{DocumentError, Misshapen, typed};
 use crate::error::{FieldPath, Segment};
 
 /// Re-reads of one document: about 5 ms each for the largest document, so at most a second in all. Most errors need one
@@ -18,14 +18,14 @@ const READS_MAX: usize = 200;
 pub(crate) struct Shaped<T> {
     /// The repaired value; `None` if no replacement was valid.
     pub(crate) read: Option<T>,
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) errors: Vec<DocumentError>,
     /// The parts that were replaced.
     pub(crate) replaced: Vec<FieldPath>,
 }
 
 /// Reads `value`, which was parsed from `text`, and collects at most `errors_max` errors.
-pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value, faults_max: usize) -> Shaped<T> {
-    let mut shaped = Shaped { read: None, faults: Vec::new(), replaced: Vec::new() };
+pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value, errors_max: usize) -> Shaped<T> {
+    let mut shaped = Shaped { read: None, errors: Vec::new(), replaced: Vec::new() };
     let mut reads = 0;
     let mut outcome = typed::<T>(&value);
     loop {
@@ -34,8 +34,8 @@ pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value
             Ok((_, Some(misshapen))) | Err(misshapen) => misshapen,
         };
         let (field, is_unknown) = (misshapen.field.clone(), misshapen.is_unknown);
-        shaped.faults.push(misshapen.located(text));
-        if shaped.faults.len() == faults_max {
+        shaped.errors.push(misshapen.located(text));
+        if shaped.errors.len() == errors_max {
             return shaped;
         }
         let Some((repaired, next)) = repair::<T>(&value, &field, is_unknown, &mut reads) else { return shaped };

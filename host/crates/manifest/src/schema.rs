@@ -35,7 +35,7 @@ use walk::{declares_in, parts};
 use weight::Weight;
 
 /// Validation errors in one report.
-const FAULTS_MAX: usize = 100;
+const ERRORS_MAX: usize = 100;
 /// Steps to look up one parameter among the declared ones.
 const PARAMETER_STEPS: u64 = 128;
 
@@ -168,7 +168,7 @@ impl InputSchema {
             if name.starts_with('_') || !is_declared {
                 found.push(errors::undeclared("", name));
             }
-            if found.len() == FAULTS_MAX {
+            if found.len() == ERRORS_MAX {
                 break;
             }
         }
@@ -185,8 +185,8 @@ impl InputSchema {
         let value = Value::Object(filled);
         match self.compiled.first_within(&value, effort) {
             Ok(None) => Ok(()),
-            Ok(Some(fault)) => {
-                Err(format!("the default at `{}` is not valid: {}", cut(&fault.path, 128), fault.message))
+            Ok(Some(error)) => {
+                Err(format!("the default at `{}` is not valid: {}", cut(&error.path, 128), error.message))
             }
             Err(overrun) => Err(format!(
                 "the defaults cannot be checked: {overrun}; shorten them, or the patterns that they are matched with"

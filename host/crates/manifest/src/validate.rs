@@ -36,9 +36,9 @@ pub(crate) const NAME_CHARS_MAX: usize = 256;
 
 /// The collected errors, each with its field.
 #[derive(Default)]
-pub(crate) struct Faults(Vec<(FieldPath, String)>);
+pub(crate) struct ContentErrors(Vec<(FieldPath, String)>);
 
-impl Faults {
+impl ContentErrors {
     pub(crate) fn add(&mut self, field: FieldPath, message: impl Into<String>) {
         self.0.push((field, message.into()));
     }
@@ -72,7 +72,7 @@ impl Faults {
     }
 }
 
-impl IntoIterator for Faults {
+impl IntoIterator for ContentErrors {
     type Item = (FieldPath, String);
     type IntoIter = std::vec::IntoIter<Self::Item>;
 
@@ -83,48 +83,48 @@ impl IntoIterator for Faults {
 
 /// Validates a manifest. The errors are in the order of the file's usual layout.
 pub(crate) fn validate(manifest: &Manifest, limits: SchemaLimits) -> Vec<(FieldPath, String)> {
-    let mut faults = Faults::default();
+    let mut errors = ContentErrors::default();
     let root = FieldPath::default();
     if RESERVED_NAMES.contains(&manifest.name.as_str()) {
-        faults.add(root.key("name"), format!("`{}` is reserved for the platform", manifest.name));
+        errors.add(root.key("name"), format!("`{}` is reserved for the platform", manifest.name));
     }
-    faults.cap(root.key("tags"), &manifest.tags, ENTRIES_MAX);
+    errors.cap(root.key("tags"), &manifest.tags, ENTRIES_MAX);
     for (name, link) in [("homepage", &manifest.homepage), ("repository", &manifest.repository)] {
         // User interfaces show these as links, so a script URL must be rejected.
         if let Some(Err(why)) = link.as_deref().map(check_url) {
-            faults.add(root.key(name), why);
+            errors.add(root.key(name), why);
         }
     }
     if let Err(why) = check_file_name(&manifest.locales_dir) {
-        faults.add(root.key("locales_dir"), why);
+        errors.add(root.key("locales_dir"), why);
     }
-    contract::check(&mut faults, &manifest.resource_type, limits, &root.key("resource_type"));
-    executor(&mut faults, &manifest.executor, &root.key("executor"));
-    faults.0
+    contract::check(&mut errors, &manifest.resource_type, limits, &root.key("resource_type"));
+    executor(&mut errors, &manifest.executor, &root.key("executor"));
+    errors.0
 }
 
-fn executor(faults: &mut Faults, executor: &Executor, at: &FieldPath) {
+fn executor(errors: &mut ContentErrors, executor: &Executor, at: &FieldPath) {
     if let Err(why) = check_file_name(&executor.component) {
-        faults.add(at.key("component"), why);
+        errors.add(at.key("component"), why);
     }
     let capabilities = at.key("capabilities");
     let mut seen = HashSet::new();
     for (index, capability) in executor.capabilities.iter().enumerate() {
         if !seen.insert(*capability) {
-            faults.add(capabilities.index(index), "duplicate capability");
+            errors.add(capabilities.index(index), "duplicate capability");
         }
         if *capability == Capability::Events {
-            faults.add(capabilities.index(index), "`events` is not available in this version: no plugin can use it");
+            errors.add(capabilities.index(index), "`events` is not available in this version: no plugin can use it");
         }
     }
-    faults.cap(at.key("egress"), &executor.egress, ENTRIES_MAX);
+    errors.cap(at.key("egress"), &executor.egress, ENTRIES_MAX);
     let calls = at.key("calls");
-    faults.cap(calls.clone(), &executor.calls, ENTRIES_MAX);
+    errors.cap(calls.clone(), &executor.calls, ENTRIES_MAX);
     for (index, glob) in executor.calls.iter().enumerate() {
-        faults.short_text(calls.index(index), glob);
+        errors.short_text(calls.index(index), glob);
     }
     if !executor.calls.is_empty() && !executor.capabilities.contains(&Capability::Tools) {
-        faults.add(calls, "calls to other tools need the capability `tools`");
+        errors.add(calls, "calls to other tools need the capability `tools`");
     }
     let limits = at.key("limits");
     for (name, limit) in [
@@ -133,11 +133,11 @@ fn executor(faults: &mut Faults, executor: &Executor, at: &FieldPath) {
         ("timeout_s", executor.limits.timeout_s.map(u64::from)),
     ] {
         if limit == Some(0) {
-            faults.add(limits.key(name), "must be more than 0");
+            errors.add(limits.key(name), "must be more than 0");
         }
     }
     if executor.follow_redirects > REDIRECTS_MAX {
-        faults.add(at.key("follow_redirects"), format!("at most {REDIRECTS_MAX} redirects may be followed"));
+        errors.add(at.key("follow_redirects"), format!("at most {REDIRECTS_MAX} redirects may be followed"));
     }
 }
 
@@ -162,44 +162,44 @@ enum FieldUse {
     Credential,
 }
 
-fn fields(faults: &mut Faults, fields: &[Field], at: &FieldPath, usage: FieldUse) {
-    faults.cap(at.clone(), fields, FIELDS_MAX);
-    faults.unique(fields.iter().enumerate().map(|(index, field)| (at.index(index).key("field"), field.field.as_str())));
+fn fields(errors: &mut ContentErrors, fields: &[Field], at: &FieldPath, usage: FieldUse) {
+    errors.cap(at.clone(), fields, FIELDS_MAX);
+    errors.unique(fields.iter().enumerate().map(|(index, field)| (at.index(index).key("field"), field.field.as_str())));
     for (index, field) in fields.iter().enumerate() {
-        one_field(faults, field, &at.index(index), usage);
+        one_field(errors, field, &at.index(index), usage);
     }
 }
 
-fn one_field(faults: &mut Faults, field: &Field, at: &FieldPath, usage: FieldUse) {
+fn one_field(errors: &mut ContentErrors, field: &Field, at: &FieldPath, usage: FieldUse) {
     if !crate::auth::is_field_name(&field.field) {
-        faults.add(at.key("field"), "expected 1 to 64 letters, digits, `_` or `-`");
+        errors.add(at.key("field"), "expected 1 to 64 letters, digits, `_` or `-`");
     }
     if usage == FieldUse::Config && field.kind == FieldKind::Secret {
-        faults.add(
+        errors.add(
             at.key("type"),
             "a configuration is stored and shown as plain text: put secrets into credential_schema",
         );
     }
     if usage == FieldUse::Config && field.field == "api_base" && field.kind != FieldKind::Url {
-        faults.add(at.key("type"), "api_base decides where credentials are sent: its type must be `url`");
+        errors.add(at.key("type"), "api_base decides where credentials are sent: its type must be `url`");
     }
     match (&field.enum_values, field.kind) {
         (Some(values), FieldKind::Enum) if !values.is_empty() => {
             let listed = at.key("enum_values");
-            faults.cap(listed.clone(), values, ENUM_VALUES_MAX);
-            faults.unique(values.iter().enumerate().map(|(index, value)| (listed.index(index), value.as_str())));
+            errors.cap(listed.clone(), values, ENUM_VALUES_MAX);
+            errors.unique(values.iter().enumerate().map(|(index, value)| (listed.index(index), value.as_str())));
         }
-        (_, FieldKind::Enum) => faults.add(at.key("enum_values"), "a field of type `enum` needs a list of values"),
-        (Some(_), _) => faults.add(at.key("enum_values"), "only a field of type `enum` may have a list of values"),
+        (_, FieldKind::Enum) => errors.add(at.key("enum_values"), "a field of type `enum` needs a list of values"),
+        (Some(_), _) => errors.add(at.key("enum_values"), "only a field of type `enum` may have a list of values"),
         (None, _) => {}
     }
     match &field.default {
         Some(_) if field.kind == FieldKind::Secret => {
-            faults.add(at.key("default"), "a secret must not have a default: all resources would share it");
+            errors.add(at.key("default"), "a secret must not have a default: all resources would share it");
         }
         Some(default) => {
             if let Err(why) = check_value(field, default) {
-                faults.add(at.key("default"), format!("not a value of this field: {why}"));
+                errors.add(at.key("default"), format!("not a value of this field: {why}"));
             }
         }
         None => {}

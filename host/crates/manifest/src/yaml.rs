@@ -26,7 +26,7 @@ pub(crate) type Position = (usize, usize);
 
 /// Why a text cannot be read.
 #[derive(Debug)]
-pub(crate) struct YamlFault {
+pub(crate) struct YamlError {
     pub(crate) position: Option<Position>,
     pub(crate) field: FieldPath,
     pub(crate) message: String,
@@ -41,14 +41,14 @@ pub(crate) enum Keys {
 }
 
 /// Reads a text as one JSON value.
-pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlFault> {
-    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, fault: RefCell::new(None) };
+pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlError> {
+    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, error: RefCell::new(None) };
     let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: keys == Keys::All };
     reader.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
         let position = error.location().map(|location| (location.line(), location.column()));
-        match reading.fault.take() {
-            Some((field, message)) => YamlFault { position, field, message },
-            None => YamlFault { position, field: FieldPath::default(), message: syntax_message(&error) },
+        match reading.error.take() {
+            Some((field, message)) => YamlError { position, field, message },
+            None => YamlError { position, field: FieldPath::default(), message: syntax_message(&error) },
         }
     })
 }
@@ -72,14 +72,14 @@ struct Reading {
     values: Cell<usize>,
     bytes: Cell<usize>,
     depth_max: usize,
-    fault: RefCell<Option<(FieldPath, String)>>,
+    error: RefCell<Option<(FieldPath, String)>>,
 }
 
 impl Reading {
     fn fail<E: serde::de::Error>(&self, field: Trail<'_>, message: impl Into<String>) -> E {
         let message = message.into();
         let error = E::custom(&message);
-        self.fault.borrow_mut().get_or_insert((field.path(), message));
+        self.error.borrow_mut().get_or_insert((field.path(), message));
         error
     }
 

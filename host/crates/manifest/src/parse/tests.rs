@@ -503,7 +503,7 @@ fn every_rule_has_an_error() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = SMALL
         .replace("name: sample\n", "name: web\n")
         .replace("item.write", "a b")

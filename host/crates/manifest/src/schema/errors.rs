@@ -10,7 +10,7 @@ use crate::fields::escape;
 use super::limits::TEXT_CHARS_MAX;
 use super::paying::Paying;
 use super::weight::Weight;
-use super::{Compiled, FAULTS_MAX, is_too_long};
+use super::{Compiled, ERRORS_MAX, is_too_long};
 
 /// Characters in a message.
 const MESSAGE_CHARS_MAX: usize = 200;
@@ -22,7 +22,7 @@ const VALUES_MAX: u64 = 1_000;
 /// Steps to collect errors: about 70 milliseconds.
 const STEPS_MAX: u64 = 1 << 26;
 /// The cost of creating an error, as a multiple of the visit that finds it.
-const FAULT_VISITS: u64 = 16;
+const ERROR_VISITS: u64 = 16;
 
 impl Compiled {
     /// Adds the errors of the invalid `value` to `found`, without duplicates. If collecting them takes too much work, a
@@ -37,14 +37,14 @@ impl Compiled {
         if let Some(path) = self.has_long_name(weight).then(|| long_name(value)).flatten() {
             let message =
                 format!("the name is longer than {TEXT_CHARS_MAX} bytes, the limit for names with patternProperties");
-            found.truncate(FAULTS_MAX - 1);
+            found.truncate(ERRORS_MAX - 1);
             found.push(InputError { path, message });
             return Ok(());
         }
         let gathers_all = weight.values() < VALUES_MAX;
         // Without alternatives in the schema, a second pass over the value finds the first error.
         let finds_one = !gathers_all && self.choices == 0;
-        let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.fault_steps(weight) };
+        let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.error_steps(weight) };
         if steps > STEPS_MAX {
             // The value is known to be invalid, so there must be at least one error.
             if found.is_empty() {
@@ -55,9 +55,9 @@ impl Compiled {
         }
         effort.spend(steps)?;
         if gathers_all {
-            self.validator.iter_errors(value).for_each(|error| add(&error, found, FAULTS_MAX));
+            self.validator.iter_errors(value).for_each(|error| add(&error, found, ERRORS_MAX));
         } else {
-            self.validator.validate(value).err().iter().for_each(|error| add(error, found, FAULTS_MAX));
+            self.validator.validate(value).err().iter().for_each(|error| add(error, found, ERRORS_MAX));
         }
         effort.overrun().map_or(Ok(()), Err)
     }
@@ -66,19 +66,19 @@ impl Compiled {
     pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<InputError>, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(value, effort)?;
-        effort.spend(self.fault_steps(&weight))?;
+        effort.spend(self.error_steps(&weight))?;
         let mut errors = self.validator.iter_errors(value);
         let error = errors.find(|error| !error.instance_path().as_str().is_empty());
-        let fault = |error: ValidationError<'_>| InputError {
+        let input_error = |error: ValidationError<'_>| InputError {
             path: error.instance_path().as_str().to_owned(),
             message: message(&error),
         };
-        effort.overrun().map_or(Ok(error.map(fault)), Err)
+        effort.overrun().map_or(Ok(error.map(input_error)), Err)
     }
 
     /// The steps to find all errors: each level of alternatives visits its schemas once more.
-    fn fault_steps(&self, weight: &Weight) -> u64 {
-        self.steps.of(weight).saturating_mul(FAULT_VISITS).saturating_mul(2 + self.choices)
+    fn error_steps(&self, weight: &Weight) -> u64 {
+        self.steps.of(weight).saturating_mul(ERROR_VISITS).saturating_mul(2 + self.choices)
     }
 }
 
@@ -109,12 +109,12 @@ fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }
 
-fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, faults_max: usize) {
+fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, errors_max: usize) {
     let path = error.instance_path().as_str();
-    let faults: Vec<InputError> = match error.kind() {
+    let errors: Vec<InputError> = match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected }
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-            unexpected.iter().take(faults_max).map(|name| undeclared(path, name)).collect()
+            unexpected.iter().take(errors_max).map(|name| undeclared(path, name)).collect()
         }
         ValidationErrorKind::Required { property } => vec![InputError {
             path: cut_path(format!("{path}/{}", escape(property.as_str().unwrap_or_default()))),
@@ -122,9 +122,9 @@ fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, faults_max: usi
         }],
         _ => vec![InputError { path: cut_path(path.to_owned()), message: message(error) }],
     };
-    for fault in faults {
-        if found.len() < faults_max && !found.contains(&fault) {
-            found.push(fault);
+    for error in errors {
+        if found.len() < errors_max && !found.contains(&error) {
+            found.push(error);
         }
     }
 }

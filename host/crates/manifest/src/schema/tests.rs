@@ -21,8 +21,8 @@ fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Ve
 fn check(schema: &InputSchema, params: Value) -> String {
     match checked(schema, params) {
         Ok(params) => Value::Object(params).to_string(),
-        Err(faults) => {
-            let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+        Err(errors) => {
+            let lines: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
             lines.join("\n")
         }
     }
@@ -119,20 +119,20 @@ fn every_error_has_its_pointer() {
 #[test]
 fn errors_are_few_and_short() {
     let open = schema(&json!({"properties": {"list": {"type": "array", "items": {"type": "string"}}}}));
-    let faults = checked(&open, json!({"list": vec![1; 500]})).unwrap_err();
-    assert_eq!(faults.len(), 100);
-    let faults = checked(&open, json!({"list": vec![1; 100_000]})).unwrap_err();
-    assert_eq!(faults.len(), 1);
-    let faults = checked(&open, Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
-    assert_eq!(faults.len(), 100);
+    let errors = checked(&open, json!({"list": vec![1; 500]})).unwrap_err();
+    assert_eq!(errors.len(), 100);
+    let errors = checked(&open, json!({"list": vec![1; 100_000]})).unwrap_err();
+    assert_eq!(errors.len(), 1);
+    let errors = checked(&open, Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
+    assert_eq!(errors.len(), 100);
     let long = "X".repeat(100_000);
     for params in
         [json!({"repo": long}), json!({"repo": "a", "state": long}), json!({"repo": "a", "filter": {long: 1}})]
     {
-        let faults = checked(&issues(), params).err();
-        assert!(faults.is_some());
-        for fault in faults.unwrap_or_default() {
-            assert!(fault.message.chars().count() <= 200 && fault.path.len() < 1_100, "{}", fault.message);
+        let errors = checked(&issues(), params).err();
+        assert!(errors.is_some());
+        for error in errors.unwrap_or_default() {
+            assert!(error.message.chars().count() <= 200 && error.path.len() < 1_100, "{}", error.message);
         }
     }
 }

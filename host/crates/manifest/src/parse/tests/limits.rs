@@ -51,7 +51,7 @@ fn lists_have_limits() {
 fn errors_are_limited_and_quoted_values_are_cut() {
     let dimensions: String = (0..90).map(|n| format!("    - {{ key: k{n}, param_paths: [a., _b] }}\n")).collect();
     let said = with("  scope_dimensions:\n", &format!("  scope_dimensions:\n{dimensions}"));
-    assert_eq!(said.lines().count(), FAULTS_MAX + 1);
+    assert_eq!(said.lines().count(), ERRORS_MAX + 1);
     assert!(said.ends_with("monstrum.yaml: and 130 more errors"), "{said}");
     let said = with("name: sample", &format!("name: {}", "x".repeat(10_000)));
     assert!(said.len() < 1_000, "{said}");

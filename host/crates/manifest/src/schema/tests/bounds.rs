@@ -98,8 +98,8 @@ fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
         of_a(&schema)
     };
     let told = |schema: &Value, length: usize| {
-        let faults = checked(&stored(schema), json!({"a": "ä".repeat(length)})).err().unwrap_or_default();
-        faults.into_iter().map(|fault| fault.message).collect::<Vec<_>>().join("; ")
+        let errors = checked(&stored(schema), json!({"a": "ä".repeat(length)})).err().unwrap_or_default();
+        errors.into_iter().map(|error| error.message).collect::<Vec<_>>().join("; ")
     };
     let implied = pattern(json!({}));
     assert_eq!(told(&implied, 4_096), "");
@@ -180,7 +180,7 @@ fn schemas_with_too_many_visits_of_a_value_are_refused() {
         assert!(compile(&of_a(&nested(6, keyword)), SchemaLimits::Current).is_ok(), "{keyword}");
         let endless = of_a(&nested(24, keyword));
         let refused = compile(&endless, SchemaLimits::Current).unwrap_err();
-        assert!(refused.starts_with("checking one value may take more than 1048576 steps to check"), "{refused}");
+        assert!(refused.starts_with("checking one value may take more than 1048576 steps"), "{refused}");
         let stored = stored(&endless);
         assert_eq!(stored.exceeds().len(), 1);
         for params in [json!({"a": {"a": 1}}), json!({"a": [1]})] {
@@ -204,10 +204,10 @@ fn names_are_matched_within_the_budget() {
     assert_eq!(nested.check(json!({"a": many}), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
     let longest = "x".repeat(4_096);
     assert!(checked(&nested, json!({"a": [{longest: 1}]})).is_ok());
-    let faults = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
-    let [fault] = faults.as_slice() else { panic!("one fault: {faults:?}") };
-    assert!(fault.path.starts_with("/a/1/xxx") && fault.path.len() <= 1_100, "{}", fault.path);
-    assert_eq!(fault.message, "the name is longer than 4096 bytes, the limit for names with patternProperties");
+    let errors = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
+    let [error] = errors.as_slice() else { panic!("one error: {errors:?}") };
+    assert!(error.path.starts_with("/a/1/xxx") && error.path.len() <= 1_100, "{}", error.path);
+    assert_eq!(error.message, "the name is longer than 4096 bytes, the limit for names with patternProperties");
 }
 
 #[test]
