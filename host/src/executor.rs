@@ -13,7 +13,7 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::{CredentialSource, Egress, RedactorCell, Scope, SearchBudget};
 use monstrum_guardian::Permit;
-use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
+use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{
     BindingId, CallOutcome, Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry,
     SandboxOutput, Status, ToolFailure,
@@ -212,7 +212,7 @@ impl Executor {
         };
         let ran = tokio::time::timeout(limits.timeout, ran).await;
         Ended::from(ran.unwrap_or_else(|_| {
-            let stop = Stop::Timeout { timeout: limits.timeout };
+            let stop = StopReason::Timeout { timeout: limits.timeout };
             CallOutcome::error(stop.code(), stop.message())
         }))
     }

@@ -17,14 +17,14 @@ use crate::component::{Component, NoHost, StartError, Started};
 use crate::host::HostCalls;
 use crate::limits::CallLimits;
 use crate::log::{LogLevel, LogLine, LogSource, SharedLog};
-use crate::result::{ExecuteResult, Stop, from_guest};
+use crate::result::{ExecuteResult, StopReason, from_guest};
 use crate::store::{self, State};
 
 /// The end of a call, with its log. It is not redacted yet.
 #[derive(Debug)]
 pub struct CallEnd {
     /// The plugin's result, or why there is no result.
-    pub outcome: Result<ExecuteResult, Stop>,
+    pub outcome: Result<ExecuteResult, StopReason>,
     /// The fuel that was used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
     pub fuel_used: u64,
     /// The plugin's log.
@@ -130,7 +130,7 @@ pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<V
         Err(GuestFailure { cause: Some(Broken::Start(StartError::Exports(error))), .. }) => {
             Err(TrialError::WrongTypes(error))
         }
-        Err(GuestFailure { reason: Stop::Timeout { timeout }, .. }) => {
+        Err(GuestFailure { reason: StopReason::Timeout { timeout }, .. }) => {
             Err(TrialError::NotStarted(format!("it took longer than {} s", timeout.as_secs_f64())))
         }
         Err(GuestFailure { reason, cause: Some(cause) }) => {
@@ -156,7 +156,7 @@ struct GuestEnd<T> {
 
 /// Why a guest has no result, with the error of the engine if there was one.
 struct GuestFailure {
-    reason: Stop,
+    reason: StopReason,
     cause: Option<Broken>,
 }
 
@@ -186,7 +186,7 @@ impl Attempt {
         AssertUnwindSafe(self.run_here(work)).catch_unwind().await.unwrap_or_else(|_| {
             // The panic's message is not logged, because it may contain data of the call.
             tracing::error!("a host call has panicked");
-            GuestEnd { answer: Err(GuestFailure { reason: Stop::Internal, cause: None }), fuel_used: 0 }
+            GuestEnd { answer: Err(GuestFailure { reason: StopReason::Internal, cause: None }), fuel_used: 0 }
         })
     }
 
@@ -215,7 +215,7 @@ impl Attempt {
         let answer = match ended {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(broken)) => Err(why(broken, &store, &log)),
-            Err(_) => Err(GuestFailure { reason: Stop::Timeout { timeout: limits.timeout }, cause: None }),
+            Err(_) => Err(GuestFailure { reason: StopReason::Timeout { timeout: limits.timeout }, cause: None }),
         };
         drop(store);
         // Dropping the store has aborted the requests. Wait for them: no request may be sent after the end of the call.
@@ -231,17 +231,17 @@ fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     let error = broken.error();
     if matches!(broken, Broken::Start(StartError::Exports(_))) {
         // Loading reports wrong types, so a loaded component does not have them.
-        return GuestFailure { reason: Stop::Internal, cause: Some(broken) };
+        return GuestFailure { reason: StopReason::Internal, cause: Some(broken) };
     }
     if is_internal(error) {
         return internal(broken);
     }
     let reason = if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
-        Stop::Fuel
+        StopReason::Fuel
     } else if store.data().limiter.refused() {
-        Stop::Memory
+        StopReason::Memory
     } else {
-        Stop::Trap
+        StopReason::Trap
     };
     log.with(|log| log.write(LogSource::Host, LogLevel::Error, &format!("{error:#}"), ""));
     GuestFailure { reason, cause: Some(broken) }
@@ -256,5 +256,5 @@ fn is_internal(error: &wasmtime::Error) -> bool {
 
 fn internal(broken: Broken) -> GuestFailure {
     tracing::error!(error = format!("{:#}", broken.error()), "the engine could not run a call");
-    GuestFailure { reason: Stop::Internal, cause: Some(broken) }
+    GuestFailure { reason: StopReason::Internal, cause: Some(broken) }
 }

@@ -33,4 +33,4 @@ pub use host::{HOST_CALLS_MAX, HTTP_CALLS_MAX, HostCalls};
 pub use imports::COMPONENT_BYTES_MAX;
 pub use limits::{CallLimits, MEMORY_BYTES_MAX};
 pub use log::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LogLevel, LogLine, LogSource};
-pub use result::{ExecuteResult, RESULT_BYTES_MAX, RESULT_DEPTH_MAX, Stop, TEXT_BYTES_MAX};
+pub use result::{ExecuteResult, RESULT_BYTES_MAX, RESULT_DEPTH_MAX, StopReason, TEXT_BYTES_MAX};

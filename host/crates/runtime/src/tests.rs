@@ -15,7 +15,8 @@ use monstrum_types::{Failure, HttpRequest, HttpResponse, PluginName};
 use tempfile::TempDir;
 
 use crate::{
-    CallEnd, CallLimits, Component, ExecuteRequest, ExecuteResult, HostCalls, LoadError, Runtime, RuntimeOptions, Stop,
+    CallEnd, CallLimits, Component, ExecuteRequest, ExecuteResult, HostCalls, LoadError, Runtime, RuntimeOptions,
+    StopReason,
 };
 
 /// The parts of hand-written components, which the integration tests use too.
@@ -108,7 +109,7 @@ async fn call_with(wasm: Vec<u8>, limits: CallLimits, host: Arc<dyn HostCalls>) 
     Bench::new().load(wasm).await.execute(request("{}"), limits, host).await
 }
 
-fn stop(end: &CallEnd) -> Stop {
+fn stop(end: &CallEnd) -> StopReason {
     *end.outcome.as_ref().unwrap_err()
 }
 

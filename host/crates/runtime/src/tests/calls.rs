@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{Bench, ECHO, Host, call_once, call_with, guest, guest_doing, request, stop, success};
-use crate::{CallLimits, ExecuteResult, HTTP_CALLS_MAX, HostCalls, LOG_LINES_MAX, LogLevel, LogSource, Stop};
+use crate::{CallLimits, ExecuteResult, HTTP_CALLS_MAX, HostCalls, LOG_LINES_MAX, LogLevel, LogSource, StopReason};
 
 #[tokio::test]
 async fn a_guest_receives_its_request_and_returns_a_result() {
@@ -31,7 +31,7 @@ async fn all_three_kinds_of_results_are_returned() {
                 (call $answer (i32.const {kind}) (i32.const 64) (i32.const 3)))"#
         ))
     };
-    assert_eq!(call_once(answering(0)).await.outcome, Err(Stop::BadResult));
+    assert_eq!(call_once(answering(0)).await.outcome, Err(StopReason::BadResult));
     assert_eq!(call_once(answering(1)).await.outcome, Ok(ExecuteResult::Error("GET".to_owned())));
     assert_eq!(call_once(answering(2)).await.outcome, Ok(ExecuteResult::ScopeViolation("GET".to_owned())));
 }
@@ -140,7 +140,7 @@ async fn a_trap_ends_only_its_own_call_and_is_logged() {
     let call =
         |params: &'static str| component.execute(request(params), CallLimits::default(), Arc::new(Host::default()));
     let crashed = call("null").await;
-    assert_eq!(stop(&crashed), Stop::Trap);
+    assert_eq!(stop(&crashed), StopReason::Trap);
     let line = crashed.log.last().unwrap();
     assert_eq!((line.source, line.level), (LogSource::Host, LogLevel::Error));
     assert!(line.message.contains("unreachable"), "{}", line.message);
@@ -149,14 +149,14 @@ async fn a_trap_ends_only_its_own_call_and_is_logged() {
 
 #[tokio::test]
 async fn exit_and_endless_recursion_are_crashes() {
-    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 0))")).await), Stop::Trap);
-    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 1))")).await), Stop::Trap);
+    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 0))")).await), StopReason::Trap);
+    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 1))")).await), StopReason::Trap);
     let recursing = format!(
         "{} {}",
         "(func $deeper (call $deeper) (call $deeper))",
         ECHO.replacen("(call $answer", "(call $deeper) (call $answer", 1)
     );
-    assert_eq!(stop(&call_once(guest(&recursing)).await), Stop::Trap);
+    assert_eq!(stop(&call_once(guest(&recursing)).await), StopReason::Trap);
 }
 
 #[tokio::test]
@@ -165,7 +165,7 @@ async fn a_result_outside_of_memory_is_a_crash() {
         r#"(func (export "execute") (param i32) (result i32)
             (call $answer (i32.const 0) (i32.const -65536) (i32.const 1024)))"#,
     );
-    assert_eq!(stop(&call_once(wasm).await), Stop::Trap);
+    assert_eq!(stop(&call_once(wasm).await), StopReason::Trap);
 }
 
 /// A host whose HTTP panics.
@@ -189,7 +189,7 @@ async fn a_panic_of_the_host_ends_only_its_own_call() {
         ))
         .await;
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Panicking)).await;
-    assert_eq!((stop(&end), end.fuel_used, end.log.len()), (Stop::Internal, 0, 1));
+    assert_eq!((stop(&end), end.fuel_used, end.log.len()), (StopReason::Internal, 0, 1));
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
     assert_eq!(success(&end), json!({}));
 }

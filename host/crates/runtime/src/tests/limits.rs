@@ -9,11 +9,11 @@ use serde_json::json;
 use super::{
     ALLOCATOR, Bench, ECHO, Host, call_once, call_with, guest, guest_doing, guest_with, request, stop, success,
 };
-use crate::{CallLimits, RESULT_BYTES_MAX, Stop};
+use crate::{CallLimits, RESULT_BYTES_MAX, StopReason};
 
 const LIMITS: CallLimits = CallLimits { fuel: 10_000_000, memory_bytes: 1 << 20, timeout: Duration::from_secs(20) };
 
-async fn stop_of(wasm: Vec<u8>) -> Stop {
+async fn stop_of(wasm: Vec<u8>) -> StopReason {
     stop(&call_with(wasm, LIMITS, Arc::new(Host::default())).await)
 }
 
@@ -26,7 +26,7 @@ async fn stop_of(wasm: Vec<u8>) -> Stop {
 #[tokio::test]
 async fn endless_computing_uses_up_the_fuel(#[case] wasm: Vec<u8>) {
     let end = call_with(wasm, LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(stop(&end), Stop::Fuel);
+    assert_eq!(stop(&end), StopReason::Fuel);
     assert_eq!(end.fuel_used, LIMITS.fuel);
 }
 
@@ -52,7 +52,7 @@ async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
 #[case::beyond_the_type("(if (i32.eq (memory.grow (i32.const -1)) (i32.const -1)) (then unreachable))")]
 #[tokio::test]
 async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
-    assert_eq!(stop_of(guest_doing(body)).await, Stop::Memory);
+    assert_eq!(stop_of(guest_doing(body)).await, StopReason::Memory);
 }
 
 #[tokio::test]
@@ -73,9 +73,9 @@ async fn failed_growth_stays_counted() {
 async fn initial_sizes_of_memories_and_tables_count() {
     let echo_and = |more: &str| guest(&format!("{more} {ECHO}"));
     // 1 MiB is 16 pages, of which the guest has 2.
-    assert_eq!(stop_of(echo_and("(memory $big 15)")).await, Stop::Memory);
-    assert_eq!(stop_of(echo_and("(memory $one 7) (memory $other 8)")).await, Stop::Memory);
-    assert_eq!(stop_of(echo_and("(memory $one 13) (table 10000 funcref)")).await, Stop::Memory);
+    assert_eq!(stop_of(echo_and("(memory $big 15)")).await, StopReason::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 7) (memory $other 8)")).await, StopReason::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 13) (table 10000 funcref)")).await, StopReason::Memory);
     let growing_a_table = "
         (table $table 0 funcref)
         (func $grow (if (i32.eq (table.grow $table (ref.null func) (i32.const 60000)) (i32.const -1)) (then unreachable)))";
@@ -83,7 +83,7 @@ async fn initial_sizes_of_memories_and_tables_count() {
         "{growing_a_table} (memory $one 10) {}",
         ECHO.replacen("(call $answer", "(call $grow) (call $answer", 1)
     );
-    assert_eq!(stop_of(guest(&growing)).await, Stop::Memory);
+    assert_eq!(stop_of(guest(&growing)).await, StopReason::Memory);
     let fitting = echo_and("(memory $one 7) (memory $other 4) (table 10000 funcref)");
     let end = call_with(fitting, LIMITS, Arc::new(Host::default())).await;
     assert_eq!(success(&end), json!({}));
@@ -94,7 +94,7 @@ async fn the_request_counts_towards_the_memory_limit() {
     let component = Bench::new().load(guest_with(ALLOCATOR, ECHO)).await;
     let params = format!("\"{}\"", "a".repeat(1 << 20));
     let end = component.execute(request(&params), LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(stop(&end), Stop::Memory);
+    assert_eq!(stop(&end), StopReason::Memory);
 }
 
 /// A guest that returns a text of `length` bytes.
@@ -113,8 +113,8 @@ fn answering(length: usize) -> Vec<u8> {
 #[tokio::test]
 async fn a_result_has_at_most_1_mib() {
     assert_eq!(success(&call_once(answering(RESULT_BYTES_MAX)).await).as_str().unwrap().len(), RESULT_BYTES_MAX - 2);
-    assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), Stop::ResultTooLarge);
-    assert_eq!(stop(&call_once(answering(60 << 20)).await), Stop::ResultTooLarge);
+    assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), StopReason::ResultTooLarge);
+    assert_eq!(stop(&call_once(answering(60 << 20)).await), StopReason::ResultTooLarge);
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
             (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 128))";
     let host = Arc::new(Host::default());
     let end = call_with(guest_doing(body), CallLimits::default(), host.clone()).await;
-    assert_eq!(stop(&end), Stop::Trap);
+    assert_eq!(stop(&end), StopReason::Trap);
     assert!(host.requests.lock().unwrap().is_empty());
 }
 
