@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use monstrum_egress::{INLINE_SEARCH_BYTES_MAX, Redactor, SearchBudget, Stopped, Watch, search};
+use monstrum_egress::{INLINE_SEARCH_BYTES_MAX, Redactor, SearchBudget, SearchError, Watch, search};
 use monstrum_store::AuditRow;
 use monstrum_types::{CallOutcome, Code};
 use sha2::Digest as _;
@@ -131,7 +131,7 @@ impl Entry {
         &self,
         bytes: usize,
         budget: &Arc<SearchBudget>,
-        work: impl FnOnce(&[Arc<Redactor>], &Watch) -> Result<T, Stopped> + Send + 'static,
+        work: impl FnOnce(&[Arc<Redactor>], &Watch) -> Result<T, SearchError> + Send + 'static,
     ) -> Result<T, Withheld> {
         let redactors = self.lock().redactors();
         let now = Instant::now();
@@ -140,14 +140,15 @@ impl Entry {
         let bytes = bytes.saturating_mul(redactors.len().max(1));
         let search = search(bytes, budget, move |watch| work(&redactors, watch));
         match timeout_at(until, search).await {
-            Ok(searched) => searched
-                .map_err(|stopped| Withheld(if stopped == Stopped::Budget { Code::Limit } else { Code::Unavailable })),
+            Ok(searched) => searched.map_err(|stopped| {
+                Withheld(if stopped == SearchError::Budget { Code::Limit } else { Code::Unavailable })
+            }),
             Err(_) => Err(Withheld(Code::Timeout)),
         }
     }
 }
 
-fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, Stopped> {
+fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, SearchError> {
     redactors.iter().try_fold(text, |text, redactor| redactor.redact_text_watched(text, watch))
 }
 
