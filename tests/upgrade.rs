@@ -164,7 +164,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
     assert_eq!((&plugin["status"], &plugin["version"]), (&json!("loaded"), &json!("1.2.0")), "{plugin}");
     let warnings = plugin["warnings"].to_string();
-    for excess in ["id/pattern`: the pattern takes more than 10240 bytes", "id/maxLength`: beside a `pattern`"] {
+    for excess in ["id/pattern`: the pattern has more than 10240 bytes", "id/maxLength`: next to a `pattern`"] {
         assert!(
             warnings.contains("over a limit for new versions: input_schema of tool `tracker_get_item`, at"),
             "{plugin}"
@@ -184,7 +184,7 @@ async fn a_version_from_before_the_limits_of_schemas_serves_on() -> Result<()> {
     server.launch().await?;
     let (_, plugin) = server.api()?.get("/api/plugins/tracker").await?;
     assert_eq!((&plugin["status"], &plugin["version"]), (&json!("failed"), &json!("1.2.0")), "{plugin}");
-    assert!(text(&plugin["error"]).contains("the pattern takes more than 10240 bytes once compiled"), "{plugin}");
+    assert!(text(&plugin["error"]).contains("the pattern has more than 10240 bytes once compiled"), "{plugin}");
     serves(&server, &facts).await
 }
 

@@ -1,4 +1,4 @@
-//! What a plugin may know of its resource's credential: whether it can be used, and never more.
+//! The status of the resource's credential. Plugins never see the credential itself.
 
 use crate::host;
 
@@ -6,13 +6,13 @@ use crate::host;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Status {
-    /// It can be used.
+    /// The credential can be used.
     Ready,
-    /// It is out of date and cannot be refreshed.
+    /// The credential has expired and cannot be refreshed.
     Expired,
-    /// An admin must confirm it or save it anew.
+    /// An admin must confirm the credential or save it again.
     NeedsAuthorization,
-    /// There is none.
+    /// No credential is stored.
     None,
     /// A status that is newer than this crate.
     Other(String),

@@ -1,4 +1,4 @@
-//! What can go wrong in a handler, and what a failed host call says.
+//! Errors of handlers and of host calls.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use crate::outcome::ScopeViolation;
 use crate::tools::ToolError;
 use crate::wit::monstrum::plugin::types;
 
-/// How much of an upstream's body the text of [`Error::Http`] shows. Two hundred characters hold the message of every
-/// common API and leave a model's context alone.
+/// Characters of an upstream's body in the text of [`Error::Http`]: enough for the messages of common APIs, and short
+/// enough for a model's context.
 const BODY_SHOWN_CHARS: usize = 200;
 
-/// Why a handler did not succeed.
+/// Why a handler failed.
 ///
 /// ```
 /// use monstrum_sdk::Error;
@@ -21,12 +21,12 @@ const BODY_SHOWN_CHARS: usize = 200;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A parameter is absent or of another type.
+    /// A parameter is missing or has the wrong type.
     #[error("parameter '{name}': {message}")]
     Param {
         /// The parameter's name.
         name: String,
-        /// What is wrong with it.
+        /// The error.
         message: String,
     },
     /// The upstream answered with a status outside 200 to 299.
@@ -37,22 +37,22 @@ pub enum Error {
         /// The whole body, as text.
         body: String,
     },
-    /// A host call did not succeed.
+    /// A host call failed.
     #[error(transparent)]
     Host(#[from] Failure),
-    /// A call of another tool did not succeed.
+    /// A call of another tool failed.
     #[error(transparent)]
     Tool(#[from] ToolError),
-    /// The parameters lie outside the authorised scope; it reaches the caller as a scope violation.
+    /// The parameters are outside the authorised scope. The caller receives a scope violation.
     #[error(transparent)]
     Scope(#[from] ScopeViolation),
-    /// Anything else, in words for the caller.
+    /// Any other error, as a message for the caller.
     #[error("{0}")]
     Message(String),
 }
 
 impl Error {
-    /// An error that says `text` to the caller.
+    /// An error with the message `text`.
     ///
     /// ```
     /// # use monstrum_sdk::Error;
@@ -74,16 +74,16 @@ pub(crate) fn cut(text: &str, chars_max: usize) -> &str {
     text.char_indices().nth(chars_max).map_or(text, |(end, _)| &text[..end])
 }
 
-/// A host call that did not succeed.
+/// A failed host call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub code: FailureCode,
-    /// The same in words.
+    /// A description of the failure.
     pub message: String,
-    /// Whether the request may have reached the other side. Where it is false, sending again is safe.
+    /// Whether the request may have reached the server. If false, it is safe to send it again.
     pub sent: bool,
-    /// How long the other side asks to wait before the next attempt.
+    /// How long the server asks to wait before the next attempt.
     pub retry_after_ms: Option<u32>,
 }
 
@@ -116,13 +116,13 @@ macro_rules! failure_codes {
         }
 
         impl FailureCode {
-            /// The code as the contract spells it.
+            /// The code as text.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $(FailureCode::$name => $text,)* }
             }
 
-            /// A code that this version does not know is an internal failure.
+            /// Unknown codes become [`FailureCode::Internal`].
             fn from_text(text: &str) -> Self {
                 match text { $($text => FailureCode::$name,)* _ => FailureCode::Internal }
             }
@@ -131,29 +131,29 @@ macro_rules! failure_codes {
 }
 
 failure_codes! {
-    /// Policy forbids it: the origin, the address, or a secret in what was written.
+    /// Forbidden by policy: the origin, the address, or a secret in the request.
     Denied = "denied",
-    /// There is no credential that may be used.
+    /// The resource has no usable credential.
     Unauthenticated = "unauthenticated",
     /// The request is malformed.
     Invalid = "invalid",
     /// The name does not resolve.
     Dns = "dns",
-    /// No connection.
+    /// No connection could be made.
     Connect = "connect",
-    /// No trust in the other side's certificate, or no common protocol.
+    /// The server's certificate is not trusted, or there is no common TLS version.
     Tls = "tls",
-    /// No answer in time.
+    /// There was no response in time.
     Timeout = "timeout",
-    /// The answer is larger than the limit.
+    /// The response is larger than the limit.
     TooLarge = "too_large",
     /// The call has used up its number of host calls.
     Limit = "limit",
-    /// The other side is not there now.
+    /// The service is not available now.
     Unavailable = "unavailable",
-    /// The other side does not speak proper HTTP.
+    /// The server violated the HTTP protocol.
     Protocol = "protocol",
-    /// A fault of the host, or a code that is newer than this crate.
+    /// An internal error of the host, or a code that is newer than this crate.
     Internal = "internal",
 }
 
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_of_the_future_is_internal() {
+    fn an_unknown_code_is_internal() {
         let failure = Failure::from(types::Failure {
             code: "quantum".to_owned(),
             message: "entangled".to_owned(),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_read_as_it_is_spelt() {
+    fn codes_are_parsed() {
         for code in
             "denied unauthenticated invalid dns connect tls timeout too_large limit unavailable protocol internal"
                 .split(' ')
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_body_is_cut_by_characters() {
+    fn a_long_body_is_cut() {
         let error = Error::Http { status: 500, body: "é".repeat(300) };
         assert_eq!(error.to_string(), format!("the upstream answered 500: {}", "é".repeat(200)));
     }

@@ -1,6 +1,6 @@
-//! The template of every call: find the handler, let the hooks speak, run it, turn its error into words.
+//! Runs a call: finds the handler, runs the hooks and the handler, and converts its error.
 //!
-//! The order is fixed, so that what a hook may rely on does not depend on the plugin.
+//! The order of the steps is fixed.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::glob;
 use crate::outcome::{Outcome, ScopeViolation};
 use crate::request::Request;
 
-/// What runs one operation.
+/// A handler of an operation.
 pub type Handler = fn(&Request) -> Result<Value, Error>;
 
 /// The operations of an executor, each with its handler. Made by [`operations!`](crate::operations!).
@@ -24,20 +24,20 @@ impl Operations {
         Operations(pairs)
     }
 
-    /// The handler of an operation: the one of the same name, else that of the first glob that matches.
+    /// The handler of an operation: the one with the same name, otherwise that of the first matching glob.
     #[must_use]
     pub fn find(&self, operation: &str) -> Option<Handler> {
         let same = self.0.iter().find(|(key, _)| *key == operation);
         same.or_else(|| self.0.iter().find(|(key, _)| glob::matches(key, operation))).map(|(_, handler)| *handler)
     }
 
-    /// The keys, in the order in which they were given.
+    /// The keys, in order of declaration.
     pub fn keys(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(key, _)| *key)
     }
 }
 
-/// A plugin's way of running tool calls.
+/// The implementation of a plugin's tools.
 ///
 /// ```
 /// use monstrum_sdk::{Error, Executor, Operations, Outcome, Request, ScopeViolation, Value, operations};
@@ -75,37 +75,37 @@ impl Operations {
 /// assert_eq!(call().run(&Hosts).error(), "ping failed: parameter 'port': is required");
 /// ```
 pub trait Executor {
-    /// What it can do.
+    /// The operations of the plugin.
     const OPERATIONS: Operations;
 
-    /// What it offers to infrastructure code, which is not for bots; see [`functions`](macro@crate::functions). A plugin that has
-    /// some ends with `export!(MyPlugin with functions)`.
+    /// The functions for infrastructure code; see [`functions`](macro@crate::functions). A plugin with functions ends with
+    /// `export!(MyPlugin with functions)`.
     const FUNCTIONS: Functions = Functions::new(&[]);
 
-    /// Asked first, once the operation is known; an outcome ends the call.
+    /// Runs first, after the handler was found. If it returns an outcome, the call ends.
     fn pre_execute(&self, request: &Request) -> Option<Outcome> {
         let _ = request;
         None
     }
 
-    /// Asked next; for limits that the manifest's scope dimensions cannot declare. What they can, the host has checked.
+    /// Runs second, to check limits that the manifest's scope dimensions cannot express. The host has checked those.
     ///
     /// # Errors
-    /// The parameters lie outside the authorised scope.
+    /// The parameters are outside the authorised scope.
     fn validate_scope(&self, request: &Request) -> Result<(), ScopeViolation> {
         let _ = request;
         Ok(())
     }
 
-    /// Turns a handler's error into the outcome; the default hands over the error's own text. A scope violation does
-    /// not come this way, so that it cannot be turned into something milder.
+    /// Converts a handler's error to the outcome; by default to an error with its text. Scope violations are not passed to
+    /// this hook, so that a plugin cannot convert them to another outcome.
     fn handle_error(&self, request: &Request, error: Error) -> Outcome {
         let _ = request;
         error.into()
     }
 }
 
-/// Runs one call by the template. [`export!`](crate::export!) and [`testing`](crate::testing) call it.
+/// Runs one call. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
 pub fn execute<E: Executor>(executor: &E, request: &Request) -> Outcome {
     let Some(handler) = E::OPERATIONS.find(&request.operation) else {
         return Outcome::Error(format!("Unknown operation: {}", request.operation));
@@ -141,7 +141,7 @@ mod tests {
         STEPS.with_borrow_mut(|steps| steps.push(name));
     }
 
-    /// Writes down every step; a parameter named after a step ends the call there.
+    /// Records each step; a parameter with the name of a step ends the call there.
     struct Traced;
 
     impl Executor for Traced {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_steps_come_in_their_order() {
+    fn the_steps_run_in_order() {
         let cases = [
             (None, Outcome::Success(json!("same")), vec!["pre_execute", "validate_scope", "handler"]),
             (Some(("pre_execute", "")), Outcome::Success(json!("short")), vec!["pre_execute"]),
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_operation_asks_no_hook() {
+    fn an_unknown_operation_runs_no_hook() {
         let expected = Outcome::Error("Unknown operation: other.read".to_owned());
         assert_eq!(outcome_and_steps("other.read", Some(("pre_execute", ""))), (expected, vec![]));
     }
 
     #[test]
-    fn the_same_name_goes_before_globs_and_globs_in_their_order() {
+    fn the_same_name_takes_precedence_over_globs() {
         assert_eq!(outcome_and_steps("thing.rename", None).0, Outcome::Success(json!("glob")));
         assert_eq!(outcome_and_steps("thing.read", None).0, Outcome::Success(json!("same")));
     }

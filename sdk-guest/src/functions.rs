@@ -1,8 +1,8 @@
-//! Functions for infrastructure code: what a plugin offers beside its tools.
+//! Functions for infrastructure code, which a plugin may provide besides its tools.
 //!
-//! A tool is for bots, and goes by roles and scopes. A function is called as `platform.{type}.{function}` under a root key
-//! only, by what runs the platform; no bot can reach it. The limits of a call, the rules about where requests may go and
-//! the audit are the same. A call may name a resource, whose credential is then used; without one there is none.
+//! Tools are for bots and subject to roles and scopes. Functions are for the operators of the platform, who call them as
+//! `platform.{type}.{function}` with a root key; bots cannot call them. The limits of a call, the egress rules and the audit
+//! are the same as for tools. A call may name a resource to use its credential; otherwise there is no credential.
 
 use crate::executor::{Executor, Handler};
 use crate::request::Request;
@@ -18,7 +18,7 @@ impl Functions {
         Functions(pairs)
     }
 
-    /// The names, in the order in which they were given.
+    /// The names, in order of declaration.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|(name, _)| *name)
     }
@@ -28,11 +28,11 @@ impl Functions {
     }
 }
 
-/// Runs one function; the data, or what went wrong in words. The handler sees a request of which only the parameters are
-/// filled in, and the function's name as its operation. [`export!`](crate::export!) and [`testing`](crate::testing) call it.
+/// Runs one function. In the handler's request only the parameters are set, and the operation, which is the function's
+/// name. [`export!`](crate::export!) and [`testing`](crate::testing) call this function.
 ///
 /// # Errors
-/// There is no such function, or it failed.
+/// The error message, if the function does not exist or fails.
 pub fn call<E: Executor>(_: &E, request: &Request) -> Result<serde_json::Value, String> {
     let name = &request.operation;
     let handler = E::FUNCTIONS.find(name).ok_or_else(|| format!("Unknown function: {name}"))?;

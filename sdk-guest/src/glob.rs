@@ -1,8 +1,8 @@
-//! Shell-style globs, as everywhere on the platform: `*`, `?`, `[seq]` and `[!seq]`, over the whole text and with case.
+//! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. They match the whole text, case-sensitively.
 
-/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, `/` and the
-/// empty one included; `?` is one character; `[seq]` one of the characters or ranges listed, `[!seq]` one that is not.
-/// A `[` that nothing closes is itself.
+/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, including `/` and
+/// the empty text; `?` is one character; `[seq]` is one of the listed characters or ranges; `[!seq]` is any other
+/// character. An unclosed `[` is a literal.
 ///
 /// ```
 /// use monstrum_sdk::glob;
@@ -15,7 +15,7 @@
 pub fn matches(pattern: &str, text: &str) -> bool {
     let pattern = parse(pattern);
     let text: Vec<char> = text.chars().collect();
-    // Where to resume when the text after the last `*` does not match: only the last one needs to be tried again.
+    // Where to resume if the text after the last `*` does not match. Earlier stars need not be tried again.
     let mut resume: Option<(usize, usize)> = None;
     let (mut at_piece, mut at_char) = (0, 0);
     while at_char < text.len() {
@@ -82,11 +82,10 @@ fn parse(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The set that begins after a `[`, and how many characters it takes, its `]` included. A `]` that comes first is a
-/// member, as is a `-` that stands at an end.
+/// The set after a `[`, and its length including the `]`. A `]` in first place is a member, and so is a `-` at either end.
 ///
-/// Python drops ranges that run backwards before it looks whether the set begins with `!`, so `[z-a!b]` is the same as
-/// `[!b]`; where the dropped range leaves `!-b` at the front, that is "neither `-` nor `b`".
+/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If the
+/// dropped range leaves `!-b` at the front, that means "neither `-` nor `b`".
 fn set(chars: &[char]) -> Option<(Piece, usize)> {
     let start = usize::from(chars.first() == Some(&'!'));
     let end = start + 1 + chars.get(start + 1..)?.iter().position(|character| *character == ']')?;
@@ -106,8 +105,8 @@ fn set(chars: &[char]) -> Option<(Piece, usize)> {
     Some((Piece::Set { negated, ranges }, end + 1))
 }
 
-/// Cuts a set at the hyphens that make ranges: none that comes first, last, or right after the end of a range. A range
-/// that runs backwards is dropped.
+/// Splits a set into ranges. A hyphen in first or last place, or right after a range, is a character. Reversed ranges are
+/// dropped.
 fn ranges(body: &[char]) -> Vec<(char, char)> {
     let one = |character: &char| (*character, *character);
     let mut ranges = Vec::new();

@@ -1,4 +1,4 @@
-//! The door to the host: in a component the contract's imports, natively what the test has prepared.
+//! The host functions: in a component the imports of the WIT world, natively those of [`testing`](crate::testing).
 
 #[cfg(not(target_arch = "wasm32"))]
 pub(crate) use crate::testing::host::{

@@ -1,7 +1,7 @@
-//! Requests to the upstream, by the host: it resolves, checks, authenticates and redacts.
+//! Requests to the upstream, which the host resolves, checks, authenticates and redacts.
 //!
-//! A plugin never sees a credential. Where the origin is in the credential's audience, the host adds it, refreshes it
-//! before it expires, and sends once more after a 401 if it can be refreshed.
+//! Plugins never see a credential. If the origin is in the credential's audience, the host adds the credential, refreshes
+//! it before it expires, and after a 401 refreshes it and repeats the request once.
 
 mod pages;
 mod path;
@@ -25,7 +25,7 @@ pub(crate) use path::RESERVED;
 pub use path::placeholders;
 pub use response::HttpResponse;
 
-/// What the requests of one call have in common: where they go and which headers they carry.
+/// The common settings of a call's requests: base URL, headers and timeout.
 ///
 /// ```
 /// use monstrum_sdk::{Http, Request, json};
@@ -59,7 +59,7 @@ impl Http {
         Http { base: base.to_owned(), headers: Vec::new(), timeout_ms: request.deadline_ms }
     }
 
-    /// Where requests go when the resource's configuration has no `api_base`.
+    /// Sets the base URL for resources whose configuration has no `api_base`.
     #[must_use]
     pub fn base(mut self, default: &str) -> Self {
         if self.base.is_empty() {
@@ -68,15 +68,15 @@ impl Http {
         self
     }
 
-    /// A header of every request. A request's own header of the same name goes before it.
+    /// Sets a header of all requests. A request's own header of the same name takes precedence.
     #[must_use]
     pub fn header(mut self, name: &str, value: &str) -> Self {
         set_header(&mut self.headers, name, value);
         self
     }
 
-    /// How long a request may take. By default as long as the call may: what the operator and `limits.timeout_s` of the
-    /// manifest allow. A longer time than that is cut to it.
+    /// Sets the timeout of each request. The default and maximum is the time of the call, which the operator and
+    /// `limits.timeout_s` of the manifest determine.
     #[must_use]
     pub fn timeout_ms(mut self, timeout_ms: u32) -> Self {
         self.timeout_ms = self.timeout_ms.min(timeout_ms);
@@ -108,7 +108,7 @@ impl Http {
         self.request("DELETE", path)
     }
 
-    /// A request by any method that the contract lists.
+    /// A request with any supported method.
     pub fn request(&self, method: &str, path: impl Into<Path>) -> HttpRequest {
         let (url, defect) = match path.into().join(&self.base) {
             Ok(url) => (url, None),
@@ -135,7 +135,7 @@ impl Http {
 #[must_use = "a request does nothing until it is sent"]
 pub struct HttpRequest {
     request: wire::Request,
-    /// What was wrong while it was built; it is told when the request should go, so that building is one chain.
+    /// An error while the request was built. Sending reports it, so that building can be one chain.
     defect: Option<Error>,
 }
 
@@ -146,7 +146,7 @@ impl HttpRequest {
         self
     }
 
-    /// Adds a query parameter, if there is a value.
+    /// Adds a query parameter if the value is `Some`.
     pub fn optional_query(self, name: &str, value: Option<impl Display>) -> Self {
         match value {
             Some(value) => self.query(name, value),
@@ -154,13 +154,13 @@ impl HttpRequest {
         }
     }
 
-    /// Sets a header. The host refuses those that are its own, such as Host and what the credential is sent in.
+    /// Sets a header. The host refuses headers that it sets itself, such as Host and those of the credential.
     pub fn header(mut self, name: &str, value: &str) -> Self {
         set_header(&mut self.request.headers, name, value);
         self
     }
 
-    /// Sends a JSON body.
+    /// Sets a JSON body.
     pub fn body_json(mut self, value: &impl Serialize) -> Self {
         match serde_json::to_vec(value) {
             Ok(body) => self.header("content-type", "application/json").body(body),
@@ -171,28 +171,28 @@ impl HttpRequest {
         }
     }
 
-    /// Sends a body as it is.
+    /// Sets a body.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.request.body = Some(body.into());
         self
     }
 
-    /// Whether the host may add the credential. It may by default, where the credential's audience allows.
+    /// Sets whether the host may add the credential. By default it does so if the credential's audience allows it.
     pub fn authenticate(mut self, authenticate: bool) -> Self {
         self.request.authenticate = authenticate;
         self
     }
 
-    /// How long this request may take, within what [`Http::timeout_ms`] allows.
+    /// Sets the timeout of this request, up to that of [`Http::timeout_ms`].
     pub fn timeout_ms(mut self, timeout_ms: u32) -> Self {
         self.request.timeout_ms = self.request.timeout_ms.map(|allowed| allowed.min(timeout_ms));
         self
     }
 
-    /// Sends the request and hands over whatever the upstream answers.
+    /// Sends the request and returns the response, with any status.
     ///
     /// # Errors
-    /// [`Error::Host`] if there is no answer; [`Error::Message`] if the request could not be built.
+    /// [`Error::Host`] if there is no response; [`Error::Message`] if the request could not be built.
     pub fn send(self) -> Result<HttpResponse, Error> {
         match self.defect {
             Some(error) => Err(error),
@@ -200,20 +200,20 @@ impl HttpRequest {
         }
     }
 
-    /// Sends the request and reads the answer as JSON; an answer without a body is `null`.
+    /// Sends the request and parses the response as JSON; an empty body is `null`.
     ///
     /// # Errors
-    /// As [`send`](Self::send); [`Error::Http`] for a status outside 200 to 299; [`Error::Message`] if the answer is not
-    /// the JSON that was wanted.
+    /// As [`send`](Self::send); [`Error::Http`] for a status outside 200 to 299; [`Error::Message`] if the response is not
+    /// the expected JSON.
     pub fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.send()?.error_for_status()?.json()
     }
 
-    /// Sends the request, follows the `next` of the answers' Link headers (RFC 8288), and joins the JSON lists of at
-    /// most `pages_max` pages.
+    /// Sends the request, follows the `next` links in Link headers (RFC 8288), and concatenates the JSON lists of at most
+    /// `pages_max` pages.
     ///
-    /// A `next` of another origin than the first request's is not followed: what an upstream writes must not choose
-    /// where the next request goes.
+    /// A `next` link to another origin is not followed, because the upstream must not choose the server of the next
+    /// request.
     ///
     /// ```
     /// use monstrum_sdk::{Error, Http, Request, Value};
@@ -225,7 +225,7 @@ impl HttpRequest {
     /// ```
     ///
     /// # Errors
-    /// As [`json`](Self::json), of any of the requests.
+    /// As [`json`](Self::json), for each of the requests.
     pub fn pages(self, pages_max: usize) -> Result<Vec<Value>, Error> {
         if let Some(error) = self.defect {
             return Err(error);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_built_from_all_its_parts() {
+    fn a_request_has_all_its_parts() {
         let call = Call::new("t", "update").param("id", "a b/c").param("since", "x&y");
         let run = update(call, Answer::put("https://default.example/things/a%20b%2Fc").json(json!({ "ok": true })));
         let sent = &run.requests[0];
@@ -290,27 +290,27 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_base_goes_before_the_default() {
+    fn the_configured_base_takes_precedence() {
         let call = Call::new("t", "update").param("id", "7").config("api_base", "https://ghe.example/api/v3/");
         update(call, Answer::put("https://ghe.example/api/v3/things/7").json(json!(1))).success();
     }
 
     #[test]
-    fn a_time_out_is_never_longer_than_the_call_has_left() {
+    fn a_timeout_is_at_most_the_time_of_the_call() {
         let call = Call::new("t", "update").param("id", "7").with(|request| request.deadline_ms = 1_200);
         let run = update(call, Answer::put("https://default.example/things/7").json(json!(1)));
         assert_eq!(run.requests[0].timeout_ms, Some(1_200));
     }
 
     #[test]
-    fn a_request_may_take_as_long_as_operator_and_manifest_allow() {
+    fn the_default_timeout_is_the_time_of_the_call() {
         let call = Call::new("t", "update").param("id", "7").with(|request| request.deadline_ms = 120_000);
         let run = update(call, Answer::put("https://default.example/things/7").json(json!(1)));
         assert_eq!(run.requests[0].timeout_ms, Some(120_000));
     }
 
     #[test]
-    fn a_segment_that_leads_elsewhere_is_not_sent() {
+    fn a_segment_that_changes_the_path_is_not_sent() {
         for id in ["", ".", ".."] {
             let run = Call::new("t", "update").param("id", id).run(&Plugin);
             assert!(run.requests.is_empty());
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_answer_is_handed_over_whatever_its_status() {
+    fn a_raw_response_is_returned_with_any_status() {
         let answer = Answer::delete("https://else.example/x").status(410).header("X-Name", "v").body("gone");
         let run = Call::new("t", "raw").answer(answer).run(&Plugin);
         assert_eq!((run.requests[0].authenticate, run.requests[0].timeout_ms), (false, Some(50)));
@@ -327,13 +327,13 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_wrong_is_told_apart() {
+    fn errors_are_distinguished() {
         let call = || Call::new("t", "update").param("id", "7");
         let answer = || Answer::put("https://default.example/things/7");
         assert_eq!(update(call(), answer().status(404).body("nope")).error(), "the upstream answered 404: nope");
         let denied = answer().failure(FailureCode::Denied, "10.0.0.1 is not allowed");
         assert_eq!(update(call(), denied).error(), "10.0.0.1 is not allowed");
-        let expected = "the upstream's answer is not the JSON that was wanted: expected value at line 1 column 1";
+        let expected = "the upstream's response is not the expected JSON: expected value at line 1 column 1";
         assert_eq!(update(call(), answer().body("<html>")).error(), expected);
         assert_eq!(update(call(), answer().status(204)).success(), Value::Null);
     }

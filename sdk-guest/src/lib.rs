@@ -1,9 +1,9 @@
 //! The Rust SDK for authors of Monstrum plugins.
 //!
-//! A plugin is a WebAssembly component that turns tool calls into calls of some upstream service. It implements
-//! [`Executor`], names its operations with [`operations!`] and ends with [`export!`]. Before it runs, the host has
-//! authorised the call and validated the parameters; while it runs, the host alone holds the credential and adds it to
-//! the requests that go to the service. The component starts afresh for every call and keeps nothing between two.
+//! A plugin is a WebAssembly component that turns tool calls into requests to an upstream service. It implements
+//! [`Executor`], lists its operations with [`operations!`] and ends with [`export!`]. Before the plugin runs, the host
+//! authorizes the call and validates the parameters. Only the host holds the credential, and adds it to requests to the
+//! service. Each call runs in a fresh instance; a plugin keeps no state between calls.
 //!
 //! ```
 //! use monstrum_sdk::{Error, Executor, Http, Operations, Request, Value, operations, path};
@@ -21,7 +21,7 @@
 //!
 //! monstrum_sdk::export!(Tickets);
 //!
-//! // Under `cargo test` the same executor runs against canned answers.
+//! // Under `cargo test` the same executor runs with prepared answers.
 //! use monstrum_sdk::json;
 //! use monstrum_sdk::testing::{Answer, Call};
 //!
@@ -34,7 +34,7 @@
 
 #![warn(missing_docs)]
 
-// The generated code names the crate, so that it means the same here and in a plugin.
+// The generated code refers to the crate by name, here and in plugins.
 extern crate self as monstrum_sdk;
 
 pub mod credentials;
@@ -65,8 +65,8 @@ pub use tools::{PluginClient, ToolError};
 
 /// The operations of an executor, each with its handler.
 ///
-/// A key may be a glob (see [`glob`]); a key that is the operation itself goes before globs, and globs go in the order
-/// in which they stand.
+/// A key may be a glob (see [`glob`]). A key that equals the operation takes precedence over globs; otherwise the first
+/// matching glob is used.
 ///
 /// ```
 /// use monstrum_sdk::{Error, Operations, Request, Value, operations};
@@ -116,8 +116,8 @@ macro_rules! functions {
     };
 }
 
-/// Makes a value that implements [`Executor`] the component's executor; once in a plugin. `export!(X with functions)`
-/// exports its [`functions`](mod@functions) too.
+/// Exports a value that implements [`Executor`] as the component's executor; use it once in a plugin.
+/// `export!(X with functions)` exports its [`functions`](mod@functions) too.
 ///
 /// The exports exist for WebAssembly only, so that `cargo test` of a `cdylib` links natively.
 ///
@@ -150,7 +150,7 @@ macro_rules! export {
             $crate::wit::export_guest!(Component with_types_in $crate::wit);
         };
 
-        // Natively nothing else uses the executor, and the compiler would call it dead.
+        // Prevents a warning about dead code: natively nothing else uses the executor.
         #[cfg(not(target_arch = "wasm32"))]
         const _: fn(&$crate::Request) -> $crate::Outcome = |request| $crate::execute(&$executor, request);
     };
@@ -179,7 +179,7 @@ macro_rules! export {
     };
 }
 
-/// What the macros of this crate expand to. Not for use by hand.
+/// Implementation details of this crate's macros.
 #[doc(hidden)]
 pub mod __private {
     pub use wit_bindgen::rt;
@@ -192,18 +192,18 @@ pub mod __private {
         E::FUNCTIONS.names().map(str::to_owned).collect()
     }
 
-    /// One call of a function, from JSON and back.
+    /// Calls a function with JSON parameters.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The error message.
     pub fn call_function<E: Executor>(executor: &E, name: String, params: &str) -> Result<String, String> {
         let params = serde_json::from_str(params).map_err(|error| format!("invalid params in the request: {error}"))?;
-        // The contract does not say how long a function has; the host ends it all the same.
+        // The interface of functions has no deadline; the host enforces it.
         let request = Request { operation: name, params, deadline_ms: u32::MAX, ..Request::default() };
         crate::functions::call(executor, &request).map(|data| data.to_string())
     }
 
-    /// One call, from the contract's types and back.
+    /// Runs one call with the types of the WIT interface.
     pub fn execute<E: Executor>(executor: &E, request: ExecuteRequest) -> ExecuteResult {
         match Request::try_from(request) {
             Ok(request) => run(executor, &request).into(),

@@ -1,11 +1,11 @@
-//! The plugin's own log, which operators read. The host caps it and takes out secrets.
+//! The plugin's own log, for operators. The host limits its size and redacts secrets.
 
 use serde_json::{Map, Value};
 
 use crate::host;
 pub use crate::wit::monstrum::plugin::log::Level;
 
-/// Writes a line, with fields that a reader may filter by.
+/// Writes a line with structured fields.
 ///
 /// ```
 /// use monstrum_sdk::log::{self, Level};
@@ -27,22 +27,22 @@ pub fn write(level: Level, message: &str, fields: &[(&str, Value)]) {
     host::write_log(level, message, &text);
 }
 
-/// Writes a line for whoever looks for a fault.
+/// Writes a line with details for debugging.
 pub fn debug(message: &str) {
     write(Level::Debug, message, &[]);
 }
 
-/// Writes a line about the ordinary course.
+/// Writes an informational line.
 pub fn info(message: &str) {
     write(Level::Info, message, &[]);
 }
 
-/// Writes a line about something odd that did not stop the call.
+/// Writes a warning.
 pub fn warn(message: &str) {
     write(Level::Warn, message, &[]);
 }
 
-/// Writes a line about a failure.
+/// Writes an error.
 pub fn error(message: &str) {
     write(Level::Error, message, &[]);
 }

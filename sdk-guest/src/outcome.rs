@@ -1,15 +1,15 @@
-//! What a call ends with.
+//! The outcome of a call.
 
 use serde_json::Value;
 
 use crate::error::Error;
 use crate::wit::monstrum::plugin::types::ExecuteResult;
 
-/// The largest JSON text of a success that the host takes: 1 MiB. Beyond it the call ends as `result_too_large`, so a list
-/// that may be longer should come in pages.
+/// The largest JSON text of a success, 1 MiB. A call with a larger result fails with `result_too_large`, so long lists
+/// should be paginated.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// What the caller gets.
+/// The outcome of a call.
 ///
 /// ```
 /// use monstrum_sdk::{Error, Outcome, json};
@@ -22,9 +22,9 @@ pub const RESULT_BYTES_MAX: usize = 1 << 20;
 pub enum Outcome {
     /// Data for the caller.
     Success(Value),
-    /// What went wrong, in words for the caller.
+    /// An error message for the caller.
     Error(String),
-    /// Why the parameters lie outside the authorised scope; the caller reads `Scope violation: {reason}`.
+    /// Why the parameters are outside the authorised scope; the caller reads `Scope violation: {reason}`.
     ScopeViolation(String),
 }
 
@@ -47,8 +47,8 @@ impl From<Outcome> for ExecuteResult {
     }
 }
 
-/// Why parameters lie outside the authorised scope. Only for what the manifest's scope dimensions cannot declare:
-/// an upstream that says 404 is an error, no violation.
+/// Why parameters are outside the authorised scope. Use it only for rules that the manifest's scope dimensions cannot
+/// express. A 404 of an upstream is an error, not a violation.
 ///
 /// ```
 /// use monstrum_sdk::ScopeViolation;
@@ -60,7 +60,7 @@ impl From<Outcome> for ExecuteResult {
 pub struct ScopeViolation(pub String);
 
 impl ScopeViolation {
-    /// A violation for the reason given.
+    /// A violation with this reason.
     pub fn new(reason: impl Into<String>) -> Self {
         ScopeViolation(reason.into())
     }

@@ -1,4 +1,4 @@
-//! The call as a handler sees it.
+//! The request of a call, as handlers receive it.
 
 use std::collections::BTreeMap;
 
@@ -8,40 +8,40 @@ use serde_json::{Map, Value};
 use crate::error::Error;
 use crate::wit::monstrum::plugin::types;
 
-/// One tool call, already authorised, its parameters already valid against the tool's `input_schema`.
+/// A tool call, which is authorised, with parameters that satisfy the tool's `input_schema`.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Request {
-    /// Unique per call; use it as an idempotency key upstream.
+    /// The id of the call, which can be used as an idempotency key upstream.
     pub request_id: String,
-    /// The bot that calls.
+    /// The calling bot.
     pub bot_id: String,
-    /// Groups the calls of one task.
+    /// The task, which groups calls.
     pub task_id: String,
-    /// What the tool maps to, such as `issue.read`.
+    /// The operation of the tool, such as `issue.read`.
     pub operation: String,
-    /// Tells apart the tools that share an operation.
+    /// The name of the tool. Several tools may share an operation.
     pub tool_name: String,
-    /// What the caller gave.
+    /// The parameters of the caller.
     pub params: Map<String, Value>,
     /// The constraints that applied.
     pub scope: Scope,
-    /// The resource, where the call concerns one.
+    /// The resource, if the call has one.
     pub resource_id: Option<String>,
-    /// Non-secret configuration, with the manifest's defaults filled in.
+    /// The configuration of the resource without secrets, including the defaults of the manifest.
     pub resource_config: Map<String, Value>,
-    /// What the calling bot allows, where a bot calls on behalf of another.
+    /// The limits that the calling bot sets, if a bot calls on behalf of another.
     pub delegate: Option<Delegate>,
-    /// BCP 47 language tag of the caller.
+    /// The language tag of the caller (BCP 47).
     pub locale: String,
-    /// Wall-clock milliseconds left for this call when it started.
+    /// The remaining wall-clock milliseconds at the start of the call.
     pub deadline_ms: u32,
-    /// For what comes later; ignore keys you do not know.
+    /// Reserved for extensions; ignore unknown keys.
     pub context: Map<String, Value>,
 }
 
 impl Request {
-    /// A parameter that must be there. `null` counts as absent.
+    /// A required parameter. `null` counts as absent.
     ///
     /// ```
     /// use monstrum_sdk::{Request, json};
@@ -57,12 +57,12 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Param`], which names the parameter: it is absent, or of another type.
+    /// [`Error::Param`], if the parameter is missing or has the wrong type.
     pub fn param<T: DeserializeOwned>(&self, name: &str) -> Result<T, Error> {
         self.optional_param(name)?.ok_or_else(|| param_error(name, "is required"))
     }
 
-    /// A parameter that may be absent or `null`.
+    /// An optional parameter. `null` counts as absent.
     ///
     /// ```
     /// use monstrum_sdk::{Request, json};
@@ -74,7 +74,7 @@ impl Request {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Param`], which names the parameter: it is of another type.
+    /// [`Error::Param`], if the parameter has the wrong type.
     pub fn optional_param<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
         match self.params.get(name) {
             None | Some(Value::Null) => Ok(None),
@@ -88,13 +88,13 @@ fn param_error(name: &str, message: &str) -> Error {
 }
 
 /// The sets of constraints that applied to the call: those of the role, of the binding, and of each link of a
-/// delegation. The host has checked what the manifest's scope dimensions declare; this is for what a plugin checks
-/// itself, in [`validate_scope`](crate::Executor::validate_scope).
+/// delegation. The host has checked the scope dimensions of the manifest; further checks of a plugin belong in
+/// [`validate_scope`](crate::Executor::validate_scope).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope(Vec<BTreeMap<String, Vec<String>>>);
 
 impl Scope {
-    /// A scope of the sets given, each from key to patterns.
+    /// A scope with these sets, each a map from keys to patterns.
     #[must_use]
     pub fn new(sets: Vec<BTreeMap<String, Vec<String>>>) -> Self {
         Scope(sets)
@@ -106,8 +106,8 @@ impl Scope {
         &self.0
     }
 
-    /// Whether every set that has `key` has a pattern that `matches` accepts. An empty list accepts nothing; a key that
-    /// no set has restricts nothing.
+    /// Whether each set with `key` has a pattern that `matches` accepts. An empty list permits nothing. If no set has the
+    /// key, everything is permitted.
     ///
     /// ```
     /// use monstrum_sdk::{Scope, glob};
@@ -121,12 +121,12 @@ impl Scope {
     }
 }
 
-/// What a calling bot lets this bot do on its behalf. An absent list does not restrict.
+/// The limits that a calling bot sets for this bot. An absent list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delegate {
-    /// Globs over tool names.
+    /// Globs for tool names.
     pub allowed_tools: Option<Vec<String>>,
-    /// From scope key to patterns.
+    /// The patterns for each scope key.
     pub scope_constraints: Option<BTreeMap<String, Vec<String>>>,
 }
 
@@ -159,7 +159,7 @@ impl TryFrom<types::ExecuteRequest> for Request {
     }
 }
 
-/// A part of the request that does not parse refuses the call: a scope that cannot be read must not be taken as none.
+/// Parses a part of the request. A part that is not valid fails the call: an unreadable scope must not count as no scope.
 fn from_json<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::Message(format!("invalid {part} in the request: {error}")))
 }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_arrives() {
+    fn all_fields_are_converted() {
         let request = Request::try_from(from_host()).unwrap();
         let sets: Vec<BTreeMap<_, _>> =
             vec![[("repos".to_owned(), vec!["acme/*".to_owned()])].into(), [("repos".to_owned(), vec![])].into()];
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_that_cannot_be_read_refuses_the_call() {
+    fn an_invalid_scope_fails_the_call() {
         for scope in ["{", "{}", r#"[{"repos":"acme/*"}]"#] {
             let error = Request::try_from(types::ExecuteRequest { scope: Some(scope.to_owned()), ..from_host() });
             let text = error.unwrap_err().to_string();

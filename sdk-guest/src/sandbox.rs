@@ -1,22 +1,22 @@
 //! The Linux sandbox of the conversation in which the call runs.
 //!
-//! It takes the capability `sandbox` in the manifest and a bot whose switch `use_agent_sandbox` is on: everything here is
-//! a call of its own in the audit, judged like a call of the bot. A call that belongs to no conversation has no sandbox.
-//! The sandbox is made when it is first used; files under `/workspace` stay for the next call of the same conversation.
-//! Whatever runs there runs within the time that the calling call has left.
+//! It needs the capability `sandbox` in the manifest and a bot with `use_agent_sandbox` enabled. Each use is a child call
+//! in the audit, with the same checks as a call of the bot. Calls without a conversation have no sandbox. The sandbox is
+//! created on first use; files under `/workspace` are kept for the next call of the same conversation. Commands run within
+//! the remaining time of the parent call.
 
 use crate::error::Failure;
 use crate::host;
 use crate::wit::monstrum::plugin::sandbox as wire;
 
-/// How a command went. One that fails, or takes too long, is an answer and no [`Failure`].
+/// The result of a command. A command that fails or times out is a result, not a [`Failure`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecResult {
-    /// What it wrote, the newest MiB of it.
+    /// The newest part of the standard output, at most 1 MiB.
     pub stdout: String,
-    /// The same of its errors.
+    /// The newest part of the standard error, at most 1 MiB.
     pub stderr: String,
-    /// As a shell would say it: 124 where its time was up, 128 and more for a signal.
+    /// The exit code as a shell reports it: 124 after a timeout, 128 and more for a signal.
     pub exit_code: i32,
     /// `exited`, `signalled`, `timed_out`, `out_of_memory`, `cancelled` or `lost`.
     pub termination: String,
@@ -25,38 +25,38 @@ pub struct ExecResult {
 }
 
 impl ExecResult {
-    /// Whether it ended by itself with exit code 0.
+    /// Whether the command exited by itself with code 0.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.exit_code == 0 && self.termination == "exited"
     }
 }
 
-/// What an entry of a folder is.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Directory,
-    /// A link, a pipe, a socket: what is never followed nor opened.
+    /// A link, a pipe or a socket, which are never followed or opened.
     Other,
 }
 
-/// An entry of a folder.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Without its folder.
+    /// The name without its directory.
     pub name: String,
-    /// Absolute, inside the sandbox.
+    /// The absolute path in the sandbox.
     pub path: String,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
 }
 
-/// Runs a command with bash in `/workspace`; it has 60 seconds.
+/// Runs a command with bash in `/workspace`, for at most 60 seconds.
 ///
 /// ```
 /// use monstrum_sdk::{Error, Request, Value, json, sandbox};
@@ -80,12 +80,12 @@ pub struct Entry {
 /// ```
 ///
 /// # Errors
-/// The sandbox cannot be used: `unavailable` without a conversation or a provider, `denied` where the bot has none.
+/// The sandbox cannot be used: `unavailable` without a conversation or a provider, `denied` if the bot may not use one.
 pub fn exec(command: &str) -> Result<ExecResult, Failure> {
     run(command, None)
 }
 
-/// The same with another time limit, 1 to 300 seconds.
+/// Like [`exec`], with another time limit of 1 to 300 seconds.
 ///
 /// # Errors
 /// As for [`exec`].
@@ -99,10 +99,10 @@ fn run(command: &str, timeout_s: Option<u32>) -> Result<ExecResult, Failure> {
     Ok(ExecResult { stdout, stderr, exit_code, termination, truncated })
 }
 
-/// Lists a folder. Paths are absolute and beneath `/workspace`, or relative to it.
+/// Lists a directory. Paths are absolute and below `/workspace`, or relative to it.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` for what is no folder there, `too_large` for one with more than 10 000 entries.
+/// As for [`exec`]; `invalid` if the path is not a directory, `too_large` if it has more than 10 000 entries.
 pub fn list_files(path: &str) -> Result<Vec<Entry>, Failure> {
     let entries = host::sandbox_list(path)?;
     Ok(entries.into_iter().map(Entry::from).collect())
@@ -111,15 +111,15 @@ pub fn list_files(path: &str) -> Result<Vec<Entry>, Failure> {
 /// Reads a file of at most 16 MiB.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` for what is no file there, `too_large` for a larger one.
+/// As for [`exec`]; `invalid` if the path is not a file, `too_large` for a larger file.
 pub fn read_file(path: &str) -> Result<Vec<u8>, Failure> {
     Ok(host::sandbox_read(path)?)
 }
 
-/// Writes a file of at most 16 MiB, whole or not at all; missing folders are made.
+/// Writes a file of at most 16 MiB atomically, and creates missing directories.
 ///
 /// # Errors
-/// As for [`exec`]; `invalid` for a path that cannot be one, `too_large` for a larger content, `limit` where the sandbox is full.
+/// As for [`exec`]; `invalid` for an invalid path, `too_large` for a larger content, `limit` if the sandbox is full.
 pub fn write_file(path: &str, content: &[u8]) -> Result<(), Failure> {
     Ok(host::sandbox_write(path, content)?)
 }

@@ -1,8 +1,8 @@
-//! A testing kit: a plugin's executor runs natively under `cargo test`, against canned answers of the upstream.
+//! A test kit, which runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
 //!
-//! A test prepares one [`Call`], runs it, and looks at the [`Run`]: what came out, what was sent, what was logged. A
-//! request for which there is no answer fails the test, as does an answer that no request has asked for. What the host
-//! does on top, authorising, injecting and redacting, is the host's to test.
+//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request without a
+//! prepared answer fails the test, and so does an unused answer. The work of the host, such as authorization, injection
+//! and redaction, is not part of these tests.
 //!
 //! ```
 //! use monstrum_sdk::testing::{Answer, Call};
@@ -40,7 +40,7 @@ use sandbox::Sandbox;
 
 pub use answer::Answer;
 
-/// One tool call to be run, with what the host would say to it.
+/// A tool call to run, with the answers of the host.
 #[derive(Clone, Debug)]
 #[must_use = "a call does nothing until it is run"]
 pub struct Call {
@@ -52,7 +52,7 @@ pub struct Call {
     is_function: bool,
 }
 
-/// What a tool of another plugin is to answer, once.
+/// The answer of another plugin's tool to one call.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolAnswer {
     tool: String,
@@ -60,8 +60,8 @@ pub(crate) struct ToolAnswer {
 }
 
 impl Call {
-    /// A call of a tool and the operation that it maps to, with the ids `test-request`, `test-bot` and `test-task`, the
-    /// locale `en-US` and 30 s to go.
+    /// A call of a tool with its operation, the ids `test-request`, `test-bot` and `test-task`, the locale `en-US` and a
+    /// deadline of 30 s.
     pub fn new(tool_name: &str, operation: &str) -> Self {
         let request = Request {
             request_id: "test-request".to_owned(),
@@ -83,7 +83,7 @@ impl Call {
         }
     }
 
-    /// A call of a function, as infrastructure code makes it.
+    /// A call of a function by infrastructure code.
     pub fn function(name: &str) -> Self {
         let request = Request { operation: name.to_owned(), deadline_ms: u32::MAX, ..Request::default() };
         Call { is_function: true, request, ..Call::new("", "") }
@@ -118,59 +118,59 @@ impl Call {
         self
     }
 
-    /// Changes anything else of the request.
+    /// Changes other fields of the request.
     pub fn with(mut self, change: impl FnOnce(&mut Request)) -> Self {
         change(&mut self.request);
         self
     }
 
-    /// What [`credentials::status`](crate::credentials::status) says; `ready` by default.
+    /// Sets the result of [`credentials::status`](crate::credentials::status); `ready` by default.
     pub fn credential_status(mut self, status: &str) -> Self {
         self.credential_status = status.to_owned();
         self
     }
 
-    /// Adds an answer of the upstream, which serves one request.
+    /// Adds an answer of the upstream for one request.
     pub fn answer(mut self, answer: Answer) -> Self {
         self.answers.push(answer);
         self
     }
 
-    /// Adds the answer of another plugin's tool, by its full name, which serves one call.
+    /// Adds an answer of another plugin's tool, by its full name, for one call.
     pub fn tool(mut self, tool: &str, data: impl Into<Value>) -> Self {
         self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Ok(data.into().to_string()) });
         self
     }
 
-    /// Lets one call of another plugin's tool fail; see [`ToolError`](crate::ToolError).
+    /// Makes one call of another plugin's tool fail; see [`ToolError`](crate::ToolError).
     pub fn tool_failure(mut self, tool: &str, status: &str, code: &str, message: &str) -> Self {
         let failure = ToolFailure { message: message.to_owned(), status: status.to_owned(), code: code.to_owned() };
         self.tools.push(ToolAnswer { tool: tool.to_owned(), result: Err(failure) });
         self
     }
 
-    /// Adds what a command in the [`sandbox`](crate::sandbox) ends with, which serves one command of exactly this text.
+    /// Adds the result of one command in the [`sandbox`](crate::sandbox) with exactly this text.
     pub fn command(mut self, command: &str, result: ExecResult) -> Self {
         self.sandbox.answers.push((command.to_owned(), Ok(result)));
         self
     }
 
-    /// Lets one command in the sandbox fail before it runs.
+    /// Makes one command in the sandbox fail before it runs.
     pub fn command_failure(mut self, command: &str, failure: Failure) -> Self {
         self.sandbox.answers.push((command.to_owned(), Err(failure)));
         self
     }
 
-    /// Puts a file into the sandbox, which has no others. Paths are compared as they are written.
+    /// Adds a file to the sandbox, which is otherwise empty. Paths are compared as text.
     pub fn file(mut self, path: &str, content: impl Into<Vec<u8>>) -> Self {
         self.sandbox.files.insert(path.to_owned(), content.into());
         self
     }
 
-    /// Runs the call by the template of [`execute`].
+    /// Runs the call with [`execute`].
     ///
     /// # Panics
-    /// A request or a call of a tool has no answer, or an answer was not asked for.
+    /// A request or a call of a tool has no prepared answer, or an answer is unused.
     #[track_caller]
     pub fn run<E: Executor>(self, executor: &E) -> Run {
         let Call { request, answers, tools, sandbox, credential_status, is_function } = self;
@@ -181,19 +181,19 @@ impl Call {
             execute(executor, &request)
         };
         let Host { answers, tools, sandbox, requests, tool_calls, log, .. } = host::finish();
-        assert!(answers.is_empty(), "no request has asked for:\n{}", host::list(&answers));
-        assert!(tools.is_empty(), "nobody has called:\n{}", host::list_tools(&tools));
-        assert!(sandbox.answers.is_empty(), "nobody has run:\n{}", sandbox.list());
+        assert!(answers.is_empty(), "unused answers:\n{}", host::list(&answers));
+        assert!(tools.is_empty(), "unused answers of tools:\n{}", host::list_tools(&tools));
+        assert!(sandbox.answers.is_empty(), "unused results of commands:\n{}", sandbox.list());
         Run { outcome, requests, tool_calls, commands: sandbox.commands, files: sandbox.files, log }
     }
 }
 
-/// What a call has done.
+/// The result of a test call.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the caller gets.
+    /// The outcome for the caller.
     pub outcome: Outcome,
-    /// What was sent, in order.
+    /// The requests that were sent, in order.
     pub requests: Vec<Sent>,
     /// The calls of other plugins' tools, in order.
     pub tool_calls: Vec<ToolCall>,
@@ -201,7 +201,7 @@ pub struct Run {
     pub commands: Vec<Command>,
     /// The files of the sandbox at the end.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// What was logged, in order.
+    /// The log lines, in order.
     pub log: Vec<Line>,
 }
 
@@ -209,9 +209,9 @@ impl Run {
     /// The data of a success.
     ///
     /// # Panics
-    /// The call ended otherwise.
+    /// The call has another outcome.
     #[track_caller]
-    #[expect(clippy::must_use_candidate, reason = "that it succeeds may be all that a test wants to know")]
+    #[expect(clippy::must_use_candidate, reason = "a test may only check that the call succeeds")]
     pub fn success(self) -> Value {
         match self.outcome {
             Outcome::Success(data) => data,
@@ -222,7 +222,7 @@ impl Run {
     /// The message of an error.
     ///
     /// # Panics
-    /// The call ended otherwise.
+    /// The call has another outcome.
     #[track_caller]
     #[must_use]
     pub fn error(self) -> String {
@@ -235,7 +235,7 @@ impl Run {
     /// The reason of a scope violation.
     ///
     /// # Panics
-    /// The call ended otherwise.
+    /// The call has another outcome.
     #[track_caller]
     #[must_use]
     pub fn scope_violation(self) -> String {
@@ -252,22 +252,22 @@ impl Run {
 pub struct Sent {
     /// The method.
     pub method: String,
-    /// The URL, its query included and encoded.
+    /// The URL, including the encoded query.
     pub url: String,
     /// The query parameters that were added to the URL.
     pub query: Vec<(String, String)>,
     /// The headers.
     pub headers: Vec<(String, String)>,
-    /// The body; empty where there was none.
+    /// The body; empty if there was no body.
     pub body: Vec<u8>,
-    /// Whether the host was asked to authenticate.
+    /// Whether the host may add the credential.
     pub authenticate: bool,
-    /// How long it was allowed to take.
+    /// The timeout.
     pub timeout_ms: Option<u32>,
 }
 
 impl Sent {
-    /// The value of a header, whatever the case of its name.
+    /// The value of a header; its name is case-insensitive.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -293,7 +293,7 @@ impl Sent {
 pub struct ToolCall {
     /// The tool's full name.
     pub tool: String,
-    /// What it was given.
+    /// The parameters.
     pub params: Value,
 }
 
@@ -301,9 +301,9 @@ pub struct ToolCall {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Command {
-    /// What bash was given.
+    /// The command line for bash.
     pub command: String,
-    /// How long it was allowed to take.
+    /// The time limit.
     pub timeout_s: Option<u32>,
 }
 
@@ -311,11 +311,11 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Line {
-    /// How grave it is.
+    /// The severity.
     pub level: Level,
     /// The message.
     pub message: String,
-    /// The fields: an object, or `null` where there are none.
+    /// The fields: an object, or `null` if there are none.
     pub fields: Value,
 }
 

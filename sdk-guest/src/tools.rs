@@ -1,9 +1,9 @@
-//! Calling tools of other plugins.
+//! Calls of tools of other plugins.
 //!
-//! A call is made as the same bot, through the whole permission pipeline, and within the time that the calling call has
-//! left. It takes three grants: the manifest lists the capability `tools` and names the tool under `executor.calls`, the
-//! binding names it under `allow_calls`, and the bot itself may make the call. A tool that is not granted answers as one
-//! that does not exist.
+//! A child call is made as the same bot, with all permission checks, and within the remaining time of the parent call. It
+//! needs three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`, the binding lists
+//! it under `allow_calls`, and the bot itself may call the tool. A tool that is not granted gets the same error as one that
+//! does not exist.
 
 use std::fmt;
 
@@ -39,16 +39,16 @@ pub struct PluginClient {
 }
 
 impl PluginClient {
-    /// The tools of `plugin`. Their names begin with the plugin's name and `_`, as `monstrum plugin new` names them. A tool's
-    /// name holds no hyphen, so a hyphen of the plugin's name is `_` too: the tools of `acme-tickets` are `acme_tickets_…`.
+    /// A client for the tools of `plugin`. By convention their names start with the plugin's name and `_`. Tool names have no
+    /// hyphens, so a hyphen in the plugin's name becomes `_`: the tools of `acme-tickets` are `acme_tickets_…`.
     ///
-    /// A plugin may give its tools other names: call those by [`call_tool`].
+    /// For tools with other names, use [`call_tool`].
     #[must_use]
     pub fn new(plugin: &str) -> Self {
         PluginClient { prefix: format!("{}_", plugin.replace('-', "_")) }
     }
 
-    /// Calls the tool whose name is that of the plugin, `_` and `tool`.
+    /// Calls the tool with the name of the plugin, `_` and `tool`.
     ///
     /// ```
     /// # use monstrum_sdk::{Error, Executor, Operations, PluginClient, Request, Value, json, operations, testing::Call};
@@ -85,14 +85,14 @@ pub fn call_tool(tool: &str, params: impl Into<Value>) -> Result<Value, ToolErro
     })
 }
 
-/// A call of another tool that did not succeed.
+/// A failed call of another tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolError {
-    /// Exactly what an LLM would read.
+    /// The text that an LLM would read.
     pub message: String,
-    /// `error`, `scope_violation` or `permission_denied`; one that you do not know means that nothing was done.
+    /// `error`, `scope_violation` or `permission_denied`. Treat an unknown status as not done.
     pub status: String,
-    /// Why, in the words of the HTTP API: `denied`, `scope`, `limit`, `busy`, `timeout` and others.
+    /// The code of the HTTP API: `denied`, `scope`, `limit`, `busy`, `timeout` and others.
     pub code: String,
 }
 

@@ -1,11 +1,11 @@
-//! The contract as generated from `wit/0.1.0`: for what the rest of this crate does not offer.
+//! The bindings that are generated from `wit/0.1.0`, for uses that the rest of this crate does not cover.
 //!
-//! A plugin seldom needs it. Its functions are the host's own, so they exist in a component only; under `cargo test`
-//! they panic, where those of [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log)
-//! and [`credentials`](crate::credentials) answer from what the test has prepared.
+//! Plugins rarely need them. The functions are imports of a component and panic under `cargo test`, unlike those of
+//! [`http`](crate::http), [`tools`](crate::tools), [`sandbox`](crate::sandbox), [`log`](crate::log) and
+//! [`credentials`](crate::credentials), which use the prepared answers of the test.
 //!
-//! The world is the one with every import; a component of Rust imports of it what it uses, and its manifest lists the
-//! capabilities for that.
+//! The world has all imports. A Rust component only imports the interfaces that it uses; the manifest must list their
+//! capabilities.
 
 #![allow(
     missing_docs,
@@ -25,7 +25,7 @@ wit_bindgen::generate!({
     runtime_path: "monstrum_sdk::__private::rt",
 });
 
-/// The interface of functions, which only the plugins that have some export.
+/// The interface of functions, which only plugins with functions export.
 pub mod functions {
     wit_bindgen::generate!({
         inline: "package monstrum:sdk; world with-functions { export monstrum:plugin/functions@0.1.0; }",

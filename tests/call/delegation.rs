@@ -147,7 +147,7 @@ async fn what_any_link_or_role_refuses_is_refused() -> Result<()> {
     test_echo_flood {}: permission_denied denied Permission denied: tool 'test_echo_flood' is not available to this bot
     test_echo_nothing {}: permission_denied denied Permission denied: tool 'test_echo_nothing' is not available to this bot
     no tool of the link: permission_denied denied Permission denied: tool 'test_echo_again' is not available to this bot []
-    a key that the tool does not have: scope_violation scope Scope violation: scope projects is not one that this tool knows []
+    a key that the tool does not have: scope_violation scope Scope violation: this tool has no scope projects []
     an empty list: scope_violation scope Scope violation: Repository x/y is not authorized []
     nothing delegated: success   ["test_echo_again", "test_echo_fetch"]
     only to look: permission_denied denied Permission denied: tool 'bot_call_tool' is not available to this bot []

@@ -55,9 +55,9 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     assert_eq!(lines(&elsewhere.requests(), TOKEN), [""; 0]);
     assert_snapshot!(snapshot(&told), @r#"
     ["success",null,null,"ready",["GET /repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin has to confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
     ["error","plugin","GitHub API error: 404 - {\"message\":\"Not Found\",\"documentation_url\":\"https://docs.github.com/rest\"}","ready",["GET /v3/repos/acme/site (Bearer TOKEN)"]]
-    ["error","unauthenticated","GitHub request error: an admin has to confirm the credential of this resource or authorize it again","needs-authorization",[]]
+    ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
     "#);
 
     // An admin confirms, and nobody below.
@@ -265,7 +265,7 @@ async fn constraints_hold_whatever_the_next_version_declares() -> Result<()> {
     ["1.0.0","loaded",null]
     ["scope_violation","scope","Scope violation: Repository (missing) is not authorized","scope.repos"]
     ["1.0.0","needs_approval",null]
-    ["scope_violation","scope","Scope violation: scope repos is not one that this tool knows","scope.unknown_key"]
+    ["scope_violation","scope","Scope violation: this tool has no scope repos","scope.unknown_key"]
     ["GET /repos/acme/site (Bearer TOKEN)"]
     "#);
     Ok(())

@@ -73,8 +73,8 @@ async fn functions_are_for_root_keys_and_recorded() -> Result<()> {
     crash: error trap the plugin crashed
     spin: error fuel the plugin used up its computing budget
     fetch: error plugin this resource has no api_base, so the URL must be absolute
-    fetch: error plugin `UPSTREAM` is not among the origins that this resource may reach
-    fetch: error plugin `https://elsewhere.example` is not among the origins that this resource may reach
+    fetch: error plugin this resource may not reach the origin `UPSTREAM`
+    fetch: error plugin this resource may not reach the origin `https://elsewhere.example`
     "#);
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
@@ -206,13 +206,16 @@ async fn a_check_that_cannot_be_made_is_refused_with_the_manifest() -> Result<()
     assert_snapshot!(functions.trim(), @r#"functions    echo, fetch, fail, spin, crash"#);
     let text_of = std::fs::read_to_string(&manifest)?;
     for (check, why) in [
-        ("{ tool: test_functions_put }", "`test_functions_put` is no tool of this manifest"),
-        ("{ tool: test_functions_get }", "not what the tool takes: at `/path`: required parameter is missing"),
+        ("{ tool: test_functions_put }", "this manifest has no tool `test_functions_put`"),
+        (
+            "{ tool: test_functions_get }",
+            "does not match the tool's input_schema: at `/path`: required parameter is missing",
+        ),
         (
             "{ tool: test_functions_get, params: { path: /user, more: 1 } }",
-            "not what the tool takes: at `/more`: undeclared parameter",
+            "does not match the tool's input_schema: at `/more`: undeclared parameter",
         ),
-        ("{ tool: test_functions_get, params: { path: 1 } }", "not what the tool takes: at `/path`: "),
+        ("{ tool: test_functions_get, params: { path: 1 } }", "does not match the tool's input_schema: at `/path`: "),
     ] {
         std::fs::write(&manifest, text_of.replace("{ tool: test_functions_get, params: { path: /user } }", check))?;
         let said = told(&server, &["plugin", "validate", &folder]).await?;

@@ -161,7 +161,7 @@ async fn a_dimension_for_some_operations(#[case] tool: &str, #[case] params: Val
 #[case::an_empty_list_of_the_binding(json!({}), json!({"repos": []}), HIDDEN, "scope_violation by scope.repos: Scope violation: Repository acme/site is not authorized")]
 #[case::an_empty_list_of_the_role(json!({"repos": []}), json!({"repos": ["*"]}), HIDDEN, "scope_violation by scope.repos: Scope violation: Repository acme/site is not authorized")]
 #[case::an_empty_list_of_another_dimension(json!({"kinds": []}), json!({}), HIDDEN, "scope_violation by scope.kinds: Scope violation: Kind (missing) is not authorized")]
-#[case::a_key_of_the_role_that_the_manifest_lacks(json!({"orgs": ["*"]}), json!({"repos": ["*"]}), HIDDEN, "scope_violation by scope.unknown_key: Scope violation: scope orgs is not one that this tool knows")]
+#[case::a_key_of_the_role_that_the_manifest_lacks(json!({"orgs": ["*"]}), json!({"repos": ["*"]}), HIDDEN, "scope_violation by scope.unknown_key: Scope violation: this tool has no scope orgs")]
 #[tokio::test]
 async fn sets_of_constraints(
     #[case] role: Value,

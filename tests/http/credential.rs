@@ -121,9 +121,9 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     null as secret: 422 [{"path":"/fields","message":"every field is a string"}]
     empty: 422 [{"path":"/fields/access_token","message":"required field is missing"}]
     7 bytes: 422 [{"path":"/fields/access_token","message":"a secret must have at least 8 bytes"}]
-    CR: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
-    LF: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
-    NUL: 422 [{"path":"/fields/access_token","message":"must not hold a line break or a NUL"}]
+    CR: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
+    LF: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
+    NUL: 422 [{"path":"/fields/access_token","message":"must not contain a line break or a NUL"}]
     field beside: 422 [{"path":"","message":"unknown field: expected auth_method and fields only"}]
     "#);
     assert_eq!(world.api.get(&format!("/api/resources/{resource}")).await?.1["credential"], Value::Null);

@@ -67,7 +67,7 @@ async fn one_bad_plugin_stops_no_other() -> Result<()> {
     "misnamed" "failed" "monstrum.yaml: name: expected `misnamed`, as the folder is called, found `test-echo`"
     "test-echo" "loaded" null
     "test-import" "failed" "the component of plugin `test-import` imports `test:unknown/door@1.0.0`, which this host does not know"
-    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world"
+    "test-wrong-world" "failed" "the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world"
     "test-zecho" "needs_approval" null
     "#);
     Ok(())

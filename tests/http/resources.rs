@@ -92,7 +92,7 @@ async fn faults_of_a_resource_are_named() -> Result<()> {
     POST {"resource_type":"test-echo","name":"taken"}: 409 "the name is taken in this workspace"
     POST {"resource_type":"test-echo","name":"x","credential":{}}: 422 [{"path":"/credential","message":"unknown field `credential`, expected one of `resource_type`, `name`, `config`, `network`"}]
     POST {"resource_type":"test-echo","name":"x","config":{"api_base":"ftp://x","region":"moon","retries":"3","colour":1}}: 422 [{"path":"/config/colour","message":"unknown field"},{"path":"/config/api_base","message":"expected an http or https URL"},{"path":"/config/region","message":"expected one of `eu`, `us`"},{"path":"/config/retries","message":"expected an integer"}]
-    POST {"resource_type":"test-echo","name":"x","config":{"api_base":"https://user:secret@example.com"}}: 422 [{"path":"/config/api_base","message":"a URL must not hold a user name or password"}]
+    POST {"resource_type":"test-echo","name":"x","config":{"api_base":"https://user:secret@example.com"}}: 422 [{"path":"/config/api_base","message":"a URL must not contain a user name or password"}]
     POST {"resource_type":"test-echo","name":"x","config":[]}: 422 [{"path":"/config","message":"invalid type: sequence, expected a map"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":["10.0.0.0/8","10.0.0.1","x"]}}: 422 [{"path":"/network/allow_addresses/1","message":"a single address is written with /32"},{"path":"/network/allow_addresses/2","message":"expected a range of addresses such as 10.1.0.0/16"}]
     POST {"resource_type":"test-echo","name":"x","network":{"allow_addresses":"10.0.0.0/8"}}: 422 [{"path":"/network/allow_addresses","message":"invalid type: string \"10.0.0.0/8\", expected a sequence"}]

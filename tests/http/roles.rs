@@ -116,7 +116,7 @@ async fn faults_of_a_role_are_named() -> Result<()> {
     POST {}: 422 [{"path":"/name","message":"required field is missing"}]
     POST {"name":null}: 422 [{"path":"/name","message":"invalid type: null, expected a string"}]
     POST {"name":" "}: 422 [{"path":"/name","message":"must not be empty"}]
-    POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not hold control characters"}]
+    POST {"name":"a\nb"}: 422 [{"path":"/name","message":"must not contain control characters"}]
     POST {"name":"x","colour":"red"}: 422 [{"path":"/colour","message":"unknown field `colour`, expected one of `name`, `allowed_operations`, `allowed_tools`, `scope_constraints`"}]
     POST {"name":"x","allowed_operations":"issue.*"}: 422 [{"path":"/allowed_operations","message":"invalid type: string \"issue.*\", expected a sequence"}]
     POST {"name":"x","allowed_tools":["a",5]}: 422 [{"path":"/allowed_tools/1","message":"invalid type: integer `5`, expected a string"}]

@@ -167,7 +167,7 @@ async fn what_cannot_be_packed_or_sent_is_explained() -> Result<()> {
     hint: `monstrum plugin pack` writes it; for a package that nobody has signed see --allow-unsigned
     [exit 1]
     [stderr]
-    error: the package is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
+    error: the package is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
     hint: `monstrum plugin pack` makes packages that can be installed
     [exit 1]
     [stderr]
@@ -317,7 +317,7 @@ async fn an_index_holds_only_what_could_be_installed() -> Result<()> {
     [exit 1]
     [stderr]
     error: test-echo-1.0.0.mst cannot be part of a registry
-      the package was changed after it was signed: its digest is [digest], [digest] was signed
+      the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     hint: pack it anew with `monstrum plugin pack`, or take it out of the folder
     [exit 1]
     {"format":"monstrum-registry-1","packages":[{"name":"test-echo","version":"1.0.0","description":"A guest that shows what it was given and sends what it is told to","author":"Monstrum","license":"MIT","tags":["test"],"file":"test-echo-1.0.0.mst","size":[n],"sha256":"[digest]","signature":"test-echo-1.0.0.mst.sig"}]}

@@ -238,7 +238,7 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     assert_eq!((answer.0, &answer.1["status"]), (201, &"loaded".into()), "{answer:?}");
     assert_snapshot!(told.join("\n"), @r#"
     absolute-path: 422 …'s entry `[home]/outside` has an absolute path
-    absolute-root: 422 …'s entry `/` is neither a plain file nor a plain folder
+    absolute-root: 422 …'s entry `/` is neither a regular file nor a folder
     drive-letter: 422 …'s entry `C:/outside` has an absolute path
     dot-dot: 422 …'s entry `../outside` has a path with an empty part, `.` or `..`
     dot-dot-deep: 422 …'s entry `locales/../../../outside` has a path with an empty part, `.` or `..`
@@ -249,100 +249,100 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     backslash: 422 …'s entry `locales\\outside` has a backslash in its path; the parts of a path stand between `/`
     nul: 422 …'s entry `outside\u{0}.txt` has a NUL in its path
     nul-hides-the-rest: 422 …'s entry `monstrum.yaml\u{0}.txt` has a NUL in its path
-    line-end: 422 …'s entry `out\nside` has a path with characters that are not plain ASCII
-    terminal-escape: 422 …'s entry `\u{1b}[2Joutside` has a path with characters that are not plain ASCII
-    not-ascii: 422 …'s entry `\u{e4}.txt` has a path with characters that are not plain ASCII
-    right-to-left: 422 …'s entry `\u{202e}lmay.txt` has a path with characters that are not plain ASCII
-    not-utf-8: 422 …'s entry `\u{fffd}\u{fffd}.txt` has a path with characters that are not plain ASCII
+    line-end: 422 …'s entry `out\nside` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    terminal-escape: 422 …'s entry `\u{1b}[2Joutside` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    not-ascii: 422 …'s entry `\u{e4}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    right-to-left: 422 …'s entry `\u{202e}lmay.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    not-utf-8: 422 …'s entry `\u{fffd}\u{fffd}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
     empty-name: 422 …'s entry `` has an empty path, or one of more than 256 bytes
     long-name: 422 …'s entry `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…` has an empty path, or one of more than 256 bytes
-    deep: 422 …'s entry `a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/x` lies deeper than 8 folders
-    dot-at-the-end: 422 …'s entry `plugin.wasm.` has a part with a space or dot at its edge, which some systems drop
-    space-at-the-end: 422 …'s entry `plugin.wasm ` has a part with a space or dot at its edge, which some systems drop
-    stream-of-a-file: 422 …'s entry `plugin.wasm:hidden` has a path with characters that are not plain ASCII
-    wildcard: 422 …'s entry `*` has a path with characters that are not plain ASCII
-    twice: 422 …'s entry `plugin.wasm` is there twice
-    manifest-twice: 422 …'s entry `monstrum.yaml` is there twice
-    case: 422 …'s entry `Plugin.WASM` differs from `plugin.wasm` only in the case of its letters
-    case-of-unicode: 422 …'s entry `\u{212a}.txt` has a path with characters that are not plain ASCII
-    case-of-a-folder: 422 …'s entry `docs/b` differs from `Docs` only in the case of its letters
-    file-then-folder: 422 …'s entry `x/y` makes a file and a folder of `x`
-    folder-then-file: 422 …'s entry `x` makes a file and a folder of `x`
-    folder-twice: 422 …'s entry `docs/` is there twice
-    symbolic-link: 422 …'s entry `link` is neither a plain file nor a plain folder
-    through-a-symbolic-link: 422 …'s entry `docs` is neither a plain file nor a plain folder
-    link-in-place-of-a-folder: 422 …'s entry `docs/` is neither a plain file nor a plain folder
-    fifo: 422 …'s entry `fifo` is neither a plain file nor a plain folder
-    device: 422 …'s entry `device` is neither a plain file nor a plain folder
-    block-device: 422 …'s entry `disk` is neither a plain file nor a plain folder
-    socket: 422 …'s entry `socket` is neither a plain file nor a plain folder
-    folder-by-its-mode-only: 422 …'s entry `docs` is neither a plain file nor a plain folder
-    folder-by-its-dos-bit-only: 422 …'s entry `docs` is neither a plain file nor a plain folder
+    deep: 422 …'s entry `a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/a/x` is nested deeper than 8 folders
+    dot-at-the-end: 422 …'s entry `plugin.wasm.` has a path part that starts with a space or ends with a space or dot, which some systems drop
+    space-at-the-end: 422 …'s entry `plugin.wasm ` has a path part that starts with a space or ends with a space or dot, which some systems drop
+    stream-of-a-file: 422 …'s entry `plugin.wasm:hidden` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    wildcard: 422 …'s entry `*` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    twice: 422 …'s entry `plugin.wasm` is in the archive twice
+    manifest-twice: 422 …'s entry `monstrum.yaml` is in the archive twice
+    case: 422 …'s entry `Plugin.WASM` differs from `plugin.wasm` only in case
+    case-of-unicode: 422 …'s entry `\u{212a}.txt` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is
+    case-of-a-folder: 422 …'s entry `docs/b` differs from `Docs` only in case
+    file-then-folder: 422 …'s entry `x/y` makes `x` both a file and a folder
+    folder-then-file: 422 …'s entry `x` makes `x` both a file and a folder
+    folder-twice: 422 …'s entry `docs/` is in the archive twice
+    symbolic-link: 422 …'s entry `link` is neither a regular file nor a folder
+    through-a-symbolic-link: 422 …'s entry `docs` is neither a regular file nor a folder
+    link-in-place-of-a-folder: 422 …'s entry `docs/` is neither a regular file nor a folder
+    fifo: 422 …'s entry `fifo` is neither a regular file nor a folder
+    device: 422 …'s entry `device` is neither a regular file nor a folder
+    block-device: 422 …'s entry `disk` is neither a regular file nor a folder
+    socket: 422 …'s entry `socket` is neither a regular file nor a folder
+    folder-by-its-mode-only: 422 …'s entry `docs` is neither a regular file nor a folder
+    folder-by-its-dos-bit-only: 422 …'s entry `docs` is neither a regular file nor a folder
     folder-with-content: 422 …'s entry `docs/` has sizes that contradict each other
     encrypted: 422 …'s entry `x` is encrypted
     strongly-encrypted: 422 …'s entry `x` is encrypted
     masked-headers: 422 …'s entry `x` is encrypted
     aes: 422 …'s entry `x` has an extra field that could give it another name or content
-    streamed: 422 …'s entry `x` was written as a stream, with its sizes behind its data; pack it with `monstrum plugin pack`
-    unknown-flag: 422 …'s entry `x` has flags that are not known
-    bzip2: 422 …'s entry `x` is compressed by method 12; only deflate is read
-    deflate64: 422 …'s entry `x` is compressed by method 9; only deflate is read
-    lzma: 422 …'s entry `x` is compressed by method 14; only deflate is read
-    zstd: 422 …'s entry `x` is compressed by method 93; only deflate is read
-    unknown-method: 422 …'s entry `x` is compressed by method 77; only deflate is read
-    zip64-field: 422 …'s entry `x` uses ZIP64, which readers understand differently
-    zip64-size: 422 … uses ZIP64, which readers understand differently; pack it with `monstrum plugin pack`
+    streamed: 422 …'s entry `x` was written as a stream, with its sizes after its data; pack it with `monstrum plugin pack`
+    unknown-flag: 422 …'s entry `x` has unknown flags
+    bzip2: 422 …'s entry `x` is compressed with method 12; only deflate is supported
+    deflate64: 422 …'s entry `x` is compressed with method 9; only deflate is supported
+    lzma: 422 …'s entry `x` is compressed with method 14; only deflate is supported
+    zstd: 422 …'s entry `x` is compressed with method 93; only deflate is supported
+    unknown-method: 422 …'s entry `x` is compressed with method 77; only deflate is supported
+    zip64-field: 422 …'s entry `x` uses ZIP64, which readers interpret differently
+    zip64-size: 422 … uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`
     another-name-in-unicode: 422 …'s entry `x` has an extra field that could give it another name or content
     cut-extra: 422 …'s entry `x` has an extra field that could give it another name or content
-    another-name-before-the-data: 422 …'s entry `x` is described in two ways by the two records that it has
-    another-size-before-the-data: 422 …'s entry `x` is described in two ways by the two records that it has
-    another-crc-before-the-data: 422 …'s entry `x` is described in two ways by the two records that it has
-    another-method-before-the-data: 422 …'s entry `x` is described in two ways by the two records that it has
-    another-flag-before-the-data: 422 …'s entry `x` is described in two ways by the two records that it has
-    zip64-before-the-data: 422 …'s entry `x` uses ZIP64, which readers understand differently
-    wrong-crc: 422 …'s entry `x` is damaged: what it unpacks to is not what its records say
+    another-name-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
+    another-size-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
+    another-crc-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
+    another-method-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
+    another-flag-before-the-data: 422 …'s entry `x` has a local header that disagrees with the central directory
+    zip64-before-the-data: 422 …'s entry `x` uses ZIP64, which readers interpret differently
+    wrong-crc: 422 …'s entry `x` is damaged: its unpacked data do not match its records
     stored-but-shorter: 422 …'s entry `x` has sizes that contradict each other
-    longer-than-it-says: 422 …'s entry `x` is damaged: what it unpacks to is not what its records say
-    shorter-than-it-says: 422 …'s entry `x` is damaged: what it unpacks to is not what its records say
-    not-deflate: 422 …'s entry `x` is damaged: what it unpacks to is not what its records say
-    two-names-for-one-file: 422 …'s entry `x` is described in two ways by the two records that it has
-    outside-of-the-archive: 422 …'s entry `x` does not lie where the directory says
-    in-the-middle-of-another: 422 …'s entry `x` does not lie where the directory says
-    gap: 422 … could be read in two ways: its files overlap, or bytes lie before or between them; pack it with `monstrum plugin pack`
-    on-another-disk: 422 … could be read in two ways: it claims to be a part of several; pack it with `monstrum plugin pack`
-    program-before-it: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    bytes-behind-it: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    archive-behind-it: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    archive-before-it: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    archive-in-its-comment: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    comment: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    counts-too-few: 422 … could be read in two ways: its directory holds more than the entries that it counts; pack it with `monstrum plugin pack`
-    counts-too-many: 422 … could be read in two ways: its directory is cut off; pack it with `monstrum plugin pack`
+    longer-than-it-says: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    shorter-than-it-says: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    not-deflate: 422 …'s entry `x` is damaged: its unpacked data do not match its records
+    two-names-for-one-file: 422 …'s entry `x` has a local header that disagrees with the central directory
+    outside-of-the-archive: 422 …'s entry `x` is not at the offset that the central directory gives
+    in-the-middle-of-another: 422 …'s entry `x` is not at the offset that the central directory gives
+    gap: 422 … is ambiguous: its files overlap, or there are bytes before or between them; pack it with `monstrum plugin pack`
+    on-another-disk: 422 … is ambiguous: it claims to be a part of a split archive; pack it with `monstrum plugin pack`
+    program-before-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    bytes-behind-it: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    archive-behind-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    archive-before-it: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    archive-in-its-comment: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    comment: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    counts-too-few: 422 … is ambiguous: its central directory has bytes after its last entry; pack it with `monstrum plugin pack`
+    counts-too-many: 422 … is ambiguous: its central directory is cut off; pack it with `monstrum plugin pack`
     counts-far-too-many: 422 … has 60000 entries; at most 1024 are allowed
-    directory-elsewhere: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    part-of-several: 422 … could be read in two ways: it claims to be a part of several; pack it with `monstrum plugin pack`
-    zip64-end: 422 … uses ZIP64, which readers understand differently; pack it with `monstrum plugin pack`
-    zip64-locator: 422 … uses ZIP64, which readers understand differently; pack it with `monstrum plugin pack`
-    bytes-behind-the-directory: 422 … could be read in two ways: its directory is not where its end says; pack it with `monstrum plugin pack`
-    cut-off: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    end-cut-off: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    empty: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    no-entries: 422 … holds no monstrum.yaml, neither at its top nor in one folder that holds everything
-    text: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    gzip: 422 … is not a ZIP archive: it does not end as one; it is cut off, or a comment or other bytes follow its end
-    too-large-a-file: 422 …'s entry `x` is too large: a file has 33554432 bytes at most, monstrum.yaml 262144
-    bomb-that-says-so: 422 …'s entry `x` is too large: a file has 33554432 bytes at most, monstrum.yaml 262144
-    bomb-that-does-not: 422 …'s entry `x` is damaged: what it unpacks to is not what its records say
+    directory-elsewhere: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    part-of-several: 422 … is ambiguous: it claims to be a part of a split archive; pack it with `monstrum plugin pack`
+    zip64-end: 422 … uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`
+    zip64-locator: 422 … uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`
+    bytes-behind-the-directory: 422 … is ambiguous: its central directory is not where its end record says; pack it with `monstrum plugin pack`
+    cut-off: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    end-cut-off: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    empty: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    no-entries: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
+    text: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    gzip: 422 … is not a ZIP archive: its end record is missing; it is cut off, or has a comment or other bytes at its end
+    too-large-a-file: 422 …'s entry `x` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
+    bomb-that-says-so: 422 …'s entry `x` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
+    bomb-that-does-not: 422 …'s entry `x` is damaged: its unpacked data do not match its records
     too-much-in-all: 422 … unpacks to more than 67108864 bytes
-    too-large-a-manifest: 422 …'s entry `monstrum.yaml` is too large: a file has 33554432 bytes at most, monstrum.yaml 262144
+    too-large-a-manifest: 422 …'s entry `monstrum.yaml` is too large: a file may have at most 33554432 bytes, monstrum.yaml 262144
     too-many-files: 422 … has more than 512 files
     too-many-entries: 422 … has 1102 entries; at most 1024 are allowed
     too-many-folders: 422 … has 1102 entries; at most 1024 are allowed
     too-large-a-package: 413 the body may have 68157440 bytes at most
-    no-manifest: 422 … holds no monstrum.yaml, neither at its top nor in one folder that holds everything
+    no-manifest: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     another-folder: 422 … was renamed: the folder in it says `test-other`, its manifest `test-echo`
-    folder-with-something-beside: 422 … holds no monstrum.yaml, neither at its top nor in one folder that holds everything
-    folder-in-a-folder: 422 … holds no monstrum.yaml, neither at its top nor in one folder that holds everything
+    folder-with-something-beside: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
+    folder-in-a-folder: 422 … has no monstrum.yaml, neither at the top level nor in a single top-level folder
     manifest-that-is-no-text: 422 …'s monstrum.yaml is not UTF-8 text
     manifest-that-is-none: 422 …'s monstrum.yaml:2:1: not valid YAML: did not find expected node content
     no-component: 422 /package: test-echo/plugin.wasm does not exist

@@ -207,7 +207,7 @@ async fn a_registry_that_lies_installs_nothing() -> Result<()> {
     a longer package: 502 [home]/packages/test-result-1.0.0.mst of the registry has more than 19401 bytes
     a link out of it: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: Too many levels of symbolic links (os error 40)
     no package: 502 cannot read [home]/packages/test-result-1.0.0.mst of the registry: No such file or directory (os error 2)
-    the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    the signature of another: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     signed by whoever runs it: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
     "#);
     Ok(())

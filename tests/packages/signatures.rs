@@ -73,14 +73,14 @@ async fn each_attack_on_a_signature_is_refused_with_its_own_message() -> Result<
     assert_snapshot!(lines.join("\n"), @r#"
     unsigned: 422 /signature: the package is not signed; send its signature NAME-VERSION.mst.sig too
     no signature at all: 422 /signature: the signature cannot be read: expected ident at line 1 column 4; `monstrum plugin pack` writes it beside the package
-    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
-    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    tampered: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
+    another package under its signature: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     by a stranger: 422 /signature: the package is signed by a key that is not trusted: [key]; `monstrum trust add` trusts one
     by a key for other names: 422 /signature: the package is signed by [key], which is trusted for `github*`, `test-ech` and not for `test-echo`
-    another key named in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
-    another version in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
-    another name in the signature: 422 /signature: the signature is not by the key that it names, or is for another name, version or package
-    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], [digest] was signed
+    another key named in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
+    another version in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
+    another name in the signature: 422 /signature: the signature was not made by the key that it names, or is for another name, version or package
+    the signature of another version: 422 /signature: the package was changed after it was signed: its digest is [digest], the signed one is [digest]
     file renamed to another plugin: 422 /package: the package was renamed: the file's name says `github 1.1.0`, its manifest `test-echo 1.1.0`
     file renamed to another version: 422 /package: the package was renamed: the file's name says `test-echo 2.0.0`, its manifest `test-echo 1.1.0`
     signed as another plugin: 422 /package: the package was renamed: the signature says `test-other 1.1.0`, its manifest `test-echo 1.1.0`

@@ -4,7 +4,7 @@
 use monstrum_egress::Redactor;
 use monstrum_guardian::{Decision, Denial, Question};
 use monstrum_manifest::json_depth;
-use monstrum_types::{CallOutcome, Code, Effort, Fault, Overrun};
+use monstrum_types::{CallOutcome, Code, Effort, InputError, Overrun};
 use serde_json::{Map, Value};
 
 use crate::call::resolve::{RESOURCE_PARAM, Unresolved, find};
@@ -81,7 +81,7 @@ pub const PARAMS_BYTES_MAX: usize = 1 << 20;
 pub const PARAMS_DEPTH_MAX: usize = 64;
 
 /// Refuses parameters that are too long or too deep.
-pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
+pub fn check_size(params: &Value) -> Result<(), Vec<InputError>> {
     let text = serde_json::to_vec(params).expect("a JSON value has a text");
     let bytes = text.len();
     let message = if bytes > PARAMS_BYTES_MAX {
@@ -91,7 +91,7 @@ pub fn check_size(params: &Value) -> Result<(), Vec<Fault>> {
     } else {
         return Ok(());
     };
-    Err(vec![Fault { path: String::new(), message }])
+    Err(vec![InputError { path: String::new(), message }])
 }
 
 /// The parameters with defaults filled in and without the name of the resource, or the validation errors.
@@ -99,7 +99,7 @@ pub fn check_params(
     tool: &Tool,
     params: &Value,
     effort: &Effort,
-) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
     pay_for(params, effort)?;
     if let Err(faults) = check_size(params) {
         return Ok(Err(faults));

@@ -11,7 +11,7 @@ use governor::clock::{Clock as _, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use monstrum_egress::Egress;
 use monstrum_guardian::Permit;
-use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, Stop};
+use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{BindingId, CallOutcome, Code, Status};
 use tokio::time::Instant;
 use tracing::Instrument as _;
@@ -201,7 +201,7 @@ impl Executor {
         };
         let ran = tokio::time::timeout(limits.timeout, ran).await;
         ran.unwrap_or_else(|_| {
-            let stop = Stop::Timeout { timeout: limits.timeout };
+            let stop = StopReason::Timeout { timeout: limits.timeout };
             CallOutcome::error(stop.code(), stop.message())
         })
     }

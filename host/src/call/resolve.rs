@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use monstrum_guardian::{Decision, DelegationRules, Denial, Question, Subject, decide_within};
-use monstrum_types::{Effort, Fault, Overrun, Status, ToolName};
+use monstrum_types::{Effort, InputError, Overrun, Status, ToolName};
 use serde_json::{Map, Value, json};
 
 use crate::call::session::Session;
@@ -201,7 +201,8 @@ fn choose(call: &IncomingCall, candidates: &mut Vec<ResolvedCall>) -> Result<Res
         let quoted = candidates.iter().map(|candidate| format!("`{}`", candidate.binding.resource.row.name));
         quoted.collect::<Vec<_>>().join(", ")
     };
-    let misnamed = |message: String| Box::new(invalid_params(&[Fault { path: format!("/{RESOURCE_PARAM}"), message }]));
+    let misnamed =
+        |message: String| Box::new(invalid_params(&[InputError { path: format!("/{RESOURCE_PARAM}"), message }]));
     match call.params().get(RESOURCE_PARAM) {
         Some(Value::String(name)) => {
             let wanted = candidates.iter().position(|candidate| candidate.binding.resource.row.name == *name);

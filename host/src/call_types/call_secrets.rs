@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use monstrum_egress::{Redactor, SearchBudget, Stopped, Watch, search};
+use monstrum_egress::{Redactor, SearchBudget, SearchError, Watch, search};
 use monstrum_types::{CallOutcome, Code};
 use tokio::time::{Instant, timeout_at};
 
@@ -152,7 +152,7 @@ impl CallSecrets {
         &self,
         bytes: usize,
         budget: &Arc<SearchBudget>,
-        work: impl FnOnce(&[Arc<Redactor>], &Watch) -> Result<T, Stopped> + Send + 'static,
+        work: impl FnOnce(&[Arc<Redactor>], &Watch) -> Result<T, SearchError> + Send + 'static,
     ) -> Result<T, Withheld> {
         let redactors = self.redactors();
         let now = Instant::now();
@@ -160,8 +160,9 @@ impl CallSecrets {
         let bytes = bytes.saturating_mul(redactors.len().max(1));
         let search = search(bytes, budget, move |watch| work(&redactors, watch));
         match timeout_at(until, search).await {
-            Ok(searched) => searched
-                .map_err(|stopped| Withheld(if stopped == Stopped::Budget { Code::Limit } else { Code::Unavailable })),
+            Ok(searched) => searched.map_err(|stopped| {
+                Withheld(if stopped == SearchError::Budget { Code::Limit } else { Code::Unavailable })
+            }),
             Err(_) => Err(Withheld(Code::Timeout)),
         }
     }
@@ -172,7 +173,7 @@ impl CallSecrets {
 }
 
 /// `text` without the secrets of all `redactors`.
-pub fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, Stopped> {
+pub fn redact_text(text: String, redactors: &[Arc<Redactor>], watch: &Watch) -> Result<String, SearchError> {
     redactors.iter().try_fold(text, |text, redactor| redactor.redact_text_watched(text, watch))
 }
 
@@ -239,7 +240,7 @@ pub(crate) mod tests {
     /// Searches that occupy all threads for searches.
     pub(crate) struct HeldSearches {
         release: std::sync::mpsc::Sender<()>,
-        searches: Vec<JoinHandle<Result<(), Stopped>>>,
+        searches: Vec<JoinHandle<Result<(), SearchError>>>,
     }
 
     impl HeldSearches {

@@ -1,7 +1,7 @@
 //! Why a call does not run.
 
 use monstrum_guardian::Denial;
-use monstrum_types::{CallOutcome, Code, Fault, Overrun};
+use monstrum_types::{CallOutcome, Code, InputError, Overrun};
 
 /// The outcome of a call that a stage has refused. Boxed, because it is rare and large.
 pub type Refusal = Box<CallOutcome>;
@@ -16,8 +16,8 @@ pub enum NotPermitted {
 
 impl NotPermitted {
     /// Parameters that do not match their schema.
-    pub fn invalid(faults: &[Fault]) -> NotPermitted {
-        NotPermitted::Refused(Box::new(invalid_params(faults)))
+    pub fn invalid(errors: &[InputError]) -> NotPermitted {
+        NotPermitted::Refused(Box::new(invalid_params(errors)))
     }
 }
 
@@ -39,12 +39,12 @@ pub fn refuse(denial: Denial) -> Refusal {
 }
 
 /// The outcome for parameters that do not match their schema: each error with its JSON pointer.
-pub fn invalid_params(faults: &[Fault]) -> CallOutcome {
-    let listed: Vec<String> = faults
+pub fn invalid_params(errors: &[InputError]) -> CallOutcome {
+    let listed: Vec<String> = errors
         .iter()
-        .map(|fault| match fault.path.as_str() {
-            "" => fault.message.clone(),
-            path => format!("{path}: {}", fault.message),
+        .map(|error| match error.path.as_str() {
+            "" => error.message.clone(),
+            path => format!("{path}: {}", error.message),
         })
         .collect();
     CallOutcome::error(Code::InvalidParams, format!("Invalid parameters: {}", listed.join("; "))).by_rule("input")

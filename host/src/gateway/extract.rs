@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use http::{Method, header};
 use http_body_util::{BodyExt, Limited};
 use monstrum_store::{KeyKind, PAGE_ITEMS_MAX, Page};
-use monstrum_types::{BotId, Fault, KeyId, RequestId, WorkspaceId};
+use monstrum_types::{BotId, InputError, KeyId, RequestId, WorkspaceId};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
@@ -424,22 +424,22 @@ impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
 
 /// Collects faults of an input, so that all of them are reported at once.
 #[derive(Default)]
-pub struct Faults(Vec<Fault>);
+pub struct Faults(Vec<InputError>);
 
 impl Faults {
     /// Notes a fault.
     pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(Fault { path: path.into(), message: message.into() });
+        self.0.push(InputError { path: path.into(), message: message.into() });
     }
 
     /// Notes the faults of a part that lies under `prefix`.
-    pub fn add_under(&mut self, prefix: &str, faults: Vec<Fault>) {
-        self.0.extend(faults.into_iter().map(|fault| Fault { path: format!("{prefix}{}", fault.path), ..fault }));
+    pub fn add_under(&mut self, prefix: &str, faults: Vec<InputError>) {
+        self.0.extend(faults.into_iter().map(|fault| InputError { path: format!("{prefix}{}", fault.path), ..fault }));
     }
 
     /// The faults so far.
     #[cfg(test)]
-    pub fn into_inner(self) -> Vec<Fault> {
+    pub fn into_inner(self) -> Vec<InputError> {
         self.0
     }
 

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use monstrum_store::StoreError;
-use monstrum_types::{Fault, InvalidId};
+use monstrum_types::{InputError, InvalidId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -20,7 +20,7 @@ pub struct Problem {
     code: &'static str,
     title: &'static str,
     detail: String,
-    errors: Vec<Fault>,
+    errors: Vec<InputError>,
     retry_after: Option<Duration>,
 }
 
@@ -38,7 +38,7 @@ pub struct ProblemBody {
     pub request_id: String,
     /// What is wrong with the input, where it is the input's fault.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub errors: Vec<Fault>,
+    pub errors: Vec<InputError>,
 }
 
 impl Problem {
@@ -94,7 +94,7 @@ impl Problem {
     }
 
     /// 422: the input has faults.
-    pub fn invalid(errors: Vec<Fault>) -> Self {
+    pub fn invalid(errors: Vec<InputError>) -> Self {
         let detail = match errors.as_slice() {
             [only] if only.path.is_empty() => only.message.clone(),
             [only] => format!("{}: {}", only.path, only.message),
@@ -113,7 +113,7 @@ impl Problem {
 
     /// 422 with a single fault.
     pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Problem::invalid(vec![Fault { path: path.into(), message: message.into() }])
+        Problem::invalid(vec![InputError { path: path.into(), message: message.into() }])
     }
 
     /// 429: a configured rate limit.

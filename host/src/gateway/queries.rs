@@ -10,7 +10,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::Method;
-use monstrum_types::Fault;
+use monstrum_types::InputError;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
@@ -73,7 +73,7 @@ impl Queries {
                 format!("unknown query parameter; this route has {}", names.join(", "))
             }
         };
-        Err(Problem::invalid(unknown.into_iter().map(|path| Fault { path, message: message.clone() }).collect()))
+        Err(Problem::invalid(unknown.into_iter().map(|path| InputError { path, message: message.clone() }).collect()))
     }
 }
 

@@ -9,7 +9,7 @@ use http::StatusCode;
 use ipnet::IpNet;
 use monstrum_manifest::{ToolDiscovery, check_config};
 use monstrum_store::{KeyKind, ResourceRow};
-use monstrum_types::{Fault, ResourceId, ResourceTypeId, UtcMillis};
+use monstrum_types::{InputError, ResourceId, ResourceTypeId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -295,7 +295,7 @@ async fn check_configuration(
     let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
     let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
     let Err(found) = checked.map_err(|error| Problem::internal(&error))? else { return Ok(()) };
-    for Fault { path, message } in found {
+    for InputError { path, message } in found {
         // That of the resource itself; all others are of its configuration.
         let path = if path == "/name" { path } else { format!("/config{path}") };
         faults.add(path, message);

@@ -19,7 +19,7 @@ pub fn name(faults: &mut Faults, path: &str, name: &str) {
     } else if name.chars().count() > CHARS_MAX {
         faults.add(path, format!("must have {CHARS_MAX} characters at most"));
     } else if name.chars().any(char::is_control) {
-        faults.add(path, "must not hold control characters");
+        faults.add(path, "must not contain control characters");
     }
 }
 

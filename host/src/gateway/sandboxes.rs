@@ -14,7 +14,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
 use monstrum_store::{SandboxFilter, SandboxRow, SandboxStatus};
-use monstrum_types::{BotId, Fault as InputFault, SandboxInstanceId, UtcMillis};
+use monstrum_types::{BotId, InputError, SandboxInstanceId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
@@ -275,7 +275,7 @@ fn of_path(error: SandboxError) -> Problem {
         SandboxError::NotFound(words) => Problem::absent(words),
         SandboxError::Conflict(words) => Problem::conflict(words),
         SandboxError::Invalid(message) | SandboxError::Unsupported(message) => {
-            Problem::invalid(vec![InputFault { path: "/path".to_owned(), message }])
+            Problem::invalid(vec![InputError { path: "/path".to_owned(), message }])
         }
         SandboxError::Exhausted(words) => Problem::over_limit(words),
     }

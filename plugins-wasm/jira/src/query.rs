@@ -18,7 +18,7 @@ pub(crate) fn issues_of(project: &ProjectKey, status: Option<&str>) -> Result<St
 /// `text` as a string of JQL.
 fn quoted(text: &str) -> Result<String, Error> {
     if text.chars().any(char::is_control) {
-        return Err(Error::message("status must not hold control characters"));
+        return Err(Error::message("status must not contain control characters"));
     }
     Ok(format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")))
 }
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn control_characters_are_refused() {
         for status in ["a\nb", "\u{0}", "a\u{85}"] {
-            assert_eq!(of(status), Err(Error::message("status must not hold control characters")), "{status:?}");
+            assert_eq!(of(status), Err(Error::message("status must not contain control characters")), "{status:?}");
         }
     }
 }

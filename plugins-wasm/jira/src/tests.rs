@@ -144,7 +144,7 @@ fn what_is_missing_is_named() {
             json!({ "max_results": -1 }),
             "parameter 'max_results': invalid value: integer `-1`, expected u64",
         ),
-        ("jira_list_issues", json!({ "status": "a\nb" }), "status must not hold control characters"),
+        ("jira_list_issues", json!({ "status": "a\nb" }), "status must not contain control characters"),
     ];
     for (tool, params, message) in cases {
         assert_eq!(call(tool, params).param("project", "PROJ").run(&Jira).error(), message);

@@ -1,7 +1,7 @@
-//! Pagination by Link headers (RFC 8288), as GitHub does it.
+//! Pagination by Link headers (RFC 8288).
 //!
-//! What an upstream writes into a header must not choose where the next request goes, so `next` is followed on the
-//! first request's origin only.
+//! Only `next` links to the origin of the first request are followed, because the upstream must not choose the server of
+//! the next request.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::log::{self, Level};
 use crate::wit::monstrum::plugin::http as wire;
 
-/// The items of all pages, of which at most `pages_max` are fetched.
+/// Fetches at most `pages_max` pages and returns their items.
 pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Vec<Value>, Error> {
     let first = Origin::of(&request.url);
     let mut items = Vec::new();
@@ -21,7 +21,7 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
         match next_url(&next, first.as_ref()) {
             Some(url) => {
                 request.url = url;
-                // It is part of the link.
+                // The link contains the query.
                 request.query.clear();
             }
             None => {
@@ -33,7 +33,7 @@ pub(super) fn collect(mut request: wire::Request, pages_max: usize) -> Result<Ve
     Ok(items)
 }
 
-/// The URL of a link, if it stays on the origin. A link may be absolute or start with a single `/`.
+/// The URL of a link, if it has the same origin. A link may be absolute or start with a single `/`.
 fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
     let first = first?;
     if link.starts_with('/') && !link.starts_with("//") {
@@ -42,7 +42,7 @@ fn next_url(link: &str, first: Option<&Origin>) -> Option<String> {
     Origin::of(link).filter(|origin| origin == first).map(|_| link.to_owned())
 }
 
-/// Scheme, host and port, by which two origins are compared, and the text that they were read from.
+/// An origin: the scheme, host and port, by which origins are compared, and the original text.
 #[derive(Debug)]
 struct Origin {
     text: String,
@@ -58,8 +58,8 @@ impl PartialEq for Origin {
 }
 
 impl Origin {
-    /// The origin of an absolute http or https URL. Anything but a plain host and port, such as userinfo or a
-    /// backslash, is no origin: readers of URLs disagree about it.
+    /// The origin of an absolute http or https URL. `None` if the authority has anything besides a host and port, such as
+    /// userinfo or a backslash, because URL parsers interpret it differently.
     fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();
@@ -72,7 +72,7 @@ impl Origin {
         if !authority.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte)) {
             return None;
         }
-        // A colon within brackets belongs to an IPv6 address.
+        // A colon inside brackets belongs to an IPv6 address.
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
             _ => (authority, port_default),
@@ -88,7 +88,7 @@ fn next_link(response: &HttpResponse) -> Option<String> {
     headers.flat_map(|(_, value)| links(value)).find(|(_, is_next)| *is_next).map(|(target, _)| target)
 }
 
-/// Every link of a header, and whether its relations contain `next`.
+/// All links of a header, and whether their relations contain `next`.
 fn links(header: &str) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     let mut rest = header;
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_joined_up_to_the_maximum() {
+    fn pages_are_concatenated_up_to_the_maximum() {
         let next = |number: u32| format!("<https://api.example.com/items?page={number}>; rel=\"next\"");
         let run = Call::new("t", "list")
             .answer(page("https://api.example.com/items?per_page=2", json!([1, 2]), &next(2)))
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_next_is_on_the_origin() {
+    fn a_relative_next_is_followed() {
         let run = Call::new("t", "list")
             .answer(page("https://api.example.com/items?per_page=2", json!([1]), "</items?page=2>; rel=next"))
             .answer(page("https://api.example.com/items?page=2", json!([2]), "</items?page=1>; rel=prev"))
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn link_headers_are_read_as_the_standard_says() {
+    fn link_headers_are_parsed() {
         let cases = [
             ("<a>; rel=\"next\"", Some("a")),
             ("<p>; rel=\"prev\", <n>; title=\"a, b; rel=x\"; rel=\"next last\"", Some("n")),
@@ -233,10 +233,10 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_no_list_is_an_error() {
+    fn a_page_that_is_not_a_list_is_an_error() {
         let run =
             Call::new("t", "list").answer(Answer::get("https://api.example.com/items").json(json!({}))).run(&Plugin);
-        let expected = "the upstream's answer is not the JSON that was wanted: invalid type: map, expected a sequence at line 1 column 0";
+        let expected = "the upstream's response is not the expected JSON: invalid type: map, expected a sequence at line 1 column 0";
         assert_eq!(run.error(), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Where a request goes: a path whose variable parts are encoded, or a URL.
+//! The target of a request: a path with encoded variable parts, or a URL.
 
 use std::fmt::Display;
 
@@ -6,25 +6,24 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::Error;
 
-/// All but the unreserved characters of RFC 3986: what is left means the same wherever in a path it stands.
+/// All characters except the unreserved ones of RFC 3986, which have no special meaning in any part of a path.
 pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// Where a request goes: a path that is joined to the base, or an absolute URL.
+/// The target of a request: a path that is appended to the base, or an absolute URL.
 ///
-/// A literal is taken as it is. What is computed comes from [`path!`](crate::path!), which encodes it; a `String` is
-/// not accepted, because a caller's text could then choose another path than the one that was authorised.
+/// A literal is used unchanged. For variable parts use [`path!`](crate::path!), which encodes them. A `String` is not
+/// accepted, because a caller's text could then select another path than the authorised one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Path(Result<String, Error>);
 
 impl Path {
-    /// A path or URL that is computed and sent as it is. For what the upstream itself has named; never for text that
-    /// the caller gave.
+    /// A computed path or URL, used unchanged. Use it for URLs from the upstream itself, never for text from the caller.
     #[must_use]
     pub fn raw(text: impl Into<String>) -> Self {
         Path(Ok(text.into()))
     }
 
-    /// A template whose every `{}` is replaced by a value, encoded. Use [`path!`](crate::path!), which counts.
+    /// Replaces each `{}` of a template by an encoded value. Use [`path!`](crate::path!), which checks their number.
     #[must_use]
     pub fn from_template(template: &str, values: &[&dyn Display]) -> Self {
         let mut parts = template.split("{}");
@@ -43,7 +42,7 @@ impl Path {
         Path(Ok(text))
     }
 
-    /// The URL: `base` without its last `/`, then the path, as text; an absolute URL as it is.
+    /// The URL: `base` without a trailing `/`, followed by the path; an absolute URL is unchanged.
     pub(super) fn join(self, base: &str) -> Result<String, Error> {
         let text = self.0?;
         let is_absolute = ["http://", "https://"]
@@ -52,7 +51,7 @@ impl Path {
         if is_absolute {
             return Ok(text);
         }
-        // Without the `/` the path could go on where the host name ends.
+        // Without the `/`, the path could extend the host name.
         let slash = if text.starts_with('/') { "" } else { "/" };
         Ok(format!("{}{slash}{text}", base.strip_suffix('/').unwrap_or(base)))
     }
@@ -68,7 +67,7 @@ fn bad_segment() -> Error {
     Error::message("a part of the URL's path may not be empty, `.` or `..`")
 }
 
-/// How many `{}` a template has.
+/// The number of `{}` in a template.
 #[doc(hidden)]
 #[must_use]
 pub const fn placeholders(template: &str) -> usize {
@@ -83,8 +82,8 @@ pub const fn placeholders(template: &str) -> usize {
     count
 }
 
-/// A [`Path`](crate::Path) whose every `{}` is replaced by a value, percent-encoded, so that a value stays within its
-/// segment. A value that is empty, or that makes a segment `.` or `..`, is an error when the request should be sent.
+/// A [`Path`](crate::Path) from a template. Each `{}` is replaced by a percent-encoded value, which thus stays inside its
+/// segment. If a value is empty or makes a segment `.` or `..`, sending the request fails.
 ///
 /// ```
 /// use monstrum_sdk::{Path, path};
@@ -101,7 +100,7 @@ pub const fn placeholders(template: &str) -> usize {
 #[macro_export]
 macro_rules! path {
     ($template:literal $(, $value:expr)* $(,)?) => {{
-        // The length is what makes a wrong number of values a compile error.
+        // The array length makes a wrong number of values a compile error.
         let values: [&dyn ::core::fmt::Display; $crate::http::placeholders($template)] = [$(&$value),*];
         $crate::Path::from_template($template, &values)
     }};
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_stays_within_its_segment() {
+    fn a_value_stays_inside_its_segment() {
         let cases = [
             ("a/b", "/x/a%2Fb/y"),
             ("a?b#c", "/x/a%3Fb%23c/y"),

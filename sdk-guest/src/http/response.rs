@@ -1,4 +1,4 @@
-//! What the upstream answered.
+//! Responses of the upstream.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use crate::error::Error;
 use crate::wit::monstrum::plugin::http as wire;
 
-/// What the upstream answered, after the host has taken secrets out of it.
+/// A response of the upstream, redacted by the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpResponse {
     status: u16,
@@ -28,13 +28,13 @@ impl HttpResponse {
         (200..300).contains(&self.status)
     }
 
-    /// The headers, in their order.
+    /// The headers, in order.
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
     }
 
-    /// The first header of a name, whatever its case.
+    /// The first header with a name, which is case-insensitive.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(own, _)| own.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -46,20 +46,20 @@ impl HttpResponse {
         &self.body
     }
 
-    /// The body as text; what is not UTF-8 becomes U+FFFD.
+    /// The body as text; invalid UTF-8 becomes U+FFFD.
     #[must_use]
     pub fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.body)
     }
 
-    /// The body read as JSON; no body is `null`.
+    /// The body parsed as JSON; an empty body is `null`.
     ///
     /// # Errors
-    /// [`Error::Message`] if it is not the JSON that was wanted.
+    /// [`Error::Message`] if the body is not the expected JSON.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let body = if self.body.is_empty() { b"null" } else { self.body.as_slice() };
         serde_json::from_slice(body)
-            .map_err(|error| Error::Message(format!("the upstream's answer is not the JSON that was wanted: {error}")))
+            .map_err(|error| Error::Message(format!("the upstream's response is not the expected JSON: {error}")))
     }
 
     /// The answer itself, if its status is one of 200 to 299.

@@ -1,14 +1,14 @@
-//! What the upstream is to answer.
+//! Prepared answers of the upstream.
 
 use serde_json::Value;
 
 use crate::error::FailureCode;
 use crate::wit::monstrum::plugin::{http as wire, types};
 
-/// An answer of the upstream to one request, or the failure that the request ends with.
+/// An answer of the upstream to one request, or the failure of the request.
 ///
-/// The URL is what the request is recognised by: with a `?`, the query must be the same, parameters in their order and
-/// percent-encoded; without one, any query will do.
+/// A request matches by method and URL. If the URL has a `?`, the percent-encoded query must be equal, including the order
+/// of parameters; otherwise any query matches.
 ///
 /// ```
 /// use monstrum_sdk::{FailureCode, json, testing::Answer};
@@ -26,7 +26,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer to a request of this method and URL: 200, without a body, until said otherwise.
+    /// An answer to a request with this method and URL, by default with status 200 and without a body.
     pub fn new(method: &str, url: &str) -> Self {
         let response = wire::Response { status: 200, headers: Vec::new(), body: Vec::new() };
         Answer { method: method.to_owned(), url: url.to_owned(), result: Ok(response) }
@@ -77,7 +77,7 @@ impl Answer {
         self.change(|response| response.body = body.into())
     }
 
-    /// Ends the request with a failure of the host instead. Only a time-out may have been sent.
+    /// Makes the request fail. Only for a timeout, the request may have been sent.
     pub fn failure(mut self, code: FailureCode, message: &str) -> Self {
         self.result = Err(types::Failure {
             code: code.as_str().to_owned(),

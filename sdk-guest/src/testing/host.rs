@@ -1,4 +1,4 @@
-//! The host of a test: one for each thread, because that is what a test runs on.
+//! The host of a test. There is one for each thread, because a test runs on one thread.
 
 use std::cell::RefCell;
 
@@ -11,7 +11,7 @@ use crate::http::RESERVED;
 use crate::log::Level;
 use crate::wit::monstrum::plugin::{http as wire, sandbox, tools, types};
 
-/// What a test has prepared, and what the call has made of it.
+/// The prepared answers, and the recorded requests.
 #[derive(Default)]
 pub(super) struct Host {
     pub(super) answers: Vec<Answer>,
@@ -31,7 +31,7 @@ pub(super) fn prepare(host: Host) {
     HOST.set(Some(host));
 }
 
-/// What was sent, called and logged, and the answers that are left.
+/// The recorded requests, calls and log lines, and the unused answers.
 pub(super) fn finish() -> Host {
     HOST.take().expect("a call prepares its host before it runs")
 }

@@ -1,4 +1,4 @@
-//! The sandbox of a test: files that were put there or written, and commands whose ends the test has prepared.
+//! The sandbox of a test, with its files and the prepared results of commands.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::error::Failure;
 use crate::sandbox::ExecResult;
 use crate::wit::monstrum::plugin::{sandbox as wire, types};
 
-/// What there is of it, and what the call has made of that.
+/// The files and prepared results, and the recorded commands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sandbox {
     pub(super) answers: Vec<(String, Result<ExecResult, Failure>)>,
@@ -28,12 +28,12 @@ impl Sandbox {
                 sent: failure.sent,
                 retry_after_ms: failure.retry_after_ms,
             })?;
-        // A test that names no termination means the usual one.
+        // The default termination.
         let termination = if termination.is_empty() { "exited".to_owned() } else { termination };
         Ok(wire::ExecResult { stdout, stderr, exit_code, termination, truncated })
     }
 
-    /// The files right in a folder, and the folders that hold others.
+    /// The files and directories directly in a directory.
     pub(super) fn entries(&self, folder: &str) -> Vec<wire::Entry> {
         let prefix = match folder.trim_end_matches('/') {
             "" | "." => String::new(),

@@ -38,22 +38,22 @@ fn an_unexpected_request_fails_the_test() {
 }
 
 #[test]
-fn an_answer_that_is_left_fails_the_test() {
+fn an_unused_answer_fails_the_test() {
     let call = Call::new("t", "nothing").answer(Answer::get("https://api.example.com/a"));
-    assert_eq!(panic_of(call), "no request has asked for:\n  GET https://api.example.com/a\n");
+    assert_eq!(panic_of(call), "unused answers:\n  GET https://api.example.com/a\n");
 }
 
 #[test]
-fn an_answer_serves_one_request_and_the_first_that_fits_is_taken() {
+fn an_answer_is_used_once_and_in_order() {
     let call = Call::new("t", "fetch").answer(Answer::get("https://api.example.com/a?q=x%20y").json(json!(1)));
     let run = call.clone().run(&Plugin);
     assert_eq!(run.log, [Line { level: Level::Info, message: "fetching".to_owned(), fields: Value::Null }]);
     assert_eq!(run.success(), 1);
-    assert!(panic_of(call.answer(Answer::get("https://api.example.com/a"))).starts_with("no request has asked for:"));
+    assert!(panic_of(call.answer(Answer::get("https://api.example.com/a"))).starts_with("unused answers:"));
 }
 
 #[test]
-fn calls_of_tools_are_answered_once_and_by_name() {
+fn answers_of_tools_are_used_once_and_by_name() {
     let call = || Call::new("t", "call");
     let run = call().tool("other_read", json!({"n": 1})).run(&Plugin);
     assert_eq!(run.tool_calls, [ToolCall { tool: "other_read".to_owned(), params: json!({"a": "b"}) }]);
@@ -65,14 +65,14 @@ fn calls_of_tools_are_answered_once_and_by_name() {
 }
 
 #[test]
-fn scope_sets_add_up() {
+fn scope_sets_are_combined() {
     let call = Call::new("t", "nothing").scope(&[("repos", &["a", "b"])]);
     assert_eq!(call.clone().run(&Plugin).success(), true);
     assert_eq!(call.scope(&[("repos", &["b"])]).run(&Plugin).success(), false);
 }
 
 #[test]
-fn an_outcome_of_another_kind_fails_the_test() {
+fn another_outcome_fails_the_test() {
     let panic = catch_unwind(|| Call::new("t", "unknown").run(&Plugin).success()).unwrap_err();
     let text = panic.downcast_ref::<String>().unwrap();
     assert_eq!(text, "expected a success, got Error(\"Unknown operation: unknown\")");

@@ -156,7 +156,7 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
     let errors = report["errors"].as_array().context("a list of faults")?;
     let told: Vec<_> = errors.iter().map(|error| (text(&error["field"]), text(&error["message"]))).collect();
     let field = "resource_type.tools[3].input_schema";
-    let too_large = "the pattern takes more than 10240 bytes once compiled; state lengths as minLength and maxLength \
+    let too_large = "the pattern has more than 10240 bytes once compiled; state lengths as minLength and maxLength \
                      rather than by a count such as `{1,200}`, and use small classes such as `[0-9A-Za-z_]` rather \
                      than `.`, `[^/]` or `\\p{L}`";
     assert_eq!(
@@ -166,7 +166,7 @@ async fn every_limit_of_a_schema_that_is_exceeded_is_named() -> Result<()> {
             (field, format!("at `/properties/repo/pattern`: {too_large}").as_str()),
             (
                 field,
-                "at `/properties/repo/maxLength`: beside a `pattern`, maxLength is at most 65536: the work of a match \
+                "at `/properties/repo/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match \
                  grows with the text"
             ),
         ]
@@ -250,13 +250,13 @@ async fn a_fault_of_a_manifest_is_shown_where_it_is() -> Result<()> {
     "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[0].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
     "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[1].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
     "type: objekt": plugins/test-echo/monstrum.yaml:67:21: "resource_type.tools[2].input_schema": "at `/type`: parameters are an object, so the type must be `object`"
-    "name: test_echo_run": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "`test_echo_run` is the name of tools[0] already"
+    "name: test_echo_run": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "tools[0] already has the name `test_echo_run`"
     "name: sandbox_again": plugins/test-echo/monstrum.yaml:87:13: "resource_type.tools[1].name": "names that start with `sandbox_` are reserved for the platform"
     "match_mode: regex": plugins/test-echo/monstrum.yaml:162:19: "resource_type.scope_dimensions[1].match_mode": "expected one of `pattern`, `path`, `exact`, found `regex`"
     "author: Monstrum\n  license: x": plugins/test-echo/monstrum.yaml:5:10: "": "not valid YAML: mapping values are not allowed in this context"
     "": plugins/test-echo/monstrum.yaml:1:1: "version": "required field is missing"
     "version: one": plugins/test-echo/monstrum.yaml:2:10: "version": "expected a semantic version such as 1.0.0: unexpected character 'o' while parsing major version number"
-    "author: Monstrum\nauthor: Twice": plugins/test-echo/monstrum.yaml:5:1: "author": "the key is there twice"
+    "author: Monstrum\nauthor: Twice": plugins/test-echo/monstrum.yaml:5:1: "author": "duplicate key"
     "#);
     Ok(())
 }
@@ -268,7 +268,7 @@ async fn translations_that_stand_for_nothing_are_told() -> Result<()> {
     let locale = server.plugins_dir().join("github/locales/de.json");
     fs::write(locale, r#"{ "tools.github_get_repos.description": "Zeigt ein Repository" }"#)?;
     let (code, report) = parsed(&server, &["plugin", "validate", "plugins/github"]).await?;
-    let warning = "translations `de`: `tools.github_get_repos.description` is no text of the manifest";
+    let warning = "translations `de`: `tools.github_get_repos.description` is not a text of the manifest";
     assert_eq!((code, &report["warnings"]), (Some(0), &json!([warning])));
     Ok(())
 }
@@ -310,7 +310,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it is made for another world
+    error: plugins/test-wrong-world/plugin.wasm: the component of plugin `test-wrong-world` does not export `monstrum:plugin/executor@0.1.0`: it was built for another world
     error: the plugin in plugins/test-wrong-world would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]
@@ -320,7 +320,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     hint: correct what is shown above and run this again
     [exit 1]
     [stderr]
-    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not begin as one
+    error: plugins/test-echo/plugin.wasm: the component of plugin `test-echo` is not a WebAssembly component: it does not have the header of one
     error: the plugin in plugins/test-echo would not load: 1 fault
     hint: correct what is shown above and run this again
     [exit 1]

@@ -1,7 +1,7 @@
-//! Step 4: which addresses may be connected to.
+//! Step 4: the addresses that a request may connect to.
 //!
-//! A name is resolved once, every address of the answer must be allowed, and the connection goes to exactly those
-//! addresses; so a name whose answer changes between the check and the connection gains nothing.
+//! A name is resolved once, all its addresses must be allowed, and the connection uses exactly these addresses. A name
+//! whose answer changes between the check and the connection (DNS rebinding) thus has no effect.
 
 use std::net::IpAddr;
 
@@ -13,24 +13,24 @@ use url::{Host, Url};
 use crate::Network;
 use crate::resolve::{LookupError, Resolve};
 
-/// More addresses than any honest service has; an answer with more is refused rather than cut.
+/// Addresses of one name: more than real services have. An answer with more is refused, not cut.
 const ADDRESSES_MAX: usize = 64;
 
-/// Whether `address` may be connected to. `opened` is what the operator allows besides the public internet; an IPv4
-/// range there opens no IPv6 address that embeds one.
+/// Whether `address` is allowed. `opened` are the ranges that the operator allows besides the public internet. An IPv4
+/// range does not include IPv6 addresses that embed its addresses.
 #[must_use]
 pub fn is_allowed(address: IpAddr, opened: &[IpNet]) -> bool {
     opened.iter().any(|net| net.contains(&address)) || is_public(address)
 }
 
-/// The addresses of `url`'s host, in the order of the answer; an error unless every one of them may be connected to.
+/// Resolves the host of `url`, in the order of the answer. Fails unless all addresses are allowed.
 pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve) -> Result<Vec<IpAddr>, Failure> {
     let (addresses, host) = match url.host() {
         Some(Host::Ipv4(address)) => (vec![IpAddr::V4(address)], address.to_string()),
         Some(Host::Ipv6(address)) => (vec![IpAddr::V6(address)], format!("[{address}]")),
         Some(Host::Domain(name)) => {
             if is_local_name(name) {
-                return Err(Failure::unsent(FailureCode::Denied, format!("`{name}` is a name of this machine")));
+                return Err(Failure::unsent(FailureCode::Denied, format!("`{name}` refers to this machine")));
             }
             (look_up(name, resolver).await?, name.to_owned())
         }
@@ -39,11 +39,11 @@ pub(crate) async fn resolve(url: &Url, network: &Network, resolver: &dyn Resolve
     if addresses.iter().all(|address| is_allowed(*address, &network.allow_addresses)) {
         Ok(addresses)
     } else {
-        Err(Failure::unsent(FailureCode::Denied, format!("`{host}` has an address that may not be reached")))
+        Err(Failure::unsent(FailureCode::Denied, format!("`{host}` has an address that is not allowed")))
     }
 }
 
-/// RFC 6761 gives these names to the loopback interface, whatever a resolver says.
+/// Whether the name belongs to the loopback interface (RFC 6761), independent of the resolver.
 fn is_local_name(name: &str) -> bool {
     let name = name.trim_end_matches('.').to_ascii_lowercase();
     name == "localhost" || name.ends_with(".localhost")

@@ -1,8 +1,8 @@
-//! Step 5, second half: the HTTP clients, and what their errors mean.
+//! Step 5, second half: the HTTP clients, and the conversion of their errors.
 //!
-//! A client is bound to one host and one set of checked addresses: its resolver always fails, so there is no second
-//! look-up that could answer differently, and its pooled connections lead nowhere else. Clients are kept by exactly
-//! what was checked, so a name that moves gets a new one.
+//! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that there is no second
+//! look-up with another answer, and its pooled connections go to these addresses only. The cache key is exactly what was
+//! checked, so a name with new addresses gets a new client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,26 +23,26 @@ use crate::policy::Network;
 use crate::resolve::{Resolve, SystemResolver};
 use crate::send::StepObserver;
 
-/// What an [`crate::Egress`] is made of.
+/// The settings of an [`crate::Egress`].
 pub struct EgressOptions {
-    /// How names become addresses.
+    /// The resolver of names.
     pub resolver: Arc<dyn Resolve>,
-    /// Authorities that are trusted besides those of the web.
+    /// Trusted certificate authorities besides those of the web.
     pub extra_roots: Vec<CertificateDer<'static>>,
-    /// What tells whether a token is about to expire.
+    /// The clock, by which tokens expire.
     pub clock: Arc<dyn Clock>,
-    /// Is told of every step as it begins.
+    /// Called at the start of each step.
     pub observer: Option<Arc<StepObserver>>,
-    /// The most that a response's body may decode to.
+    /// The largest decoded body of a response.
     pub response_body_bytes_max: usize,
-    /// Where requests go in place of the network. A server has none.
+    /// Replaces the network, for `monstrum plugin test`.
     pub transport: Option<Arc<dyn Transport>>,
 }
 
-/// Takes the place of the network, and of nothing else: what reaches it has passed every check and carries its
-/// credential, and what comes from it is bounded and redacted like the answer of any upstream.
+/// A replacement for the network only: requests have passed all checks and contain the credential, and responses are
+/// limited and redacted like those of an upstream.
 pub trait Transport: Send + Sync {
-    /// One request and its answer.
+    /// Sends a request and returns its response.
     fn exchange(&self, request: http::Request<Vec<u8>>) -> BoxFuture<'_, Result<http::Response<Vec<u8>>, Failure>>;
 }
 
@@ -59,13 +59,13 @@ impl Default for EgressOptions {
     }
 }
 
-/// What a client was checked for.
+/// The properties that were checked for a client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Key {
     network: Network,
     host: String,
     port: Option<u16>,
-    /// Sorted.
+    /// The addresses, sorted.
     addresses: Vec<IpAddr>,
 }
 
@@ -80,7 +80,7 @@ struct Cache {
     uses: u64,
 }
 
-/// The clients in use.
+/// The cache of clients.
 pub(crate) struct Clients {
     tls: ClientConfig,
     cache: Mutex<Cache>,
@@ -92,7 +92,7 @@ impl Clients {
         let given = extra_roots.len();
         let (added, _) = roots.add_parsable_certificates(extra_roots);
         if added < given {
-            tracing::warn!(ignored = given - added, "root certificates that cannot be read are not trusted");
+            tracing::warn!(ignored = given - added, "ignoring root certificates that cannot be read");
         }
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut tls = ClientConfig::builder_with_provider(provider)
@@ -104,7 +104,7 @@ impl Clients {
         Clients { tls, cache: Mutex::default() }
     }
 
-    /// A client that connects to `addresses` for the host of `url`, and to nothing else.
+    /// A client that connects only to `addresses`, for the host of `url`.
     pub(crate) fn client(
         &self,
         url: &Url,
@@ -123,7 +123,7 @@ impl Clients {
             return Ok(kept.client.clone());
         }
         let client = self.build(&key.host, addresses).map_err(|error| {
-            tracing::error!(%error, "no HTTP client could be built");
+            tracing::error!(%error, "cannot build an HTTP client");
             Failure::unsent(FailureCode::Internal, "the request could not be prepared")
         })?;
         if cache.clients.len() >= CLIENTS_MAX {
@@ -135,7 +135,7 @@ impl Clients {
     }
 
     fn build(&self, host: &str, addresses: &[IpAddr]) -> reqwest::Result<reqwest::Client> {
-        // With port 0 the port of the URL is used, which has been checked.
+        // Port 0 means the port of the URL, which has been checked.
         let addresses: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, 0)).collect();
         reqwest::Client::builder()
             .tls_backend_preconfigured(self.tls.clone())
@@ -160,16 +160,16 @@ impl Clients {
     }
 }
 
-/// Names were resolved before; whoever asks again is refused.
+/// Fails all look-ups, because names were resolved before.
 struct NoResolver;
 
 impl reqwest::dns::Resolve for NoResolver {
     fn resolve(&self, _: reqwest::dns::Name) -> reqwest::dns::Resolving {
-        Box::pin(async { Err("names are resolved before a client is asked".into()) })
+        Box::pin(async { Err("names are resolved before the client is used".into()) })
     }
 }
 
-/// `outgoing` as the client takes it.
+/// Converts `outgoing` for the client.
 pub(crate) fn request(outgoing: Outgoing) -> reqwest::Request {
     let mut request = reqwest::Request::new(outgoing.method, outgoing.url);
     *request.headers_mut() = outgoing.headers;
@@ -177,7 +177,7 @@ pub(crate) fn request(outgoing: Outgoing) -> reqwest::Request {
     request
 }
 
-/// `outgoing` as a [`Transport`] takes it.
+/// Converts `outgoing` for a [`Transport`].
 pub(crate) fn plain_request(outgoing: Outgoing) -> Result<http::Request<Vec<u8>>, Failure> {
     let mut request = http::Request::new(outgoing.body.unwrap_or_default());
     *request.method_mut() = outgoing.method;
@@ -187,31 +187,31 @@ pub(crate) fn plain_request(outgoing: Outgoing) -> Result<http::Request<Vec<u8>>
     Ok(request)
 }
 
-/// Whether the request cannot have reached the other side.
+/// Whether the request cannot have reached the server.
 pub(crate) fn is_unsent(error: &reqwest::Error) -> bool {
     error.is_connect() || error.is_builder()
 }
 
-/// What `error` is to a plugin. It tells nothing but the host that the plugin itself has named.
+/// Converts `error` for the plugin. The message contains only the host, which the plugin itself has chosen.
 pub(crate) fn failure(error: reqwest::Error, host: &str) -> Failure {
-    // The URL holds what was injected into it.
+    // The URL may contain an injected secret.
     let error = error.without_url();
     let (code, message) = if is_tls(&error) {
-        (FailureCode::Tls, format!("no secure connection to `{host}` could be established"))
+        (FailureCode::Tls, format!("no TLS connection to `{host}` could be established"))
     } else if error.is_timeout() {
-        (FailureCode::Timeout, format!("`{host}` did not answer in time"))
+        (FailureCode::Timeout, format!("`{host}` did not respond in time"))
     } else if error.is_builder() {
         (FailureCode::Invalid, "the URL cannot be sent".to_owned())
     } else if error.is_connect() {
         (FailureCode::Connect, format!("no connection to `{host}` could be established"))
     } else {
-        (FailureCode::Protocol, format!("`{host}` ended the exchange or did not speak HTTP"))
+        (FailureCode::Protocol, format!("`{host}` closed the connection or did not speak HTTP"))
     };
     tracing::debug!(code = code.as_str(), cause = deepest(&error), "request failed");
     Failure { code, message, sent: !is_unsent(&error), retry_after_ms: None }
 }
 
-/// The connector wraps the cause in I/O errors, and what lies in one of these is not its `source`.
+/// Whether TLS caused the error. The connector wraps the cause in I/O errors, whose inner error is not their `source`.
 fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_are_kept_by_all_that_was_checked() {
+    async fn clients_are_cached_by_all_checked_properties() {
         let clients = Clients::new(Vec::new());
         let network = Network::default();
         let opened = Network { allow_http: true, ..Network::default() };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_order_of_addresses_makes_no_other_client() {
+    async fn the_order_of_addresses_does_not_matter() {
         let clients = Clients::new(Vec::new());
         let url = Url::parse("https://a.example/").unwrap();
         let (one, two) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_number_of_clients_is_bounded() {
+    async fn the_number_of_clients_is_limited() {
         let clients = Clients::new(Vec::new());
         for port in 1..=CLIENTS_MAX + 10 {
             client_for(&clients, &format!("https://a.example:{port}/"), 1, &Network::default());

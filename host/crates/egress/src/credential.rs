@@ -1,6 +1,6 @@
-//! What a credential is to egress, and where it comes from.
+//! Credentials and their source.
 //!
-//! The vault, the sealed audience and OAuth lie behind [`CredentialSource`]; egress asks for what may be used now.
+//! [`CredentialSource`] hides the vault, the stored audience and OAuth. Egress only asks for the current credential.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,43 +12,43 @@ use monstrum_manifest::{InjectRule, OriginPattern, fill, placeholders};
 use monstrum_types::{Failure, FailureCode, Secret, UtcMillis};
 use url::Url;
 
-/// A credential that may be used, opened.
+/// A decrypted credential that may be used.
 #[derive(Clone)]
 pub struct Credential {
-    /// Its fields by name.
+    /// The fields by name.
     pub fields: BTreeMap<String, Secret>,
-    /// The fields that the manifest does not call secret, such as a user's e-mail address. All others are kept from
-    /// everybody, so a field that nobody declared is treated as a secret.
+    /// The fields that the manifest declares as not secret, such as a user's e-mail address. All other fields are secret,
+    /// including undeclared ones.
     pub plain_fields: BTreeSet<String>,
-    /// How it is added to a request: what was sealed with it.
+    /// The inject rules, which were stored with the credential.
     pub inject: Vec<InjectRule>,
-    /// Who may get it: what was sealed with it, less what manifest and configuration no longer say.
+    /// The audience that was stored with the credential, restricted to the current one.
     pub audience: Vec<OriginPattern>,
-    /// Whether the source can replace it by a newer one.
+    /// Whether the source can refresh the credential.
     pub refreshable: bool,
-    /// When the upstream stops accepting it.
+    /// The time at which the credential expires.
     pub expires_at: Option<UtcMillis>,
 }
 
-/// How the credential of a resource stands.
+/// The state of a resource's credential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialState {
-    /// It can be used.
+    /// The credential can be used.
     Ready,
-    /// It is no longer accepted, and cannot be refreshed.
+    /// The credential has expired and cannot be refreshed.
     Expired,
-    /// An admin has to confirm it or save it anew before it is used.
+    /// An admin must confirm the credential or save it again before it is used.
     NeedsAuthorization,
-    /// None is stored.
+    /// No credential is stored.
     None,
-    /// The resource type has no authentication: requests go without.
+    /// The resource type has no authentication, so requests are sent without a credential.
     NotNeeded,
-    /// It cannot be read at present.
+    /// The credential cannot be read now.
     Unavailable,
 }
 
 impl CredentialState {
-    /// The word by which plugins know this state.
+    /// The word for this state in the interface of plugins.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -59,16 +59,16 @@ impl CredentialState {
         }
     }
 
-    /// What a request ends with that needs a credential in this state.
+    /// The failure of a request that needs a credential in this state.
     pub(crate) fn failure(self) -> Failure {
         let message = match self {
             CredentialState::Expired => "the credential of this resource has expired",
             CredentialState::NeedsAuthorization => {
-                "an admin has to confirm the credential of this resource or authorize it again"
+                "an admin must confirm the credential of this resource or authorize it again"
             }
             CredentialState::None => "no credential is stored for this resource",
             CredentialState::Unavailable => {
-                return Failure::unsent(FailureCode::Unavailable, "the credential cannot be read at present");
+                return Failure::unsent(FailureCode::Unavailable, "the credential cannot be read now; try again later");
             }
             CredentialState::Ready | CredentialState::NotNeeded => {
                 return Failure::unsent(FailureCode::Internal, "the state of the credential is not consistent");
@@ -78,20 +78,19 @@ impl CredentialState {
     }
 }
 
-/// Where the credential of one resource comes from.
+/// The source of the credential of one resource.
 pub trait CredentialSource: Send + Sync {
-    /// The credential as it may be used now.
+    /// The current credential.
     fn current(&self) -> BoxFuture<'_, Result<Arc<Credential>, CredentialState>>;
 
-    /// A newer one than `stale`, which expires or was refused. One refresh at a time: who comes second gets what the
-    /// first one brought.
+    /// Replaces `stale`, which is about to expire or was rejected. Concurrent calls share one refresh.
     fn refresh<'a>(&'a self, stale: &'a Credential) -> BoxFuture<'a, Result<Arc<Credential>, CredentialState>>;
 
-    /// How it stands, for the plugin.
+    /// The state of the credential, for the plugin.
     fn status(&self) -> CredentialState;
 }
 
-/// The source of what goes out without a credential.
+/// A source without a credential.
 #[derive(Clone, Copy, Debug)]
 pub struct Anonymous;
 
@@ -110,7 +109,7 @@ impl CredentialSource for Anonymous {
 }
 
 impl Credential {
-    /// Every value that must not leave a call: the secret fields, and what the inject rules make of them.
+    /// All values to redact: the secret fields, and the values that the inject rules derive from them.
     #[must_use]
     pub fn secret_values(&self) -> Vec<Secret> {
         let secret_fields = self.fields.iter().filter(|(name, _)| !self.plain_fields.contains(*name));
@@ -127,17 +126,17 @@ impl Credential {
         values
     }
 
-    /// Whether the credential was given for the origin of `url`.
+    /// Whether the audience of the credential includes `url`.
     pub(crate) fn is_for(&self, url: &Url) -> bool {
         self.audience.iter().any(|origin| origin.matches(url))
     }
 
-    /// `template` with the fields in it, or None where one is missing.
+    /// Fills `template` with the fields; `None` if a field is missing.
     pub(crate) fn fill(&self, template: &str) -> Option<Secret> {
         fill(template, |name| self.fields.get(name).map(|value| value.expose().to_owned())).map(Secret::new)
     }
 
-    /// User name and password with the colon between them, or None where a field is missing.
+    /// The user name and password, separated by a colon; `None` if a field is missing.
     pub(crate) fn basic(&self, username: &str, password: &str) -> Option<Secret> {
         let (username, password) = (self.fill(username)?, self.fill(password)?);
         Some(Secret::new(format!("{}:{}", username.expose(), password.expose())))
@@ -148,7 +147,7 @@ impl Credential {
     }
 }
 
-/// The second word of a Basic authorization (RFC 7617).
+/// The token of HTTP Basic (RFC 7617).
 pub(crate) fn basic_token(pair: &Secret) -> Secret {
     Secret::new(STANDARD.encode(pair.expose()))
 }
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secret_values_are_the_fields_and_what_is_made_of_them() {
+    fn secret_values_are_the_secret_fields_and_derived_values() {
         let field = |name: &str, value: &str| (name.to_owned(), Secret::new(value.to_owned()));
         let credential = Credential {
             fields: [field("email", "me@example.com"), field("token", "s3cr3t-token")].into(),

@@ -1,4 +1,4 @@
-//! Step 1, second half: the method and the headers that a plugin may write, and the ones that are the host's.
+//! Step 1, second half: the method and the headers that a plugin may set, and the headers that only the host sets.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use monstrum_manifest::InjectRule;
@@ -6,7 +6,7 @@ use monstrum_types::{Failure, FailureCode, HttpRequest};
 
 use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEADER_BYTES_MAX, REQUEST_HEADERS_MAX};
 
-/// Headers with which a plugin could speak to the connection, to a proxy or as somebody else.
+/// Headers by which a plugin could control the connection or a proxy, or fake its origin.
 const OWNED: &[&str] = &[
     "host",
     "content-length",
@@ -22,13 +22,14 @@ const OWNED: &[&str] = &[
     "forwarded",
 ];
 
-/// The beginnings of further such headers.
+/// Prefixes of further such headers.
 const OWNED_PREFIXES: &[&str] = &["proxy-", "x-forwarded-"];
 
-/// With a credential, cookies would be a second one, and a part of a response could cut a secret in two.
+/// Headers that are refused in requests with a credential: cookies are a second credential, and a partial response could
+/// split a secret.
 const OWNED_WITH_CREDENTIAL: &[&str] = &["cookie", "range", "if-range"];
 
-/// The method, if it is one that may be used.
+/// The method, if it is allowed.
 pub(crate) fn method(request: &HttpRequest) -> Result<Method, Failure> {
     match request.method.as_str() {
         "GET" => Ok(Method::GET),
@@ -49,7 +50,7 @@ pub(crate) fn check_body(request: &HttpRequest) -> Result<(), Failure> {
     }
 }
 
-/// The plugin's headers, if it may write all of them; `authenticated` says whether a credential goes with them.
+/// The plugin's headers, if it may set all of them. `authenticated` is true if the request gets a credential.
 pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[InjectRule]) -> Result<HeaderMap, Failure> {
     if request.headers.len() > REQUEST_HEADERS_MAX {
         return Err(invalid("there are more than 100 headers"));
@@ -61,7 +62,7 @@ pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[Inject
     for (name, value) in &request.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid("the name of a header is malformed"))?;
         if is_owned(name.as_str(), authenticated) || is_injected(name.as_str(), inject) {
-            return Err(Failure::unsent(FailureCode::Denied, format!("the header `{name}` is the host's to write")));
+            return Err(Failure::unsent(FailureCode::Denied, format!("the header `{name}` is set by the host only")));
         }
         let value = HeaderValue::from_bytes(value.as_bytes())
             .map_err(|_| invalid(&format!("the value of the header `{name}` is malformed")))?;
@@ -70,7 +71,7 @@ pub(crate) fn build(request: &HttpRequest, authenticated: bool, inject: &[Inject
     Ok(headers)
 }
 
-/// Whether `name` is a header that a rule writes.
+/// Whether an inject rule sets the header `name`.
 pub(crate) fn is_injected(name: &str, inject: &[InjectRule]) -> bool {
     inject.iter().filter_map(InjectRule::header_name).any(|injected| plain(injected) == plain(name))
 }
@@ -82,7 +83,7 @@ fn is_owned(name: &str, authenticated: bool) -> bool {
         || (authenticated && OWNED_WITH_CREDENTIAL.contains(&name.as_str()))
 }
 
-/// As servers see it that hand headers on as variables, where `-` and `_` are the same.
+/// The canonical form of a name for servers that pass headers as variables, where `-` and `_` are equal.
 fn plain(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_host_are_denied_in_every_spelling() {
+    fn headers_of_the_host_are_denied_in_all_spellings() {
         for name in [
             "Host",
             "Content-Length",
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_and_ranges_are_denied_with_a_credential_only() {
+    fn cookies_and_ranges_are_denied_only_with_a_credential() {
         for name in ["Cookie", "Range", "If-Range"] {
             assert_eq!(code(&[(name, "x")], true, &[]), Some(FailureCode::Denied), "{name}");
             assert_eq!(code(&[(name, "x")], false, &[]), None, "{name}");
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_are_the_six_in_capitals() {
+    fn only_six_methods_are_allowed() {
         for (text, accepted) in [
             ("GET", true),
             ("POST", true),

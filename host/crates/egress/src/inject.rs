@@ -1,4 +1,4 @@
-//! Step 5, first half: the credential is added to the request, by the rules that were sealed with it.
+//! Step 5, first half: adds the credential to the request, by the inject rules that were stored with it.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Vec<u8>>,
 }
 
-/// `outgoing` with `credential` in it.
+/// Adds `credential` to `outgoing`.
 pub(crate) fn inject(mut outgoing: Outgoing, credential: &Credential) -> Result<Outgoing, Failure> {
     for rule in &credential.inject {
         match rule {
@@ -44,7 +44,7 @@ fn add_header(outgoing: &mut Outgoing, credential: &Credential, rule: &HeaderRul
 }
 
 fn add_basic(outgoing: &mut Outgoing, credential: &Credential, pair: &BasicPair) -> Result<(), Failure> {
-    // RFC 7617: the first colon ends the user name, so one within it would shift the password.
+    // The first colon ends the user name (RFC 7617), so a user name must not contain one.
     if filled(credential, &pair.username)?.expose().contains(':') {
         return Err(unusable());
     }
@@ -53,8 +53,8 @@ fn add_basic(outgoing: &mut Outgoing, credential: &Credential, pair: &BasicPair)
     set_secret_header(&mut outgoing.headers, AUTHORIZATION, &value)
 }
 
-/// The plugin's own headers never have this name: that was refused in step 1, and is again, should the rules of the
-/// credential differ from those of the manifest.
+/// Adds a header. Step 1 has refused plugin headers of this name, but the stored rules may differ from those of the
+/// manifest, so it is checked again.
 fn set_secret_header(headers: &mut HeaderMap, name: HeaderName, value: &Secret) -> Result<(), Failure> {
     let mut value = HeaderValue::from_bytes(value.expose().as_bytes()).map_err(|_| unusable())?;
     value.set_sensitive(true);
@@ -77,7 +77,7 @@ fn add_query(outgoing: &mut Outgoing, credential: &Credential, rule: &QueryRule)
     Ok(())
 }
 
-/// The body is written anew from its JSON: numbers beyond 64 bits become floating point.
+/// Adds a field to the JSON body, which is parsed and serialized again: numbers over 64 bits become floats.
 fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -> Result<(), Failure> {
     let value = filled(credential, &rule.value)?;
     let body = outgoing.body.as_deref().filter(|body| !body.is_empty());
@@ -98,7 +98,7 @@ fn add_body(outgoing: &mut Outgoing, credential: &Credential, rule: &BodyRule) -
                 break;
             }
             Value::Object(members) => members.entry(step).or_insert_with(|| Value::Object(Map::new())),
-            // What a list lacks is no leaf that could be filled in.
+            // Missing list items are not created.
             Value::Array(items) if !is_leaf => index(&step).and_then(|at| items.get_mut(at)).ok_or_else(no_place)?,
             _ => return Err(no_place()),
         };
@@ -112,13 +112,13 @@ fn no_place() -> Failure {
     invalid("the body has no place for the credential")
 }
 
-/// The index of an item as RFC 6901 writes it: without a sign and without leading zeros.
+/// Parses the index of a list item (RFC 6901), which has no sign and no leading zeros.
 fn index(step: &str) -> Option<usize> {
     let is_index = step == "0" || (step.bytes().all(|byte| byte.is_ascii_digit()) && !step.starts_with('0'));
     step.parse().ok().filter(|_| is_index)
 }
 
-/// RFC 6901.
+/// Decodes a step of a JSON pointer (RFC 6901).
 fn unescape_pointer(step: &str) -> String {
     step.replace("~1", "/").replace("~0", "~")
 }
@@ -128,17 +128,17 @@ fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -
     let path = outgoing.url.path();
     let places: Vec<Range<usize>> = placeholders_in(path.as_bytes(), rule.path.as_bytes()).collect();
     let [place] = places.as_slice() else {
-        return Err(invalid(&format!("the URL's path must hold `{}` exactly once", rule.path)));
+        return Err(invalid(&format!("the URL's path must contain `{}` exactly once", rule.path)));
     };
     let value = utf8_percent_encode(value.expose(), RESERVED);
     let filled = format!("{}{value}{}", &path[..place.start], &path[place.end..]);
     outgoing.url.set_path(&filled);
-    // A value that a parser would take for a step through the path must not become one.
+    // Fails if the parser changes the path, for example because the value is `..`.
     if outgoing.url.path() == filled { Ok(()) } else { Err(unusable()) }
 }
 
-/// Where `wanted` lies in `path`, each of its characters plain or percent-encoded: its braces are encoded on the way. The
-/// rest of the path is not touched, because it goes as it was written.
+/// The positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes braces. The
+/// rest of the path stays as it was written.
 fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let place_at = move |start: usize| {
         let mut at = start;
@@ -159,13 +159,13 @@ fn filled(credential: &Credential, template: &str) -> Result<Secret, Failure> {
     credential.fill(template).ok_or_else(unusable)
 }
 
-/// What is wrong is not told in more detail: the details are secret.
+/// The message has no details, because they could reveal the secret.
 fn unusable() -> Failure {
-    Failure::unsent(FailureCode::Unauthenticated, "the stored credential does not fit the way in which it is sent")
+    Failure::unsent(FailureCode::Unauthenticated, "the stored credential does not fit its inject rules")
 }
 
 fn taken(place: &str) -> Failure {
-    Failure::unsent(FailureCode::Denied, format!("{place} is the host's to write"))
+    Failure::unsent(FailureCode::Denied, format!("{place} is set by the host only"))
 }
 
 fn invalid(message: &str) -> Failure {

@@ -1,12 +1,12 @@
-//! The one way out: everything that a plugin, a bot or a tenant can influence leaves through [`Egress::send`].
+//! Outbound HTTP. All requests that a plugin, a bot or a tenant can influence are sent by [`Egress::send`].
 //!
-//! Sending is eight steps in one function (`send`), each step a file: the URL and the headers are built (`url`,
-//! `headers`), checked against the origins that the resource may reach (`policy`), searched for secrets (`scan`), the
-//! name is resolved once and every address checked (`addresses`), the credential is added and the request sent
-//! (`inject`, `client`), redirects are followed where the manifest asks for it (`redirect`), a refused token is
-//! refreshed once, and the response is bounded, stripped and redacted (`response`, `redact`).
+//! Sending has eight steps in one function (`send`), each in its own file: the URL and the headers are built (`url`,
+//! `headers`), checked against the allowed origins of the resource (`policy`) and searched for secrets (`scan`). The name
+//! is resolved once and all addresses are checked (`addresses`). The credential is added and the request is sent
+//! (`inject`, `client`). Redirects are followed if the manifest allows them (`redirect`), and a rejected token is refreshed
+//! once. The response is limited in size, stripped and redacted (`response`, `redact`).
 //!
-//! Nothing here knows a database: secrets come from a [`CredentialSource`], and what happened goes back as data.
+//! This crate does not use the database: secrets come from a [`CredentialSource`], and results are returned as data.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -37,5 +37,5 @@ pub use limits::{
 pub use policy::{Network, Scope};
 pub use redact::{REDACTED, Redactor, RedactorCell, SECRET_BYTES_MIN};
 pub use resolve::{LookupError, Resolve, SystemResolver};
-pub use searches::{INLINE_SEARCH_BYTES_MAX, SearchBudget, Stopped, Watch, search};
+pub use searches::{INLINE_SEARCH_BYTES_MAX, SearchBudget, SearchError, Watch, search};
 pub use send::{BeforeSending, Egress, Step, StepObserver};

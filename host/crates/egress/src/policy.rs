@@ -1,53 +1,53 @@
-//! Step 2: where a resource may connect to.
+//! Step 2: the origins that a resource may connect to.
 
 use ipnet::IpNet;
 use monstrum_manifest::{InjectRule, OriginPattern};
 use monstrum_types::{Failure, FailureCode};
 use url::Url;
 
-/// What the calls of one resource may reach.
+/// The destinations that the calls of one resource may reach.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
-    /// Where paths are appended to; its origin may always be reached.
+    /// The base URL, to which paths are appended. Its origin is always allowed.
     pub api_base: Option<Url>,
-    /// Origins that may be reached besides that of `api_base`.
+    /// Further allowed origins.
     pub egress: Vec<OriginPattern>,
-    /// The inject rules that the manifest has now. The headers that they name are the host's, whether or not a
-    /// request is authenticated.
+    /// The current inject rules of the manifest. A plugin may not set the headers that they name, even in requests without
+    /// a credential.
     pub inject: Vec<InjectRule>,
-    /// Who may get a credential by what manifest and configuration say now. A request to anybody else is one that did
-    /// not ask to be authenticated, so that it neither needs a credential nor is held up by the state of one.
+    /// The current audience of the manifest and the configuration. A request to another origin is sent without a
+    /// credential, so that the state of the credential does not affect it.
     pub audience: Vec<OriginPattern>,
-    /// How many redirects the host follows.
+    /// The number of redirects that the host follows.
     pub follow_redirects: u8,
-    /// What the operator opened for this resource.
+    /// The network access that the operator opened for this resource.
     pub network: Network,
 }
 
-/// What an operator opens for a resource besides the public internet by https.
+/// The network access that an operator opened for a resource, besides https to the public internet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Network {
-    /// Ranges that may be connected to although they are not public.
+    /// Allowed ranges that are not public.
     pub allow_addresses: Vec<IpNet>,
-    /// Whether `http://` may be used at all, loopback included.
+    /// Whether `http://` is allowed. Without it, http is refused even to loopback addresses.
     pub allow_http: bool,
 }
 
 impl Scope {
-    /// Whether a credential may go to `url` at all.
+    /// Whether a credential may be sent to `url`.
     pub(crate) fn may_authenticate(&self, url: &Url) -> bool {
         self.audience.iter().any(|origin| origin.matches(url))
     }
 }
 
-/// Refuses a URL that is outside of what the resource may reach.
+/// Refuses a URL that the resource may not reach.
 pub(crate) fn check(scope: &Scope, url: &Url) -> Result<(), Failure> {
     if !permits(scope, url) {
         let origin = url.origin().ascii_serialization();
-        return Err(denied(format!("`{origin}` is not among the origins that this resource may reach")));
+        return Err(denied(format!("this resource may not reach the origin `{origin}`")));
     }
     if url.scheme() != "https" && !scope.network.allow_http {
-        return Err(denied("this resource may not use http://, only https://".to_owned()));
+        return Err(denied("this resource may use only https://, not http://".to_owned()));
     }
     Ok(())
 }
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_origins_pass() {
+    fn only_listed_origins_are_allowed() {
         let scope = scope(
             Some("https://api.example.com/v1"),
             &["https://*.up.example.com:8443", "https://files.example.com/public/", "http://plain.example.com"],
@@ -96,7 +96,7 @@ mod tests {
             ("https://files.example.com/public/x", true),
             ("https://files.example.com/publicity", false),
             ("https://files.example.com/public/..%2fprivate", false),
-            // Listed, but http:// is closed.
+            // Listed, but http:// is not allowed.
             ("http://plain.example.com/", false),
         ] {
             assert_eq!(check(&scope, &Url::parse(url).unwrap()).is_ok(), allowed, "{url}");
@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn http_needs_the_operator_even_on_loopback() {
+    fn http_must_be_allowed_even_on_loopback() {
         let url = Url::parse("http://127.0.0.1:80/").unwrap();
         assert!(check(&scope(Some("http://127.0.0.1"), &[], false), &url).is_err());
         assert!(check(&scope(Some("http://127.0.0.1"), &[], true), &url).is_ok());
     }
 
     #[test]
-    fn without_origins_nothing_passes() {
+    fn without_origins_nothing_is_allowed() {
         assert!(check(&scope(None, &[], true), &Url::parse("https://example.com/").unwrap()).is_err());
     }
 }

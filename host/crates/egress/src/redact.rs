@@ -1,9 +1,9 @@
-//! Redaction: no secret value leaves a call, in whichever of the usual encodings it is echoed.
+//! Redaction of secret values, in all usual encodings, from everything that leaves a call.
 //!
-//! Percent and JSON escapes may be mixed at will, so they are not searched for as patterns: the text is searched as it
-//! is and as its decoded views (`views`), and what is found there is traced back to the text. Base64, base64url, hex
-//! and UTF-16 are patterns (`patterns`), found in one pass (`search`); what is encoded once more within base64 or hex
-//! is found by reading their digits (`runs`). What an upstream transforms in any other way is beyond this.
+//! Percent and JSON escapes can be mixed in many ways, so they are not searched as patterns. Instead, the text and its
+//! decoded views (`views`) are searched, and matches are traced back to the text. Base64, base64url, hex and UTF-16 are
+//! patterns (`patterns`), which are found in one pass (`search`). Secrets that are encoded again inside base64 or hex are
+//! found by decoding the digits (`runs`). Other transformations by an upstream are not detected.
 
 mod escapes;
 mod patterns;
@@ -18,38 +18,37 @@ use monstrum_types::{Failure, JsonText, Secret};
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
-use crate::searches::{SearchBudget, Stopped, Watch};
+use crate::searches::{SearchBudget, SearchError, Watch};
 use runs::Digits;
 use search::Search;
 use views::{Nature, Reading, View};
 
-/// What stands where a secret was. It has no character that a JSON string, a URL or a header would have to escape.
+/// The replacement for a secret. JSON strings, URLs and headers can contain it without escapes.
 pub const REDACTED: &str = "[redacted]";
 
-/// Shorter values are refused when a credential is saved; searching for them would hit ordinary text.
+/// Minimum length of a secret. Shorter values are refused when a credential is saved, because they match ordinary text.
 pub const SECRET_BYTES_MIN: usize = 8;
 
-/// How many decodings may lie on top of each other: a JSON string within a JSON string, a URL within a URL.
+/// Number of nested decodings: a JSON string in a JSON string, a URL in a URL.
 const VIEW_DEPTH_MAX: usize = 2;
 
 /// Finds and replaces the secret values of one resource.
 #[derive(Default)]
 pub struct Redactor {
     values: Vec<Secret>,
-    /// None where there is nothing to search for.
+    /// `None` if there are no secrets.
     search: Option<Search>,
-    /// What else is looked for in the names of headers; made when the first one is.
+    /// Additional patterns for the names of headers, created on first use.
     names: OnceLock<Search>,
-    /// The views in which these values show.
+    /// The views to search.
     views: Vec<Lens>,
-    /// Whether these values are printable ASCII throughout.
+    /// Whether all values are printable ASCII.
     printable: bool,
-    /// Whether one of these values reads as a number.
+    /// Whether one of the values can be parsed as a number.
     numeric: bool,
 }
 
-/// A view, and the ways to read on from within one of its escapes: by how many views may lie on top of each other there,
-/// less one.
+/// A view, and the readings from inside one of its escapes, indexed by the number of nested views minus one.
 struct Lens {
     view: View,
     readings: [Vec<Reading>; VIEW_DEPTH_MAX],
@@ -58,12 +57,12 @@ struct Lens {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Case {
     AsWritten,
-    /// For what arrives in lower case whatever was sent, such as header names.
+    /// For text whose case may be changed in transit, such as header names.
     Ignored,
 }
 
 impl Redactor {
-    /// A redactor for `values`: every secret field of a credential and every value derived from one.
+    /// A redactor for `values`: the secret fields of a credential and the values derived from them.
     #[must_use]
     pub fn new(values: impl IntoIterator<Item = Secret>) -> Self {
         let mut redactor = Redactor::default();
@@ -74,38 +73,38 @@ impl Redactor {
         redactor
     }
 
-    /// Whether `bytes` hold a secret, in any encoding.
+    /// Whether `bytes` contain a secret, in any known encoding.
     #[must_use]
     pub fn contains(&self, bytes: &[u8]) -> bool {
         !self.find(bytes, Case::AsWritten).is_empty()
     }
 
-    /// The same, as long as `watch` lets the search go on.
-    pub(crate) fn contains_watched(&self, bytes: &[u8], watch: &Watch) -> Result<bool, Stopped> {
+    /// Like [`Redactor::contains`], within the limits of `watch`.
+    pub(crate) fn contains_watched(&self, bytes: &[u8], watch: &Watch) -> Result<bool, SearchError> {
         Ok(!self.find_watched(bytes, watch)?.is_empty())
     }
 
-    /// `bytes` without secrets, as long as `watch` lets the search go on.
-    pub fn redact_watched(&self, bytes: Vec<u8>, watch: &Watch) -> Result<Vec<u8>, Stopped> {
+    /// Redacts `bytes`, within the limits of `watch`.
+    pub fn redact_watched(&self, bytes: Vec<u8>, watch: &Watch) -> Result<Vec<u8>, SearchError> {
         let found = self.find_watched(&bytes, watch)?;
         Ok(if found.is_empty() { bytes } else { replace(&bytes, &found) })
     }
 
-    /// `bytes` without secrets.
+    /// Redacts `bytes`.
     #[must_use]
     pub fn redact_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
         let found = self.find(&bytes, Case::AsWritten);
         if found.is_empty() { bytes } else { replace(&bytes, &found) }
     }
 
-    /// `text` without secrets.
+    /// Redacts `text`.
     #[must_use]
     pub fn redact_text(&self, text: String) -> String {
         self.redact_text_by(text, None)
     }
 
-    /// `text` without secrets, as long as `watch` lets the search go on.
-    pub fn redact_text_watched(&self, text: String, watch: &Watch) -> Result<String, Stopped> {
+    /// Redacts `text`, within the limits of `watch`.
+    pub fn redact_text_watched(&self, text: String, watch: &Watch) -> Result<String, SearchError> {
         let redacted = self.redact_text_by(text, Some(watch));
         watch.check().map(|()| redacted)
     }
@@ -115,7 +114,7 @@ impl Redactor {
         replace_in(text, &found)
     }
 
-    /// The name of a header without secrets, whatever became of their case.
+    /// Redacts the name of a header, ignoring case.
     #[must_use]
     pub fn redact_name(&self, name: String) -> String {
         if self.search.is_none() {
@@ -127,32 +126,32 @@ impl Redactor {
         replace_in(name, &merge(found))
     }
 
-    /// `text` without secrets in its keys, strings and numbers.
+    /// Redacts the keys, strings and numbers of `text`.
     #[must_use]
     pub fn redact_json(&self, text: JsonText) -> JsonText {
         self.redact_json_by(text, None)
     }
 
-    /// The same, as long as `watch` lets the search go on.
-    pub fn redact_json_watched(&self, text: JsonText, watch: &Watch) -> Result<JsonText, Stopped> {
+    /// Like [`Redactor::redact_json`], within the limits of `watch`.
+    pub fn redact_json_watched(&self, text: JsonText, watch: &Watch) -> Result<JsonText, SearchError> {
         let redacted = self.redact_json_by(text, Some(watch));
-        // What a search has found that was not to its end says nothing.
+        // The result of a search that ended early is not valid.
         watch.check().map(|()| redacted)
     }
 
     fn redact_json_by(&self, text: JsonText, watch: Option<&Watch>) -> JsonText {
         let contains = |bytes: &[u8]| !self.find_by(bytes, Case::AsWritten, watch).is_empty();
-        // Without escapes, every string stands there as it is, so that a search of the whole finds whatever a search of
-        // each would. A number may be written in several ways, so secrets that could be one are looked for as numbers.
+        // Without escapes, the strings are in the text unchanged, so that one search of the whole text suffices. A number
+        // has several spellings, so numeric secrets need a search of the parsed numbers.
         let is_plain = !text.as_str().contains('\\') && !self.numeric;
         if self.search.is_none() || is_plain && !contains(text.as_str().as_bytes()) {
             return text;
         }
         let value = text.value();
-        // One search over all texts is far quicker than one for each.
+        // One search over all texts is much faster than a search for each.
         let mut texts = Zeroizing::new(Vec::new());
         gather(&value, &mut texts);
-        // Never the text itself: it may hold what the value does not, in a key that is there twice.
+        // The original text is never returned: it may contain more than the value, in duplicate keys.
         JsonText::from(&if contains(&texts) { self.redact_each(value, watch) } else { value })
     }
 
@@ -166,7 +165,7 @@ impl Redactor {
         }
     }
 
-    /// `failure` without secrets in its message.
+    /// Redacts the message of `failure`.
     #[must_use]
     pub fn redact_failure(&self, failure: Failure) -> Failure {
         Failure { message: self.redact_text(failure.message), ..failure }
@@ -180,7 +179,7 @@ impl Redactor {
     fn keep(&mut self, value: Secret) {
         let trimmed = value.expose().trim();
         if trimmed.len() < value.expose().len() {
-            // HTTP trims header values, so this is what comes back.
+            // HTTP trims header values, so an upstream may echo the trimmed value.
             self.keep(Secret::new(trimmed.to_owned()));
         }
         if value.expose().len() >= SECRET_BYTES_MIN && !self.knows(&value) {
@@ -203,25 +202,25 @@ impl Redactor {
         self.search = (!patterns.is_empty()).then(|| Search::new(patterns));
     }
 
-    /// Where secrets are: sorted, without overlaps.
+    /// The ranges of secrets, sorted and without overlaps.
     fn find(&self, text: &[u8], case: Case) -> Vec<Range<usize>> {
         self.find_by(text, case, None)
     }
 
-    /// The same; incomplete where `watch` has ended the search.
+    /// Like [`Redactor::find`]; incomplete if `watch` ends the search.
     fn find_by(&self, text: &[u8], case: Case, watch: Option<&Watch>) -> Vec<Range<usize>> {
         let pass = |search| Pass { redactor: self, search, ignore_case: case == Case::Ignored, watch };
         self.search.as_ref().map_or_else(Vec::new, |search| pass(search).find(text, 0))
     }
 
-    fn find_watched(&self, text: &[u8], watch: &Watch) -> Result<Vec<Range<usize>>, Stopped> {
+    fn find_watched(&self, text: &[u8], watch: &Watch) -> Result<Vec<Range<usize>>, SearchError> {
         let found = self.find_by(text, Case::AsWritten, Some(watch));
-        // What a search has found that was not to its end says nothing.
+        // The result of a search that ended early is not valid.
         watch.check().map(|()| found)
     }
 }
 
-/// One search of a text, in all views.
+/// One search of a text in all views.
 struct Pass<'a> {
     redactor: &'a Redactor,
     search: &'a Search,
@@ -230,8 +229,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Where secrets are in `text`, which is a view under `depth` others: sorted, without overlaps. Incomplete where the
-    /// watch has ended the search.
+    /// The ranges of secrets in `text`, which is a view at nesting `depth`, sorted and without overlaps. Incomplete if the
+    /// watch ends the search.
     fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
         if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
             return Vec::new();
@@ -264,7 +263,7 @@ impl Pass<'_> {
 
     fn find_in_digits(&self, text: &[u8], depth: usize, found: &mut Vec<Range<usize>>) {
         for digits in Digits::ALL {
-            // In another case base64 stands for something else.
+            // Base64 is case-sensitive.
             if !self.ignore_case || digits == Digits::Hex {
                 found.extend(digits.find(text, self.redactor.printable, |bytes| self.find(bytes, depth + 1)));
             }
@@ -272,8 +271,8 @@ impl Pass<'_> {
     }
 }
 
-/// Every key, string and number of `value`. In between is a byte that no text holds and no encoding uses, so that nothing
-/// is found that is in none of them, and whatever is in one of them is found.
+/// Collects all keys, strings and numbers of `value`. They are separated by a byte that does not occur in text or in
+/// encodings, so that matches are always inside one of them.
 fn gather(value: &Value, texts: &mut Vec<u8>) {
     const BETWEEN: u8 = 0xff;
     match value {
@@ -292,7 +291,7 @@ fn gather(value: &Value, texts: &mut Vec<u8>) {
     texts.push(BETWEEN);
 }
 
-/// Sorted, and where two ranges overlap, one.
+/// Sorts ranges and merges overlapping ones.
 fn merge(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     let mut merged: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
@@ -321,12 +320,12 @@ fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
     if ranges.is_empty() {
         return text;
     }
-    // A secret is whole characters, but a pattern in UTF-16 may end within one.
+    // A match of a UTF-16 pattern may end inside a character.
     String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
-/// The redactor of a call, and what searching has cost the call. It only ever learns: a token that was replaced during the
-/// call is still looked for at its end, because it may be in what the plugin has read before.
+/// The redactor and the search budget of a call. Values are only added: a token that was replaced during the call is still
+/// redacted afterwards, because the plugin may have read it before.
 #[derive(Default)]
 pub struct RedactorCell {
     current: RwLock<Arc<Redactor>>,
@@ -334,31 +333,31 @@ pub struct RedactorCell {
 }
 
 impl RedactorCell {
-    /// A cell that starts with `redactor`.
+    /// A cell with `redactor`.
     #[must_use]
     pub fn new(redactor: Arc<Redactor>) -> Self {
         RedactorCell { current: RwLock::new(redactor), budget: Arc::default() }
     }
 
-    /// The same, for a call whose searches are counted to `budget`.
+    /// Sets the budget that searches are charged to.
     #[must_use]
     pub fn with_budget(self, budget: SearchBudget) -> Self {
         RedactorCell { budget: Arc::new(budget), ..self }
     }
 
-    /// What the call has had searched.
+    /// The budget of the call's searches.
     #[must_use]
     pub fn budget(&self) -> &Arc<SearchBudget> {
         &self.budget
     }
 
-    /// The redactor as of now.
+    /// The current redactor.
     #[must_use]
     pub fn current(&self) -> Arc<Redactor> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds `values`; true where at least one of them was unknown.
+    /// Adds `values`; returns true if at least one of them is new.
     pub fn learn(&self, values: Vec<Secret>) -> bool {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let known = current.values.len();

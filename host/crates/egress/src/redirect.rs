@@ -1,4 +1,4 @@
-//! Step 6: where a redirect leads, and what of the request goes along.
+//! Step 6: the request that follows a redirect.
 
 use http::header::{AUTHORIZATION, COOKIE, LOCATION};
 use http::{Method, StatusCode};
@@ -7,10 +7,10 @@ use url::Url;
 
 use crate::url::follow;
 
-/// The request that follows `status` and `location`, or None where the response is not a redirect.
+/// The request that follows the response; `None` if that is not a redirect.
 ///
-/// It is a request like the plugin's: it goes through every check again. Once it has left the origin it is no longer
-/// authenticated, and does not become so by a further redirect back.
+/// The request goes through all checks again, like one of the plugin. After a redirect to another origin it is no longer
+/// authenticated, not even after a further redirect back.
 pub(crate) fn next(
     request: &HttpRequest,
     from: &Url,
@@ -27,14 +27,14 @@ pub(crate) fn next(
     );
     let Some(location) = response.headers().get(LOCATION).filter(|_| is_redirect) else { return Ok(None) };
     let location = std::str::from_utf8(location.as_bytes())
-        .map_err(|_| Failure::sent(FailureCode::Protocol, "the redirect leads to a malformed URL"))?;
+        .map_err(|_| Failure::sent(FailureCode::Protocol, "the URL of the redirect is malformed"))?;
     let to = follow(from, location)?;
     Ok(Some(following(request, from, &to, status)))
 }
 
 fn following(request: &HttpRequest, from: &Url, to: &Url, status: StatusCode) -> HttpRequest {
     let mut next = HttpRequest { url: to.as_str().to_owned(), query: Vec::new(), ..request.clone() };
-    // As browsers do (the Fetch standard, "HTTP-redirect fetch").
+    // The rules of browsers (Fetch standard, "HTTP-redirect fetch").
     let becomes_get = match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => request.method == Method::POST.as_str(),
         StatusCode::SEE_OTHER => request.method != Method::GET.as_str() && request.method != Method::HEAD.as_str(),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_origin_gets_the_credential() {
+    fn another_origin_does_not_get_the_credential() {
         for (to, same) in [
             ("https://a.example/b", true),
             ("https://a.example:443/b", true),

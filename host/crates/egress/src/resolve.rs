@@ -1,8 +1,8 @@
-//! How names become addresses.
+//! Name resolution.
 //!
-//! The system's resolver blocks a thread for as long as a name server likes, so its look-ups are bounded in number: a
-//! hostile name server must not use up the threads that others need. An abandoned look-up keeps its place until its
-//! thread is free again.
+//! The system's resolver blocks a thread for as long as the name server takes. The number of look-ups is therefore
+//! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its thread
+//! is free again.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -11,52 +11,52 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Look-ups at one time: well under the 512 threads that tokio keeps for blocking work.
+/// Concurrent look-ups: far fewer than the 512 threads that tokio has for blocking work.
 const LOOKUPS_MAX: usize = 64;
 
-/// How long a look-up waits for its turn; the other ones time out within about that.
-const TURN_WAIT: Duration = Duration::from_secs(5);
+/// Time that a look-up waits for a permit: about as long as look-ups take to time out.
+const PERMIT_WAIT: Duration = Duration::from_secs(5);
 
-/// A name that could not be resolved. Why is not told: the answer would describe the host's network.
+/// Why a name was not resolved. The cause is not included, because it could describe the host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LookupError {
     /// The resolver has no answer.
     #[error("the name could not be resolved")]
     Failed,
-    /// Too many look-ups are under way.
+    /// Too many look-ups are running.
     #[error("too many names are being resolved")]
     Busy,
 }
 
 /// Resolves names.
 pub trait Resolve: Send + Sync {
-    /// All addresses of `host`. What may be done with them is decided by the caller.
+    /// All addresses of `host`. The caller decides which are allowed.
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>>;
 }
 
 /// The machine's resolver, with its hosts file and search domains.
 #[derive(Debug)]
 pub struct SystemResolver {
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Default for SystemResolver {
     fn default() -> Self {
-        SystemResolver { turns: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
+        SystemResolver { permits: Arc::new(Semaphore::new(LOOKUPS_MAX)) }
     }
 }
 
 impl Resolve for SystemResolver {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, Result<Vec<IpAddr>, LookupError>> {
         Box::pin(async move {
-            let turn = tokio::time::timeout(TURN_WAIT, Arc::clone(&self.turns).acquire_owned())
+            let permit = tokio::time::timeout(PERMIT_WAIT, Arc::clone(&self.permits).acquire_owned())
                 .await
                 .map_err(|_| LookupError::Busy)?
                 .map_err(|_| LookupError::Busy)?;
             let host = host.to_owned();
             let looked_up = tokio::task::spawn_blocking(move || {
                 let answer = (host.as_str(), 0).to_socket_addrs().map(|all| all.map(|one| one.ip()).collect());
-                drop(turn);
+                drop(permit);
                 answer
             });
             match looked_up.await {
@@ -83,9 +83,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_turn_there_is_no_look_up() {
+    async fn a_look_up_without_a_permit_fails() {
         let resolver = SystemResolver::default();
-        resolver.turns.close();
+        resolver.permits.close();
         assert_eq!(resolver.lookup("127.0.0.1").await, Err(LookupError::Busy));
     }
 }

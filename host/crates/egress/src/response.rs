@@ -1,4 +1,4 @@
-//! Step 8: what came back is bounded, stripped of what is the host's, and redacted.
+//! Step 8: limits the size of a response, removes headers that are for the host only, and redacts it.
 
 use std::io::{self, Write};
 use std::time::{Duration, UNIX_EPOCH};
@@ -15,16 +15,16 @@ use crate::client;
 use crate::headers::is_injected;
 use crate::limits::{RESPONSE_HEADER_BYTES_MAX, RESPONSE_HEADERS_MAX};
 use crate::redact::{Redactor, RedactorCell};
-use crate::searches::{self, Stopped, Watch};
+use crate::searches::{self, SearchError, Watch};
 
-/// How a body is encoded.
+/// The encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Encoding {
     Identity,
     Gzip,
 }
 
-/// Reads the response to the end.
+/// Reads a response completely.
 pub(crate) async fn read(
     response: reqwest::Response,
     method: &Method,
@@ -80,8 +80,8 @@ fn check_headers(headers: &HeaderMap) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses every transfer coding but `chunked`, which HTTP itself undoes: a body in another one would reach the plugin as
-/// it is, unsearched.
+/// Refuses all transfer codings except `chunked`, which the HTTP library decodes. Bodies in other codings could not be
+/// searched for secrets.
 fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     let mut values = headers.get_all(TRANSFER_ENCODING).iter();
     match (values.next(), values.next()) {
@@ -94,7 +94,7 @@ fn check_transfer_encoding(headers: &HeaderMap) -> Result<(), Failure> {
     }
 }
 
-/// The encodings of the body, of which the host undoes one: a body that it cannot read it cannot redact.
+/// The encoding of the body. The host supports gzip only; bodies in other encodings cannot be redacted and are refused.
 fn encoding(headers: &HeaderMap) -> Result<Encoding, Failure> {
     let mut encoding = Encoding::Identity;
     for value in headers.get_all(CONTENT_ENCODING) {
@@ -126,10 +126,10 @@ async fn read_body(mut response: reqwest::Response, encoding: Encoding, bytes_ma
     }
 }
 
-/// A body as it arrives, bounded in what it decodes to.
+/// A body that is being received, with a limit on its decoded size.
 enum Body {
     Identity(Capped),
-    /// None before the first byte: an empty body is no gzip stream, and no fault.
+    /// `None` before the first byte, because an empty body is valid although it is not a gzip stream.
     Gzip(Option<Box<MultiGzDecoder<Capped>>>, usize),
 }
 
@@ -166,7 +166,7 @@ impl Body {
     }
 }
 
-/// Takes bytes up to the limit, and an error from then on: so no chunk can decode to more than that.
+/// A buffer that fails when its limit is exceeded, so that a chunk cannot decode to more.
 struct Capped {
     bytes: Vec<u8>,
     bytes_max: usize,
@@ -196,20 +196,20 @@ fn body_failure(error: &io::Error, bytes_max: usize) -> Failure {
     if error.kind() == io::ErrorKind::FileTooLarge {
         too_large(bytes_max)
     } else {
-        Failure::sent(FailureCode::Protocol, "the response's body is not what its content encoding says")
+        Failure::sent(FailureCode::Protocol, "the response's body does not match its content encoding")
     }
 }
 
-/// The headers and the body that the plugin gets.
+/// The headers and the body for the plugin.
 type Redacted = (Vec<(String, String)>, Vec<u8>);
 
-/// Takes secrets out of the headers and the body of a response.
+/// Redacts the headers and the body of a response.
 fn redact(
     mut headers: HeaderMap,
     body: Option<Vec<u8>>,
     redactor: &Redactor,
     watch: &Watch,
-) -> Result<Redacted, Stopped> {
+) -> Result<Redacted, SearchError> {
     let mut redacted = Vec::new();
     if let Some(body) = body {
         redacted = redactor.redact_watched(body, watch)?;
@@ -219,7 +219,7 @@ fn redact(
     }
     let hand_over = |(name, value): (&HeaderName, &HeaderValue)| {
         let value = redactor.redact_watched(value.as_bytes().to_vec(), watch)?;
-        // Bytes outside of UTF-8 are replaced before the search, so that they cannot part a secret after it.
+        // Invalid UTF-8 is replaced and the value searched again, because the replacement may reveal a secret.
         let value = redactor.redact_watched(String::from_utf8_lossy(&value).into_owned().into_bytes(), watch)?;
         let name = redactor.redact_name(name.as_str().to_owned());
         Ok((name, String::from_utf8_lossy(&value).into_owned()))
@@ -227,7 +227,7 @@ fn redact(
     Ok((headers.iter().map(hand_over).collect::<Result<_, _>>()?, redacted))
 }
 
-/// Cookies and credentials of the host's own dealings with the upstream, and what no longer holds of the body.
+/// Whether a header is removed: cookies, credentials, and headers about the connection or the transfer.
 fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
     [SET_COOKIE, AUTHORIZATION, CONNECTION, TRANSFER_ENCODING].iter().any(|dropped| dropped == name)
         || name == "set-cookie2"
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_bounded_by_what_it_decodes_to() {
+    fn the_limit_applies_to_the_decoded_body() {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(&[0; 2 << 20]).unwrap();
         let packed = encoder.finish().unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_from_two_statuses_only() {
+    fn retry_after_is_read_for_two_statuses() {
         // 1994-11-06 08:49:37
         let now = UtcMillis(784_111_777_000);
         let wait = |status, value: &'static str| {

@@ -1,16 +1,16 @@
-//! Step 3: a plugin never holds a secret, so what it writes must not hold one either.
+//! Step 3: the search of a request for secrets, which plugins must not have.
 //!
-//! A plugin could come by a secret through an upstream that hands it out in disguise. Finding it here keeps it from
-//! being sent on, in any encoding that redaction knows.
+//! A plugin could receive a secret from an upstream that transforms it. This step finds secrets in all encodings that
+//! redaction knows, so that the plugin cannot send them elsewhere.
 
 use std::sync::Arc;
 
 use monstrum_types::{Failure, FailureCode, HttpRequest};
 
 use crate::redact::{Redactor, RedactorCell};
-use crate::searches::{self, Stopped, Watch};
+use crate::searches::{self, SearchError, Watch};
 
-/// Refuses a request in which a live secret of the resource is found. The request is lent to the search.
+/// Refuses a request that contains a current secret of the resource. The search takes the request and returns it.
 pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) -> Result<(), Failure> {
     let bytes = texts(request).map(<[u8]>::len).sum();
     let lent = std::mem::take(request);
@@ -19,15 +19,15 @@ pub(crate) async fn check(redactor: &RedactorCell, request: &mut HttpRequest) ->
         let found = holds_secret(&current, &lent, watch)?;
         Ok((found, lent))
     });
-    let (found, lent) = search.await.map_err(Stopped::failure)?;
+    let (found, lent) = search.await.map_err(SearchError::failure)?;
     *request = lent;
     if found {
-        return Err(Failure::unsent(FailureCode::Denied, "the request holds a secret of this resource"));
+        return Err(Failure::unsent(FailureCode::Denied, "the request contains a secret of this resource"));
     }
     Ok(())
 }
 
-fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) -> Result<bool, Stopped> {
+fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) -> Result<bool, SearchError> {
     for text in texts(request) {
         if redactor.contains_watched(text, watch)? {
             return Ok(true);
@@ -36,7 +36,7 @@ fn holds_secret(redactor: &Arc<Redactor>, request: &HttpRequest, watch: &Watch) 
     Ok(false)
 }
 
-/// Everything that a plugin writes into a request.
+/// All parts of a request that come from the plugin.
 fn texts(request: &HttpRequest) -> impl Iterator<Item = &[u8]> {
     let pairs = request.query.iter().chain(&request.headers);
     let texts = pairs.flat_map(|(name, value)| [name, value]).chain([&request.url]);

@@ -1,8 +1,8 @@
-//! Where secrets are searched for, and what it costs a call.
+//! The scheduling and the budget of searches for secrets.
 //!
-//! A search of little text runs where it is asked for. A larger one runs on a thread of its own, of which there are never
-//! more than processors; the call that has had the least searched is next. Every view of a text is counted to the call,
-//! and a search ends at its next view once the call has ended or used up its budget.
+//! A search of a small text runs in place. A larger one runs on a blocking thread, with at most as many at once as there
+//! are processors; calls that have used the least of their budget come first. Each view of a text is charged to the call's
+//! budget. When the call has ended or its budget is spent, its search ends before the next view.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,17 +11,16 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use monstrum_types::{Failure, FailureCode};
 use tokio::sync::oneshot;
 
-/// More text than this is searched on a thread. Usual text of this size takes less than 0.1 ms, and text made to be slow
-/// about 1 ms.
+/// Text that is searched in place. Ordinary text of this size takes less than 0.1 ms, and worst-case text about 1 ms.
 pub const INLINE_SEARCH_BYTES_MAX: usize = 16 * 1024;
 
-/// Bytes that one unit of fuel pays for: both take a processor about a nanosecond.
+/// Bytes for one unit of fuel: searching them takes as long as a unit of fuel, about a nanosecond.
 const BYTES_PER_FUEL: u64 = 2;
 
-/// What may be searched where no call pays for it, such as the answer of a registry: what a call with the default fuel may.
+/// Budget of searches that do not belong to a call, such as for the response of a registry: that of the default fuel.
 const BYTES_MAX: u64 = 1_000_000_000 * BYTES_PER_FUEL;
 
-/// The bytes that a call has had searched, over all views of all its texts.
+/// The bytes that were searched for a call, over all views of all its texts.
 #[derive(Debug)]
 pub struct SearchBudget {
     bytes: AtomicU64,
@@ -35,13 +34,13 @@ impl Default for SearchBudget {
 }
 
 impl SearchBudget {
-    /// The budget of a call with so much fuel. Fifty answers of 10 MiB of usual text fit into that of the default fuel.
+    /// The budget of a call with this much fuel. With the default fuel, fifty responses with 10 MiB of ordinary text fit.
     #[must_use]
     pub fn of_fuel(fuel: u64) -> Self {
         SearchBudget { bytes: AtomicU64::new(0), bytes_max: fuel.saturating_mul(BYTES_PER_FUEL) }
     }
 
-    /// What the searches so far are worth in fuel.
+    /// The cost of the searches so far, in fuel.
     #[must_use]
     pub fn fuel_used(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) / BYTES_PER_FUEL
@@ -55,31 +54,31 @@ impl SearchBudget {
 
 /// Why a search has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum SearchError {
     /// The call has ended.
     Cancelled,
-    /// The call's budget is used up.
+    /// The call's budget is spent.
     Budget,
-    /// The search has panicked.
+    /// The search panicked.
     Failed,
 }
 
-impl Stopped {
-    /// What a plugin is told.
+impl SearchError {
+    /// The failure for the plugin.
     pub(crate) fn failure(self) -> Failure {
         match self {
-            Stopped::Budget => {
-                let message = "searching the requests and responses of this call for secrets has used up its budget";
+            SearchError::Budget => {
+                let message = "the search of this call's requests and responses for secrets has used up its budget";
                 Failure::unsent(FailureCode::Limit, message)
             }
-            Stopped::Cancelled | Stopped::Failed => {
+            SearchError::Cancelled | SearchError::Failed => {
                 Failure::unsent(FailureCode::Internal, "the search for secrets failed")
             }
         }
     }
 }
 
-/// What a search asks at each view whether it may go on.
+/// Controls a running search: it is asked before each view whether the search may go on.
 pub struct Watch {
     budget: Arc<SearchBudget>,
     cancelled: Arc<AtomicBool>,
@@ -91,7 +90,7 @@ impl Watch {
         Watch { budget, cancelled: Arc::default(), is_over_budget: AtomicBool::new(false) }
     }
 
-    /// Counts a view of so many bytes; false where the search is to end.
+    /// Charges a view of this many bytes; returns false if the search must end.
     pub(crate) fn may_look_at(&self, bytes: usize) -> bool {
         if !self.budget.spend(bytes) {
             self.is_over_budget.store(true, Ordering::Relaxed);
@@ -99,55 +98,54 @@ impl Watch {
         self.check().is_ok()
     }
 
-    /// Whether the search has been to its end.
-    pub(crate) fn check(&self) -> Result<(), Stopped> {
+    /// Checks that the search has not been ended early.
+    pub(crate) fn check(&self) -> Result<(), SearchError> {
         if self.cancelled.load(Ordering::Relaxed) {
-            Err(Stopped::Cancelled)
+            Err(SearchError::Cancelled)
         } else if self.is_over_budget.load(Ordering::Relaxed) {
-            Err(Stopped::Budget)
+            Err(SearchError::Budget)
         } else {
             Ok(())
         }
     }
 }
 
-/// Searches `bytes` of text by `work`, and counts it to `budget`. Dropping the future ends the search.
+/// Runs the search `work` over `bytes` of text and charges it to `budget`. Dropping the future ends the search.
 pub(crate) async fn run<T: Send + 'static>(
     bytes: usize,
     budget: &Arc<SearchBudget>,
-    work: impl FnOnce(&Watch) -> Result<T, Stopped> + Send + 'static,
-) -> Result<T, Stopped> {
-    run_in(&TURNS, bytes, budget, work).await
+    work: impl FnOnce(&Watch) -> Result<T, SearchError> + Send + 'static,
+) -> Result<T, SearchError> {
+    run_in(&QUEUE, bytes, budget, work).await
 }
 
 async fn run_in<T: Send + 'static>(
-    turns: &Arc<Turns>,
+    queue: &Arc<SearchQueue>,
     bytes: usize,
     budget: &Arc<SearchBudget>,
-    work: impl FnOnce(&Watch) -> Result<T, Stopped> + Send + 'static,
-) -> Result<T, Stopped> {
+    work: impl FnOnce(&Watch) -> Result<T, SearchError> + Send + 'static,
+) -> Result<T, SearchError> {
     let watch = Watch::new(Arc::clone(budget));
     if bytes <= INLINE_SEARCH_BYTES_MAX {
         return work(&watch);
     }
     let _cancel_when_dropped = CancelOnDrop(Arc::clone(&watch.cancelled));
-    let turn = turns.take(budget.bytes.load(Ordering::Relaxed)).await;
+    let permit = queue.take(budget.bytes.load(Ordering::Relaxed)).await;
     let search = tokio::task::spawn_blocking(move || {
-        // As long as the thread works, even if the call has gone.
-        let _turn = turn;
+        // Held while the thread works, even if the call has ended.
+        let _permit = permit;
         work(&watch)
     });
-    search.await.unwrap_or(Err(Stopped::Failed))
+    search.await.unwrap_or(Err(SearchError::Failed))
 }
 
-/// Runs `work`, which looks through `bytes` of text by what its watch allows, where it keeps no worker of the runtime for
-/// long. For what a call says itself rather than sends; the bytes are counted to `budget`. Dropping the future ends the
-/// search.
+/// Runs the search `work` over `bytes` of text without blocking a worker thread of the runtime, and charges it to
+/// `budget`. For texts of a call that are not sent by egress. Dropping the future ends the search.
 pub async fn search<T: Send + 'static>(
     bytes: usize,
     budget: &Arc<SearchBudget>,
-    work: impl FnOnce(&Watch) -> Result<T, Stopped> + Send + 'static,
-) -> Result<T, Stopped> {
+    work: impl FnOnce(&Watch) -> Result<T, SearchError> + Send + 'static,
+) -> Result<T, SearchError> {
     run(bytes, budget, work).await
 }
 
@@ -159,36 +157,36 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// As many searches at once as there are processors.
-static TURNS: LazyLock<Arc<Turns>> =
-    LazyLock::new(|| Turns::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
+/// The queue of the process, with as many permits as there are processors.
+static QUEUE: LazyLock<Arc<SearchQueue>> =
+    LazyLock::new(|| SearchQueue::new(std::thread::available_parallelism().map_or(1, std::num::NonZero::get)));
 
-/// Who may search now, and who is next.
-struct Turns {
+/// A semaphore for searches with priorities.
+struct SearchQueue {
     state: Mutex<State>,
 }
 
 struct State {
     free: usize,
     arrivals: u64,
-    /// By what was searched for the call before, then by arrival.
-    waiting: BTreeMap<(u64, u64), oneshot::Sender<Turn>>,
+    /// Ordered by the bytes that were searched for the call before, then by arrival.
+    waiting: BTreeMap<(u64, u64), oneshot::Sender<SearchPermit>>,
 }
 
-/// The right to search. It goes to the next one when it is dropped. Empty once it has been handed on.
-struct Turn(Option<Arc<Turns>>);
+/// A permit to search. When it is dropped, it goes to the next waiting call. Empty once it was passed on.
+struct SearchPermit(Option<Arc<SearchQueue>>);
 
-impl Turns {
+impl SearchQueue {
     fn new(count: usize) -> Arc<Self> {
-        Arc::new(Turns { state: Mutex::new(State { free: count, arrivals: 0, waiting: BTreeMap::new() }) })
+        Arc::new(SearchQueue { state: Mutex::new(State { free: count, arrivals: 0, waiting: BTreeMap::new() }) })
     }
 
-    async fn take(self: &Arc<Self>, searched: u64) -> Turn {
+    async fn take(self: &Arc<Self>, searched: u64) -> SearchPermit {
         let given = {
             let mut state = self.lock();
             if state.free > 0 {
                 state.free -= 1;
-                return Turn(Some(Arc::clone(self)));
+                return SearchPermit(Some(Arc::clone(self)));
             }
             let (giver, given) = oneshot::channel();
             state.arrivals += 1;
@@ -196,10 +194,10 @@ impl Turns {
             state.waiting.insert((searched, arrival), giver);
             given
         };
-        given.await.expect("a turn is given to all that wait for one")
+        given.await.expect("every waiting search gets a permit")
     }
 
-    fn next(&self) -> Option<oneshot::Sender<Turn>> {
+    fn next(&self) -> Option<oneshot::Sender<SearchPermit>> {
         let mut state = self.lock();
         let next = state.waiting.pop_first().map(|(_, next)| next);
         state.free += usize::from(next.is_none());
@@ -211,13 +209,13 @@ impl Turns {
     }
 }
 
-impl Drop for Turn {
+impl Drop for SearchPermit {
     fn drop(&mut self) {
-        let Some(turns) = self.0.take() else { return };
-        while let Some(next) = turns.next() {
-            match next.send(Turn(Some(Arc::clone(&turns)))) {
+        let Some(queue) = self.0.take() else { return };
+        while let Some(next) = queue.next() {
+            match next.send(SearchPermit(Some(Arc::clone(&queue)))) {
                 Ok(()) => return,
-                // The call that waited has ended, and the next one gets the turn.
+                // The waiting call has ended, so the next one gets the permit.
                 Err(mut unwanted) => unwanted.0 = None,
             }
         }

@@ -1,4 +1,4 @@
-//! The eight steps of an outbound request, in the order in which they must happen.
+//! The eight steps of an outbound request, in their required order.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::redact::RedactorCell;
 use crate::resolve::Resolve;
 use crate::{addresses, client, headers, policy, redirect, response, scan, url};
 
-/// Who asks, where a plugin does not say. Some upstreams refuse requests without it.
+/// The default User-Agent. Some upstreams refuse requests without one.
 const AGENT: &str = concat!("monstrum/", env!("CARGO_PKG_VERSION"));
 
-/// The one way out. Cheap to clone.
+/// Sends outbound requests. Cheap to clone.
 #[derive(Clone)]
 pub struct Egress {
     inner: Arc<Inner>,
@@ -39,35 +39,35 @@ struct Inner {
     transport: Option<Arc<dyn Transport>>,
 }
 
-/// One step of a request. Their order is part of the contract.
+/// One step of a request. The order of the steps is guaranteed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// 1: the URL and the headers are built and checked.
     Build,
-    /// 2: the URL is checked against the origins that may be reached.
+    /// 2: the URL is checked against the allowed origins.
     CheckEgress,
-    /// 3: what the plugin wrote is searched for secrets.
+    /// 3: the plugin's data are searched for secrets.
     Scan,
     /// 4: the name is resolved and the addresses are checked.
     Resolve,
     /// 5: the credential is added and the request is sent.
     Send,
-    /// 6: a redirect is followed, from step 1 on.
+    /// 6: a redirect is followed, starting at step 1.
     Redirect,
-    /// 7: a refused credential is refreshed, and the request sent once more.
+    /// 7: a rejected credential is refreshed, and the request is sent again.
     Refresh,
-    /// 8: the response is bounded, stripped and redacted.
+    /// 8: the response is limited, stripped and redacted.
     Respond,
 }
 
-/// Is told of every step as it begins.
+/// Called at the start of each step.
 pub type StepObserver = dyn Fn(Step) + Send + Sync;
 
-/// Awaited once, before the first byte of a request leaves; not at all where the request is refused before.
+/// Awaited once, before the first byte of a request is sent; never if the request is refused before.
 pub type BeforeSending<'a> = dyn Fn() -> BoxFuture<'a, Result<(), Failure>> + Send + Sync + 'a;
 
 impl Egress {
-    /// An egress with caches of its own.
+    /// An egress with its own caches.
     #[must_use]
     pub fn new(options: EgressOptions) -> Self {
         let clients = Clients::new(options.extra_roots);
@@ -75,12 +75,11 @@ impl Egress {
         Egress { inner: Arc::new(Inner { resolver, clients, clock, observer, response_body_bytes_max, transport }) }
     }
 
-    /// Sends `request`, as far as `scope` allows, and returns what came back without secrets.
+    /// Sends `request`, if `scope` allows it, and returns the redacted response.
     ///
     /// # Errors
     ///
-    /// With the code and a message that a plugin may read, and with whether the request may have reached the other
-    /// side.
+    /// A failure with a message that the plugin may read, and whether the request may have reached the server.
     pub async fn send(
         &self,
         scope: &Scope,
@@ -110,7 +109,7 @@ impl Egress {
     }
 }
 
-/// One request with everything that it needs on its way.
+/// The state of one request.
 struct Sending<'a, 'b> {
     egress: &'a Inner,
     scope: &'a Scope,
@@ -119,7 +118,7 @@ struct Sending<'a, 'b> {
     before_sending: &'a BeforeSending<'b>,
     /// Whether `before_sending` has been awaited.
     announced: AtomicBool,
-    /// Whether a byte of a request may have left.
+    /// Whether a byte of a request may have been sent.
     sent: AtomicBool,
 }
 
@@ -140,7 +139,7 @@ impl Sending<'_, '_> {
             self.begin(Step::Send);
             let mut credential = self.credential_for(&mut request, &outgoing.url).await?;
             let mut answer = self.exchange(&outgoing, credential.as_deref(), &addresses).await?;
-            // What is refused is no redirect, but what the second attempt brings may be one.
+            // A 401 is not a redirect, but the response of the second attempt may be one.
             if let Some(stale) = refused(&answer, credential.as_deref()).filter(|_| may_refresh) {
                 self.begin(Step::Refresh);
                 may_refresh = false;
@@ -171,7 +170,7 @@ impl Sending<'_, '_> {
         }
     }
 
-    /// Builds what `request` asks for. From here on it is authenticated only if a credential may go to its URL.
+    /// Builds the outgoing request. Clears `authenticate` if a credential may not be sent to its URL.
     fn build(&self, request: &mut HttpRequest) -> Result<Outgoing, Failure> {
         let method = headers::method(request)?;
         headers::check_body(request)?;
@@ -185,7 +184,7 @@ impl Sending<'_, '_> {
         Ok(Outgoing { method, url, headers, body: request.body.clone() })
     }
 
-    /// The credential for `url`; None where the request goes without.
+    /// The credential for `url`; `None` if the request is sent without one.
     async fn credential_for(&self, request: &mut HttpRequest, url: &Url) -> Result<Option<Arc<Credential>>, Failure> {
         if !request.authenticate {
             return Ok(None);
@@ -201,9 +200,9 @@ impl Sending<'_, '_> {
         let now = self.egress.clock.now();
         let expires_in_ms = credential.expires_at.map_or(i64::MAX, |end| end.since_ms(now));
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
-            // What is asked for a new one goes out too.
+            // The refresh sends a request too.
             self.announce().await?;
-            // Who asks for a new one while the old one is good does not wait for long; the next one finds what came.
+            // While the old credential is valid, the request waits only briefly; the refresh continues for later requests.
             let refreshed = self.credentials.refresh(&credential);
             let refreshed = if expires_in_ms > 0 {
                 timeout(REFRESH_WAIT_MAX, refreshed).await.unwrap_or(Err(CredentialState::Unavailable))
@@ -212,7 +211,7 @@ impl Sending<'_, '_> {
             };
             match refreshed {
                 Ok(fresh) => return self.admit(fresh, request, url).await,
-                // It is good for the moment that it has left.
+                // The old credential is still valid.
                 Err(CredentialState::Unavailable) if expires_in_ms > 0 => {}
                 Err(state) => return Err(state.failure()),
             }
@@ -233,7 +232,7 @@ impl Sending<'_, '_> {
         self.admit(fresh, request, url).await
     }
 
-    /// From here on the values of `credential` are redacted. Should one of them be new, the request is searched again.
+    /// Adds the values of `credential` to the redactor. If one of them is new, the request is searched again.
     async fn admit(
         &self,
         credential: Arc<Credential>,
@@ -246,12 +245,12 @@ impl Sending<'_, '_> {
         Ok(credential.is_for(url).then_some(credential))
     }
 
-    /// Says once that something is about to leave.
+    /// Awaits `before_sending`, once per request.
     async fn announce(&self) -> Result<(), Failure> {
         if self.announced.swap(true, Ordering::SeqCst) { Ok(()) } else { (self.before_sending)().await }
     }
 
-    /// One request and the head of its response.
+    /// Sends the request once and returns the head of its response.
     async fn exchange(
         &self,
         outgoing: &Outgoing,
@@ -269,7 +268,7 @@ impl Sending<'_, '_> {
         })
     }
 
-    /// Over the network, or whatever takes its place.
+    /// Sends over the network, or over the transport that replaces it.
     async fn transmit(&self, outgoing: Outgoing, addresses: &[IpAddr]) -> Result<reqwest::Response, Failure> {
         if let Some(transport) = &self.egress.transport {
             return transport.exchange(client::plain_request(outgoing)?).await.map(reqwest::Response::from);
@@ -280,7 +279,7 @@ impl Sending<'_, '_> {
     }
 }
 
-/// The credential that the upstream has refused although a newer one may do.
+/// The credential that the upstream has rejected, if it can be refreshed.
 fn refused<'a>(answer: &reqwest::Response, credential: Option<&'a Credential>) -> Option<&'a Credential> {
     credential.filter(|credential| credential.refreshable && answer.status() == StatusCode::UNAUTHORIZED)
 }

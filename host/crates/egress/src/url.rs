@@ -1,8 +1,8 @@
 //! Step 1, first half: the URL of a request.
 //!
-//! A URL parser repairs what it is given: it drops tabs, turns backslashes round, resolves `..` and rewrites unusual
-//! spellings of addresses. Every repair is a chance that something else is sent than was checked. So the text is
-//! checked before it is parsed, and refused where parsing would change more than the escapes of odd characters.
+//! URL parsers repair their input: they drop tabs, convert backslashes, resolve `..` and rewrite unusual spellings of
+//! addresses. After a repair, the request could differ from what was checked. Therefore the text is checked before it is
+//! parsed, and refused if parsing changes more than escapes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,12 +12,12 @@ use url::{Host, Position, Url};
 
 use crate::limits::URL_BYTES_MAX;
 
-/// Everything but the unreserved characters of RFC 3986.
+/// All characters except the unreserved ones of RFC 3986.
 pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 const ONLY_HTTP: &str = "only http:// and https:// URLs can be requested";
 
-/// The URL that `text` and `query` stand for: an absolute URL as it is, a path appended to `api_base` as text.
+/// Builds a URL from `text` and `query`. An absolute URL is used as it is; a path is appended to `api_base` as text.
 pub(crate) fn build(api_base: Option<&Url>, text: &str, query: &[(String, String)]) -> Result<Url, Failure> {
     let length = query.iter().fold(text.len(), |sum, (name, value)| sum + name.len() + value.len() + 2);
     if length > URL_BYTES_MAX {
@@ -30,14 +30,14 @@ pub(crate) fn build(api_base: Option<&Url>, text: &str, query: &[(String, String
     checked(&full)
 }
 
-/// The URL that the upstream's `location` leads to from `from`. A fragment is dropped: it is never sent.
+/// Resolves the `location` of a redirect against `from`. A fragment is dropped, because it is never sent.
 pub(crate) fn follow(from: &Url, location: &str) -> Result<Url, Failure> {
     let location = location.split_once('#').map_or(location, |(location, _)| location);
     check_characters(location)?;
     if is_absolute(location) {
         return checked(location);
     }
-    let url = from.join(location).map_err(|_| invalid("the redirect leads to a malformed URL"))?;
+    let url = from.join(location).map_err(|_| invalid("the URL of the redirect is malformed"))?;
     checked(url.as_str())
 }
 
@@ -58,7 +58,7 @@ fn is_absolute(text: &str) -> bool {
     starts("http://") || starts("https://")
 }
 
-/// A path must not be able to continue the host's name, so it starts with `/`, or with `?`, or is empty.
+/// Appends a path to the base. It must be empty or start with `/` or `?`, so that it cannot extend the host name.
 fn append(api_base: Option<&Url>, path: &str) -> Result<String, Failure> {
     if !(path.is_empty() || path.starts_with(['/', '?'])) {
         return Err(invalid(match path.find([':', '/', '?']) {
@@ -82,15 +82,15 @@ fn checked(text: &str) -> Result<Url, Failure> {
     let (_, rest) = text.split_once("://").ok_or_else(malformed)?;
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     if authority.contains('@') {
-        return Err(invalid("the URL must not hold a user name or password"));
+        return Err(invalid("the URL must not contain a user name or password"));
     }
     if authority.is_empty() || !authority.is_ascii() || authority.contains('%') {
-        return Err(invalid("the URL must hold its host in plain ASCII"));
+        return Err(invalid("the host in the URL must be plain ASCII"));
     }
     check_segments(path)?;
     let url = Url::parse(text).map_err(|_| malformed())?;
     if !is_same(&url, authority, path) {
-        return Err(invalid("the URL is not in its plain form"));
+        return Err(invalid("the URL is not in its canonical form"));
     }
     if url.as_str().len() > URL_BYTES_MAX {
         return Err(too_long());
@@ -98,26 +98,26 @@ fn checked(text: &str) -> Result<Url, Failure> {
     Ok(url)
 }
 
-/// Refuses control characters, raw or encoded, and what a parser would turn into something else.
+/// Refuses control characters, raw or encoded, and characters that a parser would convert.
 fn check_characters(text: &str) -> Result<(), Failure> {
     if text.contains('#') {
-        return Err(invalid("the URL must not hold a fragment"));
+        return Err(invalid("the URL must not contain a fragment"));
     }
     if text.contains('\\') {
-        return Err(invalid("the URL must not hold backslashes"));
+        return Err(invalid("the URL must not contain backslashes"));
     }
     if text.chars().any(char::is_whitespace) {
-        return Err(invalid("the URL must not hold spaces or control characters"));
+        return Err(invalid("the URL must not contain spaces or control characters"));
     }
     let decoded: Vec<u8> = percent_decode_str(text).collect();
     if decoded.iter().any(u8::is_ascii_control) || String::from_utf8_lossy(&decoded).chars().any(char::is_control) {
-        return Err(invalid("the URL must not hold control characters, raw or encoded"));
+        return Err(invalid("the URL must not contain control characters, raw or encoded"));
     }
     Ok(())
 }
 
-/// Refuses segments that a server could take for a step through the path: `.` and `..` after one decoding, where
-/// decoding may have brought separators to light, and also before a `;`, where some servers cut a segment.
+/// Refuses segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and some
+/// servers cut a segment at `;`.
 fn check_segments(path: &str) -> Result<(), Failure> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let decoded: Vec<u8> = percent_decode_str(path).collect();
@@ -126,10 +126,10 @@ fn check_segments(path: &str) -> Result<(), Failure> {
         let name = segment.split(|byte| *byte == b';').next().unwrap_or(segment);
         name == b"." || name == b".."
     };
-    if segments.any(is_step) { Err(invalid("the URL must not hold `.` or `..` as a path segment")) } else { Ok(()) }
+    if segments.any(is_step) { Err(invalid("the URL must not contain `.` or `..` as a path segment")) } else { Ok(()) }
 }
 
-/// Whether parsing kept the host, and everything behind it but for escapes.
+/// Whether parsing kept the host unchanged, and the rest unchanged except for escapes.
 fn is_same(url: &Url, authority: &str, path: &str) -> bool {
     let host = match url.host() {
         Some(Host::Domain(name)) => host_text(authority).eq_ignore_ascii_case(name),

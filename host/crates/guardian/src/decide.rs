@@ -1,8 +1,8 @@
-//! The one decision behind the tool list, the call and the check.
+//! The one decision behind the tool list, the call and the access check.
 //!
-//! The rules run in one order: roles, then what the sets alone rule out (the tool is then not listed either), then the
-//! values of the call. The first rule that refuses is the answer; some more are gathered, for an administrator
-//! wants to hear at once of all that stands in the way.
+//! The rules run in a fixed order: roles, then constraints that deny without looking at values (and thus hide the tool
+//! from the list), then the values of the call. The first rule that denies determines the answer. Further denials are
+//! collected, so that an administrator sees at once everything that has to change.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,58 +15,58 @@ use crate::denial::{Denial, Holder, Refusal};
 use crate::policy::{BindingRules, Constraint, ConstraintSet, DelegationRules, Dimension, ToolRules};
 use crate::values::{Found, Stop, paid, visit};
 
-/// The longest value that is compared with patterns, in bytes. No pattern of a role or binding is longer, and matching
-/// takes time in proportion to both.
+/// The longest value that is compared with patterns, in bytes. Patterns of roles and bindings are not longer, and the
+/// time to match grows with both.
 pub const VALUE_BYTES_MAX: usize = 4096;
-/// Steps to compare a key of a set with one of the tool.
+/// Steps to compare a key of a constraint set with a dimension of the tool.
 const KEY_STEPS: u64 = 8;
-/// Refusals that are gathered for one answer: nobody reads more, and a hostile call has thousands.
+/// Refusals that are collected for one answer. A hostile call can have thousands.
 const REFUSALS_MAX: usize = 8;
 
-/// Who wants which tool: the rules that apply.
+/// The rules that apply to a bot and a tool.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// What the manifest says of the tool.
+    /// The rules of the manifest for the tool.
     pub tool: &'a ToolRules,
-    /// What the binding to the tool's resource says.
+    /// The rules of the binding to the tool's resource.
     pub binding: &'a BindingRules,
-    /// The links of the delegation under which the bot acts, outermost first; none when it acts for itself.
+    /// The links of the delegation under which the bot acts, outermost first; empty if it acts for itself.
     pub delegation: &'a [Arc<DelegationRules>],
 }
 
-/// What is asked.
+/// What to decide.
 #[derive(Clone, Copy)]
 pub enum Question<'a> {
-    /// Whether the tool is in the bot's list.
+    /// Whether the bot's tool list contains the tool.
     List,
-    /// Whether it may be called with these parameters, which satisfy its input_schema and have its defaults filled in.
+    /// Whether the bot may call the tool with these parameters, which satisfy its input_schema and include its defaults.
     Call(&'a Map<String, Value>),
 }
 
-/// The answer.
+/// The answer to a [`Question`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes.
+    /// Allowed.
     Allow,
-    /// No, and why.
+    /// Denied, with the reason.
     Deny(Denial),
 }
 
-/// Decides. Whatever is allowed to be called is listed too.
+/// Decides a question. A tool that may be called is always listed.
 #[must_use]
 pub fn decide(subject: &Subject<'_>, question: Question<'_>) -> Decision {
-    decide_within(subject, question, &Effort::of(u64::MAX)).expect("an effort without a bound is never used up")
+    decide_within(subject, question, &Effort::of(u64::MAX)).expect("an unlimited budget is never spent")
 }
 
-/// The same, paying for each comparison before it is made.
+/// Like [`decide()`], within a budget of steps.
 ///
 /// # Errors
-/// The budget of steps is used up before a decision, so nothing may run.
+/// The budget is spent before a decision, so the call must not run.
 pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Effort) -> Result<Decision, Overrun> {
     let mut refusals = Refusals(Vec::new());
     match examine(subject, question, effort, &mut refusals) {
         ControlFlow::Break(Stop::Overrun(overrun)) => return Err(overrun),
-        // Broken off when enough has been gathered; either way the list is the answer.
+        // Ended early if enough refusals were collected; they are the answer either way.
         ControlFlow::Break(Stop::Found(())) | ControlFlow::Continue(()) => {}
     }
     Ok(match refusals.0.split_first() {
@@ -75,7 +75,7 @@ pub fn decide_within(subject: &Subject<'_>, question: Question<'_>, effort: &Eff
     })
 }
 
-/// The way of an examination: on, or ended with enough refusals or without effort.
+/// Control flow of an examination: it ends early with enough refusals or with a spent budget.
 type Flow = ControlFlow<Stop<()>>;
 
 struct Refusals<'a>(Vec<Refusal<'a>>);
@@ -93,14 +93,14 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, r
     for dimension in subject.tool.dimensions.iter().filter(|dimension| dimension.applies) {
         let constraints: Vec<(Holder, &Constraint)> = sets(subject)
             .filter_map(|(holder, set)| Some((holder, set.constraint(&dimension.key)?)))
-            // An empty list has been refused already, and once is enough.
+            // Empty lists were refused before.
             .filter(|(_, constraint)| !constraint.patterns.is_empty())
             .collect();
         let Some((first, _)) = constraints.first() else { continue };
         if !dimension.is_declared {
             refusals.add(Refusal::Undeclared { holder: *first, dimension })?;
         } else if let Question::Call(params) = question {
-            // Rules of a binding to another version of the type permit no value.
+            // A binding to another version of the resource type permits no value.
             let is_of_type = subject.binding.matches_in(&dimension.key, dimension.mode);
             let matches = |holder: Holder, constraint: &Constraint, value: &str| {
                 if !is_of_type && !matches!(holder, Holder::Delegation(_)) {
@@ -118,11 +118,11 @@ fn examine<'a>(subject: &Subject<'a>, question: Question<'a>, effort: &Effort, r
     ControlFlow::Continue(())
 }
 
-/// What became of comparing a value with the patterns of one list.
+/// The result of comparing a value with the patterns of one list.
 enum Match {
     Yes,
     No,
-    /// The value is longer than what is compared.
+    /// The value is over the limit and was not compared.
     TooLong,
 }
 
@@ -149,12 +149,12 @@ fn roles<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>
     ControlFlow::Continue(())
 }
 
-/// What needs no values: keys that the manifest does not have, and lists that permit nothing. Either refuses every tool
-/// of the binding, whatever its operation.
+/// Rules that do not depend on values: keys that the manifest does not declare, and empty lists. Both deny all tools of
+/// the binding, for all operations.
 fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusals<'a>) -> Flow {
     let dimensions = subject.tool.dimensions.len() as u64;
     for (holder, set) in sets(subject) {
-        // Each key is looked for among the dimensions, and each dimension among the keys.
+        // Each key is searched among the dimensions, and each dimension among the keys.
         paid(effort.spend(KEY_STEPS * (1 + set.constraints.len() as u64 * (1 + 2 * dimensions))))?;
         if subject.tool.forwards && matches!(holder, Holder::Delegation(_)) {
             continue;
@@ -173,7 +173,7 @@ fn sets_alone<'a>(subject: &Subject<'a>, effort: &Effort, refusals: &mut Refusal
     ControlFlow::Continue(())
 }
 
-/// Every value at every path must match in every set.
+/// Checks that every value at every path matches in every set.
 fn values<'a>(
     dimension: &'a Dimension,
     constraints: &[(Holder, &Constraint)],

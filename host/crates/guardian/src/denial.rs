@@ -1,4 +1,4 @@
-//! A refusal in words: for the LLM, for the audit, and for whoever could change the rules.
+//! The text of a denial: for the LLM, for the audit and for administrators.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -15,40 +15,40 @@ use crate::values::{Found, Stop, visit};
 
 /// Characters of a value that are shown: enough to recognise it, too few to flood a log or a prompt.
 const SHOWN_CHARS_MAX: usize = 200;
-/// How the message of every scope violation begins (plugin-contract).
+/// The start of the message of every scope violation.
 const SCOPE_VIOLATION: &str = "Scope violation: ";
-/// Steps to find a value for a text: where they do not suffice, the text does without.
+/// Steps to find a value to show. If they do not suffice, the text has no value.
 const VALUE_STEPS_MAX: u64 = 1 << 16;
-/// What stands for a value that the call does not give.
+/// Shown in place of a value that the call does not have.
 const MISSING: &str = "(missing)";
 
 /// Why a call may not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// `PermissionDenied` where roles refuse, `ScopeViolation` where scopes do.
+    /// `PermissionDenied` if roles deny, `ScopeViolation` if scopes do.
     pub status: Status,
-    /// The rule that refused, in stable words: `role.allowed_operations`, `scope.repos`, `scope.unknown_key`.
+    /// The rule that denied, in stable words: `role.allowed_operations`, `scope.repos`, `scope.unknown_key`.
     pub rule: String,
-    /// Exactly what the LLM reads.
+    /// The text that the LLM reads.
     pub message: String,
-    /// What an administrator reads.
+    /// The text that an administrator reads.
     pub reason: String,
-    /// What an administrator would change to allow exactly this.
+    /// The smallest change of the rules that would allow this call.
     pub smallest_change: String,
-    /// The value that a dimension refuses, where one does.
+    /// The value that violates a scope dimension, if there is one.
     pub violation: Option<Box<Violation>>,
 }
 
-/// A value that a scope dimension does not allow.
+/// A value that violates a scope dimension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The key of the dimension.
     pub dimension: String,
-    /// Fit to be shown: cut, and nothing invisible in it.
+    /// The value, safe to show: cut, with invisible characters escaped.
     pub value: String,
 }
 
-/// Where a rule is written down.
+/// The place of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     Role,
@@ -58,7 +58,7 @@ pub(crate) enum Holder {
     Delegation(usize),
 }
 
-/// One rule that refuses.
+/// A rule that denies.
 #[derive(Clone, Debug)]
 pub(crate) enum Refusal<'a> {
     NoGrant,
@@ -74,8 +74,8 @@ pub(crate) enum Refusal<'a> {
 }
 
 impl Denial {
-    /// The answer for a tool that does not exist. Its message is that for a tool which roles hide, so that trying out
-    /// names tells nothing.
+    /// The denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so that guessing
+    /// names reveals nothing.
     #[must_use]
     pub fn unknown_tool(tool: &str) -> Denial {
         Denial {
@@ -88,7 +88,7 @@ impl Denial {
         }
     }
 
-    /// The code of the status, as every door reports it.
+    /// The code for the status.
     #[must_use]
     pub fn code(&self) -> Code {
         match self.status {
@@ -97,7 +97,7 @@ impl Denial {
         }
     }
 
-    /// The first refusal is the answer; the others only add to what would have to change.
+    /// The first refusal determines the answer; the others only add to the smallest change.
     pub(crate) fn new(tool: &ToolRules, question: Question<'_>, first: &Refusal<'_>, others: &[Refusal<'_>]) -> Denial {
         let mut changes: Vec<String> = Vec::new();
         for refusal in std::iter::once(first).chain(others) {
@@ -108,10 +108,9 @@ impl Denial {
         }
         let violation = first.violation(question);
         let (status, message) = match (first, &violation) {
-            (Refusal::UnknownKey { key, .. }, _) => (
-                Status::ScopeViolation,
-                format!("{SCOPE_VIOLATION}scope {} is not one that this tool knows", visible(key)),
-            ),
+            (Refusal::UnknownKey { key, .. }, _) => {
+                (Status::ScopeViolation, format!("{SCOPE_VIOLATION}this tool has no scope {}", visible(key)))
+            }
             (Refusal::TooLong { dimension, bytes }, _) => {
                 (Status::ScopeViolation, format!("{SCOPE_VIOLATION}{}", too_long(&dimension.key, *bytes)))
             }
@@ -126,7 +125,7 @@ impl Denial {
         Denial { status, rule, message, reason, smallest_change: changes.join("; "), violation }
     }
 
-    /// The same in the words of the template that `translate` has for the dimension, if it has one.
+    /// Rewrites the message with the translated template of the dimension, if `translate` returns one.
     #[must_use]
     pub fn translated<'t>(mut self, translate: impl FnOnce(&str) -> Option<&'t str>) -> Denial {
         if let Some(Violation { dimension, value }) = self.violation.as_deref()
@@ -154,7 +153,7 @@ impl Refusal<'_> {
         }
     }
 
-    /// The dimension that refuses and the value as it may be shown, where scopes refuse.
+    /// The violated dimension and its value, safe to show, if a scope denies.
     fn violation(&self, question: Question<'_>) -> Option<(&Dimension, String)> {
         let missing = || MISSING.to_owned();
         match self {
@@ -162,7 +161,7 @@ impl Refusal<'_> {
             | Refusal::Operation(_)
             | Refusal::Tool(_)
             | Refusal::UnknownKey { .. }
-            // Its message names the limit and not the value, in no template's words.
+            // Its message names the limit instead of the value, and uses no template.
             | Refusal::TooLong { .. } => None,
             Refusal::EmptyList { dimension, .. } => {
                 Some((dimension, first_value(dimension, question).map_or_else(missing, |value| visible(&value))))
@@ -292,7 +291,7 @@ fn not_available(tool: &str) -> String {
     format!("Permission denied: tool '{}' is not available to this bot", visible(tool))
 }
 
-/// The template of a dimension with the value in it, which is not looked through for `{value}` again.
+/// Renders the template of a dimension. A `{value}` inside the value is not replaced again.
 fn in_words(template: &str, key: &str, shown: &str) -> String {
     if template.is_empty() {
         format!("{SCOPE_VIOLATION}{key} {shown} is not authorized")
@@ -301,7 +300,7 @@ fn in_words(template: &str, key: &str, shown: &str) -> String {
     }
 }
 
-/// The template with the value in all of its places, cut: a plugin writes the template, and may name many.
+/// The template with the value in all its places, cut, because a plugin's template may have many places.
 fn filled(template: &str, shown: &str) -> String {
     const BYTES_MAX: usize = 4096;
     let mut text = String::new();
@@ -326,7 +325,7 @@ fn paths(dimension: &Dimension) -> String {
     dimension.param_paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// The entry that permits `value` and as little else as the match mode can say.
+/// Suggests the narrowest entry that permits `value`.
 fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
     let list = list(dimension, holder);
     if value.len() > VALUE_BYTES_MAX {
@@ -334,20 +333,20 @@ fn add_entry(dimension: &Dimension, holder: Holder, value: &str) -> String {
     }
     let (entry, note) = match dimension.mode {
         MatchMode::Pattern => (escape_glob(value), ""),
-        MatchMode::Path => (escape_glob(value), ", which permits all below it too"),
+        MatchMode::Path => (escape_glob(value), ", which permits its descendants too"),
         MatchMode::Exact => (value.to_owned(), ""),
     };
     if dimension.mode == MatchMode::Path && !match_path(value, &entry) {
-        return format!("none: no entry of {list} can permit a path that leaves its start or holds a NUL");
+        return format!("none: no entry of {list} can permit a path that leaves its start or contains a NUL");
     }
     if visible(&entry) == entry {
         format!("add `{entry}` to {list}{note}")
     } else {
-        format!("add the value as it was given to {list}{note}")
+        format!("add the exact value of the call to {list}{note}")
     }
 }
 
-/// The first value that the call gives for a dimension.
+/// The first value of the call for a dimension.
 fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<'p, str>> {
     let Question::Call(params) = question else { return None };
     if !dimension.applies {
@@ -368,20 +367,20 @@ fn first_value<'p>(dimension: &Dimension, question: Question<'p>) -> Option<Cow<
     }
 }
 
-/// A text as it is, anything else as JSON, of which no more is written than is shown.
+/// A string as it is, any other value as JSON, of which only the start is written.
 fn text_of(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => {
             let mut start = Start(Vec::new());
-            // It fails where the text is longer than what is kept.
+            // It fails if the text is longer than the part that is kept.
             let _: Result<(), serde_json::Error> = serde_json::to_writer(&mut start, other);
             Cow::Owned(String::from_utf8_lossy(&start.0).into_owned())
         }
     }
 }
 
-/// Keeps the first bytes of a text, more than are shown, and refuses the rest.
+/// A writer that keeps the first bytes, more than are shown, and fails after them.
 struct Start(Vec<u8>);
 
 impl Write for Start {
@@ -397,7 +396,7 @@ impl Write for Start {
     }
 }
 
-/// A text that is fit to be shown: cut, and nothing in it that moves a cursor, hides or turns around what follows.
+/// A text that is safe to show: cut, with all characters escaped that move a cursor, hide text or change its direction.
 fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len().min(SHOWN_CHARS_MAX));
     let mut characters = text.chars();
@@ -414,7 +413,7 @@ fn visible(text: &str) -> String {
     shown
 }
 
-/// Controls, and the format characters of Unicode that separate lines, have no width or turn the direction.
+/// Control characters, and Unicode format characters that separate lines, have no width or change the direction.
 fn is_invisible(character: char) -> bool {
     character.is_control()
         || matches!(character,
@@ -427,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shown_values_are_cut_and_hold_nothing_invisible() {
+    fn shown_values_are_cut_and_escaped() {
         assert_eq!(visible("a\nb\0c\u{1b}[31m"), "a\\nb\\0c\\u{1b}[31m");
         assert_eq!(visible("acme/\u{202e}ipa\u{2028}x\u{200b}"), "acme/\\u{202e}ipa\\u{2028}x\\u{200b}");
         assert_eq!(visible("日本/é"), "日本/é");
@@ -444,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_tool_is_named_as_it_was_given_and_cut() {
+    fn the_name_of_an_unknown_tool_is_cut() {
         let denial = Denial::unknown_tool("no_such_tool");
         assert_eq!(denial.message, "Permission denied: tool 'no_such_tool' is not available to this bot");
         assert_eq!((denial.rule.as_str(), denial.status), ("unknown_tool", Status::PermissionDenied));

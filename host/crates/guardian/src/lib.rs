@@ -1,7 +1,7 @@
-//! Pure policy: who may call what, with which parameters.
+//! Pure policy: which bot may call which tool, with which parameters.
 //!
-//! One function, [`decide()`], answers for the tool list, the call and the check, so that they cannot disagree. A
-//! [`Permit`] is made here and nowhere else, and it carries the parameters that were judged. Nothing here does I/O.
+//! One function, [`decide()`], decides for the tool list, the call and the access check, so that they cannot disagree.
+//! Only this crate makes a [`Permit`], which carries the parameters that were checked. This crate does no I/O.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

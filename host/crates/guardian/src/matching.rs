@@ -1,8 +1,8 @@
-//! Text against patterns, one implementation for the whole product.
+//! Pattern matching, one implementation for the whole host.
 //!
-//! A glob is Python's `fnmatch.fnmatchcase`: `*` crosses `/`, `?` is one character, `[seq]` and `[!seq]` are sets, case
-//! counts, and every string is a valid pattern. Paths have rules of their own, see [`PathPattern`]. Matching does
-//! not backtrack: hostile values cost time in proportion to their length.
+//! Globs have the semantics of Python's `fnmatch.fnmatchcase`: `*` also matches `/`, `?` is one character, `[seq]` and
+//! `[!seq]` are sets, matching is case-sensitive, and every string is a valid pattern. Paths have their own rules, see
+//! [`PathPattern`]. Matching does not backtrack: its time is linear in the length of the value.
 
 mod components;
 mod glob;
@@ -17,9 +17,9 @@ pub use glob::{Glob, escape_glob};
 pub use path::PathPattern;
 pub use set::{PatternList, PatternSet, compiled_bytes_max};
 
-/// Memory that one regular expression may take when compiled: some thousand states, far more than a rule needs.
+/// Memory of one compiled regular expression: some thousand states, far more than a rule needs.
 const REGEX_BYTES_MAX: usize = 1 << 20;
-/// Groups within groups in one regular expression.
+/// Nesting of groups in one regular expression.
 const REGEX_DEPTH_MAX: u32 = 64;
 
 /// Whether the glob `pattern` matches the whole of `value`.
@@ -30,8 +30,8 @@ pub fn match_glob(value: &str, pattern: &str) -> bool {
 
 /// Whether any of the globs matches the whole of `value`.
 ///
-/// With `allow_regex` a pattern that starts with `^` is a regular expression which must match from the start of the
-/// value, but not to its end: end it with `$` for that. One that cannot be parsed or is too large matches nothing.
+/// With `allow_regex`, a pattern that starts with `^` is a regular expression. It must match at the start of the value,
+/// but not up to its end, unless it ends with `$`. A regular expression that is invalid or too large matches nothing.
 #[must_use]
 pub fn match_any(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>, allow_regex: bool) -> bool {
     patterns.into_iter().any(|pattern| {
@@ -52,7 +52,7 @@ pub fn match_any_path(value: &str, patterns: impl IntoIterator<Item: AsRef<str>>
     patterns.into_iter().any(|pattern| match_path(value, pattern.as_ref()))
 }
 
-/// The `^` of `^a|b` anchors only the `a`, so the start of the match is what is looked at.
+/// The `^` in `^a|b` anchors only the `a`, so the position of the match is checked too.
 fn matches_regex(value: &str, pattern: &str) -> bool {
     RegexBuilder::new(pattern)
         .size_limit(REGEX_BYTES_MAX)
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_examples_of_the_specification() {
+    fn examples() {
         assert!(match_glob("issue.read", "issue.*"));
         assert!(match_glob("anything", "*"));
         assert!(match_any("issue.read", ["issue.*", "pr.*"], false));
@@ -78,13 +78,13 @@ mod tests {
     }
 
     #[test]
-    fn no_pattern_matches_nothing() {
+    fn an_empty_list_matches_nothing() {
         assert!(!match_any("x", Vec::<String>::new(), true));
         assert!(!match_any_path("/x", Vec::<String>::new()));
     }
 
     #[test]
-    fn a_regex_needs_the_flag_the_caret_and_a_match_from_the_start() {
+    fn a_regex_needs_the_flag_a_caret_and_a_match_at_the_start() {
         assert!(!match_any("ls -la", ["^ls.*"], false));
         assert!(match_any("^ls-x", ["^ls*"], false));
         assert!(!match_any("ls -la", ["ls.*"], true));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regex_that_does_not_parse_or_is_too_large_matches_nothing() {
+    fn an_invalid_or_large_regex_matches_nothing() {
         let nested = format!("^{}{}", "(".repeat(200), ")".repeat(200));
         for bad in ["^(", "^(?=ls)", r"^(a)\1", "^a{999999}", "^(((a{100}){100}){100}){100}", nested.as_str()] {
             assert!(!match_any("ls", [bad], true), "{bad}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_regex_is_linear() {
+    fn a_regex_does_not_backtrack() {
         assert!(!match_any(&"a".repeat(1 << 16), ["^(a+)+$b", "^(a|a)*b"], true));
     }
 }

@@ -1,7 +1,7 @@
-//! The permit: the only way to the executor.
+//! The permit, without which the executor runs nothing.
 //!
-//! It is made by [`authorize`] and by nothing else, can be used once, and owns the parameters that were judged,
-//! so that what runs is what was allowed.
+//! Only the functions of this module make permits. A permit can be used once and owns the parameters that were checked,
+//! so that exactly the allowed call runs.
 
 use monstrum_types::{
     BindingId, BotId, Digest, Effort, Overrun, PluginName, RequestId, ResourceId, ToolName, WorkspaceId,
@@ -12,28 +12,28 @@ use crate::decide::{Decision, Question, Subject, decide_within};
 use crate::denial::Denial;
 use crate::policy::ToolRules;
 
-/// The call that is judged.
+/// The call to authorize.
 #[derive(Clone)]
 pub struct CallFacts {
-    /// The call.
+    /// The id of the call.
     pub request_id: RequestId,
-    /// Its workspace.
+    /// The workspace of the call.
     pub workspace: WorkspaceId,
-    /// The bot that acts; none where infrastructure does.
+    /// The bot that makes the call; `None` for calls of the infrastructure.
     pub bot: Option<BotId>,
-    /// The binding that lets it.
+    /// The binding that grants the tool to the bot.
     pub binding: Option<BindingId>,
-    /// The resource it acts on.
+    /// The resource that the call acts on.
     pub resource: Option<ResourceId>,
-    /// The plugin that will run.
+    /// The plugin to run.
     pub plugin: PluginName,
-    /// The plugin's component, whose manifest the rules were compiled from; none for what the platform serves itself.
+    /// The plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
     pub plugin_digest: Option<Digest>,
-    /// The parameters, valid against the tool's input_schema, defaults filled in.
+    /// The parameters, which satisfy the tool's input_schema and include its defaults.
     pub params: Map<String, Value>,
 }
 
-/// One call that may run, once. It is neither copied, nor built from parts, nor read from outside.
+/// Permission to run one call, once. It cannot be cloned, deserialized, or constructed outside this module.
 pub struct Permit {
     facts: CallFacts,
     tool: String,
@@ -41,10 +41,10 @@ pub struct Permit {
     scope_json: String,
 }
 
-/// Judges a call and, if it may run, makes its permit.
+/// Decides whether a call may run and, if so, makes its permit.
 ///
 /// # Errors
-/// The budget of steps is used up, so there is no permit. The inner error is the refusal, ready to be answered and recorded.
+/// The budget of steps is spent, so there is no permit. The inner error is the denial, for the response and the audit.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
     if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
         return Ok(Err(denial));
@@ -57,8 +57,8 @@ pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Res
     }))
 }
 
-/// Permits a function of a plugin, which infrastructure code calls under a root key. There is no bot and there are no
-/// roles: whoever has let the caller in has judged. A bot's call is never permitted this way.
+/// Permits a function of a plugin, which infrastructure calls with a root key. No bot and no roles are involved: the
+/// check of the key has authorized the caller. Calls of a bot are never permitted this way.
 #[must_use]
 pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) -> Option<Permit> {
     let name = format!("platform.{resource_type}.{function}");
@@ -66,8 +66,8 @@ pub fn authorize_function(resource_type: &str, function: &str, call: CallFacts) 
     (!is_a_bots).then(|| Permit { tool: name.clone(), operation: name, scope_json: "[]".to_owned(), facts: call })
 }
 
-/// Permits the check of a credential that a manifest declares: this very tool with these very parameters, on one resource,
-/// and nothing else.
+/// Permits the credential check that a manifest declares: exactly this tool with exactly these parameters, on one
+/// resource.
 #[must_use]
 pub fn authorize_check(
     tool: &ToolRules,
@@ -85,75 +85,75 @@ pub fn authorize_check(
 }
 
 impl Permit {
-    /// The call.
+    /// The id of the call.
     #[must_use]
     pub fn request_id(&self) -> RequestId {
         self.facts.request_id
     }
 
-    /// The call's workspace.
+    /// The workspace of the call.
     #[must_use]
     pub fn workspace(&self) -> WorkspaceId {
         self.facts.workspace
     }
 
-    /// The bot that acts, if one does.
+    /// The bot that makes the call, if any.
     #[must_use]
     pub fn bot(&self) -> Option<BotId> {
         self.facts.bot
     }
 
-    /// The binding that lets it.
+    /// The binding that grants the tool to the bot.
     #[must_use]
     pub fn binding(&self) -> Option<BindingId> {
         self.facts.binding
     }
 
-    /// The resource it acts on.
+    /// The resource that the call acts on.
     #[must_use]
     pub fn resource(&self) -> Option<ResourceId> {
         self.facts.resource
     }
 
-    /// The plugin that may run.
+    /// The plugin to run.
     #[must_use]
     pub fn plugin(&self) -> &PluginName {
         &self.facts.plugin
     }
 
-    /// The component that may run, where there is one.
+    /// The component to run, if there is one.
     #[must_use]
     pub fn plugin_digest(&self) -> Option<&Digest> {
         self.facts.plugin_digest.as_ref()
     }
 
-    /// The parameters that were judged.
+    /// The checked parameters.
     #[must_use]
     pub fn params(&self) -> &Map<String, Value> {
         &self.facts.params
     }
 
-    /// The tool or function.
+    /// The name of the tool or function.
     #[must_use]
     pub fn tool(&self) -> &str {
         &self.tool
     }
 
-    /// Its operation.
+    /// The operation of the tool or function.
     #[must_use]
     pub fn operation(&self) -> &str {
         &self.operation
     }
 
-    /// The sets of constraints that applied, as a JSON array of objects: role, binding, then each link of the delegation,
-    /// without those that constrain nothing.
+    /// The constraint sets that applied, as a JSON array of objects: role, binding, then each link of the delegation.
+    /// Empty sets are left out.
     #[must_use]
     pub fn scope_json(&self) -> String {
         self.scope_json.clone()
     }
 }
 
-/// Without the parameters: they are nobody's business but the plugin's.
+/// Leaves out the parameters, which are for the plugin only.
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Permit")

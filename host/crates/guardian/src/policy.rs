@@ -1,4 +1,4 @@
-//! Rules in the form in which they are decided: immutable, shared, and compiled when a decision first needs them.
+//! Rules in the form that decisions use: immutable, shared, and compiled when a decision first needs them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,34 +9,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::matching::{PatternList, match_glob};
 
-/// Scope key -> patterns, as a role, a binding or a delegation states them.
+/// The patterns for each scope key, as written in a role, a binding or a delegation.
 pub type ScopeConstraints = BTreeMap<String, Vec<String>>;
 
-/// What a role, or a binding's own permissions, allow. A list that is absent does not restrict.
+/// The permissions of a role or of a binding. An absent list does not restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Globs over operations.
+    /// Globs for operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_operations: Option<Vec<String>>,
-    /// Globs over tool names.
+    /// Globs for tool names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
 }
 
-/// One link of a delegation: what a bot that calls another lets it do on its behalf. It narrows and never grants.
+/// One link of a delegation: what a calling bot lets the called bot do on its behalf. It restricts and never grants.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delegation {
-    /// Globs over tool names; absent, the link does not restrict them.
+    /// Globs for tool names; if absent, the link does not restrict them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<Vec<String>>,
-    /// Constraints in addition to those of the called bot.
+    /// Constraints that apply in addition to those of the called bot.
     #[serde(default)]
     pub scope_constraints: ScopeConstraints,
 }
 
-/// Where a grant is written down.
+/// The source of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantSource {
     /// The binding's role.
@@ -45,7 +45,7 @@ pub enum GrantSource {
     Permissions,
 }
 
-/// Where a set of constraints of a binding is written down.
+/// The source of a constraint set of a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetSource {
     /// The binding's role.
@@ -61,7 +61,7 @@ pub(crate) struct GrantRules {
     tools: Option<PatternList>,
 }
 
-/// What the manifest says of one tool.
+/// The rules of the manifest for one tool.
 #[derive(Clone, Debug)]
 pub struct ToolRules {
     pub(crate) tool: ToolName,
@@ -71,7 +71,7 @@ pub struct ToolRules {
     pub(crate) forwards: bool,
 }
 
-/// A scope dimension as it concerns one tool.
+/// A scope dimension, evaluated for one tool.
 #[derive(Clone, Debug)]
 pub(crate) struct Dimension {
     pub(crate) key: String,
@@ -84,30 +84,30 @@ pub(crate) struct Dimension {
     pub(crate) is_declared: bool,
 }
 
-/// What a role grants and how it constrains. Every binding to the role shares it.
+/// The grant and constraints of a role, shared by all bindings to the role.
 #[derive(Clone, Debug)]
 pub struct RoleRules {
     grant: Arc<GrantRules>,
     set: Arc<ConstraintSet>,
 }
 
-/// What a binding grants and how it is constrained.
+/// The grants and constraints of a binding.
 #[derive(Clone, Debug)]
 pub struct BindingRules {
     pub(crate) grants: Vec<(GrantSource, Arc<GrantRules>)>,
     pub(crate) sets: Vec<(SetSource, Arc<ConstraintSet>)>,
-    /// The keys of the dimensions of the resource's type, and how each is matched.
+    /// The keys and match modes of the dimensions of the resource's type.
     modes: Box<[(String, MatchMode)]>,
 }
 
-/// A [`Delegation`] in the form in which it is decided.
+/// A [`Delegation`] in the form that decisions use.
 #[derive(Debug)]
 pub struct DelegationRules {
     pub(crate) tools: Option<PatternList>,
     pub(crate) set: ConstraintSet,
 }
 
-/// A set of constraints. A value must match in every set that has its key.
+/// A set of constraints. A value must match in all sets that have its key.
 #[derive(Debug)]
 pub(crate) struct ConstraintSet {
     pub(crate) constraints: Vec<Constraint>,
@@ -123,7 +123,7 @@ pub(crate) struct Constraint {
 }
 
 impl ToolRules {
-    /// Compiles the dimensions of the manifest for one tool. `declares` tells whether the tool's input_schema declares
+    /// Evaluates the dimensions of the manifest for one tool. `declares` returns whether the tool's input_schema declares
     /// the parameter at a path.
     #[must_use]
     pub fn new(
@@ -146,8 +146,8 @@ impl ToolRules {
         ToolRules { tool, operation, dimensions, forwards: false }
     }
 
-    /// The same for a tool that does nothing but have another call made, which is judged itself under the same links. A
-    /// link's keys that the tool does not know are for that other call, and do not refuse this one.
+    /// Marks a tool that only forwards to another call, which is checked itself with the same delegation. Keys of a link
+    /// that the tool does not have are for that call and do not deny this one.
     #[must_use]
     pub fn forwarding(self) -> ToolRules {
         ToolRules { forwards: true, ..self }
@@ -165,12 +165,12 @@ impl ToolRules {
         &self.operation
     }
 
-    /// Whether the manifest has a dimension of this key, for whatever operation.
+    /// Whether the manifest has a dimension of this key, for any operation.
     pub(crate) fn knows(&self, key: &str) -> bool {
         self.dimensions.iter().any(|dimension| dimension.key == key)
     }
 
-    /// The dimension of this key, one that applies to the tool before one that does not.
+    /// The dimension of this key, preferably one that applies to the tool.
     pub(crate) fn dimension(&self, key: &str) -> Option<&Dimension> {
         self.dimensions.iter().filter(|dimension| dimension.key == key).max_by_key(|dimension| dimension.applies)
     }
@@ -202,19 +202,19 @@ impl GrantRules {
 }
 
 impl RoleRules {
-    /// Takes over what a role says.
+    /// The rules of a role.
     #[must_use]
     pub fn new(grant: &Grant, scopes: &ScopeConstraints) -> RoleRules {
         RoleRules { grant: Arc::new(GrantRules::new(grant)), set: Arc::new(ConstraintSet::new(scopes)) }
     }
 
-    /// How many roles and bindings share these lists.
+    /// The number of roles and bindings that share these lists.
     #[must_use]
     pub fn references(&self) -> usize {
         Arc::strong_count(&self.set)
     }
 
-    /// Whether a decision has needed any of its patterns, so that they take memory.
+    /// Whether any of the patterns is compiled and takes memory.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         let scopes = self.set.constraints.iter().map(|constraint| &constraint.patterns);
@@ -223,8 +223,8 @@ impl RoleRules {
 }
 
 impl BindingRules {
-    /// Takes over what a binding says. Every grant must permit a call and every set must be satisfied; where no grant
-    /// has a list, nothing is permitted. `dimensions` are those of the resource's type.
+    /// The rules of a binding. All grants must permit a call and all sets must be satisfied; if no grant has a list,
+    /// nothing is permitted. `dimensions` are those of the resource's type.
     #[must_use]
     pub fn new(
         grants: &[(GrantSource, Grant)],
@@ -239,7 +239,7 @@ impl BindingRules {
         }
     }
 
-    /// The same with what a role says besides, which comes first and is shared, not copied.
+    /// Adds the rules of a role, which come first and are shared.
     #[must_use]
     pub fn under(mut self, role: &RoleRules) -> BindingRules {
         self.grants.insert(0, (GrantSource::Role, Arc::clone(&role.grant)));
@@ -247,14 +247,14 @@ impl BindingRules {
         self
     }
 
-    /// Whether the type of the resource matches the dimension of this key in this mode.
+    /// Whether the resource's type has a dimension of this key and match mode.
     pub(crate) fn matches_in(&self, key: &str, mode: MatchMode) -> bool {
         self.modes.iter().any(|(known, of_type)| known == key && *of_type == mode)
     }
 }
 
 impl DelegationRules {
-    /// Takes over a link. It may be asked about tools of any type.
+    /// The rules of a link. They apply to tools of any resource type.
     #[must_use]
     pub fn new(link: &Delegation) -> DelegationRules {
         DelegationRules {

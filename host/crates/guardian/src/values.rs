@@ -1,7 +1,7 @@
-//! The values that a call puts at a parameter path.
+//! The values of a call at a parameter path.
 //!
-//! Every way in which a plugin could read the path is followed: `a.b` is the key `a.b` as well as the key `b` in the object `a`,
-//! so that no spelling carries a value past the check.
+//! All readings of a path are followed: `a.b` is both the key `a.b` and the key `b` of the object `a`. A caller thus
+//! cannot hide a value from the check by spelling the path in another way.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
@@ -9,27 +9,27 @@ use std::ops::ControlFlow;
 use monstrum_types::{Effort, Overrun};
 use serde_json::{Map, Value};
 
-/// Steps to look a key up in an object.
+/// Steps to look up a key in an object.
 const KEY_STEPS: u64 = 32;
 
-/// Something that stands at a parameter path.
+/// A value at a parameter path.
 pub(crate) enum Found<'p> {
-    /// A text, or a number or boolean as its JSON text.
+    /// A string, or the JSON text of a number or boolean.
     Text(Cow<'p, str>),
-    /// What no pattern can be compared with: an object, a list in a list, a null in a list, or a
-    /// text where the path leads on.
+    /// A value that cannot be compared with a pattern: an object, a list in a list, a null in a list, or a scalar where
+    /// the path goes further.
     Unfit(&'p Value),
 }
 
 /// Why a visit ended before its last value.
 pub(crate) enum Stop<T> {
-    /// The effort is used up.
+    /// The budget is spent.
     Overrun(Overrun),
-    /// The visitor has what it looked for.
+    /// The visitor needs no further values.
     Found(T),
 }
 
-/// Ends a visit where the effort is used up.
+/// Converts a result into control flow: a spent budget ends the visit.
 pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> {
     match result {
         Ok(value) => ControlFlow::Continue(value),
@@ -37,10 +37,10 @@ pub(crate) fn paid<T, V>(result: Result<V, Overrun>) -> ControlFlow<Stop<T>, V> 
     }
 }
 
-/// Hands every value at `path` to `visit`. Null is absent, and a list stands for its elements.
+/// Calls `visitor` with every value at `path`. Null counts as absent, and a list as its elements.
 ///
-/// Recursion goes as deep as the parameters do, which their parser limits. Objects whose keys have dots can make many
-/// ways along one path, so each is paid for.
+/// The recursion is as deep as the parameters, which their parser limits. Keys with dots can give a path exponentially
+/// many readings, so each reading spends steps.
 pub(crate) fn visit<'p, T>(
     params: &'p Map<String, Value>,
     path: &str,
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_at_a_path() {
+    fn values_at_a_path() {
         for (path, params, expected) in [
             ("a", json!({"a": "x"}), vec!["x"]),
             ("a", json!({"a": ""}), vec![""]),
@@ -131,8 +131,8 @@ mod tests {
     }
 
     #[test]
-    fn many_ways_along_one_path_are_paid_for() {
-        // Each object has the key `a` and the key `a.a`, so the ways double every other level.
+    fn every_reading_of_a_path_spends_steps() {
+        // Each object has the keys `a` and `a.a`, so the number of readings doubles every other level.
         let params = (0..16).fold(json!({}), |inner, _| json!({"a": inner, "a.a": inner}));
         let path = vec!["a"; 40].join(".");
         let none = |_: Found<'_>| ControlFlow::<Stop<()>>::Continue(());

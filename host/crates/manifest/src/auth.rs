@@ -1,4 +1,4 @@
-//! Authentication methods: what a credential consists of, how it is injected and who may get it.
+//! Authentication methods: the fields of a credential, its injection rules and its audience.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::model::{AuthKind, AuthMethod, BasicPair, BasicRule, Executor, Field, 
 use crate::origin::OriginPattern;
 
 impl AuthMethod {
-    /// How the host adds the credential to a request: the manifest's rules, or the defaults of the method.
+    /// The injection rules: those of the manifest, or the defaults of the method.
     #[must_use]
     pub fn inject_rules(&self) -> Vec<InjectRule> {
         if let Some(rules) = &self.inject {
@@ -30,14 +30,14 @@ impl AuthMethod {
         }
     }
 
-    /// The fields of a credential of this method: its own, or those of the type where it has none.
+    /// The fields of a credential of this method, or those of the resource type if the method has no fields.
     #[must_use]
     pub fn credential_fields<'a>(&'a self, resource_type: &'a ResourceType) -> &'a [Field] {
         if self.credential_schema.is_empty() { &resource_type.credential_schema } else { &self.credential_schema }
     }
 
-    /// The origins that may get the credential: the manifest's, or the origin of the configured api_base, or those of
-    /// the executor's egress. An api_base that is no URL gives nobody the credential.
+    /// The origins that may receive the credential: the audience of the manifest, else the origin of the configured
+    /// api_base, else the executor's egress. If api_base is not a valid URL, no origin may.
     #[must_use]
     pub fn audience(&self, config: &Map<String, Value>, executor: &Executor) -> Vec<OriginPattern> {
         if let Some(audience) = &self.audience {
@@ -54,7 +54,7 @@ impl AuthMethod {
 }
 
 impl InjectRule {
-    /// The texts of this rule in which `{field}` is replaced.
+    /// The templates of this rule, in which `{field}` is replaced.
     #[must_use]
     pub fn templates(&self) -> Vec<&str> {
         match self {
@@ -66,7 +66,7 @@ impl InjectRule {
         }
     }
 
-    /// The header that this rule writes, and that a plugin therefore may not.
+    /// The header that this rule sets, and that a plugin therefore may not set.
     #[must_use]
     pub fn header_name(&self) -> Option<&str> {
         match self {
@@ -78,7 +78,7 @@ impl InjectRule {
 }
 
 impl AuthKind {
-    /// The word by which manifests and the API know this method.
+    /// The word for this method in manifests and in the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -106,14 +106,14 @@ impl fmt::Display for AuthKind {
     }
 }
 
-/// A template cut at its placeholders.
+/// A piece of a template.
 enum Piece<'a> {
     Text(&'a str),
     Placeholder(&'a str),
 }
 
-/// Cuts `text` at its placeholders. A brace that is not part of a `{field}` is text; the manifest's validation refuses
-/// such templates.
+/// Splits `text` at its placeholders. A brace that is not part of a `{field}` is text; the validation of manifests
+/// rejects such templates.
 fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -135,20 +135,20 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
     found
 }
 
-/// Letters, digits, `_` and `-`, at most 64: the names that a field may have.
+/// Whether a field may have this name: 1 to 64 letters, digits, `_` or `-`.
 pub(crate) fn is_field_name(name: &str) -> bool {
     (1..=64).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
 }
 
-/// Whether every brace of `text` is part of a placeholder.
+/// Whether all braces of `text` are part of placeholders.
 pub(crate) fn is_well_formed(text: &str) -> bool {
     pieces(text).iter().all(|piece| {
         matches!(piece, Piece::Placeholder(_)) || matches!(piece, Piece::Text(text) if !text.contains(['{', '}']))
     })
 }
 
-/// The names in `{…}`, in order, each as often as it occurs.
+/// The names in `{…}`, in order and with repetitions.
 #[must_use]
 pub fn placeholders(text: &str) -> Vec<&str> {
     pieces(text)
@@ -160,8 +160,8 @@ pub fn placeholders(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// `text` with every `{field}` replaced by its value, or None where a value is missing. Values are not read again for
-/// placeholders. The result holds secrets: wrap it at once.
+/// Replaces each `{field}` in `text` by its value; `None` if a value is missing. Placeholders inside values are not
+/// replaced. The result contains secrets: wrap it at once.
 #[must_use]
 pub fn fill(text: &str, mut value: impl FnMut(&str) -> Option<String>) -> Option<String> {
     let mut filled = String::with_capacity(text.len());
@@ -220,26 +220,26 @@ mod tests {
     }
 
     #[test]
-    fn the_audience_is_declared_or_the_base_or_egress() {
+    fn the_audience_defaults_to_api_base_or_egress() {
         let executor = Executor { egress: vec!["https://up.example".parse().unwrap()], ..Executor::default() };
         let audience = |method: &AuthMethod, config: Value| -> Vec<String> {
             let config = config.as_object().unwrap().clone();
             method.audience(&config, &executor).iter().map(ToString::to_string).collect()
         };
-        let silent = method(json!({"method": "token"}));
-        assert_eq!(audience(&silent, json!({})), ["https://up.example"]);
-        assert_eq!(audience(&silent, json!({"api_base": null})), ["https://up.example"]);
-        assert_eq!(audience(&silent, json!({"api_base": "https://ghe.example/api/v3"})), ["https://ghe.example"]);
-        assert!(audience(&silent, json!({"api_base": "not a url"})).is_empty());
-        assert!(audience(&silent, json!({"api_base": 5})).is_empty());
+        let undeclared = method(json!({"method": "token"}));
+        assert_eq!(audience(&undeclared, json!({})), ["https://up.example"]);
+        assert_eq!(audience(&undeclared, json!({"api_base": null})), ["https://up.example"]);
+        assert_eq!(audience(&undeclared, json!({"api_base": "https://ghe.example/api/v3"})), ["https://ghe.example"]);
+        assert!(audience(&undeclared, json!({"api_base": "not a url"})).is_empty());
+        assert!(audience(&undeclared, json!({"api_base": 5})).is_empty());
         let declared = method(json!({"method": "token", "audience": ["https://*.example.com"]}));
         assert_eq!(audience(&declared, json!({"api_base": "https://ghe.example"})), ["https://*.example.com"]);
-        let nobody = method(json!({"method": "token", "audience": []}));
-        assert!(audience(&nobody, json!({"api_base": "https://ghe.example"})).is_empty());
+        let empty = method(json!({"method": "token", "audience": []}));
+        assert!(audience(&empty, json!({"api_base": "https://ghe.example"})).is_empty());
     }
 
     #[test]
-    fn templates_are_filled_once() {
+    fn placeholders_inside_values_are_not_replaced() {
         assert_eq!(placeholders("Bearer {a} and {b-2}{a}"), ["a", "b-2", "a"]);
         assert!(placeholders("{} {a b} } {").is_empty());
         let value = |name: &str| (name == "a").then(|| "{b}".to_owned());

@@ -1,27 +1,27 @@
-//! The configuration of a resource, with the tools that it may bring along where its type says so.
+//! The configuration of a resource, with its own tools if its type allows them.
 //!
-//! A type whose tool_discovery is `configured` leaves it to whoever configures a resource to say which tools there are:
-//! a list `tools` in the configuration, each entry written and checked as in a manifest. Keys that start with `x-` are
-//! the plugin's, which gets the configuration as it was written.
+//! If the tool_discovery of a type is `configured`, the tools of a resource are part of its configuration: a list `tools`,
+//! whose entries have the form of a manifest's tools. The plugin receives the configuration unchanged, including keys
+//! that start with `x-`, which are for the plugin.
 
-use monstrum_types::{Fault, ToolName};
+use monstrum_types::{InputError, ToolName};
 use serde_json::{Map, Value};
 
 use crate::error::{FieldPath, Segment};
 use crate::fields::{check_fields, escape};
 use crate::model::{ResourceType, Tool, ToolDiscovery};
 use crate::schema::SchemaLimits;
-use crate::validate::{Faults, contract};
+use crate::validate::{ContentErrors, contract};
 
 /// The key in the configuration.
 pub(crate) const TOOLS: &str = "tools";
-/// Stands between the name of the resource and that of the tool.
+/// Separates the names of the resource and the tool.
 const SEPARATOR: &str = "__";
 
-/// A configuration that fits its type.
+/// A valid configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedConfig {
-    /// With the defaults of the type filled in.
+    /// The values, including the defaults of the type.
     pub values: Map<String, Value>,
     /// The resource's own tools.
     pub tools: Vec<ConfiguredTool>,
@@ -30,21 +30,21 @@ pub struct CheckedConfig {
 /// A tool that belongs to one resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfiguredTool {
-    /// As bots, roles and the audit know it: `{resource}__{tool}`.
+    /// The tool with its full name, `{resource}__{tool}`, for bots, roles and the audit.
     pub tool: Tool,
-    /// As the plugin knows it.
+    /// The tool's name for the plugin.
     pub own_name: ToolName,
 }
 
-/// Checks the configuration of the resource `name` against its type.
+/// Validates the configuration of the resource `name` against its type.
 ///
 /// # Errors
-/// Every fault, with a pointer into the configuration; `/name` stands for the name of the resource itself.
+/// All validation errors, with pointers into the configuration; `/name` is the name of the resource itself.
 pub fn check_config(
     resource_type: &ResourceType,
     name: &str,
     mut config: Map<String, Value>,
-) -> Result<CheckedConfig, Vec<Fault>> {
+) -> Result<CheckedConfig, Vec<InputError>> {
     let written = take_tools(resource_type, &mut config);
     let tools = tools(resource_type, name, written.as_ref(), SchemaLimits::Current);
     match (check_fields(&resource_type.config_schema, config), tools) {
@@ -56,38 +56,38 @@ pub fn check_config(
     }
 }
 
-/// The values of a configuration, with the defaults of the type filled in. The tools are carried along unchecked, because
-/// checking compiles their schemas; [`configured_tools`] does it.
+/// The values of a configuration, including the defaults of the type. The tools are included without validation, which
+/// would compile their schemas; see [`configured_tools`].
 ///
 /// # Errors
-/// Every fault of the fields, with a pointer into the configuration.
+/// All validation errors of the fields, with pointers into the configuration.
 pub fn config_values(
     resource_type: &ResourceType,
     mut config: Map<String, Value>,
-) -> Result<Map<String, Value>, Vec<Fault>> {
+) -> Result<Map<String, Value>, Vec<InputError>> {
     let written = take_tools(resource_type, &mut config);
     let mut values = check_fields(&resource_type.config_schema, config)?;
     values.extend(written.map(|written| (TOOLS.to_owned(), written)));
     Ok(values)
 }
 
-/// The tools of the resource `name`, from the values of its stored configuration: what an earlier release accepted may
-/// exceed the present limits of schemas.
+/// The tools of the resource `name`, from the values of its stored configuration. Their schemas may exceed the current
+/// limits, because an earlier release may have accepted them.
 ///
 /// # Errors
-/// Every fault of the tools, with a pointer into the configuration.
+/// All validation errors of the tools, with pointers into the configuration.
 pub fn configured_tools(
     resource_type: &ResourceType,
     name: &str,
     values: &Map<String, Value>,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     if resource_type.tool_discovery != ToolDiscovery::Configured {
         return Ok(Vec::new());
     }
     tools(resource_type, name, values.get(TOOLS), SchemaLimits::Stored)
 }
 
-/// Whether the resource `resource` would call one of its own tools `tool`.
+/// Whether `tool` has the form of a tool of the resource `resource`.
 #[must_use]
 pub fn is_own_tool(resource: &str, tool: &ToolName) -> bool {
     tool.as_str().strip_prefix(resource).is_some_and(|rest| rest.starts_with(SEPARATOR))
@@ -105,7 +105,7 @@ fn tools(
     name: &str,
     written: Option<&Value>,
     limits: SchemaLimits,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     written.map_or_else(|| Ok(Vec::new()), |tools| check_tools(resource_type, name, tools, limits))
 }
 
@@ -114,10 +114,10 @@ fn check_tools(
     name: &str,
     written: &Value,
     limits: SchemaLimits,
-) -> Result<Vec<ConfiguredTool>, Vec<Fault>> {
+) -> Result<Vec<ConfiguredTool>, Vec<InputError>> {
     let list = FieldPath::default().key(TOOLS);
-    let Value::Array(entries) = written else { return Err(vec![fault(&list, "expected a list of tools")]) };
-    let mut faults = Vec::new();
+    let Value::Array(entries) = written else { return Err(vec![input_error(&list, "expected a list of tools")]) };
+    let mut errors = Vec::new();
     let mut tools = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
         match serde_path_to_error::deserialize::<_, Tool>(without_free_keys(entry)) {
@@ -125,19 +125,19 @@ fn check_tools(
             Err(error) => {
                 let mut at = list.index(index);
                 at.0.extend(error.path().iter().filter_map(segment));
-                faults.push(fault(&at, &error.inner().to_string()));
+                errors.push(input_error(&at, &error.inner().to_string()));
             }
         }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if !errors.is_empty() {
+        return Err(errors);
     }
-    let mut found = Faults::default();
+    let mut found = ContentErrors::default();
     contract::tools(&mut found, &tools, limits, &list);
     if !tools.is_empty() && !is_prefix(name) {
-        let message = "a resource with tools has a name of a-z, 0-9 and `_`, which begins with a letter, ends with none \
-                       of `_` and holds no `__`: it becomes a part of the tools' names";
-        faults.push(Fault { path: "/name".to_owned(), message: message.to_owned() });
+        let message = "the name of a resource with tools must start with a letter, have only a-z, 0-9 and `_`, not end \
+                       with `_` and not contain `__`: it becomes part of the tools' names";
+        errors.push(InputError { path: "/name".to_owned(), message: message.to_owned() });
     }
     let mut configured = Vec::new();
     for (index, mut tool) in tools.into_iter().enumerate() {
@@ -147,7 +147,7 @@ fn check_tools(
             found.add(at.clone(), format!("`{full}` is a tool of the type itself"));
         }
         if contract::reserved_prefix(&full).is_some() {
-            found.add(at.clone(), format!("`{full}` begins as the platform's own tools do: rename the resource"));
+            found.add(at.clone(), format!("`{full}` starts with a reserved prefix: rename the resource"));
         }
         match full.parse() {
             Ok(full) => {
@@ -158,11 +158,11 @@ fn check_tools(
             Err(_) => {}
         }
     }
-    faults.extend(found.into_iter().map(|(at, message)| fault(&at, &message)));
-    if faults.is_empty() { Ok(configured) } else { Err(faults) }
+    errors.extend(found.into_iter().map(|(at, message)| input_error(&at, &message)));
+    if errors.is_empty() { Ok(configured) } else { Err(errors) }
 }
 
-/// Whether the name of a resource may begin the name of a tool, such that no two pairs of names give the same.
+/// Whether the name of a resource may be the first part of a tool's name. Full names are then unambiguous.
 fn is_prefix(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
@@ -183,12 +183,12 @@ fn segment(segment: &serde_path_to_error::Segment) -> Option<Segment> {
     }
 }
 
-fn fault(at: &FieldPath, message: &str) -> Fault {
+fn input_error(at: &FieldPath, message: &str) -> InputError {
     let step = |segment: &Segment| match segment {
         Segment::Key(key) => format!("/{}", escape(key)),
         Segment::Index(index) => format!("/{index}"),
     };
-    Fault { path: at.0.iter().map(step).collect(), message: message.to_owned() }
+    InputError { path: at.0.iter().map(step).collect(), message: message.to_owned() }
 }
 
 #[cfg(test)]
@@ -209,8 +209,9 @@ mod tests {
 
     fn check(name: &str, config: Value) -> Result<CheckedConfig, Vec<String>> {
         let Value::Object(config) = config else { panic!("a configuration is an object") };
-        let told = |faults: Vec<Fault>| faults.into_iter().map(|fault| format!("{}: {}", fault.path, fault.message));
-        check_config(&resource_type("configured"), name, config).map_err(|faults| told(faults).collect())
+        let told =
+            |errors: Vec<InputError>| errors.into_iter().map(|error| format!("{}: {}", error.path, error.message));
+        check_config(&resource_type("configured"), name, config).map_err(|errors| told(errors).collect())
     }
 
     fn tool(name: &str) -> Value {
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_named_after_their_resource_and_the_configuration_stays_as_it_was_written() {
+    fn tools_are_named_after_their_resource_and_the_configuration_is_unchanged() {
         let mut written = tool("orders");
         written["x-path"] = json!("/orders");
         let checked = check("shop_2", json!({"tools": [written]})).unwrap();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_with_its_place() {
+    fn every_error_has_its_place() {
         let told = |config: Value| check("shop", config).unwrap_err().join("\n");
         assert_eq!(told(json!({"tools": {}})), "/tools: expected a list of tools");
         let typo = told(json!({"tools": [{"name": "a", "descripton": "d"}], "api_bse": ""}));
@@ -239,7 +240,7 @@ mod tests {
         let named = told(json!({"tools": [tool("Orders")]}));
         assert!(named.starts_with("/tools/0/name: "), "{named}");
         let twice = told(json!({"tools": [tool("a"), tool("a")]}));
-        assert_eq!(twice, "/tools/1/name: `a` is the name of tools[0] already");
+        assert_eq!(twice, "/tools/1/name: tools[0] already has the name `a`");
         let mut broken = tool("a");
         broken["input_schema"] = json!({"properties": {"x": {"type": "strin"}}});
         broken["description"] = json!(" ");
@@ -253,24 +254,24 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_whose_name_could_be_mistaken_has_no_tools() {
+    fn a_resource_with_an_ambiguous_name_may_not_have_tools() {
         for name in ["Shop", "my shop", "1shop", "shop_", "a__b", "", "shöp"] {
             let told = check(name, json!({"tools": [tool("a")]})).unwrap_err().join("\n");
-            assert!(told.starts_with("/name: a resource with tools"), "{name}: {told}");
+            assert!(told.starts_with("/name: the name of a resource with tools"), "{name}: {told}");
         }
         let told = check("sandbox", json!({"tools": [tool("a")]})).unwrap_err().join("\n");
         assert!(told.contains("rename the resource"), "{told}");
     }
 
     #[test]
-    fn other_types_have_no_tools_in_their_configuration() {
+    fn other_types_may_not_have_tools_in_their_configuration() {
         let config = Map::from_iter([(TOOLS.to_owned(), json!([tool("a")]))]);
-        let faults = check_config(&resource_type("static"), "shop", config).unwrap_err();
-        assert_eq!((faults[0].path.as_str(), faults[0].message.as_str()), ("/tools", "unknown field"));
+        let errors = check_config(&resource_type("static"), "shop", config).unwrap_err();
+        assert_eq!((errors[0].path.as_str(), errors[0].message.as_str()), ("/tools", "unknown field"));
     }
 
     #[test]
-    fn a_type_has_no_other_use_for_the_key() {
+    fn the_key_is_reserved_in_types_with_configured_tools() {
         let text = |discovery: &str| {
             format!(
                 "name: a\nversion: 1.0.0\nresource_type:\n  id: a\n  name: A\n  tool_discovery: {discovery}\n  \
@@ -278,7 +279,7 @@ mod tests {
             )
         };
         assert!(parse("monstrum.yaml", &text("static")).is_ok());
-        let faults = parse("monstrum.yaml", &text("configured")).unwrap_err().to_string();
-        assert!(faults.contains("resource_type.config_schema[0].field: with tool_discovery `configured`"), "{faults}");
+        let errors = parse("monstrum.yaml", &text("configured")).unwrap_err().to_string();
+        assert!(errors.contains("resource_type.config_schema[0].field: with tool_discovery `configured`"), "{errors}");
     }
 }

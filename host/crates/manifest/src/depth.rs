@@ -1,9 +1,9 @@
-//! How deeply a JSON text is nested, found before anything parses it: a parser's own limit comes after its work.
+//! The nesting depth of JSON text, computed before parsing.
 
 /// The deepest nesting of arrays and objects in `text`: 0 for a scalar, 1 for `[]`.
 ///
-/// One pass, no recursion and no allocation. The text need not be valid: for what no JSON parser would accept, the
-/// number says how deep a parser could have got at most.
+/// It takes one pass, without recursion or allocation. The text need not be valid JSON; the result is then an upper bound
+/// of the depth that a parser could reach.
 #[must_use]
 pub fn json_depth(text: &[u8]) -> usize {
     let (mut depth, mut deepest) = (0_usize, 0_usize);
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn brackets_count_outside_of_texts_only() {
+    fn brackets_in_strings_do_not_count() {
         for (text, depth) in [
             ("", 0),
             ("1", 0),

@@ -1,5 +1,5 @@
-//! YAML documents of a known shape: text in, a value or its fault by file, line and field out. The manifest is one, the
-//! cases of `monstrum plugin test` are others.
+//! Reads YAML documents into typed values. Errors name the file, line and field. The manifest and the cases of
+//! `monstrum plugin test` are such documents.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,45 +10,45 @@ use crate::error::{FieldPath, ManifestError, Segment, cut};
 use crate::nesting::check_nesting;
 use crate::yaml::{self, Keys};
 
-/// The deepest nesting of a document. The manifest itself takes 8 levels, so schemas have ample room.
+/// Nesting of a document. The manifest itself needs 8 levels; the rest is for schemas.
 pub const MANIFEST_DEPTH_MAX: usize = 64;
-/// The longest message, in characters: it may quote the document.
+/// Characters in a message, which may quote the document.
 const MESSAGE_CHARS_MAX: usize = 400;
 
-/// Reads a document in which every key is the author's own. `file` is only how the error names it.
+/// Reads a document whose keys starting with `x-` are not ignored. `file` is the name of the document in errors.
 ///
 /// # Errors
-/// The first fault.
+/// The first error in the document.
 pub fn read_document<T: DeserializeOwned + Serialize>(
     file: &str,
     text: &str,
     bytes_max: usize,
 ) -> Result<T, ManifestError> {
     let document = Document { kind: "file", bytes_max, keys: Keys::All };
-    document.read(text).map_err(|fault| fault.into_error(file))
+    document.read(text).map_err(|error| error.into_error(file))
 }
 
-/// A fault at a field of a document that has been read, such as `http[0].answer.status`.
+/// An error at a field, such as `http[0].answer.status`, of a document that was read before.
 #[must_use]
-pub fn fault_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
+pub fn error_at(file: &str, text: &str, field: &str, message: impl Into<String>) -> ManifestError {
     let segments = field.split(['.', '[']).map(|step| match step.strip_suffix(']').map(str::parse) {
         Some(Ok(index)) => Segment::Index(index),
         _ => Segment::Key(step.to_owned()),
     });
     let field = FieldPath(segments.collect());
-    Fault { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
+    DocumentError { position: yaml::locate(text, &field, false), field, message: message.into() }.into_error(file)
 }
 
-/// What is wrong with a document, and where.
-pub(crate) struct Fault {
+/// An error in a document, with its place.
+pub(crate) struct DocumentError {
     pub(crate) position: Option<yaml::Position>,
     pub(crate) field: FieldPath,
     pub(crate) message: String,
 }
 
-impl Fault {
+impl DocumentError {
     fn of_file(message: String) -> Self {
-        Fault { position: None, field: FieldPath::default(), message }
+        DocumentError { position: None, field: FieldPath::default(), message }
     }
 
     pub(crate) fn into_error(self, file: &str) -> ManifestError {
@@ -62,7 +62,8 @@ impl Fault {
     }
 }
 
-/// One line that a terminal shows as it is: what it quotes of the manifest may hold anything.
+/// Makes text safe for one line of a terminal: escapes control characters, which the quoted document may contain, and
+/// cuts it.
 fn shown(text: &str) -> String {
     let escaped: String =
         text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect();
@@ -71,15 +72,15 @@ fn shown(text: &str) -> String {
 
 /// A kind of document.
 pub(crate) struct Document {
-    /// What messages call it.
+    /// The name of the kind in messages.
     pub(crate) kind: &'static str,
     pub(crate) bytes_max: usize,
     pub(crate) keys: Keys,
 }
 
 impl Document {
-    /// From text to shapes, or the first fault.
-    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, Fault> {
+    /// Reads a typed value, or returns the first error.
+    pub(crate) fn read<T: DeserializeOwned + Serialize>(&self, text: &str) -> Result<T, DocumentError> {
         let value = self.value(text)?;
         match typed(&value) {
             Ok((read, None)) => Ok(read),
@@ -87,35 +88,38 @@ impl Document {
         }
     }
 
-    /// From text to a mapping of any shape.
-    pub(crate) fn value(&self, text: &str) -> Result<Value, Fault> {
+    /// Reads a mapping of any shape.
+    pub(crate) fn value(&self, text: &str) -> Result<Value, DocumentError> {
         let Document { kind, bytes_max, keys } = *self;
         if text.len() > bytes_max {
-            return Err(Fault::of_file(format!("a {kind} has at most {bytes_max} bytes, this one has {}", text.len())));
+            return Err(DocumentError::of_file(format!(
+                "the {kind} has {} bytes; at most {bytes_max} are allowed",
+                text.len()
+            )));
         }
-        check_nesting(text, MANIFEST_DEPTH_MAX).map_err(|deep| Fault {
+        check_nesting(text, MANIFEST_DEPTH_MAX).map_err(|deep| DocumentError {
             position: Some((deep.line, deep.column)),
             field: FieldPath::default(),
             message: format!("nested deeper than {MANIFEST_DEPTH_MAX} levels"),
         })?;
-        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|fault| Fault {
-            position: fault.position,
-            field: fault.field,
-            message: fault.message,
+        let value = yaml::read(text, MANIFEST_DEPTH_MAX, keys).map_err(|error| DocumentError {
+            position: error.position,
+            field: error.field,
+            message: error.message,
         })?;
         match value {
-            Value::Null => Err(Fault::of_file(format!("the {kind} is empty"))),
-            Value::Array(_) => Err(Fault::of_file("expected a mapping, found a list".to_owned())),
+            Value::Null => Err(DocumentError::of_file(format!("the {kind} is empty"))),
+            Value::Array(_) => Err(DocumentError::of_file("expected a mapping, found a list".to_owned())),
             value => Ok(value),
         }
     }
 }
 
-/// A part that is of another shape than the document's kind has there.
+/// A part of the document that does not have the expected shape.
 pub(crate) struct Misshapen {
     pub(crate) field: FieldPath,
     pub(crate) message: String,
-    /// The key itself is what is wrong, and not its value.
+    /// The error is the key itself, not its value.
     pub(crate) is_unknown: bool,
 }
 
@@ -124,15 +128,16 @@ impl Misshapen {
         Misshapen { field, message, is_unknown: false }
     }
 
-    /// Finds the place in the text, which takes a walk through it.
-    pub(crate) fn located(self, text: &str) -> Fault {
-        // A field that is missing stands nowhere; the nearest part around it does.
+    /// Adds the position, for which the text is parsed again.
+    pub(crate) fn located(self, text: &str) -> DocumentError {
+        // A missing field gets the position of its nearest existing parent.
         let position = yaml::locate(text, &self.field, self.is_unknown);
-        Fault { position, field: self.field, message: self.message }
+        DocumentError { position, field: self.field, message: self.message }
     }
 }
 
-/// Reads a value as a shape, and says where it is written in another way than the shape is.
+/// Deserializes a value, and returns the first place where it is written in a form that serde accepts but documents may
+/// not use.
 pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T, Option<Misshapen>), Misshapen> {
     let read: T = serde_path_to_error::deserialize(value).map_err(|error| {
         let mut field = FieldPath::default();
@@ -140,20 +145,20 @@ pub(crate) fn typed<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(T
             match segment {
                 ErrorSegment::Seq { index } => field.0.push(Segment::Index(*index)),
                 ErrorSegment::Map { key } => field.0.push(Segment::Key(key.clone())),
-                // An enum's variant is no step in the text.
+                // The variant of an enum is not part of the path in the text.
                 ErrorSegment::Enum { .. } | ErrorSegment::Unknown => {}
             }
         }
-        shape_fault(field, &error.inner().to_string())
+        shape_error(field, &error.inner().to_string())
     })?;
-    // Serde also takes a list for a mapping and a mapping for a word; here a thing is written in one way only.
+    // Serde also accepts a list for a struct and a mapping for an enum's variant; documents may use one form only.
     let canonical =
         serde_json::to_value(&read).map_err(|error| Misshapen::new(FieldPath::default(), error.to_string()))?;
     let other = other_shape(&FieldPath::default(), value, &canonical);
     Ok((read, other.map(|(field, expected)| Misshapen::new(field, format!("expected {expected}")))))
 }
 
-/// The first place where `written` is of another kind than `canonical`, and the kind that is expected there.
+/// The first place where `written` differs in kind from `canonical`, and the expected kind.
 fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(FieldPath, &'static str)> {
     match (written, canonical) {
         (Value::Object(written), Value::Object(canonical)) => written
@@ -170,8 +175,8 @@ fn other_shape(at: &FieldPath, written: &Value, canonical: &Value) -> Option<(Fi
     }
 }
 
-/// Puts serde's words into those of somebody who writes YAML.
-fn shape_fault(field: FieldPath, message: &str) -> Misshapen {
+/// Rewrites serde's message in the terms of YAML.
+fn shape_error(field: FieldPath, message: &str) -> Misshapen {
     if let Some(accepted) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, ")) {
         return Misshapen { field, message: format!("unknown field, {}", accepted.1), is_unknown: true };
     }
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_counts() {
+    fn keys_with_the_prefix_x_are_not_ignored() {
         let sample: Sample = read_document("s.yaml", "headers: { x-request-id: a }\n", 100).unwrap();
         assert_eq!(sample.headers["x-request-id"], "a");
         assert_eq!(
@@ -246,14 +251,14 @@ mod tests {
     }
 
     #[test]
-    fn faults_have_a_place() {
+    fn errors_have_a_position() {
         assert_eq!(
             says("headers: {}\nitems: [1, a]\n"),
             "s.yaml:2:12: items[1]: expected a whole number, not negative, found string \"a\""
         );
         assert_eq!(says(""), "s.yaml: the file is empty");
-        assert_eq!(says(&"#".repeat(101)), "s.yaml: a file has at most 100 bytes, this one has 101");
-        let fault = fault_at("s.yaml", "headers: {}\nitems: [1, 7]\n", "items[1]", "too large");
-        assert_eq!(fault.to_string(), "s.yaml:2:12: items[1]: too large");
+        assert_eq!(says(&"#".repeat(101)), "s.yaml: the file has 101 bytes; at most 100 are allowed");
+        let error = error_at("s.yaml", "headers: {}\nitems: [1, 7]\n", "items[1]", "too large");
+        assert_eq!(error.to_string(), "s.yaml:2:12: items[1]: too large");
     }
 }

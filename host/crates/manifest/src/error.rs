@@ -1,21 +1,21 @@
-//! What is wrong with a manifest, and where.
+//! Errors of a manifest, with their place.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// One fault of a manifest.
+/// One error of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct ManifestError {
-    /// The file, as it was named to the parser.
+    /// The file name that the caller passed to the parser.
     pub file: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: Option<usize>,
-    /// From 1.
+    /// The column, from 1.
     pub column: Option<usize>,
-    /// Such as `resource_type.tools[0].operation`; empty for the file as a whole.
+    /// The field, such as `resource_type.tools[0].operation`; empty for the file as a whole.
     pub field: String,
-    /// What was expected.
+    /// The error message.
     pub message: String,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for ManifestError {
     }
 }
 
-/// All faults of a manifest, in the order in which they were found; never empty.
+/// All errors of a manifest, in the order in which they were found; never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 pub struct ManifestErrors(pub Vec<ManifestError>);
 
@@ -51,7 +51,7 @@ impl fmt::Display for ManifestErrors {
     }
 }
 
-/// The way to a value: keys and indices.
+/// The path to a value: keys and indices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FieldPath(pub(crate) Vec<Segment>);
 
@@ -91,7 +91,7 @@ impl fmt::Display for FieldPath {
     }
 }
 
-/// `text`, cut to at most `chars_max` characters, with an ellipsis where something is missing.
+/// Cuts `text` to at most `chars_max` characters, with an ellipsis at the end if it was longer.
 pub(crate) fn cut(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         None => text.to_owned(),

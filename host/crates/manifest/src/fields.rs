@@ -1,75 +1,75 @@
-//! Values of fields: configurations and credentials, checked when they are saved.
+//! Validation of configurations and credentials, when they are saved.
 
 use std::collections::BTreeMap;
 
-use monstrum_types::{Fault, Secret};
+use monstrum_types::{InputError, Secret};
 use serde_json::{Map, Value};
 use url::Url;
 
 use crate::error::cut;
 use crate::model::{Field, FieldKind};
 
-/// The longest value of a field, in bytes: room for a chain of certificates, far below what a row should hold.
+/// Bytes of a field's value: room for a chain of certificates, far below what a row should hold.
 const VALUE_BYTES_MAX: usize = 65_536;
-/// The shortest secret, in bytes: redaction of a shorter one would eat ordinary words.
+/// Fewest bytes of a secret: redaction of a shorter one would remove ordinary words.
 const SECRET_BYTES_MIN: usize = 8;
 
-/// Checks a configuration against its schema and fills the defaults in. A null counts as absent.
+/// Validates a configuration against its schema and fills in the defaults. A null counts as absent.
 ///
 /// # Errors
-/// Every fault, with a pointer to its field.
-pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<Fault>> {
+/// All validation errors, with a pointer to the field of each.
+pub fn check_fields(fields: &[Field], mut values: Map<String, Value>) -> Result<Map<String, Value>, Vec<InputError>> {
     values.retain(|_, value| !value.is_null());
-    let mut faults: Vec<Fault> =
-        values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
+    let mut errors: Vec<InputError> =
+        values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field) {
             Some(value) => {
                 if let Err(message) = check_value(field, value) {
-                    faults.push(fault(&field.field, &message));
+                    errors.push(input_error(&field.field, &message));
                 }
             }
             None => match &field.default {
                 Some(default) => {
                     values.insert(field.field.clone(), default.clone());
                 }
-                None if field.required => faults.push(fault(&field.field, "required field is missing")),
+                None if field.required => errors.push(input_error(&field.field, "required field is missing")),
                 None => {}
             },
         }
     }
-    if faults.is_empty() { Ok(values) } else { Err(faults) }
+    if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
-/// Checks a credential against its schema. No message ever holds a value.
+/// Validates a credential against its schema. Messages never contain a value.
 ///
 /// # Errors
-/// Every fault, with a pointer to its field.
-pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<Fault>> {
-    let mut faults: Vec<Fault> =
-        values.keys().filter(|key| !declared(fields, key)).map(|key| fault(key, "unknown field")).collect();
+/// All validation errors, with a pointer to the field of each.
+pub fn check_secret_fields(fields: &[Field], values: &BTreeMap<String, Secret>) -> Result<(), Vec<InputError>> {
+    let mut errors: Vec<InputError> =
+        values.keys().filter(|key| !declared(fields, key)).map(|key| input_error(key, "unknown field")).collect();
     for field in fields {
         match values.get(&field.field).map(Secret::expose) {
             None | Some("") if field.required && field.default.is_none() => {
-                faults.push(fault(&field.field, "required field is missing"));
+                errors.push(input_error(&field.field, "required field is missing"));
             }
             None | Some("") => {}
             Some(value) => {
                 if let Err(message) = check_secret(field, value) {
-                    faults.push(fault(&field.field, message));
+                    errors.push(input_error(&field.field, message));
                 }
             }
         }
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults) }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
 fn declared(fields: &[Field], name: &str) -> bool {
     fields.iter().any(|field| field.field == name)
 }
 
-fn fault(field: &str, message: &str) -> Fault {
-    Fault { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
+fn input_error(field: &str, message: &str) -> InputError {
+    InputError { path: format!("/{}", escape(&cut(field, 64))), message: message.to_owned() }
 }
 
 /// A key as a step of a JSON pointer (RFC 6901).
@@ -77,7 +77,7 @@ pub(crate) fn escape(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }
 
-/// Whether `value` is of the field's type; the message says what was expected.
+/// Checks that `value` has the field's type. The message names the expected type.
 pub(crate) fn check_value(field: &Field, value: &Value) -> Result<(), String> {
     if field.kind == FieldKind::Integer {
         return if value.is_i64() || value.is_u64() { Ok(()) } else { Err("expected an integer".to_owned()) };
@@ -105,7 +105,7 @@ fn check_enum(field: &Field, text: &str) -> Result<(), String> {
 
 fn check_secret(field: &Field, value: &str) -> Result<(), &'static str> {
     if value.contains(['\r', '\n', '\0']) {
-        return Err("must not hold a line break or a NUL");
+        return Err("must not contain a line break or a NUL");
     }
     if value.len() > VALUE_BYTES_MAX {
         return Err("longer than 65536 bytes");
@@ -122,27 +122,27 @@ fn check_secret(field: &Field, value: &str) -> Result<(), &'static str> {
     }
 }
 
-/// An http or https URL with a host and without user and password.
+/// Checks an http or https URL. It must have a host, and neither a user name nor a password.
 pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
-        return Err("a URL must not hold spaces, control characters or backslashes");
+        return Err("a URL must not contain spaces, control characters or backslashes");
     }
     let url = Url::parse(text).map_err(|_| "expected a URL such as https://api.example.com")?;
     if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
         return Err("expected an http or https URL");
     }
-    // `https://@host` has an empty user name, which the parsed URL no longer shows.
+    // `https://@host` has an empty user name, which the parsed URL does not show.
     let authority = text.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
     if authority.is_empty() {
         return Err("expected a URL such as https://api.example.com");
     }
     if authority.contains('@') {
-        return Err("a URL must not hold a user name or password");
+        return Err("a URL must not contain a user name or password");
     }
     Ok(())
 }
 
-/// The api_base, to which paths are appended as text: so nothing may follow its path.
+/// Checks the api_base. Paths are appended to it as text, so it must not have a query or a fragment.
 fn check_base(text: &str) -> Result<(), &'static str> {
     check_url(text)?;
     if text.contains(['?', '#']) {
@@ -169,9 +169,9 @@ mod tests {
     fn check(values: &Value) -> String {
         match check_fields(&fields(), values.as_object().unwrap().clone()) {
             Ok(values) => Value::Object(values).to_string(),
-            Err(faults) => {
+            Err(errors) => {
                 let lines: Vec<String> =
-                    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+                    errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
                 lines.join("; ")
             }
         }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_of_a_configuration_is_named() {
+    fn all_errors_of_a_configuration_are_reported() {
         assert_eq!(check(&json!({})), "/region: required field is missing");
         assert_eq!(
             check(&json!({"region": "mars", "page": "5", "note": 1, "a/b": 1})),
@@ -222,25 +222,25 @@ mod tests {
         let values = values.iter().map(|(key, value)| ((*key).to_owned(), Secret::new((*value).to_owned()))).collect();
         match check_secret_fields(&fields, &values) {
             Ok(()) => "ok".to_owned(),
-            Err(faults) => {
+            Err(errors) => {
                 let lines: Vec<String> =
-                    faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+                    errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
                 lines.join("; ")
             }
         }
     }
 
     #[test]
-    fn a_credential_is_checked_without_showing_it() {
+    fn errors_of_a_credential_do_not_show_its_values() {
         assert_eq!(check_credential(&[("token", "12345678")]), "ok");
         assert_eq!(check_credential(&[("token", "1234567")]), "/token: a secret must have at least 8 bytes");
         assert_eq!(check_credential(&[("token", "")]), "/token: required field is missing");
         assert_eq!(check_credential(&[]), "/token: required field is missing");
         for bad in ["canary-value\r", "canary\nvalue", "canary\0value"] {
-            assert_eq!(check_credential(&[("token", bad)]), "/token: must not hold a line break or a NUL");
+            assert_eq!(check_credential(&[("token", bad)]), "/token: must not contain a line break or a NUL");
             assert_eq!(
                 check_credential(&[("token", "12345678"), ("email", bad)]),
-                "/email: must not hold a line break or a NUL"
+                "/email: must not contain a line break or a NUL"
             );
         }
         assert_eq!(check_credential(&[("token", "12345678"), ("more", "x")]), "/more: unknown field");

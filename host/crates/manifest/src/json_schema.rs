@@ -1,4 +1,4 @@
-//! The JSON Schema of the manifest, generated from the shapes, so that editors complete and check it.
+//! The JSON Schema of the manifest, generated from its types, for completion and validation in editors.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub fn json_schema() -> Value {
     schema
 }
 
-/// The same as text, as it is committed and as `monstrum plugin schema` prints it.
+/// The JSON Schema as text, as it is committed and as `monstrum plugin schema` prints it.
 #[must_use]
 pub fn json_schema_text() -> String {
     let mut text = serde_json::to_string_pretty(&json_schema()).expect("a JSON value has a text");
@@ -23,7 +23,7 @@ pub fn json_schema_text() -> String {
     text
 }
 
-/// Lets every closed object have keys that start with `x-`, as the parser does.
+/// Allows keys that start with `x-` in all closed objects, as the parser does.
 fn allow_free_keys(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
@@ -47,13 +47,13 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_schema_is_the_present_one() {
+    fn the_committed_schema_is_up_to_date() {
         let committed = include_str!("../monstrum.schema.json");
         assert!(committed == json_schema_text(), "monstrum.schema.json is out of date: run `cargo xtask schema`");
     }
 
     #[test]
-    fn the_schema_takes_what_the_parser_takes() {
+    fn the_schema_accepts_the_same_manifests_as_the_parser() {
         let github = include_str!("../fixtures/github.yaml");
         assert!(accepts(github));
         assert!(accepts(&github.replacen("author:", "x-author:", 1)));

@@ -1,8 +1,8 @@
-//! The plugin manifest: its shape, its parser, and the small languages that it holds (origins, injection rules, JSON
-//! Schemas, field definitions, translations).
+//! The plugin manifest: its types, its parser, and the small languages in it (origins, injection rules, JSON Schemas,
+//! field definitions, translations).
 //!
-//! Everything here is pure: no file, no network, no clock. What comes out of [`parse()`] has been checked as a whole, so
-//! that the rest of the product reads a manifest without doubting it.
+//! This crate is pure: it uses no files, no network and no clock. [`parse()`] validates the whole manifest, so that the
+//! rest of the host can rely on it.
 
 #![forbid(unsafe_code)]
 
@@ -28,7 +28,7 @@ mod yaml;
 pub use auth::{fill, placeholders};
 pub use configured::{CheckedConfig, ConfiguredTool, check_config, config_values, configured_tools, is_own_tool};
 pub use depth::json_depth;
-pub use document::{MANIFEST_DEPTH_MAX, fault_at, read_document};
+pub use document::{MANIFEST_DEPTH_MAX, error_at, read_document};
 pub use error::{ManifestError, ManifestErrors};
 pub use fields::{check_fields, check_secret_fields};
 pub use json_schema::{json_schema, json_schema_text};

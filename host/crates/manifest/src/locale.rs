@@ -1,14 +1,14 @@
-//! Translations: flat files of keys that stand in for the manifest's own texts.
+//! Translations: flat files that map keys to translations of the manifest's own texts.
 
 use std::collections::BTreeMap;
 
 use crate::model::Manifest;
 
-/// The largest file of translations, in bytes: as large as the manifest whose texts it translates.
+/// Size of a translation file: as large as the manifest whose texts it translates.
 const FILE_BYTES_MAX: usize = 256 * 1024;
-/// How many languages a plugin may bring: more than any product is translated into.
+/// Languages of a plugin: more than products are usually translated into.
 const LOCALES_MAX: usize = 200;
-/// How many languages of a caller's list are looked at: browsers send fewer than ten.
+/// Languages that are read from a caller's list: browsers send fewer than ten.
 const ACCEPTED_MAX: usize = 32;
 
 /// The translations of a plugin, by language tag.
@@ -17,36 +17,36 @@ pub struct Locales {
     files: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// A file of translations that cannot be used.
+/// Why a translation file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum LocaleError {
-    /// The name of the file is no language tag.
+    /// The name of the file is not a language tag.
     #[error("`{0}` is not a language tag such as en-US")]
     Tag(String),
-    /// Too many files.
-    #[error("a plugin has at most {LOCALES_MAX} languages, this one has {0}")]
+    /// There are too many files.
+    #[error("the plugin has {0} languages; at most {LOCALES_MAX} are allowed")]
     TooMany(usize),
     /// A file is too large.
-    #[error("the translations `{tag}` have at most {FILE_BYTES_MAX} bytes, these have {bytes}")]
+    #[error("the translations `{tag}` have {bytes} bytes; at most {FILE_BYTES_MAX} are allowed")]
     TooLarge {
         /// The language.
         tag: String,
-        /// How large the file is.
+        /// The size of the file.
         bytes: usize,
     },
-    /// A file is not an object of texts.
+    /// A file is not a JSON object of strings.
     #[error("the translations `{tag}` are not a JSON object of strings")]
     Shape {
         /// The language.
         tag: String,
-        /// What the parser says.
+        /// The error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl Locales {
-    /// Reads the files of a plugin's locales folder: language tag to JSON text.
+    /// Reads the files of a plugin's locales folder, given as JSON text by language tag.
     ///
     /// # Errors
     /// The first file that is not a flat object of strings, is too large, or is not named after a language.
@@ -70,13 +70,13 @@ impl Locales {
         Ok(Locales { files: loaded })
     }
 
-    /// The languages that there are.
+    /// The available languages.
     pub fn tags(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }
 
-    /// The language among these that a caller likes best, by its Accept-Language header (RFC 9110): the same tag first,
-    /// then one of the same language. None where the manifest's own texts serve as well as any.
+    /// The available language that fits an Accept-Language header (RFC 9110) best: the same tag, else a tag of the same
+    /// language. `None` if the manifest's own texts fit as well.
     #[must_use]
     pub fn best(&self, accept_language: &str) -> Option<&str> {
         for wanted in accepted_languages(accept_language) {
@@ -84,7 +84,7 @@ impl Locales {
             if found.is_some() {
                 return found;
             }
-            // Manifests are written in English; whoever would like to read that is served by their own texts.
+            // Manifests are written in English, so their own texts serve callers that accept English.
             if primary(wanted).eq_ignore_ascii_case("en") {
                 return None;
             }
@@ -106,21 +106,21 @@ impl Locales {
         self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
-    /// The text of `key` in language `tag`, or the manifest's `own` where there is none.
+    /// The text of `key` in language `tag`, or the manifest's `own` text if there is no translation.
     #[must_use]
     pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
         let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));
         translated.map_or(own, String::as_str)
     }
 
-    /// What an author should know: keys that stand for no text of the manifest.
+    /// Warnings about keys that do not belong to a text of the manifest.
     #[must_use]
     pub fn warnings(&self, manifest: &Manifest) -> Vec<String> {
         let mut found = Vec::new();
         for (tag, texts) in &self.files {
             for key in texts.keys().filter(|key| !stands_for_a_text(manifest, key)) {
                 found.push(format!(
-                    "translations `{tag}`: `{}` is no text of the manifest",
+                    "translations `{tag}`: `{}` is not a text of the manifest",
                     crate::error::cut(key, 128)
                 ));
             }
@@ -129,7 +129,7 @@ impl Locales {
     }
 }
 
-/// Whether `key` is one that a manifest's texts go by.
+/// Whether `key` names a text of the manifest.
 fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
     let resource_type = &manifest.resource_type;
     if key == "description" {
@@ -148,8 +148,8 @@ fn stands_for_a_text(manifest: &Manifest, key: &str) -> bool {
     })
 }
 
-/// The languages of an Accept-Language header (RFC 9110), the best first; among equals the caller's order counts. What is
-/// unwanted (`q=0`) or no language tag is left out.
+/// The languages of an Accept-Language header (RFC 9110), by descending quality and then in the caller's order. Entries
+/// with `q=0` and invalid language tags are left out.
 #[must_use]
 pub fn accepted_languages(accept_language: &str) -> Vec<&str> {
     let ranges = accept_language.split(',').take(ACCEPTED_MAX).filter_map(range);
@@ -163,7 +163,7 @@ fn primary(tag: &str) -> &str {
     tag.split_once('-').map_or(tag, |(language, _)| language)
 }
 
-/// One entry of Accept-Language, with its quality in thousandths. `*` says nothing that we could act on.
+/// One entry of Accept-Language, with its quality in thousandths. `*` is ignored.
 fn range(entry: &str) -> Option<(&str, u16)> {
     let mut parts = entry.split(';').map(str::trim);
     let tag = parts.next().filter(|tag| is_language_tag(tag))?;
@@ -188,7 +188,8 @@ fn thousandths(text: &str) -> Option<u16> {
     }
 }
 
-/// Letters and digits in parts of at most 8, joined by `-`, the first of letters only (the shape of BCP 47).
+/// Whether the text has the form of a language tag (BCP 47): parts of at most 8 letters and digits, separated by `-`, of
+/// which the first has letters only.
 fn is_language_tag(text: &str) -> bool {
     let part = |part: &str| (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.len() <= 64
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn english_is_what_the_manifest_says_where_there_is_no_file_of_it() {
+    fn the_manifest_serves_english_if_there_is_no_english_file() {
         let locales = locales(&[("zh-CN", "{}"), ("de", "{}")]).unwrap();
         for (accept, best) in
             [("en, zh;q=0.5", None), ("zh, en;q=0.5", Some("zh-CN")), ("fr, en-GB;q=0.5, de;q=0.1", None)]
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_stand_for_nothing_are_told() {
+    fn unknown_keys_are_reported() {
         let manifest = crate::parse("m", include_str!("../fixtures/github.yaml")).unwrap();
         let texts = r#"{
             "description": "", "tools.github_get_repo.description": "", "scope_dimensions.repos.error_template": "",
@@ -258,21 +259,21 @@ mod tests {
             "title": "", "tools.other.description": "", "auth_methods.2.label": "", "auth_methods.00.label": ""
         }"#;
         insta::assert_snapshot!(locales(&[("de", texts)]).unwrap().warnings(&manifest).join("\n"), @r###"
-        translations `de`: `auth_methods.00.label` is no text of the manifest
-        translations `de`: `auth_methods.2.label` is no text of the manifest
-        translations `de`: `title` is no text of the manifest
-        translations `de`: `tools.other.description` is no text of the manifest
+        translations `de`: `auth_methods.00.label` is not a text of the manifest
+        translations `de`: `auth_methods.2.label` is not a text of the manifest
+        translations `de`: `title` is not a text of the manifest
+        translations `de`: `tools.other.description` is not a text of the manifest
         "###);
     }
 
     #[test]
-    fn files_that_cannot_be_used_are_named() {
+    fn invalid_files_are_refused() {
         let says = |tag: &str, text: &str| locales(&[(tag, text)]).unwrap_err().to_string();
         assert_eq!(says("../x", "{}"), "`../x` is not a language tag such as en-US");
         for bad in ["[]", "{\"a\": {\"b\": \"c\"}}", "{\"a\": 1}", "{", "{\"a\": null}"] {
             assert_eq!(says("de", bad), "the translations `de` are not a JSON object of strings", "{bad}");
         }
         let large = format!("{{\"a\": \"{}\"}}", "x".repeat(FILE_BYTES_MAX));
-        assert_eq!(says("de", &large), "the translations `de` have at most 262144 bytes, these have 262153");
+        assert_eq!(says("de", &large), "the translations `de` have 262153 bytes; at most 262144 are allowed");
     }
 }

@@ -1,4 +1,4 @@
-//! The manifest as it is written in `monstrum.yaml`. Shapes only: what is more than a shape is checked in `validate`.
+//! The types of `monstrum.yaml`. Serde checks the shape; `validate` checks the content.
 
 use monstrum_types::{PluginName, ResourceTypeId, ToolName};
 use schemars::JsonSchema;
@@ -28,7 +28,7 @@ pub struct Manifest {
     pub homepage: Option<String>,
     #[serde(default)]
     pub repository: Option<String>,
-    /// The folder of the translations, relative to the plugin's.
+    /// The folder of the translations, relative to the plugin's folder.
     #[serde(default = "locales")]
     pub locales_dir: String,
     pub resource_type: ResourceType,
@@ -44,7 +44,7 @@ fn locales() -> String {
     "locales".to_owned()
 }
 
-/// What the plugin adds to the platform: the contract between its author and operators.
+/// The resource type that the plugin provides: the contract between its author and operators.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceType {
@@ -54,7 +54,7 @@ pub struct ResourceType {
     pub mode: Mode,
     #[serde(default)]
     pub description: String,
-    /// A semantic name, or a PNG or WebP file of the plugin's folder.
+    /// A semantic name, or a PNG or WebP file in the plugin's folder.
     #[serde(default)]
     pub icon: String,
     #[serde(default)]
@@ -71,23 +71,23 @@ pub struct ResourceType {
     pub config_schema: Vec<Field>,
     #[serde(default)]
     pub credential_schema: Vec<Field>,
-    /// How an administrator finds out whether a credential works.
+    /// The call by which an administrator tests a credential.
     #[serde(default)]
     pub credential_check: Option<CredentialCheck>,
 }
 
-/// A call that shows whether a credential works. It should only read.
+/// A call that tests whether a credential works. It should only read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CredentialCheck {
     /// A tool of this manifest.
     pub tool: ToolName,
-    /// Its parameters, always the same.
+    /// The fixed parameters of the call.
     #[serde(default)]
     pub params: Map<String, Value>,
 }
 
-/// Who made the type. A folder may only be a `plugin`.
+/// The origin of the resource type. In a plugin folder only `plugin` is allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -97,7 +97,7 @@ pub enum Mode {
     System,
 }
 
-/// How an operator usually gives a credential.
+/// How an operator usually provides a credential.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthFlow {
@@ -107,7 +107,7 @@ pub enum AuthFlow {
     None,
 }
 
-/// Where the tools come from.
+/// The source of the tools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolDiscovery {
@@ -121,21 +121,21 @@ pub enum ToolDiscovery {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
-    /// Unique over all plugins.
+    /// Unique across all plugins.
     pub name: ToolName,
     pub description: String,
-    /// What roles speak of, such as `issue.read`; several tools may share one.
+    /// The operation that roles refer to, such as `issue.read`; several tools may share one.
     pub operation: String,
     /// JSON Schema of the parameters. Without `additionalProperties` it is closed.
     pub input_schema: Map<String, Value>,
-    /// JSON Schema of the answer.
+    /// JSON Schema of the result.
     #[serde(default)]
     pub output_schema: Option<Map<String, Value>>,
     #[serde(default)]
     pub cost: Option<Cost>,
 }
 
-/// What one call costs.
+/// The cost of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cost {
@@ -146,36 +146,36 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The credits in millionths, as they are counted: fractions of a number do not add up exactly.
+    /// The credits in millionths. They are counted as integers, because sums of floats are not exact.
     #[must_use]
     pub fn credits_millionths(&self) -> i64 {
-        // A float that is too large for the number becomes the largest one.
+        // A float that is too large becomes the largest integer.
         #[expect(clippy::cast_possible_truncation, reason = "it saturates")]
         let millionths = (self.credits * 1e6).round() as i64;
         millionths.max(0)
     }
 
-    /// Whether there is nothing to be counted.
+    /// Whether the cost is zero.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.tokens == 0 && self.credits_millionths() == 0
     }
 }
 
-/// A rule about parameter values, which bindings and roles then constrain.
+/// A kind of parameter value that bindings and roles can constrain.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScopeDimension {
     /// The key in `scope_constraints`.
     pub key: String,
-    /// Parameters whose values are checked, every one that is present; dots lead into objects.
+    /// The parameters to check, if they are present; dots separate the keys of nested objects.
     pub param_paths: Vec<String>,
     #[serde(default)]
     pub match_mode: MatchMode,
-    /// A glob over operations; absent, the dimension concerns them all.
+    /// A glob for operations; if absent, the dimension applies to all.
     #[serde(default)]
     pub operation_filter: Option<String>,
-    /// What the LLM reads on a violation; `{value}` is the value.
+    /// The message that the LLM reads on a violation; `{value}` is replaced by the value.
     #[serde(default)]
     pub error_template: String,
 }
@@ -184,12 +184,12 @@ pub struct ScopeDimension {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MatchMode {
-    /// fnmatch, over the text as it is; `*` crosses `/`.
+    /// A glob as in `fnmatch`, matched with the unchanged text; `*` also matches `/`.
     #[default]
     Pattern,
-    /// A file path, normalised first.
+    /// A pattern for file paths, which are normalised first.
     Path,
-    /// The same text.
+    /// Equal text.
     Exact,
 }
 
@@ -206,10 +206,10 @@ pub struct AuthMethod {
     pub credential_schema: Vec<Field>,
     #[serde(default)]
     pub oauth_config: Option<OauthConfig>,
-    /// How the host adds the credential to a request; absent, the method's default.
+    /// How the host adds the credential to a request; if absent, the method's default.
     #[serde(default)]
     pub inject: Option<Vec<InjectRule>>,
-    /// The origins that may get the credential; absent, that of api_base, else those of executor.egress.
+    /// The origins that may receive the credential; if absent, the origin of api_base, else those of executor.egress.
     #[serde(default)]
     pub audience: Option<Vec<OriginPattern>>,
 }
@@ -247,7 +247,7 @@ pub struct OauthConfig {
     pub pkce_required: bool,
 }
 
-/// How the host adds a part of the credential to a request. `{field}` in a text is replaced by that field's value.
+/// How the host adds a part of the credential to a request. `{field}` is replaced by the value of that field.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(
     untagged,
@@ -284,7 +284,7 @@ pub struct BasicRule {
     pub basic: BasicPair,
 }
 
-/// The two halves of HTTP Basic (RFC 7617).
+/// The user name and password of HTTP Basic (RFC 7617).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BasicPair {
@@ -341,7 +341,7 @@ pub enum FieldKind {
     Enum,
 }
 
-/// How the component is found and what it may do.
+/// The component and its permissions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Executor {
@@ -350,15 +350,15 @@ pub struct Executor {
     pub component: String,
     #[serde(default = "http_only")]
     pub capabilities: Vec<Capability>,
-    /// Origins that may be reached besides that of api_base.
+    /// Origins that the plugin may reach besides that of api_base.
     #[serde(default)]
     pub egress: Vec<OriginPattern>,
-    /// Globs over tools of other plugins that this one may call, with capability `tools`.
+    /// Globs for tools of other plugins that this one may call with capability `tools`.
     #[serde(default)]
     pub calls: Vec<String>,
     #[serde(default)]
     pub limits: Limits,
-    /// How many redirects the host follows; none by default.
+    /// The number of redirects that the host follows; 0 by default.
     #[serde(default)]
     pub follow_redirects: u8,
 }
@@ -384,7 +384,7 @@ fn http_only() -> Vec<Capability> {
     vec![Capability::Http]
 }
 
-/// A door out of the component. `log` and `credentials.status` are always open.
+/// A group of host functions that the component may import. `log` and `credentials.status` are always available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Capability {
@@ -394,17 +394,17 @@ pub enum Capability {
     Events,
 }
 
-/// What a plugin asks for; the operator's ceiling decides.
+/// The limits that a plugin requests, within the operator's maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Units of computing, about one per wasm instruction.
+    /// Fuel, about one unit per WebAssembly instruction.
     #[serde(default)]
     pub fuel: Option<u64>,
-    /// Over all memories and tables, in MiB.
+    /// Total of all memories and tables, in MiB.
     #[serde(default)]
     pub memory_mib: Option<u32>,
-    /// Wall clock, host calls included, in seconds.
+    /// Wall-clock time in seconds, including host calls.
     #[serde(default)]
     pub timeout_s: Option<u32>,
 }

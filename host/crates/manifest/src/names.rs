@@ -1,7 +1,7 @@
-//! The names that a manifest claims for its plugin, read from any text that was a manifest once.
+//! The names that a manifest claims for its plugin, read leniently from stored manifests.
 //!
-//! A stored manifest may break rules that are newer than it is. Its names still belong to its plugin, so that no other
-//! plugin gets them unasked.
+//! A stored manifest may violate newer rules. Its names still belong to its plugin, so that no other plugin can take them
+//! without approval.
 
 use monstrum_types::{ResourceTypeId, ToolName};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use crate::yaml::Keys;
 
 const STORED: Document = Document { kind: "manifest", bytes_max: MANIFEST_BYTES_MAX, keys: Keys::WithoutFree };
 
-/// The names that belong to the plugin of a manifest.
+/// The names that a manifest claims for its plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedNames {
     /// The resource type.
@@ -21,7 +21,7 @@ pub struct ClaimedNames {
     pub tools: Vec<ToolName>,
 }
 
-// Only what is needed: every other field may have any shape.
+// Only the names are read: all other fields may have any shape.
 #[derive(Deserialize)]
 struct Names {
     resource_type: NamedType,
@@ -39,7 +39,7 @@ struct NamedTool {
     name: ToolName,
 }
 
-/// The names in the text of a manifest that may be invalid otherwise; `None` where it names no resource type.
+/// The names in a manifest, which may be invalid otherwise; `None` if it does not name a resource type.
 #[must_use]
 pub fn claimed_names(text: &str) -> Option<ClaimedNames> {
     let Names { resource_type: NamedType { id, tools } } = serde_json::from_value(STORED.value(text).ok()?).ok()?;
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_whatever_else_a_manifest_says() {
+    fn names_are_read_from_an_invalid_manifest() {
         let text = "name: [not, a, name]\nnever_known: 1\nresource_type:\n  id: sandbox\n  tool_discovery: dynamic\n  \
                     tools:\n    - name: acme_list\n      input_schema: 7\n    - { name: bot_read }\n";
         assert!(crate::parse("monstrum.yaml", text).is_err());

@@ -1,17 +1,17 @@
-//! How deeply a YAML text is nested, found before the YAML parser runs: its cost grows with the square of the depth of
-//! flow collections, and its own limit comes only after the whole scan.
+//! Checks the nesting depth of YAML text before the parser runs. The parser takes time quadratic in the depth of flow
+//! collections, and applies its own limit only after it has scanned the whole text.
 //!
-//! This is a scanner for that one question. It follows the parser's rules for where a token starts, because brackets
-//! inside of texts, comments and block scalars are no nesting, and brackets hidden from a simpler count would be.
+//! The scanner finds tokens by the parser's rules. Counting brackets alone would count those in strings, comments and
+//! block scalars, and miss others that such text seems to close.
 
-/// Where a text becomes deeper than allowed. Line and column count from 1.
+/// The place where a text exceeds the limit. Line and column count from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep {
     pub(crate) line: usize,
     pub(crate) column: usize,
 }
 
-/// Refuses a text of which some collection lies more than `depth_max` levels deep.
+/// Rejects text with collections nested deeper than `depth_max` levels.
 pub(crate) fn check_nesting(text: &str, depth_max: usize) -> Result<(), TooDeep> {
     let chars: Vec<char> = text.strip_prefix('\u{feff}').unwrap_or(text).chars().collect();
     let mut scanner =
@@ -27,11 +27,11 @@ struct Scanner<'a> {
     at: usize,
     line: usize,
     column: usize,
-    /// The columns of the block collections that are open.
+    /// The columns of the open block collections.
     indents: Vec<usize>,
-    /// How many flow collections are open.
+    /// The number of open flow collections.
     flow: usize,
-    /// The column of what may turn out to be a key, on the present line.
+    /// The column of a possible key on the current line.
     key: Option<usize>,
     depth_max: usize,
 }
@@ -45,7 +45,7 @@ impl Scanner<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Whether a blank, a line break or the end stands `ahead` characters on.
+    /// Whether the character `ahead` of the current one is a blank, a line break or the end.
     fn is_blank_at(&self, ahead: usize) -> bool {
         self.peek(ahead).is_none_or(|c| c == ' ' || c == '\t' || is_break(c))
     }
@@ -83,7 +83,7 @@ impl Scanner<'_> {
         self.advance_while(|c| !is_break(c));
     }
 
-    /// Goes to the next token; false at the end.
+    /// Moves to the next token; returns false at the end.
     fn skip_to_token(&mut self) -> bool {
         while let Some(c) = self.peek(0) {
             match c {
@@ -152,7 +152,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// An indicator opens a block collection at `column`, unless one is open there.
+    /// Handles an indicator, which opens a block collection at `column` unless one is open there.
     fn indicator(&mut self, column: usize) -> Result<(), TooDeep> {
         if self.flow == 0 {
             if self.indents.last().is_none_or(|indent| *indent < column) {
@@ -198,7 +198,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The smallest column at which a line may still belong to a scalar of the present block.
+    /// The smallest column at which a line may continue a scalar of the current block.
     fn inner_column(&self) -> usize {
         self.indents.last().map_or(0, |indent| indent + 1)
     }
@@ -231,7 +231,7 @@ impl Scanner<'_> {
             if !self.peek(0).is_some_and(|c| c == ' ' || c == '\t' || is_break(c)) {
                 return;
             }
-            // The key, if this scalar is one, is on its first line; going on to the next forgets it.
+            // A key is on one line: `advance` forgets it at a line break.
             self.advance_while(|c| c == ' ' || c == '\t' || is_break(c));
             if !flow && self.column < inner {
                 return;
@@ -265,7 +265,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// The indentation of the first line that is not blank, or of a longer blank one before it.
+    /// The indentation of the first non-blank line, or of a blank line before it if that is longer.
     fn detected_indent(&self) -> usize {
         let (mut widest, mut width) = (0, 0);
         for c in &self.chars[self.at..] {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn brackets_in_texts_are_no_nesting() {
+    fn brackets_in_scalars_and_comments_do_not_count() {
         for text in [
             "a: b [[[[[",
             "a: \"[[[[[\"",
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    /// The depth that the parser finds.
+    /// The depth of a parsed value.
     fn parsed_depth(value: &serde_yaml::Value) -> usize {
         match value {
             serde_yaml::Value::Sequence(items) => 1 + items.iter().map(parsed_depth).max().unwrap_or(0),
@@ -330,7 +330,7 @@ mod tests {
         ) {
             if let Ok(value) = serde_yaml::from_str::<serde_yaml::Value>(&text) {
                 let depth = parsed_depth(&value);
-                // A list may stand at the column of its key, and `[a: b]` holds a mapping: a level that no token opens.
+                // Two levels are not opened by a token: a list at the column of its key, and the mapping in `[a: b]`.
                 proptest::prop_assert!(check_nesting(&text, depth).is_ok(), "too deep for the scanner: {text:?}");
                 proptest::prop_assert!(depth < 3 || check_nesting(&text, depth / 2 - 1).is_err(), "missed: {text:?}");
             }
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_found_behind_what_hides_it() {
+    fn hidden_nesting_is_found() {
         for text in [
             "[[[[[[",
             "{a: {b: {c: {d: {e: f}}}}}",

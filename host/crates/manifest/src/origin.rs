@@ -1,7 +1,7 @@
-//! Origins: where a plugin may connect to, and who may get a credential.
+//! Origin patterns: the servers that a plugin may connect to, and those that may receive a credential.
 //!
-//! A pattern is read strictly, because every laxity is a way for a credential to go where nobody meant it to go: one
-//! spelling per origin, and a wildcard that stands for exactly one label under a domain that somebody owns.
+//! Patterns are parsed strictly, because a lenient parser could send a credential to the wrong server: an origin has one
+//! spelling, and a wildcard stands for exactly one label under a registered domain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,18 +9,18 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use url::{Host, Url};
 
-/// `https://api.example.com`, `https://*.example.com:8443/v1/`: scheme, host (exact, or `*.` for exactly one label),
-/// port (the scheme's default where absent) and an optional path prefix that ends at a `/` boundary.
+/// A pattern such as `https://api.example.com` or `https://*.example.com:8443/v1/`: scheme, host (exact, or `*.` for
+/// exactly one label), port (by default that of the scheme) and an optional path prefix that ends at a `/` boundary.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(with = "String")]
 pub struct OriginPattern {
     scheme: String,
     wildcard: bool,
-    /// Without the `*.`, in lower case, IDNA-encoded; IPv6 with its brackets.
+    /// The host without `*.`, in lower case, IDNA-encoded; IPv6 with its brackets.
     host: String,
     port: u16,
-    /// Empty, or starts with `/`.
+    /// The path prefix: empty, or starts with `/`.
     path_prefix: String,
 }
 
@@ -28,15 +28,15 @@ pub struct OriginPattern {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an origin: {why}")]
 pub struct InvalidOrigin {
-    /// What was given, cut to 200 characters.
+    /// The rejected text, cut to 200 characters.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: &'static str,
 }
 
 impl OriginPattern {
-    /// The exact origin of `url`: no wildcard and no path. None where the scheme is not http or https, or the host is
-    /// not one that a pattern could name.
+    /// The exact origin of `url`, without wildcard and path. `None` if the scheme is not http or https, or a pattern
+    /// cannot name the host.
     #[must_use]
     pub fn of_url(url: &Url) -> Option<OriginPattern> {
         let host = host_of(url).ok()?;
@@ -49,7 +49,7 @@ impl OriginPattern {
         })
     }
 
-    /// Whether `url` lies within this pattern.
+    /// Whether `url` matches this pattern.
     #[must_use]
     pub fn matches(&self, url: &Url) -> bool {
         let Ok(host) = host_of(url) else { return false };
@@ -59,7 +59,7 @@ impl OriginPattern {
             && (self.path_prefix.is_empty() || (self.takes_path(url.path()) && !climbs(url.path())))
     }
 
-    /// Whether everything within `other` lies within this pattern too.
+    /// Whether all URLs that match `other` match this pattern too.
     #[must_use]
     pub fn covers(&self, other: &OriginPattern) -> bool {
         let host = if other.wildcard { self.wildcard && self.host == other.host } else { self.takes_host(&other.host) };
@@ -72,19 +72,19 @@ impl OriginPattern {
         &self.scheme
     }
 
-    /// Whether the host stands for every name of one more label.
+    /// Whether the pattern matches all names with exactly one more label than the host.
     #[must_use]
     pub fn is_wildcard(&self) -> bool {
         self.wildcard
     }
 
-    /// The host without `*.`, as `Url::host_str` would write it.
+    /// The host without `*.`, in the form of `Url::host_str`.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port, which is always known.
+    /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
@@ -105,7 +105,7 @@ impl OriginPattern {
     }
 }
 
-/// The host of an http or https URL in the one spelling that patterns use.
+/// The host of an http or https URL in the canonical spelling of patterns.
 fn host_of(url: &Url) -> Result<String, &'static str> {
     if !matches!(url.scheme(), "http" | "https") {
         return Err("the scheme must be http or https");
@@ -115,21 +115,21 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
         Some(Host::Domain(name)) if name.ends_with('.') => Err("the host must not end with a dot"),
         Some(Host::Domain(name)) if name.starts_with('.') || name.contains("..") => Err("the host has an empty label"),
         Some(Host::Domain(name)) if name.contains('*') => {
-            Err("`*` may only stand as the whole first label of the host")
+            Err("`*` is only allowed as the whole first label of the host")
         }
         Some(host) => Ok(host.to_string()),
     }
 }
 
-/// Whether a server that decodes escapes could read a step upwards out of `path`. With a path prefix that step would
-/// leave the prefix, so such a path is within none.
+/// Whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so it matches
+/// no pattern with one.
 fn climbs(path: &str) -> bool {
-    // A server behind a proxy may see the text decoded more than once; what still has escapes after that is refused.
+    // A server behind a proxy may see text that was decoded more than once. Paths with more levels of escapes are refused.
     const DECODINGS_MAX: usize = 4;
     let mut bytes = path.as_bytes().to_vec();
     for _ in 0..DECODINGS_MAX {
         let steps = bytes.split(|byte| matches!(byte, b'/' | b'\\'));
-        // Some servers cut a segment at `;`, so `..;x` climbs too.
+        // Some servers cut a segment at `;`, so `..;x` counts as `..`.
         if steps.map(|step| step.split(|byte| *byte == b';').next().unwrap_or(step)).any(|step| step == b"..") {
             return true;
         }
@@ -170,9 +170,9 @@ impl FromStr for OriginPattern {
 }
 
 fn parse(text: &str) -> Result<OriginPattern, &'static str> {
-    // What the URL parser would quietly drop or turn round is refused here, so that what is read is what is meant.
+    // The URL parser would silently drop or convert these characters.
     if text.chars().any(|c| c.is_control() || c.is_whitespace() || c == '\\') {
-        return Err("it must not hold spaces, control characters or backslashes");
+        return Err("it must not contain spaces, control characters or backslashes");
     }
     let (scheme, rest) = text.split_once("://").ok_or("expected a text such as https://api.example.com")?;
     let (wildcard, rest) = rest.strip_prefix("*.").map_or((false, rest), |rest| (true, rest));
@@ -180,11 +180,11 @@ fn parse(text: &str) -> Result<OriginPattern, &'static str> {
         return Err("a host is missing");
     }
     if rest.contains('*') {
-        return Err("`*` may only stand as the whole first label of the host");
+        return Err("`*` is only allowed as the whole first label of the host");
     }
     let url = Url::parse(&format!("{scheme}://{rest}")).map_err(|_| "it is not a valid URL")?;
     if rest.contains('@') || !url.username().is_empty() || url.password().is_some() {
-        return Err("it must not hold a user name or password");
+        return Err("it must not contain a user name or password");
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err("it must not have a query or a fragment");
@@ -193,21 +193,21 @@ fn parse(text: &str) -> Result<OriginPattern, &'static str> {
     if wildcard {
         match url.host() {
             Some(Host::Domain(name)) if is_public_suffix(name) => {
-                return Err("a wildcard over a public suffix would take in domains of strangers");
+                return Err("a wildcard over a public suffix would match domains of other owners");
             }
             Some(Host::Domain(_)) => {}
             _ => return Err("a wildcard needs a domain name"),
         }
     }
     if climbs(url.path()) {
-        return Err("the path must not hold `..`");
+        return Err("the path must not contain `..`");
     }
     let path_prefix = if url.path() == "/" { String::new() } else { url.path().to_owned() };
     let port = url.port_or_known_default().ok_or("a port is missing")?;
     Ok(OriginPattern { scheme: url.scheme().to_owned(), wildcard, host, port, path_prefix })
 }
 
-/// Whether anybody may register names under `name`. A top-level name that the list does not know counts as such.
+/// Whether `name` is a public suffix, under which anyone may register names. Unknown top-level names count as such.
 fn is_public_suffix(name: &str) -> bool {
     psl::suffix_str(name).is_none_or(|suffix| suffix == name)
 }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn one_origin_has_one_text() {
+    fn an_origin_has_one_canonical_text() {
         for (text, canonical) in [
             ("https://api.example.com", "https://api.example.com"),
             ("HTTPS://API.Example.com:443/", "https://api.example.com"),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_origin_is_refused() {
+    fn invalid_origins_are_refused() {
         let whys: Vec<String> = [
             "",
             "api.example.com",
@@ -316,39 +316,39 @@ mod tests {
         "javascript://example.com": the scheme must be http or https
         "https://": a host is missing
         "https:///example.com": a host is missing
-        "https://user@example.com": it must not hold a user name or password
-        "https://user:pw@example.com": it must not hold a user name or password
-        "https://@example.com": it must not hold a user name or password
+        "https://user@example.com": it must not contain a user name or password
+        "https://user:pw@example.com": it must not contain a user name or password
+        "https://@example.com": it must not contain a user name or password
         "https://example.com?x": it must not have a query or a fragment
         "https://example.com#x": it must not have a query or a fragment
-        "https://exa mple.com": it must not hold spaces, control characters or backslashes
-        "https://example.com\n": it must not hold spaces, control characters or backslashes
-        "https:\\\\example.com": it must not hold spaces, control characters or backslashes
-        "https://example.com\\@evil.example": it must not hold spaces, control characters or backslashes
+        "https://exa mple.com": it must not contain spaces, control characters or backslashes
+        "https://example.com\n": it must not contain spaces, control characters or backslashes
+        "https:\\\\example.com": it must not contain spaces, control characters or backslashes
+        "https://example.com\\@evil.example": it must not contain spaces, control characters or backslashes
         "https://example.com.": the host must not end with a dot
         "https://a..example.com": the host has an empty label
         "https://.example.com": the host has an empty label
-        "https://*": `*` may only stand as the whole first label of the host
+        "https://*": `*` is only allowed as the whole first label of the host
         "https://*.": a host is missing
-        "https://*.com": a wildcard over a public suffix would take in domains of strangers
-        "https://*.co.uk": a wildcard over a public suffix would take in domains of strangers
-        "https://*.github.io": a wildcard over a public suffix would take in domains of strangers
-        "https://*.localhost": a wildcard over a public suffix would take in domains of strangers
+        "https://*.com": a wildcard over a public suffix would match domains of other owners
+        "https://*.co.uk": a wildcard over a public suffix would match domains of other owners
+        "https://*.github.io": a wildcard over a public suffix would match domains of other owners
+        "https://*.localhost": a wildcard over a public suffix would match domains of other owners
         "https://*.127.0.0.1": a wildcard needs a domain name
         "https://*.[::1]": a wildcard needs a domain name
-        "https://*.*.example.com": `*` may only stand as the whole first label of the host
-        "https://a.*.example.com": `*` may only stand as the whole first label of the host
-        "https://a*.example.com": `*` may only stand as the whole first label of the host
-        "https://*example.com": `*` may only stand as the whole first label of the host
-        "https://%2a.example.com": `*` may only stand as the whole first label of the host
-        "https://example.com/a*": `*` may only stand as the whole first label of the host
-        "https://example.com/a/%2e%2e%2fb": the path must not hold `..`
+        "https://*.*.example.com": `*` is only allowed as the whole first label of the host
+        "https://a.*.example.com": `*` is only allowed as the whole first label of the host
+        "https://a*.example.com": `*` is only allowed as the whole first label of the host
+        "https://*example.com": `*` is only allowed as the whole first label of the host
+        "https://%2a.example.com": `*` is only allowed as the whole first label of the host
+        "https://example.com/a*": `*` is only allowed as the whole first label of the host
+        "https://example.com/a/%2e%2e%2fb": the path must not contain `..`
         "https://example.com:99999": it is not a valid URL
         "###);
     }
 
     #[test]
-    fn matching_keeps_to_scheme_host_port_and_path() {
+    fn matching_compares_scheme_host_port_and_path() {
         for (text, inside, outside) in [
             (
                 "https://api.example.com",
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn covering_is_never_wider() {
+    fn a_pattern_covers_only_narrower_patterns() {
         for (wide, narrow, covers) in [
             ("https://a.example.com", "https://a.example.com", true),
             ("https://*.example.com", "https://a.example.com", true),

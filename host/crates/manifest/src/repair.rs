@@ -1,31 +1,31 @@
-//! Reading goes on behind a fault of shape, so that an author sees all of them at once.
+//! Error recovery, so that an author sees all errors of a manifest at once.
 //!
-//! Serde stops at the first fault. The part that it stops at is taken out or replaced by one that can be read, and the
-//! whole is read again. What is read then is only looked at for further faults and never used.
+//! Serde stops at the first error. The invalid part is then removed or replaced by a valid one, and the whole value is
+//! read again. A repaired manifest is only used to find further errors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::document::{Fault, Misshapen, typed};
+use crate::document::{DocumentError, Misshapen, typed};
 use crate::error::{FieldPath, Segment};
 
-/// How often a document is read again: some 5 ms each in one of the largest size, so at most a second in all. Most faults
-/// take one or two.
+/// Re-reads of one document: about 5 ms each for the largest document, so at most a second in all. Most errors need one
+/// or two.
 const READS_MAX: usize = 200;
 
-/// What was made of a document.
+/// The result of reading a document with error recovery.
 pub(crate) struct Shaped<T> {
-    /// With what is wrong taken out or replaced; `None` where nothing was found that fits in its place.
+    /// The repaired value; `None` if no replacement was valid.
     pub(crate) read: Option<T>,
-    pub(crate) faults: Vec<Fault>,
-    /// The parts in whose place something else was read.
+    pub(crate) errors: Vec<DocumentError>,
+    /// The parts that were replaced.
     pub(crate) replaced: Vec<FieldPath>,
 }
 
-/// Reads `value`, which `text` holds, and collects at most `faults_max` faults.
-pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value, faults_max: usize) -> Shaped<T> {
-    let mut shaped = Shaped { read: None, faults: Vec::new(), replaced: Vec::new() };
+/// Reads `value`, which was parsed from `text`, and collects at most `errors_max` errors.
+pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value, errors_max: usize) -> Shaped<T> {
+    let mut shaped = Shaped { read: None, errors: Vec::new(), replaced: Vec::new() };
     let mut reads = 0;
     let mut outcome = typed::<T>(&value);
     loop {
@@ -34,8 +34,8 @@ pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value
             Ok((_, Some(misshapen))) | Err(misshapen) => misshapen,
         };
         let (field, is_unknown) = (misshapen.field.clone(), misshapen.is_unknown);
-        shaped.faults.push(misshapen.located(text));
-        if shaped.faults.len() == faults_max {
+        shaped.errors.push(misshapen.located(text));
+        if shaped.errors.len() == errors_max {
             return shaped;
         }
         let Some((repaired, next)) = repair::<T>(&value, &field, is_unknown, &mut reads) else { return shaped };
@@ -48,14 +48,14 @@ pub(crate) fn read<T: DeserializeOwned + Serialize>(text: &str, mut value: Value
 
 type Outcome<T> = Result<(T, Option<Misshapen>), Misshapen>;
 
-/// The value without its fault at `field`, and what reading it comes to.
+/// Repairs the error at `field`; returns the repaired value and the result of reading it.
 fn repair<T: DeserializeOwned + Serialize>(
     value: &Value,
     field: &FieldPath,
     is_unknown: bool,
     reads: &mut usize,
 ) -> Option<(Value, Outcome<T>)> {
-    // Taken out last: what is required would be missed, and only once the reading has come to its end.
+    // Removal comes last: a removed required field is an error too, but serde reports it only after the other fields.
     let replacements = if is_unknown { Vec::new() } else { replacements() };
     for replacement in replacements.into_iter().map(Some).chain([None]) {
         let mut repaired = value.clone();
@@ -78,7 +78,7 @@ fn repair<T: DeserializeOwned + Serialize>(
     None
 }
 
-/// What can be read in place of some part of a manifest: each kind of value, and the least of each kind of mapping.
+/// Valid replacements for the parts of a manifest: a value of each kind, and a minimal mapping of each kind.
 fn replacements() -> Vec<Value> {
     vec![
         json!("x"),
@@ -102,7 +102,7 @@ fn replacements() -> Vec<Value> {
     ]
 }
 
-/// Puts `replacement` at a place, or removes what is there; whether there is such a place.
+/// Sets or removes the value at a path; returns whether the path exists.
 fn put(value: &mut Value, at: &[Segment], replacement: Option<Value>) -> bool {
     let Some((last, way)) = at.split_last() else { return false };
     let mut inner = value;
@@ -120,7 +120,7 @@ fn put(value: &mut Value, at: &[Segment], replacement: Option<Value>) -> bool {
             fields.insert(key.clone(), replacement);
             true
         }
-        // Nothing is taken out of a list: what follows would move, and be told in another place.
+        // List entries are not removed, because that would shift the positions of later entries.
         (Value::Array(entries), Segment::Index(index), Some(replacement)) => match entries.get_mut(*index) {
             Some(entry) => {
                 *entry = replacement;

@@ -1,12 +1,12 @@
-//! JSON Schemas of tools: compiled once, used for every call.
+//! JSON Schemas of tools, compiled once and used for all calls.
 //!
-//! A schema comes from a plugin, so it must not cost the host more than it is worth: no reference leaves the schema,
-//! regular expressions are small and run in linear time, and each check pays for its work from a budget before it does
-//! it. `cost` says what a schema costs for one value, and `weight` how many values there are.
+//! Schemas come from plugins, so the work of a check is bounded: references stay inside the schema, regular expressions
+//! are small and run in linear time, and each check spends its steps from a budget in advance. `cost` bounds the steps
+//! for one value, and `weight` counts the values.
 
 mod cost;
 mod defaults;
-mod faults;
+mod errors;
 mod limits;
 mod pattern;
 mod paying;
@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use jsonschema::{PatternOptions, Validator};
-use monstrum_types::{Effort, Fault, Overrun};
+use monstrum_types::{Effort, InputError, Overrun};
 use serde_json::{Map, Value};
 
 use crate::error::cut;
@@ -34,9 +34,9 @@ use unique::UniqueItems;
 use walk::{declares_in, parts};
 use weight::Weight;
 
-/// How many faults of one input are told: more than anybody mends in one go.
-const FAULTS_MAX: usize = 100;
-/// Steps to look up one parameter among those that a schema declares.
+/// Validation errors in one report.
+const ERRORS_MAX: usize = 100;
+/// Steps to look up one parameter among the declared ones.
 const PARAMETER_STEPS: u64 = 128;
 
 /// A tool's input_schema, ready to check parameters.
@@ -45,11 +45,11 @@ pub struct InputSchema {
     root: Value,
     compiled: Compiled,
     defaults: Defaults,
-    /// What may be given at the top level; None where the schema is open.
+    /// The parameters that are allowed at the top level; `None` if the schema is open.
     closed: Option<Declared>,
 }
 
-/// The parameters that a closed schema knows.
+/// The parameters that a closed schema declares.
 #[derive(Debug)]
 struct Declared {
     names: BTreeSet<String>,
@@ -75,12 +75,11 @@ impl Declared {
 }
 
 impl InputSchema {
-    /// Compiles a schema, or says what is wrong with it. `effort` pays for checking its defaults.
+    /// Compiles a schema. `effort` is the budget to check its defaults.
     ///
     /// # Errors
-    /// A text for the author: not an object schema, a reference to elsewhere, a recursion, a pattern that cannot run
-    /// in linear time, a default that the schema itself refuses, something that exceeds `limits`, or anything else that
-    /// is no JSON Schema.
+    /// A message for the author, if the schema is not a JSON Schema for objects, has an external or recursive reference,
+    /// has a pattern that cannot run in linear time, rejects one of its own defaults, or exceeds `limits`.
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits, effort: &Effort) -> Result<InputSchema, String> {
         match schema.get("type") {
             None => {}
@@ -98,21 +97,25 @@ impl InputSchema {
         let defaults = Defaults::of(&root, &root);
         let mut compiled = InputSchema { root, compiled, defaults, closed };
         match compiled.check_defaults(effort) {
-            // Earlier releases checked the defaults as well, without these limits.
+            // Earlier releases checked the defaults too, but without these limits.
             Err(why) if limits == SchemaLimits::Stored => compiled.compiled.exceeds.push(why),
             checked => checked?,
         }
         Ok(compiled)
     }
 
-    /// Checks parameters and fills the defaults in, in nested objects too. `effort` pays for the work before it is done.
-    /// The answer within is the parameters, or at most 100 faults, each with a JSON pointer into the parameters.
+    /// Checks parameters and fills in the defaults, also in nested objects, within the budget `effort`. The inner result
+    /// is the parameters, or at most 100 validation errors with JSON pointers into the parameters.
     ///
     /// # Errors
-    /// The effort ended before the check.
-    pub fn check(&self, params: Value, effort: &Effort) -> Result<Result<Map<String, Value>, Vec<Fault>>, Overrun> {
+    /// The budget was spent before the check ended.
+    pub fn check(
+        &self,
+        params: Value,
+        effort: &Effort,
+    ) -> Result<Result<Map<String, Value>, Vec<InputError>>, Overrun> {
         let Value::Object(mut params) = params else {
-            return Ok(Err(vec![Fault { path: String::new(), message: "expected an object".to_owned() }]));
+            return Ok(Err(vec![InputError { path: String::new(), message: "expected an object".to_owned() }]));
         };
         let _paying = Paying::from(effort);
         let mut found = self.undeclared(&params, effort)?;
@@ -129,8 +132,8 @@ impl InputSchema {
         }
     }
 
-    /// Whether the schema declares the parameter at `dotted_path`: dots lead into objects, and into the entries of
-    /// lists. A parameter whose own name has dots counts too.
+    /// Whether the schema declares the parameter at `dotted_path`. Dots separate the keys of nested objects, also in
+    /// lists; parameter names with dots are found too.
     #[must_use]
     pub fn declares(&self, dotted_path: &str) -> bool {
         declares_in(&self.root, &self.root, dotted_path)
@@ -142,19 +145,19 @@ impl InputSchema {
         self.closed.is_none()
     }
 
-    /// What exceeds the present limits, a sentence each with its place; empty unless the schema was compiled with
+    /// The exceeded limits, each as a sentence with its place; empty unless the schema was compiled with
     /// [`SchemaLimits::Stored`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.compiled.exceeds
     }
 
-    /// How many regular expressions the schema holds.
+    /// The number of regular expressions in the schema.
     pub(crate) fn patterns(&self) -> usize {
         self.compiled.pattern_count
     }
 
-    fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<Fault>, Overrun> {
+    fn undeclared(&self, params: &Map<String, Value>, effort: &Effort) -> Result<Vec<InputError>, Overrun> {
         effort.spend(PARAMETER_STEPS.saturating_mul(params.len() as u64))?;
         let mut found = Vec::new();
         for name in params.keys() {
@@ -163,16 +166,16 @@ impl InputSchema {
                 None => true,
             };
             if name.starts_with('_') || !is_declared {
-                found.push(faults::undeclared("", name));
+                found.push(errors::undeclared("", name));
             }
-            if found.len() == FAULTS_MAX {
+            if found.len() == ERRORS_MAX {
                 break;
             }
         }
         Ok(found)
     }
 
-    /// A default that the schema refuses would make every call fail that leaves the parameter out.
+    /// Checks the defaults. With an invalid default, calls without the parameter would fail.
     fn check_defaults(&self, effort: &Effort) -> Result<(), String> {
         let mut filled = Map::new();
         self.defaults.fill(&mut filled);
@@ -182,8 +185,8 @@ impl InputSchema {
         let value = Value::Object(filled);
         match self.compiled.first_within(&value, effort) {
             Ok(None) => Ok(()),
-            Ok(Some(fault)) => {
-                Err(format!("the default at `{}` is not valid: {}", cut(&fault.path, 128), fault.message))
+            Ok(Some(error)) => {
+                Err(format!("the default at `{}` is not valid: {}", cut(&error.path, 128), error.message))
             }
             Err(overrun) => Err(format!(
                 "the defaults cannot be checked: {overrun}; shorten them, or the patterns that they are matched with"
@@ -192,31 +195,31 @@ impl InputSchema {
     }
 }
 
-/// A tool's output_schema. An answer that does not match is delivered all the same, but flagged.
+/// A tool's output_schema. A result that does not match is delivered nevertheless, with a flag.
 #[derive(Debug)]
 pub struct OutputSchema(Compiled);
 
 impl OutputSchema {
-    /// Compiles a schema, or says what is wrong with it.
+    /// Compiles a schema.
     ///
     /// # Errors
-    /// A text for the author, as for [`InputSchema::compile`].
+    /// A message for the author, as for [`InputSchema::compile`].
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits) -> Result<OutputSchema, String> {
         let (compiled, _) = Compiled::of(&Value::Object(schema.clone()), limits)?;
         Ok(OutputSchema(compiled))
     }
 
-    /// Whether an answer is what the schema says. `effort` pays for the work before it is done.
+    /// Whether a result matches the schema, checked within the budget `effort`.
     ///
     /// # Errors
-    /// The effort ended before the check.
+    /// The budget was spent before the check ended.
     pub fn matches(&self, answer: &Value, effort: &Effort) -> Result<bool, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(answer, effort)?;
         self.0.is_valid(answer, &weight, effort)
     }
 
-    /// What exceeds the present limits, as [`InputSchema::exceeds`].
+    /// The exceeded limits, as for [`InputSchema::exceeds`].
     #[must_use]
     pub fn exceeds(&self) -> &[String] {
         &self.0.exceeds
@@ -227,11 +230,11 @@ impl OutputSchema {
     }
 }
 
-/// A schema with what it costs.
+/// A compiled schema with its cost.
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
-    /// A bound for each value.
+    /// An upper bound of the steps for each value.
     steps: Steps,
     choices: u64,
     has_name_patterns: bool,
@@ -252,31 +255,31 @@ impl Compiled {
         Ok((Compiled { validator, steps, choices, has_name_patterns, pattern_count, exceeds }, patterns))
     }
 
-    /// Whether `value` is valid; its keywords pay from the effort that is in force on this thread, which must be `effort`.
+    /// Whether `value` is valid. Keywords spend from the current budget of this thread, which must be `effort`.
     fn is_valid(&self, value: &Value, weight: &Weight, effort: &Effort) -> Result<bool, Overrun> {
         if self.has_long_name(weight) {
             return Ok(false);
         }
         effort.spend(self.steps.of(weight))?;
         let is_valid = self.validator.is_valid(value);
-        // After an overrun the rest was judged without its patterns.
+        // After an overrun the remaining patterns were not matched, so the result does not count.
         effort.overrun().map_or(Ok(is_valid), Err)
     }
 
-    /// Whether some name is longer than what patternProperties are matched with.
+    /// Whether a name is too long to be matched with patternProperties.
     fn has_long_name(&self, weight: &Weight) -> bool {
         self.has_name_patterns && weight.name_bytes_max as u64 > TEXT_CHARS_MAX
     }
 }
 
-/// Whether a name is longer than what patterns are matched with.
+/// Whether a name is too long to be matched with patterns.
 fn is_too_long(name: &str) -> bool {
     name.len() as u64 > TEXT_CHARS_MAX
 }
 
 fn validator(root: &Value, patterns: &Arc<Patterns>) -> Result<Validator, String> {
     let patterns = patterns.clone();
-    // Formats are annotations, as the present draft has it by default.
+    // Formats are annotations, which is the default of the current draft.
     jsonschema::options()
         .offline()
         .with_pattern_options(
@@ -291,7 +294,7 @@ fn validator(root: &Value, patterns: &Arc<Patterns>) -> Result<Validator, String
         .map_err(|error| {
             let at = cut(error.instance_path().as_str(), 128);
             let at = if at.is_empty() { String::new() } else { format!("at `{at}`: ") };
-            format!("not a JSON Schema: {at}{}", faults::schema_message(&error))
+            format!("not a JSON Schema: {at}{}", errors::schema_message(&error))
         })
 }
 

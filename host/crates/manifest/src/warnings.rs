@@ -1,12 +1,12 @@
-//! What loads but is probably not meant.
+//! Warnings about manifests that load but probably contain a mistake.
 
 use monstrum_types::Effort;
 
 use crate::model::{Manifest, ScopeDimension, Tool, ToolDiscovery};
 use crate::schema::{InputSchema, MANIFEST_STEPS_MAX, SchemaLimits};
 
-/// What an author should know about a manifest that loads. `matches_glob(value, pattern)` is the product's one glob
-/// matcher, which lies above this crate.
+/// The warnings about a valid manifest. `matches_glob(value, pattern)` is the host's glob matcher, which is in a crate
+/// that depends on this one.
 #[must_use]
 pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) -> Vec<String> {
     let resource_type = &manifest.resource_type;
@@ -14,7 +14,7 @@ pub fn warnings(manifest: &Manifest, matches_glob: impl Fn(&str, &str) -> bool) 
     if resource_type.tool_discovery == ToolDiscovery::Static && resource_type.tools.is_empty() {
         found.push("the type has no tools, and its tool_discovery is static: no bot can use it".to_owned());
     }
-    // A schema that does not compile declares nothing; the parser has refused such manifests already.
+    // A schema that does not compile declares nothing; the parser rejects such manifests.
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let compile = |tool: &Tool| InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort).ok();
     let schemas: Vec<Option<InputSchema>> = resource_type.tools.iter().map(compile).collect();
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_probably_not_meant_is_told() {
+    fn probable_mistakes_are_reported() {
         assert_eq!(says("static", "param_paths: [x], operation_filter: a.read"), "");
         assert_eq!(
             says("static", "param_paths: [x]"),

@@ -1,7 +1,7 @@
-//! From YAML text to JSON values, and from a field back to its place in the text.
+//! Converts YAML text to JSON values, and finds the position of a field in the text.
 //!
-//! The manifest is read in two steps, because neither alone knows both the field and the line: a value is built from
-//! the text, and when something is wrong with a field the text is walked again to where that field stands.
+//! The parser reports positions only with errors. To find the position of an invalid field, the text is parsed again
+//! with a visitor that fails at that field.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -12,74 +12,74 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{FieldPath, Segment, cut};
 
-/// How many keys and values a manifest may hold once its aliases are expanded: more than a file of the largest size
-/// holds without them, and little enough memory.
+/// Keys and values in a manifest after its aliases are expanded: more than the largest file has without aliases, in
+/// little memory.
 const VALUES_MAX: usize = 200_000;
-/// How many bytes of text it may hold then: four times the largest file, so that an alias may repeat a text but not
+/// Bytes of text after aliases are expanded: four times the largest file, so that aliases can repeat a text but not
 /// multiply it.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-/// Keys under which nothing is dropped, because what stands there belongs to somebody else's language.
+/// Keys whose values keep their `x-` keys, because they are JSON Schemas or free values.
 const KEPT_WHOLE: [&str; 3] = ["input_schema", "output_schema", "default"];
 
-/// A place in the text, from 1.
+/// Line and column, from 1.
 pub(crate) type Position = (usize, usize);
 
-/// What is wrong with a text.
+/// Why a text cannot be read.
 #[derive(Debug)]
-pub(crate) struct YamlFault {
+pub(crate) struct YamlError {
     pub(crate) position: Option<Position>,
     pub(crate) field: FieldPath,
     pub(crate) message: String,
 }
 
-/// Which keys of a document count.
+/// The keys of a document that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     All,
-    /// Not those that start with `x-`, which are free.
+    /// All keys except those that start with `x-`, which authors may use freely.
     WithoutFree,
 }
 
 /// Reads a text as one JSON value.
-pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlFault> {
-    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, fault: RefCell::new(None) };
+pub(crate) fn read(text: &str, depth_max: usize, keys: Keys) -> Result<Value, YamlError> {
+    let reading = Reading { values: Cell::new(0), bytes: Cell::new(0), depth_max, error: RefCell::new(None) };
     let reader = Reader { reading: &reading, trail: Trail::Root, depth: 0, whole: keys == Keys::All };
     reader.deserialize(serde_yaml::Deserializer::from_str(text)).map_err(|error| {
         let position = error.location().map(|location| (location.line(), location.column()));
-        match reading.fault.take() {
-            Some((field, message)) => YamlFault { position, field, message },
-            None => YamlFault { position, field: FieldPath::default(), message: syntax_message(&error) },
+        match reading.error.take() {
+            Some((field, message)) => YamlError { position, field, message },
+            None => YamlError { position, field: FieldPath::default(), message: syntax_message(&error) },
         }
     })
 }
 
-/// The parser's words without the place, which is told apart from them.
+/// The parser's message without the position, which is reported separately.
 fn syntax_message(error: &serde_yaml::Error) -> String {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     format!("not valid YAML: {}", cut(what, 200))
 }
 
-/// Where the value at `path` stands, or its key; of a value that the text lacks, the nearest one around it.
+/// The position of the value at `path`, or of its key. For a missing value, the position of its nearest existing parent.
 pub(crate) fn locate(text: &str, path: &FieldPath, at_key: bool) -> Option<Position> {
     let probe = Probe { path: &path.0, at_key };
     let error = probe.deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
     error.location().map(|location| (location.line(), location.column()))
 }
 
-/// The budget of one reading, and the fault that ended it.
+/// The state of one reading: its budget, and the error that ended it.
 struct Reading {
     values: Cell<usize>,
     bytes: Cell<usize>,
     depth_max: usize,
-    fault: RefCell<Option<(FieldPath, String)>>,
+    error: RefCell<Option<(FieldPath, String)>>,
 }
 
 impl Reading {
     fn fail<E: serde::de::Error>(&self, field: Trail<'_>, message: impl Into<String>) -> E {
         let message = message.into();
         let error = E::custom(&message);
-        self.fault.borrow_mut().get_or_insert((field.path(), message));
+        self.error.borrow_mut().get_or_insert((field.path(), message));
         error
     }
 
@@ -87,16 +87,16 @@ impl Reading {
         self.values.set(self.values.get() + 1);
         self.bytes.set(self.bytes.get() + text_bytes);
         if self.values.get() > VALUES_MAX {
-            return Err(self.fail(field, format!("the file holds more than {VALUES_MAX} keys and values")));
+            return Err(self.fail(field, format!("the file has more than {VALUES_MAX} keys and values")));
         }
         if self.bytes.get() > TEXT_BYTES_MAX {
-            return Err(self.fail(field, format!("the file holds more than {TEXT_BYTES_MAX} bytes of text")));
+            return Err(self.fail(field, format!("the file has more than {TEXT_BYTES_MAX} bytes of text")));
         }
         Ok(())
     }
 }
 
-/// The way to the node that is being read, kept on the stack.
+/// The path to the current node, kept on the stack.
 #[derive(Clone, Copy)]
 enum Trail<'t> {
     Root,
@@ -119,7 +119,7 @@ struct Reader<'r> {
     reading: &'r Reading,
     trail: Trail<'r>,
     depth: usize,
-    /// Inside of a value that is kept whole.
+    /// Inside a value that keeps its `x-` keys.
     whole: bool,
 }
 
@@ -154,7 +154,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value that JSON knows")
+        f.write_str("a JSON value")
     }
 
     fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
@@ -228,7 +228,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 }
 
-/// Reads a key. It fails inside of the key, because the parser then tells where the key stands.
+/// Reads a key. Errors are raised inside the key, so that the parser reports the key's position.
 struct KeyReader<'r, 's> {
     reader: &'s Reader<'r>,
     seen: &'s HashSet<String>,
@@ -257,7 +257,7 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
 
     fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<String, E> {
         if self.seen.contains(key) {
-            return Err(self.reader.reading.fail(Trail::Key(&self.reader.trail, key), "the key is there twice"));
+            return Err(self.reader.reading.fail(Trail::Key(&self.reader.trail, key), "duplicate key"));
         }
         self.reader.reading.spend(self.reader.trail, key.len())?;
         Ok(key.to_owned())
@@ -292,7 +292,7 @@ impl<'de> Visitor<'de> for KeyReader<'_, '_> {
     }
 }
 
-/// Walks along a path and fails where it ends: the error then knows the place. It never succeeds on what it looks for.
+/// Follows a path and fails at its end. The position of that error is the result; success would lose it.
 struct Probe<'p> {
     path: &'p [Segment],
     at_key: bool,
@@ -316,7 +316,7 @@ impl<'de> Visitor<'de> for Probe<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the way to a field")
+        f.write_str("the path to a field")
     }
 
     fn visit_bool<E: serde::de::Error>(self, _: bool) -> Result<(), E> {
@@ -372,7 +372,7 @@ impl<'de> Visitor<'de> for Probe<'_> {
     }
 }
 
-/// Whether a key is the one that is looked for.
+/// Compares a key with the next key of the path.
 struct KeyProbe<'p> {
     wanted: &'p str,
     fails: bool,

@@ -1,5 +1,4 @@
-//! The parser against what it was not written for: it never panics, never takes a field that it does not know, and
-//! always names the place of a fault.
+//! Properties of the parser: it never panics, rejects unknown fields, and names the place of each error.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,10 +10,10 @@ use serde_json::{Value, json};
 const FULL: &str = include_str!("corpus/full.yaml");
 const HOSTILE: &str = include_str!("corpus/hostile.jsonl");
 
-/// A way into a manifest: keys and indices.
+/// A path into a manifest: keys and indices.
 type Path = Vec<String>;
 
-/// The valid manifest as plain data. JSON is YAML, so that it can be changed as data and be parsed as text.
+/// The valid manifest as JSON data. JSON is YAML, so tests can change the data and parse its text.
 fn full() -> Value {
     serde_json::to_value(parse("full.yaml", FULL).unwrap()).unwrap()
 }
@@ -47,7 +46,7 @@ fn at<'v>(value: &'v mut Value, path: &Path) -> &'v mut Value {
     })
 }
 
-/// What is said of a manifest that was refused.
+/// Checks the errors of a rejected manifest.
 fn check_errors(errors: &ManifestErrors, text: &str) {
     assert!(!errors.0.is_empty(), "refused without a reason: {text}");
     for error in &errors.0 {
@@ -59,7 +58,7 @@ fn check_errors(errors: &ManifestErrors, text: &str) {
     }
 }
 
-/// What was accepted holds nothing that was lost or made up: written out and read again it is the same.
+/// Checks that an accepted manifest is unchanged when it is written and read again.
 fn check_accepted(manifest: &Manifest) {
     let text = serde_json::to_string(manifest).unwrap();
     assert_eq!(parse("m", &text).as_ref(), Ok(manifest));
@@ -86,13 +85,13 @@ fn the_hostile_corpus_is_refused_with_a_place() {
     }
 }
 
-/// Schemas are JSON Schema, in which words of others have a place; the values of `default` are the author's.
+/// Whether unknown keys are rejected at a path. JSON Schemas and default values are open.
 fn is_closed(path: &Path) -> bool {
     !path.iter().any(|step| matches!(step.as_str(), "input_schema" | "output_schema" | "default"))
 }
 
 #[test]
-fn an_unknown_field_is_refused_wherever_it_stands() {
+fn unknown_fields_are_refused_everywhere() {
     let mut refused = 0;
     for path in all_places().into_iter().filter(is_closed) {
         let mut manifest = full();
@@ -106,7 +105,7 @@ fn an_unknown_field_is_refused_wherever_it_stands() {
             let errors = parse("m", &text).expect_err(&format!("{unknown:?} at {path:?}"));
             check_errors(&errors, &text);
             let error = &errors.0[0];
-            // Within a rule it is the rule that is none.
+            // Inside an injection rule the error names the rule as a whole.
             let named =
                 path.iter().map(String::as_str).filter(|step| step.parse::<usize>().is_err() && *step != "basic");
             let known: Vec<&str> = named.collect();
@@ -114,7 +113,7 @@ fn an_unknown_field_is_refused_wherever_it_stands() {
             assert!(known.iter().all(|step| error.field.contains(step)), "{error} for {unknown:?} at {path:?}");
             refused += 1;
         }
-        // The same keys are free where they start with `x-`.
+        // Keys that start with `x-` are allowed.
         let mut manifest = full();
         at(&mut manifest, &path)["x-own"] = json!({ "a": [1] });
         assert!(parse("m", &manifest.to_string()).is_ok(), "x- at {path:?}");
@@ -144,7 +143,7 @@ fn replacements() -> impl Strategy<Value = Value> {
 enum Change {
     Replace(Index, Value),
     Remove(Index),
-    /// The value of one place stands in another too.
+    /// Copies the value of one place to another.
     Copy(Index, Index),
 }
 
@@ -178,7 +177,7 @@ fn apply(manifest: &mut Value, change: &Change) {
 
 proptest! {
     #[test]
-    fn a_changed_manifest_is_refused_with_a_place_or_means_what_it_says(changes in prop::collection::vec(change(), 1..4)) {
+    fn a_changed_manifest_is_refused_with_a_place_or_round_trips(changes in prop::collection::vec(change(), 1..4)) {
         let mut manifest = full();
         changes.iter().for_each(|change| apply(&mut manifest, change));
         let text = manifest.to_string();
@@ -194,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_text_is_refused_or_means_what_it_says(at in 0..FULL.len(), length in 0..40_usize, by in "(\\PC|\n|\t|\0){0,8}") {
+    fn changed_text_is_refused_or_round_trips(at in 0..FULL.len(), length in 0..40_usize, by in "(\\PC|\n|\t|\0){0,8}") {
         let mut bytes = FULL.as_bytes().to_vec();
         let end = (at + length).min(bytes.len());
         bytes.splice(at..end, by.bytes());
@@ -202,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_texts_in_the_midst_of_a_manifest_do_no_harm(line in any::<Index>(), into in any::<Index>(), indent in 0..6_usize) {
+    fn hostile_text_inside_a_manifest_is_refused_or_round_trips(line in any::<Index>(), into in any::<Index>(), indent in 0..6_usize) {
         let hostile: Vec<&str> = HOSTILE.lines().collect();
         let text: String = serde_json::from_str(hostile[line.index(hostile.len())]).unwrap();
         let mut lines: Vec<String> = FULL.lines().map(str::to_owned).collect();

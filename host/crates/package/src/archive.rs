@@ -16,145 +16,145 @@ use crate::limits::{
     UNPACKED_BYTES_MAX,
 };
 
-/// The files of a package by their paths. Every path is relative and plain, and none is another's folder.
+/// The files of a package by path. Paths are relative, have no `.` or `..`, and no path is a folder of another.
 #[derive(Debug)]
 pub struct Archive {
     files: BTreeMap<String, Vec<u8>>,
     folder: Option<String>,
 }
 
-/// Why bytes are no package.
+/// Why a package is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArchiveError {
-    /// It is over the limit before anything is unpacked.
+    /// The packed size is over the limit.
     #[error("the package has {bytes} bytes; at most {PACKAGE_BYTES_MAX} are allowed")]
     PackageTooLarge {
-        /// Its size.
+        /// The size of the package.
         bytes: usize,
     },
-    /// It is something else, or was damaged on its way.
+    /// The bytes are not a ZIP archive, or are damaged.
     #[error("the package is not a ZIP archive: {0}")]
     NotZip(&'static str),
-    /// It uses the extension for large archives, which no package needs.
-    #[error("the package uses ZIP64, which readers understand differently; pack it with `monstrum plugin pack`")]
+    /// The archive uses ZIP64, the extension for large archives, which no package needs.
+    #[error("the package uses ZIP64, which readers interpret differently; pack it with `monstrum plugin pack`")]
     Zip64,
-    /// Its records contradict each other, or leave room for more than they name.
-    #[error("the package could be read in two ways: {0}; pack it with `monstrum plugin pack`")]
+    /// The records contradict each other, or leave room for bytes that they do not mention.
+    #[error("the package is ambiguous: {0}; pack it with `monstrum plugin pack`")]
     Layout(&'static str),
-    /// More entries than are allowed.
+    /// There are too many entries.
     #[error("the package has {entries} entries; at most {ENTRIES_MAX} are allowed")]
     TooManyEntries {
-        /// How many there are.
+        /// The number of entries.
         entries: usize,
     },
-    /// More files than are allowed.
+    /// There are too many files.
     #[error("the package has more than {FILES_MAX} files")]
     TooManyFiles,
-    /// All files together are over the limit.
+    /// The total size of the files is over the limit.
     #[error("the package unpacks to more than {UNPACKED_BYTES_MAX} bytes")]
     UnpackedTooLarge,
-    /// An entry is not what a package may hold.
-    #[error("the package's entry `{name}` {fault}")]
+    /// An entry is not allowed in a package.
+    #[error("the package's entry `{name}` {error}")]
     Entry {
-        /// Its name, escaped and cut.
+        /// The name of the entry, escaped and cut.
         name: String,
-        /// What is wrong with it.
-        fault: Fault,
+        /// The error.
+        error: EntryError,
     },
-    /// The name of an entry is none that a file may have.
-    #[error("the package's entry `{name}` {fault}")]
+    /// The name of an entry is not allowed.
+    #[error("the package's entry `{name}` {error}")]
     Name {
-        /// The name, escaped and cut.
+        /// The name of the entry, escaped and cut.
         name: String,
-        /// What is wrong with it.
-        fault: NameFault,
+        /// The error.
+        error: NameError,
     },
-    /// There is no manifest.
-    #[error("the package holds no {MANIFEST}, neither at its top nor in one folder that holds everything")]
+    /// The package has no manifest.
+    #[error("the package has no {MANIFEST}, neither at the top level nor in a single top-level folder")]
     NoManifest,
 }
 
-/// What is wrong with an entry.
+/// Why an entry is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// It needs a password.
+pub enum EntryError {
+    /// The entry needs a password.
     #[error("is encrypted")]
     Encrypted,
-    /// Its sizes stand behind its data, where not every reader looks.
-    #[error("was written as a stream, with its sizes behind its data; pack it with `monstrum plugin pack`")]
+    /// The entry's sizes follow its data, and not all readers look for them there.
+    #[error("was written as a stream, with its sizes after its data; pack it with `monstrum plugin pack`")]
     Streamed,
-    /// It is marked by a bit that is not known.
-    #[error("has flags that are not known")]
+    /// The entry has an unknown flag.
+    #[error("has unknown flags")]
     Flags,
-    /// It is compressed by something other than deflate.
-    #[error("is compressed by method {0}; only deflate is read")]
+    /// The compression method is not supported.
+    #[error("is compressed with method {0}; only deflate is supported")]
     Method(u16),
-    /// It has the field of the extension for large archives.
-    #[error("uses ZIP64, which readers understand differently")]
+    /// The entry has the extra field of ZIP64.
+    #[error("uses ZIP64, which readers interpret differently")]
     Zip64,
-    /// It has a field by which some readers see something else.
+    /// The entry has an extra field that makes some readers see another name or content.
     #[error("has an extra field that could give it another name or content")]
     Extra,
-    /// A symbolic link, a device, or something that is a file and a folder.
-    #[error("is neither a plain file nor a plain folder")]
+    /// The entry is a symbolic link, a device, or both a file and a folder.
+    #[error("is neither a regular file nor a folder")]
     Special,
-    /// Its sizes cannot be.
+    /// The entry's sizes contradict each other.
     #[error("has sizes that contradict each other")]
     Size,
-    /// It is over the limit.
-    #[error("is too large: a file has {FILE_BYTES_MAX} bytes at most, {MANIFEST} {MANIFEST_BYTES_MAX}")]
+    /// The entry is over the size limit.
+    #[error("is too large: a file may have at most {FILE_BYTES_MAX} bytes, {MANIFEST} {MANIFEST_BYTES_MAX}")]
     TooLarge,
-    /// Its data are not where the directory says.
-    #[error("does not lie where the directory says")]
+    /// The central directory points to something other than the entry.
+    #[error("is not at the offset that the central directory gives")]
     Outside,
-    /// The two records of it differ.
-    #[error("is described in two ways by the two records that it has")]
+    /// The local header and the central directory disagree.
+    #[error("has a local header that disagrees with the central directory")]
     Disagrees,
-    /// What comes out is not what was announced.
-    #[error("is damaged: what it unpacks to is not what its records say")]
+    /// The unpacked data do not match the records.
+    #[error("is damaged: its unpacked data do not match its records")]
     Damaged,
 }
 
-/// What is wrong with a name.
+/// Why the name of an entry is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameFault {
-    /// It begins at the root of a file system.
+pub enum NameError {
+    /// The path is absolute.
     #[error("has an absolute path")]
     Absolute,
-    /// It has a `..` or the like.
+    /// A part of the path is empty, `.` or `..`.
     #[error("has a path with an empty part, `.` or `..`")]
     Part,
-    /// It has a backslash.
-    #[error("has a backslash in its path; the parts of a path stand between `/`")]
+    /// The path has a backslash.
+    #[error("has a backslash in its path; separate the parts of a path by `/`")]
     Backslash,
-    /// It has a NUL.
+    /// The path has a NUL.
     #[error("has a NUL in its path")]
     Nul,
-    /// It has a character that not every system takes.
-    #[error("has a path with characters that are not plain ASCII")]
+    /// The path has a character that some systems do not allow.
+    #[error("has a path with characters that are not allowed: only printable ASCII without `:*?\"<>|` is")]
     Character,
     /// A part begins or ends with a space, or ends with a dot.
-    #[error("has a part with a space or dot at its edge, which some systems drop")]
+    #[error("has a path part that starts with a space or ends with a space or dot, which some systems drop")]
     Edge,
-    /// It is empty or too long.
+    /// The path is empty or too long.
     #[error("has an empty path, or one of more than {PATH_BYTES_MAX} bytes")]
     Length,
-    /// It lies too deep.
-    #[error("lies deeper than {DEPTH_MAX} folders")]
+    /// The path has too many levels.
+    #[error("is nested deeper than {DEPTH_MAX} folders")]
     Depth,
-    /// It is there twice.
-    #[error("is there twice")]
+    /// The path is not unique.
+    #[error("is in the archive twice")]
     Twice,
-    /// Another one differs only in case.
-    #[error("differs from `{other}` only in the case of its letters")]
+    /// Two paths differ only in case.
+    #[error("differs from `{other}` only in case")]
     Case {
-        /// The other one.
+        /// The other path.
         other: String,
     },
-    /// Something is a file and a folder.
-    #[error("makes a file and a folder of `{path}`")]
+    /// A path is both a file and a folder.
+    #[error("makes `{path}` both a file and a folder")]
     FileAndFolder {
-        /// What is both.
+        /// The path.
         path: String,
     },
 }
@@ -164,7 +164,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// If it is not an archive that every reader understands alike, or is over a limit.
+    /// The archive is malformed, ambiguous or over a limit.
     pub fn read(package: &[u8]) -> Result<Archive, ArchiveError> {
         if package.len() > PACKAGE_BYTES_MAX {
             return Err(ArchiveError::PackageTooLarge { bytes: package.len() });
@@ -174,15 +174,15 @@ impl Archive {
         let mut paths = Vec::with_capacity(entries.len());
         for entry in &entries {
             let path = names.take(&entry.name, entry.is_folder);
-            paths.push(path.map_err(|fault| ArchiveError::Name { name: shown(&entry.name), fault })?);
+            paths.push(path.map_err(|error| ArchiveError::Name { name: shown(&entry.name), error })?);
         }
         if entries.iter().filter(|entry| !entry.is_folder).count() > FILES_MAX {
             return Err(ArchiveError::TooManyFiles);
         }
         let mut reader = ZipArchive::new(Cursor::new(package))
-            .map_err(|_| ArchiveError::Layout("the library that unpacks it does not read it as we do"))?;
+            .map_err(|_| ArchiveError::Layout("the ZIP library and this check do not agree"))?;
         if reader.len() != entries.len() {
-            return Err(ArchiveError::Layout("the library that unpacks it counts other entries"));
+            return Err(ArchiveError::Layout("the ZIP library finds another number of entries"));
         }
         let mut files = BTreeMap::new();
         let mut room = UNPACKED_BYTES_MAX;
@@ -194,13 +194,13 @@ impl Archive {
         Archive::rooted(files)
     }
 
-    /// The files by their paths.
+    /// The files by path.
     #[must_use]
     pub fn files(&self) -> &BTreeMap<String, Vec<u8>> {
         &self.files
     }
 
-    /// The same, taken over.
+    /// Converts the archive into its files by path.
     #[must_use]
     pub fn into_files(self) -> BTreeMap<String, Vec<u8>> {
         self.files
@@ -212,13 +212,13 @@ impl Archive {
         &self.files[MANIFEST]
     }
 
-    /// The folder in which everything lay, where the archive was made of the folder itself and not of what is in it.
+    /// The single top-level folder, if the archive has one: it was made from the plugin's folder, not from its contents.
     #[must_use]
     pub fn folder(&self) -> Option<&str> {
         self.folder.as_deref()
     }
 
-    /// The files as the plugin's folder has them.
+    /// The files relative to the plugin's folder.
     fn rooted(files: BTreeMap<String, Vec<u8>>) -> Result<Archive, ArchiveError> {
         if files.contains_key(MANIFEST) {
             return Archive::checked(Archive { files, folder: None });
@@ -236,14 +236,14 @@ impl Archive {
         match archive.files.get(MANIFEST) {
             None => Err(ArchiveError::NoManifest),
             Some(manifest) if manifest.len() > MANIFEST_BYTES_MAX => {
-                Err(ArchiveError::Entry { name: MANIFEST.to_owned(), fault: Fault::TooLarge })
+                Err(ArchiveError::Entry { name: MANIFEST.to_owned(), error: EntryError::TooLarge })
             }
             Some(_) => Ok(archive),
         }
     }
 }
 
-/// The content of one file. The limits are on what really comes out, whatever the records say.
+/// Unpacks one file. The limits apply to the actual output, not only to the sizes in the records.
 fn unpack(
     reader: &mut ZipArchive<Cursor<&[u8]>>,
     index: usize,
@@ -251,21 +251,21 @@ fn unpack(
     path: &str,
     room: usize,
 ) -> Result<Vec<u8>, ArchiveError> {
-    let fault = |fault| ArchiveError::Entry { name: shown(&entry.name), fault };
+    let entry_error = |error| ArchiveError::Entry { name: shown(&entry.name), error };
     let is_manifest = path == MANIFEST;
     let bytes_max = if is_manifest { MANIFEST_BYTES_MAX } else { FILE_BYTES_MAX };
     if entry.bytes > bytes_max {
-        return Err(fault(Fault::TooLarge));
+        return Err(entry_error(EntryError::TooLarge));
     }
     if entry.bytes > room {
         return Err(ArchiveError::UnpackedTooLarge);
     }
-    let file = reader.by_index(index).map_err(|_| fault(Fault::Damaged))?;
+    let file = reader.by_index(index).map_err(|_| entry_error(EntryError::Damaged))?;
     if file.name_raw() != entry.name {
-        return Err(fault(Fault::Disagrees));
+        return Err(entry_error(EntryError::Disagrees));
     }
     let mut content = Vec::new();
     let limit = u64::try_from(entry.bytes).unwrap_or(u64::MAX).saturating_add(1);
-    file.take(limit).read_to_end(&mut content).map_err(|_| fault(Fault::Damaged))?;
-    if content.len() == entry.bytes { Ok(content) } else { Err(fault(Fault::Damaged)) }
+    file.take(limit).read_to_end(&mut content).map_err(|_| entry_error(EntryError::Damaged))?;
+    if content.len() == entry.bytes { Ok(content) } else { Err(entry_error(EntryError::Damaged)) }
 }

@@ -1,11 +1,11 @@
-//! What packages and their signatures are called: `NAME-VERSION.mst` and `NAME-VERSION.mst.sig`.
+//! File names of packages and signatures: `NAME-VERSION.mst` and `NAME-VERSION.mst.sig`.
 
 use monstrum_types::PluginName;
 use semver::Version;
 
-/// What the name of a package ends with.
+/// The extension of a package.
 pub const SUFFIX: &str = ".mst";
-/// What the name of its signature ends with, after that of the package.
+/// The extension of a signature, which follows the file name of its package.
 pub const SIGNATURE_SUFFIX: &str = ".sig";
 
 /// The file name of a package.
@@ -14,17 +14,17 @@ pub fn package_file(name: &PluginName, version: &Version) -> String {
     format!("{name}-{version}{SUFFIX}")
 }
 
-/// The file name of its signature.
+/// The file name of a package's signature.
 #[must_use]
 pub fn signature_file(name: &PluginName, version: &Version) -> String {
     format!("{}{SIGNATURE_SUFFIX}", package_file(name, version))
 }
 
-/// The plugin and version that a file name claims to hold. `None` for a name that claims none, such as `github.mst`.
+/// The plugin and version in a file name. `None` for a name without them, such as `github.mst`.
 #[must_use]
 pub fn claimed_by_name(file: &str) -> Option<(PluginName, Version)> {
     let stem = file.strip_suffix(SUFFIX)?;
-    // A plugin's name holds no dot and a version begins with digits and dots, so at most one hyphen parts the two.
+    // A plugin name has no dot and a version starts with digits and dots, so at most one hyphen can separate the two.
     stem.match_indices('-').find_map(|(at, _)| Some((stem[..at].parse().ok()?, stem[at + 1..].parse().ok()?)))
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_claims_what_it_was_made_from() {
+    fn plugin_and_version_are_read_back_from_a_file_name() {
         for (name, version) in [("github", "1.0.0"), ("my-plugin-2", "1.0.0-rc.1"), ("a", "0.0.1-a-b-1.2.3+x-y")] {
             let (name, version) = (name.parse().unwrap(), version.parse().unwrap());
             assert_eq!(claimed_by_name(&package_file(&name, &version)), Some((name, version)));

@@ -1,5 +1,5 @@
-//! The index of a registry: one static `index.json` that any web server can host. Whoever hosts it is not trusted:
-//! every entry is checked when it is read, and every package by its digest and signature after.
+//! The index of a registry: a static `index.json` that any web server can host. The server is not trusted: entries are
+//! validated when the index is read, and packages are verified by digest and signature.
 
 use std::collections::BTreeMap;
 
@@ -26,97 +26,97 @@ pub struct Index {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// The plugin.
+    /// The plugin's name.
     pub name: PluginName,
-    /// Its version.
+    /// The plugin's version.
     pub version: Version,
-    /// From its manifest.
+    /// The description from the manifest.
     pub description: String,
-    /// From its manifest.
+    /// The author from the manifest.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// From its manifest.
+    /// The license from the manifest.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub license: String,
-    /// From its manifest.
+    /// The tags from the manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
-    /// The package, beside the index: `NAME-VERSION.mst`, nothing else.
+    /// The file name of the package, next to the index: always `NAME-VERSION.mst`.
     pub file: String,
     /// The package's size in bytes.
     pub size: u64,
     /// The package's digest.
     pub sha256: Digest,
-    /// The signature, beside the index: `NAME-VERSION.mst.sig`, nothing else.
+    /// The file name of the signature, next to the index: always `NAME-VERSION.mst.sig`.
     pub signature: String,
 }
 
 /// A plugin of a registry with its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The plugin.
+    /// The plugin's name.
     pub name: PluginName,
-    /// Of its newest version.
+    /// The description of the newest version.
     pub description: String,
-    /// Of its newest version.
+    /// The author of the newest version.
     pub author: String,
-    /// Of its newest version.
+    /// The license of the newest version.
     pub license: String,
-    /// Of its newest version.
+    /// The tags of the newest version.
     pub tags: Vec<String>,
-    /// What an install without a version takes; `None` where there are only pre-releases.
+    /// The version that an install without a version takes; `None` if there are only pre-releases.
     pub newest: Option<Version>,
     /// All versions, newest first.
     pub versions: Vec<Version>,
 }
 
-/// Why an index cannot be used.
+/// Why an index is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IndexError {
-    /// It is over the limit.
+    /// The index is over a limit.
     #[error("the index has more than {INDEX_BYTES_MAX} bytes or {INDEX_ENTRIES_MAX} packages")]
     TooLarge,
-    /// It is none.
+    /// The bytes are not an index.
     #[error("the index cannot be read: {0}; `monstrum registry index DIR` writes it")]
     Malformed(String),
-    /// An entry is not what `monstrum registry index` would write.
+    /// An entry is invalid.
     #[error("the index's entry `{name}` {version}: {why}")]
     Entry {
-        /// The plugin.
+        /// The plugin's name.
         name: PluginName,
-        /// Its version.
+        /// The plugin's version.
         version: Version,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Why a registry has no package to install.
+/// Why a registry has no matching package.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResolveError {
-    /// There is no plugin of this name.
+    /// The registry has no plugin of this name.
     #[error("the registry has no plugin `{0}`")]
     Name(PluginName),
-    /// There is no such version.
+    /// The plugin does not have this version.
     #[error("the registry has no version {version} of plugin `{name}`")]
     Version {
-        /// The plugin.
+        /// The plugin's name.
         name: PluginName,
-        /// What was asked for.
+        /// The requested version.
         version: Version,
     },
-    /// There is nothing but pre-releases.
+    /// The plugin has only pre-releases.
     #[error("the registry has only pre-releases of plugin `{name}`; name one, such as `{name}@{newest}`")]
     PreReleases {
-        /// The plugin.
+        /// The plugin's name.
         name: PluginName,
-        /// The newest of them.
+        /// The newest pre-release.
         newest: Version,
     },
 }
 
 impl Index {
-    /// An index of these packages, in the order of their names and versions.
+    /// An index of these packages, sorted by name and version.
     ///
     /// # Errors
     ///
@@ -127,8 +127,7 @@ impl Index {
             return Err(IndexError::TooLarge);
         }
         for entry in &packages {
-            let why = fault(entry).map(|why| (entry, why));
-            if let Some((entry, why)) = why {
+            if let Some(why) = invalid(entry) {
                 return Err(IndexError::Entry { name: entry.name.clone(), version: entry.version.clone(), why });
             }
         }
@@ -136,7 +135,7 @@ impl Index {
             .windows(2)
             .find(|pair| pair[0].name == pair[1].name && pair[0].version.cmp_precedence(&pair[1].version).is_eq())
         {
-            let why = "the version is there twice";
+            let why = "the index has this version twice";
             return Err(IndexError::Entry { name: twice.name.clone(), version: twice.version.clone(), why });
         }
         Ok(Index { format: FORMAT.to_owned(), packages })
@@ -146,7 +145,7 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// If it is over a limit, or holds an entry that names anything but its own files.
+    /// The index is malformed, over a limit, or has an invalid entry.
     pub fn parse(bytes: &[u8]) -> Result<Index, IndexError> {
         if bytes.len() > INDEX_BYTES_MAX {
             return Err(IndexError::TooLarge);
@@ -158,24 +157,24 @@ impl Index {
         Index::new(index.packages)
     }
 
-    /// The text of `index.json`.
+    /// The content of `index.json`.
     #[must_use]
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts and numbers are JSON");
         text + "\n"
     }
 
-    /// Every package.
+    /// All packages.
     #[must_use]
     pub fn packages(&self) -> &[IndexEntry] {
         &self.packages
     }
 
-    /// The package of this version or, without one, of the newest that is no pre-release.
+    /// The package of `version` or, without one, of the newest version that is not a pre-release.
     ///
     /// # Errors
     ///
-    /// If there is none.
+    /// The registry has no such package.
     pub fn resolve(&self, name: &PluginName, version: Option<&Version>) -> Result<&IndexEntry, ResolveError> {
         let of_name: Vec<&IndexEntry> = self.packages.iter().filter(|entry| entry.name == *name).collect();
         let last = of_name.last().ok_or_else(|| ResolveError::Name(name.clone()))?;
@@ -189,7 +188,7 @@ impl Index {
         })
     }
 
-    /// The plugins whose name, description or one of whose tags holds `text`, without regard to case.
+    /// The plugins whose name, description or tags contain `text`, ignoring case.
     #[must_use]
     pub fn search(&self, text: &str) -> Vec<Listing> {
         let text = text.to_lowercase();
@@ -217,8 +216,8 @@ impl Index {
     }
 }
 
-/// What is wrong with an entry. That its files are called as they must be leaves no room for another path.
-fn fault(entry: &IndexEntry) -> Option<&'static str> {
+/// Why an entry is invalid, if it is. Fixed file names rule out paths that lead elsewhere.
+fn invalid(entry: &IndexEntry) -> Option<&'static str> {
     if entry.file != package_file(&entry.name, &entry.version) {
         return Some("`file` is not NAME-VERSION.mst");
     }
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_without_the_metadata_is_read_and_too_much_of_it_is_refused() {
+    fn metadata_is_optional_and_limited() {
         let mut bare = serde_json::to_value(index(&[("a", "1.0.0")])).unwrap();
         for field in ["author", "license", "tags"] {
             bare["packages"][0].as_object_mut().unwrap().remove(field);
@@ -317,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_names_another_file_makes_the_whole_index_void() {
+    fn an_invalid_entry_invalidates_the_index() {
         let text = index(&[("a", "1.0.0")]).to_text();
         assert_eq!(Index::parse(text.as_bytes()).unwrap(), index(&[("a", "1.0.0")]));
         for (from, to) in [

@@ -1,8 +1,8 @@
-//! Packages of plugins: `.mst` archives, their signatures, and the index of a registry.
+//! Plugin packages: `.mst` archives, their signatures, and the index of a registry.
 //!
-//! A package is hostile input until its signature has been checked, and hardly less so after: [`Archive`] reads bytes
-//! into memory under limits on what really comes out, and takes only archives that every reader understands alike.
-//! Nothing here touches the disk, the network or a database; who is trusted is decided by the host.
+//! A package is untrusted input, before its signature is verified and after. [`Archive`] unpacks it in memory, enforces
+//! its limits on the actual output, and accepts only archives that all ZIP readers interpret alike. This crate does not
+//! touch the disk, the network or a database; the host decides which signers are trusted.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -14,7 +14,7 @@ mod limits;
 mod pack;
 mod signature;
 
-pub use archive::{Archive, ArchiveError, Fault, NameFault};
+pub use archive::{Archive, ArchiveError, EntryError, NameError};
 pub use file_name::{SIGNATURE_SUFFIX, SUFFIX, claimed_by_name, package_file, signature_file};
 pub use index::{Index, IndexEntry, IndexError, Listing, ResolveError};
 pub use limits::{

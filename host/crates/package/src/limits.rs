@@ -1,43 +1,43 @@
-//! The limits of a package and of a registry's index. Those that the plugin contract has are marked so.
+//! The limits of a package and of a registry's index.
 
-/// Files of a package (plugin-contract).
+/// Files in a package.
 pub const FILES_MAX: usize = 512;
 
-/// Entries of an archive: its files, and as many folders.
+/// Entries in an archive: its files, and as many folders.
 pub const ENTRIES_MAX: usize = 2 * FILES_MAX;
 
-/// All files of a package together, unpacked (plugin-contract).
+/// Total unpacked size of a package.
 pub const UNPACKED_BYTES_MAX: usize = 64 << 20;
 
-/// One file, unpacked: the component is the largest that there can be (plugin-contract).
+/// Unpacked size of one file: room for the largest component that the host loads.
 pub const FILE_BYTES_MAX: usize = 32 << 20;
 
-/// The manifest, unpacked (plugin-contract).
+/// Unpacked size of the manifest.
 pub const MANIFEST_BYTES_MAX: usize = 256 << 10;
 
-/// A package as a file: what could not be compressed at all, and room for the archive's own records.
+/// Size of a package: incompressible content, plus the archive's own records.
 pub const PACKAGE_BYTES_MAX: usize = UNPACKED_BYTES_MAX + (1 << 20);
 
-/// The path of one file: longer than any that the contract knows.
+/// Length of a path: longer than any path that a plugin needs.
 pub(crate) const PATH_BYTES_MAX: usize = 256;
 
-/// How deep folders lie in each other; the contract needs one.
+/// Nesting of folders; a plugin needs one level, for its locales.
 pub(crate) const DEPTH_MAX: usize = 8;
 
-/// A signature file holds five short texts.
+/// Size of a signature file, which has six short fields.
 pub const SIGNATURE_BYTES_MAX: usize = 4 << 10;
 
-/// The index of a registry: what egress reads, and room for every entry that is allowed.
+/// Size of a registry's index.
 pub const INDEX_BYTES_MAX: usize = 16 << 20;
 
-/// Packages in one index: a thousand plugins with ten versions each.
+/// Packages in an index: a thousand plugins with ten versions each.
 pub const INDEX_ENTRIES_MAX: usize = 10_000;
 
-/// The description of one package in an index.
+/// Length of a package's description in an index.
 pub(crate) const DESCRIPTION_BYTES_MAX: usize = 1024;
 
-/// Author, license and one tag of an index's entry, in bytes: as much as a list shows in a line.
+/// Length in bytes of the author, the license and each tag of an index entry: what fits in a line of a list.
 pub const METADATA_BYTES_MAX: usize = 256;
 
-/// Tags of an index's entry: as many as a manifest may have.
+/// Tags of an index entry: as many as a manifest may have.
 pub const TAGS_MAX: usize = 64;

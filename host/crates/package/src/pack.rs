@@ -1,4 +1,4 @@
-//! Making a package: the same files give the same bytes, wherever and whenever they are packed.
+//! Packing. It is reproducible: the same files always give the same bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Cursor, Write};
@@ -12,22 +12,22 @@ use crate::limits::{FILE_BYTES_MAX, FILES_MAX, UNPACKED_BYTES_MAX};
 /// Why files cannot be packed.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
-    /// They are over a limit.
+    /// The files are over a limit.
     #[error("at most {FILES_MAX} files of {FILE_BYTES_MAX} bytes each, {UNPACKED_BYTES_MAX} in all, can be packed")]
     TooMuch,
     /// The archive could not be written.
     #[error("the archive cannot be written")]
     Zip(#[source] zip::result::ZipError),
-    /// What came out could not be installed.
+    /// The package could not be installed.
     #[error(transparent)]
     Refused(#[from] ArchiveError),
 }
 
-/// Packs files by their paths.
+/// Packs files, given by path.
 ///
 /// # Errors
 ///
-/// If nobody could install what would come out.
+/// The files are over a limit, or the package would be rejected at install.
 pub fn pack(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, PackError> {
     let in_all: usize = files.values().map(Vec::len).sum();
     let is_large = files.values().any(|content| content.len() > FILE_BYTES_MAX);

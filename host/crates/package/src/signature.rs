@@ -1,7 +1,7 @@
-//! Signatures of packages: ed25519 over a format tag, the name, the version and the digest of the package.
+//! Package signatures: ed25519 over a format tag, the name, the version and the digest of the package.
 //!
-//! A signature stands in a file beside the package, `NAME-VERSION.mst.sig`, as JSON. It says by which key it claims to
-//! be; whether that key counts for that name is the host's to decide.
+//! A signature is a JSON file next to the package, `NAME-VERSION.mst.sig`. It names the key that made it; the host
+//! decides whether that key is trusted for that plugin name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,44 +17,44 @@ use zeroize::Zeroizing;
 
 use crate::limits::SIGNATURE_BYTES_MAX;
 
-/// What a signed message begins with, so that a signature of this kind never counts for anything else.
+/// The start of a signed message: domain separation from other uses of the key.
 const TAG: &str = "monstrum package signature 1";
-/// The only format of the file so far.
+/// The format of the file.
 const FORMAT: &str = "monstrum-signature-1";
-/// What a public key begins with.
+/// The prefix of a public key.
 const KEY_PREFIX: &str = "ed25519:";
-/// What the text of a signing key begins with, so that it is known for what it is wherever it turns up.
+/// The prefix of a signing key, by which secret scanners and readers recognize it.
 const SECRET_PREFIX: &str = "monstrum-signing-key:";
 
-/// Why a signature does not count.
+/// Why a signature or a key is rejected.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// The file is none.
+    /// The file is not a signature.
     #[error("the signature cannot be read: {0}; `monstrum plugin pack` writes it beside the package")]
     Malformed(String),
-    /// A key is none.
+    /// The text is not a public key.
     #[error("a public key is `{KEY_PREFIX}` and 44 characters of base64, as `monstrum plugin pack` prints it")]
     PublicKey,
-    /// The text of a signing key is none.
+    /// The text is not a signing key.
     #[error("a signing key is `{SECRET_PREFIX}` and 44 characters of base64")]
     SigningKey,
-    /// The system gives no random numbers.
-    #[error("no random numbers from the operating system: {0}")]
+    /// The operating system provides no random numbers.
+    #[error("the operating system provides no random numbers: {0}")]
     Random(String),
-    /// The package is not the one that was signed.
-    #[error("the package was changed after it was signed: its digest is {found}, {signed} was signed")]
+    /// The package differs from the signed one.
+    #[error("the package was changed after it was signed: its digest is {found}, the signed one is {signed}")]
     Tampered {
         /// The digest of the package.
         found: Digest,
         /// The digest in the signature.
         signed: Digest,
     },
-    /// The signature is not one of the key that it names.
-    #[error("the signature is not by the key that it names, or is for another name, version or package")]
+    /// The named key did not make this signature.
+    #[error("the signature was not made by the key that it names, or is for another name, version or package")]
     Forged,
 }
 
-/// A key with which packages are signed.
+/// A key that signs packages.
 pub struct SigningKey(ed25519_dalek::SigningKey);
 
 impl SigningKey {
@@ -62,18 +62,18 @@ impl SigningKey {
     ///
     /// # Errors
     ///
-    /// If the system gives no random numbers.
+    /// The operating system provides no random numbers.
     pub fn generate() -> Result<SigningKey, SignatureError> {
         let mut seed = Zeroizing::new([0_u8; 32]);
         getrandom::fill(seed.as_mut_slice()).map_err(|error| SignatureError::Random(error.to_string()))?;
         Ok(SigningKey(ed25519_dalek::SigningKey::from_bytes(&seed)))
     }
 
-    /// The key of a text that [`SigningKey::to_text`] has made.
+    /// Reads a key that [`SigningKey::to_text`] wrote.
     ///
     /// # Errors
     ///
-    /// If it is none.
+    /// The text is not a signing key.
     pub fn from_text(text: &str) -> Result<SigningKey, SignatureError> {
         let encoded = text.trim().strip_prefix(SECRET_PREFIX).ok_or(SignatureError::SigningKey)?;
         let bytes = Zeroizing::new(BASE64_STANDARD.decode(encoded).map_err(|_| SignatureError::SigningKey)?);
@@ -81,13 +81,13 @@ impl SigningKey {
         Ok(SigningKey(ed25519_dalek::SigningKey::from_bytes(seed)))
     }
 
-    /// The key as text, for its file.
+    /// The key as text, for its key file.
     #[must_use]
     pub fn to_text(&self) -> Secret {
         Secret::new(format!("{SECRET_PREFIX}{}", BASE64_STANDARD.encode(self.0.as_bytes())))
     }
 
-    /// What others know it by.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey(self.0.verifying_key())
@@ -122,7 +122,7 @@ impl FromStr for PublicKey {
         let bytes = BASE64_STANDARD.decode(encoded).map_err(|_| SignatureError::PublicKey)?;
         let bytes: [u8; 32] = bytes.try_into().map_err(|_| SignatureError::PublicKey)?;
         let key = VerifyingKey::from_bytes(&bytes).map_err(|_| SignatureError::PublicKey)?;
-        // Under a weak key one signature can be made to fit many messages.
+        // With a weak key, one signature can be valid for many messages.
         if key.is_weak() { Err(SignatureError::PublicKey) } else { Ok(PublicKey(key)) }
     }
 }
@@ -153,29 +153,29 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-/// What stands in the file beside a package.
+/// The content of a signature file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PackageSignature {
     format: String,
-    /// The plugin that was signed.
+    /// The signed plugin.
     pub name: PluginName,
-    /// Its version.
+    /// The signed version.
     pub version: Version,
     /// The SHA-256 of the package.
     pub digest: Digest,
-    /// The key that it claims to be by.
+    /// The key that made the signature, according to the file.
     pub public_key: PublicKey,
-    /// Base64.
+    /// The signature in base64.
     signature: String,
 }
 
 impl PackageSignature {
-    /// Reads the file.
+    /// Reads a signature file. It does not verify the signature.
     ///
     /// # Errors
     ///
-    /// If it is not a signature of a format that is known. Nothing is verified yet.
+    /// The file is not a signature, or has an unknown format.
     pub fn parse(bytes: &[u8]) -> Result<PackageSignature, SignatureError> {
         if bytes.len() > SIGNATURE_BYTES_MAX {
             return Err(SignatureError::Malformed(format!("it has more than {SIGNATURE_BYTES_MAX} bytes")));
@@ -188,18 +188,18 @@ impl PackageSignature {
         Ok(signature)
     }
 
-    /// The text of the file.
+    /// The content of the signature file.
     #[must_use]
     pub fn to_text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("texts are JSON");
         text + "\n"
     }
 
-    /// Checks that the key it names has signed this name, this version and these bytes.
+    /// Checks that the named key signed this name, this version and these bytes.
     ///
     /// # Errors
     ///
-    /// If the package is another one, or the signature does not hold.
+    /// The package differs from the signed one, or the signature is not valid.
     pub fn verify(&self, package: &[u8]) -> Result<(), SignatureError> {
         let found = digest(package);
         if found != self.digest {
@@ -219,7 +219,7 @@ pub fn digest(package: &[u8]) -> Digest {
     format!("sha256:{hash}").parse().expect("64 lower-case hex digits")
 }
 
-/// None of the parts can hold a line's end, so no two triples have one message.
+/// The signed message. Its parts cannot contain a line break, so the encoding is unambiguous.
 fn message(name: &PluginName, version: &Version, digest: &Digest) -> Vec<u8> {
     format!("{TAG}\n{name}\n{version}\n{digest}\n").into_bytes()
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signature_holds_for_its_name_version_and_bytes_only() {
+    fn a_signature_is_valid_for_its_name_version_and_bytes_only() {
         let (_, signature) = signed();
         let read = PackageSignature::parse(signature.to_text().as_bytes()).unwrap();
         assert_eq!(read, signature);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_sign_everything_and_keys_in_another_spelling_are_none() {
+    fn weak_keys_and_misspelled_keys_are_refused() {
         let weak = format!("{KEY_PREFIX}{}", BASE64_STANDARD.encode([[1].as_slice(), &[0; 31]].concat()));
         let (_, signature) = signed();
         let good = signature.public_key.to_string();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_signature_is_refused() {
+    fn a_malformed_signature_file_is_refused() {
         let (_, signature) = signed();
         let text = signature.to_text();
         for bad in [

@@ -1,4 +1,4 @@
-//! Whatever bytes come: reading ends, with an archive within its limits and paths that lead nowhere else, or with an error.
+//! Reading arbitrary bytes either fails or yields an archive within its limits whose paths stay in the plugin's folder.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -9,7 +9,7 @@ use monstrum_package::{Archive, FILES_MAX, Index, PackageSignature, UNPACKED_BYT
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
-/// What must hold of everything that is read.
+/// Checks the invariants of an accepted archive.
 fn check(archive: &Archive) {
     let files = archive.files();
     assert!(files.len() <= FILES_MAX);
@@ -18,7 +18,7 @@ fn check(archive: &Archive) {
     let mut folded: Vec<String> = files.keys().map(|path| path.to_lowercase()).collect();
     folded.sort();
     folded.dedup();
-    assert_eq!(folded.len(), files.len(), "no two paths are one on any file system");
+    assert_eq!(folded.len(), files.len(), "paths are unique, ignoring case");
     for path in files.keys() {
         assert!(Path::new(path).components().all(|part| matches!(part, Component::Normal(_))), "{path:?}");
         assert!(!path.contains(['\\', '\0', ':']) && !path.ends_with('/'), "{path:?}");
@@ -42,7 +42,7 @@ fn path() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn what_is_packed_is_read_back_and_always_the_same(others in btree_map(path(), vec(any::<u8>(), 0..2000), 0..20)) {
+    fn packing_is_reproducible_and_reversible(others in btree_map(path(), vec(any::<u8>(), 0..2000), 0..20)) {
         let mut files = sample();
         for (path, content) in others {
             let clashes = files.keys().any(|other| {
@@ -82,7 +82,7 @@ proptest! {
     fn mutated_records_are_refused_or_within_their_limits(
         edits in vec((any::<prop::sample::Index>(), prop_oneof![Just(0_u8), Just(0xff), Just(b'/'), Just(b'.'), any::<u8>()]), 1..6),
     ) {
-        // The records behind the files, where every byte means something.
+        // The central directory and the end record, where every byte has a meaning.
         let mut package = pack(&sample()).unwrap();
         let directory = package.windows(4).position(|four| four == b"PK\x01\x02").unwrap();
         for (at, byte) in edits {
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn a_folder_and_what_is_in_it_are_packages_alike() {
+fn a_package_may_have_one_top_level_folder() {
     let inside = sample();
     let around = |folder: &str| -> BTreeMap<String, Vec<u8>> {
         inside.iter().map(|(path, content)| (format!("{folder}/{path}"), content.clone())).collect()
@@ -114,5 +114,5 @@ fn a_folder_and_what_is_in_it_are_packages_alike() {
     assert_eq!((archive.folder(), archive.files()), (Some("sample"), &inside));
     let mut beside = around("sample");
     beside.insert("other/file".to_owned(), Vec::new());
-    assert!(pack(&beside).unwrap_err().to_string().contains("holds no monstrum.yaml"));
+    assert!(pack(&beside).unwrap_err().to_string().contains("has no monstrum.yaml"));
 }

@@ -1,8 +1,8 @@
-//! Compiled components on disk, so that a start does not compile what has not changed.
+//! The cache of compiled components on disk, so that unchanged components are not compiled at each start.
 //!
-//! Loading machine code is as good as running it. So the folder is the owner's alone, and a file is loaded only if its
-//! MAC proves that this installation wrote it, under this name, with this build and engine. A file that is missing,
-//! unreadable or forged means compiling again; the cache never fails a load.
+//! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder, and a file is
+//! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a file is
+//! missing, unreadable or forged, the component is compiled again; errors of the cache never fail a load.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -18,16 +18,15 @@ use wasmtime::component::Component;
 
 use crate::error::RuntimeError;
 
-/// What this program was built from: the exact version of wasmtime and of all it compiles with. wasmtime's own check
-/// compares major versions only.
+/// The exact versions of wasmtime and its dependencies. wasmtime's own check compares major versions only.
 const LOCK_FILE: &[u8] = include_bytes!("../../../../Cargo.lock");
 
 const MAC_BYTES: usize = 32;
 
-/// The largest file that is read: machine code is about four times as large as its component.
+/// Size of a file: machine code is about four times as large as its component.
 const ENTRY_BYTES_MAX: u64 = 512 << 20;
 
-/// Compiled components that are kept, the newest: several versions of every plugin of a large installation.
+/// Number of files; the oldest are removed. Enough for several versions of each plugin of a large installation.
 const ENTRIES_MAX: usize = 1024;
 
 const SUFFIX: &str = "cwasm";
@@ -43,33 +42,33 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn open(dir: PathBuf, mac_key: &[u8; 32], engine: &wasmtime::Engine) -> Result<Cache, RuntimeError> {
         prepare_folder(&dir)?;
-        let mac = Hmac::new_from_slice(mac_key).expect("an HMAC takes keys of every length");
+        let mac = Hmac::new_from_slice(mac_key).expect("an HMAC accepts keys of any length");
         Ok(Cache { dir, mac, build: build_id(engine), temporary: AtomicU64::new(0) })
     }
 
-    /// The compiled form of a component, if it is here and genuine.
+    /// Loads the compiled form of a component, if it is in the cache and authentic.
     pub(crate) fn load(&self, engine: &wasmtime::Engine, digest: &Digest) -> Option<Component> {
         let name = self.name(digest);
         let entry = match read_entry(&self.dir.join(&name)) {
             Ok(entry) => entry,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                tracing::warn!(file = name, %error, "a compiled component cannot be read, it is compiled again");
+                tracing::warn!(file = name, %error, "cannot read a compiled component; compiling it again");
                 return None;
             }
         };
         let Some(code) = self.verified(&name, &entry) else {
-            tracing::warn!(file = name, "a compiled component is not genuine, it is compiled again");
+            tracing::warn!(file = name, "the MAC of a compiled component is wrong; compiling it again");
             return None;
         };
         deserialize(engine, code)
             .inspect_err(|error| {
-                tracing::warn!(file = name, %error, "a compiled component does not fit, it is compiled again");
+                tracing::warn!(file = name, %error, "cannot load a compiled component; compiling it again");
             })
             .ok()
     }
 
-    /// Keeps the compiled form of a component. Not being able to costs time at the next start and nothing else.
+    /// Stores the compiled form of a component. After an error, the component is compiled again at the next start.
     pub(crate) fn store(&self, digest: &Digest, component: &Component) {
         let name = self.name(digest);
         let written = component
@@ -78,7 +77,7 @@ impl Cache {
             .and_then(|code| self.write(&name, &code))
             .and_then(|()| self.remove_oldest());
         if let Err(error) = written {
-            tracing::warn!(file = name, %error, "a compiled component cannot be kept");
+            tracing::warn!(file = name, %error, "cannot store a compiled component");
         }
     }
 
@@ -87,7 +86,7 @@ impl Cache {
         format!("{}.{SUFFIX}", hex::encode(hash))
     }
 
-    /// The code of an entry, if its MAC is right. The MAC covers the name, so that no entry can stand in for another.
+    /// The code of an entry, if its MAC is correct. The MAC covers the name, so that an entry cannot replace another.
     fn verified<'entry>(&self, name: &str, entry: &'entry [u8]) -> Option<&'entry [u8]> {
         let (mac, code) = entry.split_at_checked(MAC_BYTES)?;
         self.mac_of(name, code).verify_slice(mac).ok()?;
@@ -98,7 +97,7 @@ impl Cache {
         self.mac.clone().chain_update(name).chain_update(code)
     }
 
-    /// Writes beside the place and renames, so that no reader sees half an entry.
+    /// Writes to a temporary file and renames it, so that readers never see a partial entry.
     fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
         let number = self.temporary.fetch_add(1, Ordering::Relaxed);
         let temporary = self.dir.join(format!("{name}.{}.{number}.{TEMPORARY}", std::process::id()));
@@ -130,7 +129,7 @@ impl Cache {
     }
 }
 
-/// Removes a file that somebody else may just have removed.
+/// Removes a file. It may be gone already, because several processes may share the folder.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -138,11 +137,11 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-#[expect(unsafe_code, reason = "machine code can be loaded in no other way")]
+#[expect(unsafe_code, reason = "wasmtime has no safe function to load machine code")]
 fn deserialize(engine: &wasmtime::Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` must be what `Component::serialize` returned in a build of the same wasmtime. The MAC has just been
-    // checked over these very bytes: they were written by a holder of this installation's key, which writes nothing else,
-    // under a name that stands for this build, this engine's settings and one component.
+    // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these bytes
+    // was verified: a holder of this installation's key wrote them, which writes only such output, under a name that
+    // identifies this build, the engine's settings and the component.
     unsafe { Component::deserialize(engine, code) }
 }
 
@@ -154,7 +153,7 @@ fn prepare_folder(dir: &Path) -> Result<(), RuntimeError> {
         return Err(RuntimeError::CacheNotAFolder { path: dir.to_owned() });
     }
     if metadata.permissions().mode() & 0o777 != 0o700 {
-        // Fails where the folder is somebody else's.
+        // Fails if another user owns the folder.
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
     }
     Ok(())
@@ -171,7 +170,7 @@ fn read_entry(path: &Path) -> io::Result<Vec<u8>> {
     Ok(entry)
 }
 
-/// What compiled code depends on besides the component: this build, the engine's settings, and the machine's features.
+/// The inputs of compilation besides the component: this build, the engine's settings and the machine's features.
 fn build_id(engine: &wasmtime::Engine) -> [u8; 32] {
     let mut hasher = Sha256Hasher(Sha256::new());
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -184,7 +183,7 @@ fn build_id(engine: &wasmtime::Engine) -> [u8; 32] {
         .into()
 }
 
-/// A hasher that keeps all of its input apart, where std's would give 64 bits.
+/// A collision-resistant hasher, because the hashers of std have only 64 bits.
 struct Sha256Hasher(Sha256);
 
 impl Hasher for Sha256Hasher {

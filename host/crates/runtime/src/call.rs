@@ -1,7 +1,7 @@
-//! One call in an instance of its own, and its end.
+//! Runs one call in a fresh instance.
 //!
-//! A panic behind one of its imports ends the call and not the caller, and a caller that goes away takes its guest along.
-//! Time runs from before the instance is made; fuel, memory and the epoch are the store's.
+//! A panic in a host call ends the call, not the caller's task. If the caller drops the future, the guest is discarded.
+//! The time limit includes the creation of the instance; the store enforces the limits on fuel and memory.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::component::{Component, NoHost, StartError, Started};
 use crate::host::HostCalls;
 use crate::limits::CallLimits;
 use crate::log::{LogLevel, LogLine, LogSource, SharedLog};
-use crate::result::{ExecuteResult, Stop, from_guest};
+use crate::result::{ExecuteResult, StopReason, from_guest};
 use crate::store::{self, State};
 
-/// How a call ended, and what it left behind. Nothing of it has been redacted yet.
+/// The end of a call, with its log. It is not redacted yet.
 #[derive(Debug)]
 pub struct CallEnd {
-    /// The plugin's answer, or why there is none.
-    pub outcome: Result<ExecuteResult, Stop>,
-    /// Computing; waiting in host calls costs none. 0 where the host is at fault.
+    /// The plugin's result, or why there is no result.
+    pub outcome: Result<ExecuteResult, StopReason>,
+    /// The fuel that was used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
     pub fuel_used: u64,
     /// The plugin's log.
     pub log: Vec<LogLine>,
-    /// Lines that were over the limit.
+    /// The number of lines that were dropped, because they were over the limit.
     pub log_dropped: u64,
 }
 
 impl Component {
-    /// Executes one call in a fresh instance. Dropping the future ends the guest.
+    /// Executes a tool call in a fresh instance. Dropping the future ends the guest.
     pub async fn call(
         &self,
         _: &Permit,
@@ -57,7 +57,7 @@ impl Component {
         .await
     }
 
-    /// Calls one of the component's functions in a fresh instance, like a tool.
+    /// Calls one of the component's functions in a fresh instance.
     pub async fn call_function(
         &self,
         _: &Permit,
@@ -98,7 +98,7 @@ impl Component {
         let ended = attempt.run(work).await;
         let (log, log_dropped) = log.with(|log| log.take());
         CallEnd {
-            outcome: ended.answer.map_err(|stopped| stopped.stop).and_then(from_guest),
+            outcome: ended.answer.map_err(|failure| failure.reason).and_then(from_guest),
             fuel_used: ended.fuel_used,
             log,
             log_dropped,
@@ -108,13 +108,13 @@ impl Component {
 
 /// Why a trial failed.
 pub(crate) enum TrialError {
-    /// An export has another type than the contract's.
+    /// An export does not have the type that `wit/` defines.
     WrongTypes(wasmtime::Error),
-    /// The start of the component failed, in words.
-    Stopped(String),
+    /// The component did not start; the text is the reason.
+    NotStarted(String),
 }
 
-/// Starts an instance, asks for the names of its functions, and throws it away.
+/// Starts an instance, reads the names of its functions, and discards it.
 pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<Vec<String>, TrialError> {
     let attempt = Attempt { component: component.clone(), limits, host: Arc::new(NoHost), log: SharedLog::default() };
     let names = attempt.run(|started, store| {
@@ -127,20 +127,20 @@ pub(crate) async fn trial(component: &Component, limits: CallLimits) -> Result<V
     });
     match names.await.answer {
         Ok(names) => Ok(names),
-        Err(Stopped { cause: Some(Broken::Start(StartError::Exports(error))), .. }) => {
+        Err(GuestFailure { cause: Some(Broken::Start(StartError::Exports(error))), .. }) => {
             Err(TrialError::WrongTypes(error))
         }
-        Err(Stopped { stop: Stop::Timeout { timeout }, .. }) => {
-            Err(TrialError::Stopped(format!("it took longer than {} s", timeout.as_secs_f64())))
+        Err(GuestFailure { reason: StopReason::Timeout { timeout }, .. }) => {
+            Err(TrialError::NotStarted(format!("it took longer than {} s", timeout.as_secs_f64())))
         }
-        Err(Stopped { stop, cause: Some(cause) }) => {
-            Err(TrialError::Stopped(format!("{}: {}", stop.message(), cause.error().root_cause())))
+        Err(GuestFailure { reason, cause: Some(cause) }) => {
+            Err(TrialError::NotStarted(format!("{}: {}", reason.message(), cause.error().root_cause())))
         }
-        Err(Stopped { stop, cause: None }) => Err(TrialError::Stopped(stop.message())),
+        Err(GuestFailure { reason, cause: None }) => Err(TrialError::NotStarted(reason.message())),
     }
 }
 
-/// What one instance needs to run.
+/// One run of an instance.
 struct Attempt {
     component: Component,
     limits: CallLimits,
@@ -148,14 +148,15 @@ struct Attempt {
     log: SharedLog,
 }
 
-struct Ended<T> {
-    answer: Result<T, Stopped>,
+/// The end of a guest, with its result.
+struct GuestEnd<T> {
+    answer: Result<T, GuestFailure>,
     fuel_used: u64,
 }
 
-/// A stop and, where wasmtime told, its cause.
-struct Stopped {
-    stop: Stop,
+/// Why a guest has no result, with the error of the engine if there was one.
+struct GuestFailure {
+    reason: StopReason,
     cause: Option<Broken>,
 }
 
@@ -174,38 +175,38 @@ impl Broken {
 }
 
 impl Attempt {
-    /// Starts the instance, does `work` with it, and discards it.
-    async fn run<T, W>(self, work: W) -> Ended<T>
+    /// Starts the instance, runs `work` with it, and discards it.
+    async fn run<T, W>(self, work: W) -> GuestEnd<T>
     where
         T: Send + 'static,
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>>,
         W: Send + 'static,
     {
-        // Nothing that a panic leaves half done outlives it: store, log and host belong to this call alone.
+        // Unwind safe: the store, the log and the host are used by this call only.
         AssertUnwindSafe(self.run_here(work)).catch_unwind().await.unwrap_or_else(|_| {
-            // Not the panic's own words: nobody knows what a host call had in hand.
+            // The panic's message is not logged, because it may contain data of the call.
             tracing::error!("a host call has panicked");
-            Ended { answer: Err(Stopped { stop: Stop::Internal, cause: None }), fuel_used: 0 }
+            GuestEnd { answer: Err(GuestFailure { reason: StopReason::Internal, cause: None }), fuel_used: 0 }
         })
     }
 
-    async fn run_here<T, W>(self, work: W) -> Ended<T>
+    async fn run_here<T, W>(self, work: W) -> GuestEnd<T>
     where
         T: Send,
         W: for<'store> FnOnce(Started, &'store mut Store<State>) -> BoxFuture<'store, wasmtime::Result<T>> + Send,
     {
         let Attempt { component, limits, host, log } = self;
-        // Before the store, so that it is given back after the store has left the pool.
-        let mut place = None;
+        // Declared before the store, so that the permit is released after the store has left the pool.
+        let mut permit = None;
         let mut store = match store::new(&component.engine().wasmtime, &limits, host, log.clone()) {
             Ok(store) => store,
             Err(error) => {
-                return Ended { answer: Err(internal(Broken::Start(StartError::Instance(error)))), fuel_used: 0 };
+                return GuestEnd { answer: Err(internal(Broken::Start(StartError::Instance(error)))), fuel_used: 0 };
             }
         };
         let requests = store.data().outgoing.tasks();
         let ended = timeout(limits.timeout, async {
-            place = Some(component.engine().calls.acquire().await.expect("nobody closes this semaphore"));
+            permit = Some(component.engine().calls.acquire().await.expect("the semaphore is never closed"));
             let started = component.start(&mut store).await.map_err(Broken::Start)?;
             work(started, &mut store).await.map_err(Broken::Call)
         })
@@ -214,46 +215,46 @@ impl Attempt {
         let answer = match ended {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(broken)) => Err(why(broken, &store, &log)),
-            Err(_) => Err(Stopped { stop: Stop::Timeout { timeout: limits.timeout }, cause: None }),
+            Err(_) => Err(GuestFailure { reason: StopReason::Timeout { timeout: limits.timeout }, cause: None }),
         };
         drop(store);
-        // Dropping the store has aborted them. Nothing may leave after the end of the call.
+        // Dropping the store has aborted the requests. Wait for them: no request may be sent after the end of the call.
         requests.close();
         requests.wait().await;
-        drop(place);
-        Ended { answer, fuel_used }
+        drop(permit);
+        GuestEnd { answer, fuel_used }
     }
 }
 
-/// The stop behind an error of wasmtime. The plugin's author finds the details in the plugin's log.
-fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> Stopped {
+/// Converts an error of wasmtime. Its details go to the plugin's log, for the author.
+fn why(broken: Broken, store: &Store<State>, log: &SharedLog) -> GuestFailure {
     let error = broken.error();
     if matches!(broken, Broken::Start(StartError::Exports(_))) {
-        // Loading says so; a component that has been loaded has the right ones.
-        return Stopped { stop: Stop::Internal, cause: Some(broken) };
+        // Loading reports wrong types, so a loaded component does not have them.
+        return GuestFailure { reason: StopReason::Internal, cause: Some(broken) };
     }
-    if is_the_hosts_fault(error) {
+    if is_internal(error) {
         return internal(broken);
     }
-    let stop = if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
-        Stop::Fuel
+    let reason = if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
+        StopReason::Fuel
     } else if store.data().limiter.refused() {
-        Stop::Memory
+        StopReason::Memory
     } else {
-        Stop::Trap
+        StopReason::Trap
     };
     log.with(|log| log.write(LogSource::Host, LogLevel::Error, &format!("{error:#}"), ""));
-    Stopped { stop, cause: Some(broken) }
+    GuestFailure { reason, cause: Some(broken) }
 }
 
-/// No place in the pool, no memory for the host, or a system call that failed.
-fn is_the_hosts_fault(error: &wasmtime::Error) -> bool {
+/// Whether the host caused the error: the pool is full, the host is out of memory, or a system call failed.
+fn is_internal(error: &wasmtime::Error) -> bool {
     error.is::<wasmtime::PoolConcurrencyLimitError>()
         || error.is::<wasmtime::OutOfMemory>()
         || error.is::<rustix::io::Errno>()
 }
 
-fn internal(broken: Broken) -> Stopped {
+fn internal(broken: Broken) -> GuestFailure {
     tracing::error!(error = format!("{:#}", broken.error()), "the engine could not run a call");
-    Stopped { stop: Stop::Internal, cause: Some(broken) }
+    GuestFailure { reason: StopReason::Internal, cause: Some(broken) }
 }

@@ -1,8 +1,8 @@
-//! Compiling: in threads of its own, which yield to those of the calls, and within a time limit.
+//! Compiles components in threads of lower priority than those of calls, with a time limit.
 //!
-//! A compilation cannot be stopped. One that takes too long is given up by whoever waits for it and goes on alone; it
-//! keeps its place until it ends, so that no number of attempts can have more of them going. What it finishes is kept in
-//! the cache all the same.
+//! A running compilation cannot be stopped. After the time limit the caller no longer waits, and the compilation goes on
+//! in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on concurrent
+//! compilations. Its result still goes to the cache.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -14,26 +14,25 @@ use tokio::time::timeout;
 
 use crate::error::RuntimeError;
 
-/// How long a component may take, waiting for a place included: CPython's 20 MiB take a sixth of it on two cores.
+/// Time to compile a component, including the wait for a permit: CPython's 20 MiB take a sixth of it on two cores.
 pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Components that are compiled at the same time. One compilation keeps all threads busy by itself; a second fills the
-/// gaps.
+/// Concurrent compilations. One keeps most threads busy; a second fills the gaps.
 const COMPILATIONS_MAX: usize = 2;
 
-/// How much further back in the queue for a processor than calls: half of the way.
+/// Niceness of the compiler threads relative to calls: half of the range.
 const NICENESS: i32 = 10;
 
 pub(crate) struct Compiler {
     threads: ThreadPool,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
-/// Why there is no result.
+/// Why a compilation has no result.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum NotCompiled {
     TimedOut,
-    /// The compiler has panicked.
+    /// The compiler panicked.
     Lost,
 }
 
@@ -45,27 +44,27 @@ impl Compiler {
             .thread_name(|number| format!("monstrum-compile-{number}"))
             .start_handler(|_| {
                 if let Err(error) = rustix::process::nice(NICENESS) {
-                    tracing::warn!(%error, "compiling cannot be put behind calls");
+                    tracing::warn!(%error, "cannot lower the priority of the compiler threads");
                 }
             })
             .panic_handler(|_| tracing::error!("compiling a component has panicked"))
             .build()
             .map_err(|error| RuntimeError::Threads { source: error.into() })?;
-        Ok(Compiler { threads, places: Arc::new(Semaphore::new(COMPILATIONS_MAX)) })
+        Ok(Compiler { threads, permits: Arc::new(Semaphore::new(COMPILATIONS_MAX)) })
     }
 
-    /// Does `work`, and all that it does in parallel, in the threads of the compiler.
+    /// Runs `work`, including its parallel parts, in the compiler threads.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, NotCompiled> {
         let compiled = timeout(limit, async {
-            let place = Arc::clone(&self.places).acquire_owned().await.expect("nobody closes this semaphore");
+            let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
             let (done, result) = oneshot::channel();
             self.threads.spawn(move || {
-                let _place = place;
-                // Nobody may be waiting any more.
+                let _permit = permit;
+                // Fails if the caller no longer waits.
                 drop(done.send(work()));
             });
             result.await
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_never_ends_is_given_up_and_keeps_its_place() {
+    async fn endless_work_times_out_and_keeps_its_permit() {
         let compiler = Compiler::new().unwrap();
         let (release, held) = mpsc::channel::<()>();
         let held = Arc::new(std::sync::Mutex::new(held));
@@ -93,14 +92,14 @@ mod tests {
             let endless = move || held.lock().unwrap().recv().is_ok();
             assert_eq!(compiler.run(Duration::from_millis(20), endless).await, Err(NotCompiled::TimedOut));
         }
-        // No place is left, whoever asks.
+        // All permits are taken.
         assert_eq!(compiler.run(Duration::from_millis(20), || ()).await, Err(NotCompiled::TimedOut));
         drop(release);
         assert_eq!(compiler.run(COMPILE_TIMEOUT, || 7).await, Ok(7));
     }
 
     #[tokio::test]
-    async fn a_panic_is_told_and_gives_its_place_back() {
+    async fn a_panic_is_reported_and_releases_its_permit() {
         let compiler = Compiler::new().unwrap();
         for _ in 0..=COMPILATIONS_MAX {
             let panicking = || -> () { panic!("as the test wants") };
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn its_threads_stand_behind_those_of_calls() {
+    async fn compiler_threads_have_a_lower_priority() {
         let of_this_thread = rustix::process::getpriority_process(None).unwrap();
         let priority = || rustix::process::getpriority_process(None).unwrap();
         let of_compiler = Compiler::new().unwrap().run(COMPILE_TIMEOUT, priority).await.unwrap();

@@ -1,4 +1,4 @@
-//! From bytes to a component that is ready to be called.
+//! Loads components: checks, compiles, links and tries them.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::imports::{self, EXECUTOR, FUNCTIONS};
 use crate::limits::CallLimits;
 use crate::store::State;
 
-/// How long a component may take to start at load. An interpreter takes milliseconds.
+/// Time for the start of a component at load. Interpreters take milliseconds.
 const TRIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Functions of one plugin: what infrastructure code calls by name.
+/// Functions of one plugin, which infrastructure calls by name.
 const FUNCTIONS_MAX: usize = 100;
-/// Characters of a function's name, as of a tool's.
+/// Characters of a function's name, with the same limit as for tools.
 const FUNCTION_NAME_MAX: usize = 64;
 
-/// A component that has been checked, compiled and tried out. Cheap to clone; every call has an instance of its own.
+/// A component that was checked, compiled and started once. Cheap to clone; each call has a fresh instance.
 #[derive(Clone)]
 pub struct Component(Arc<Loaded>);
 
@@ -40,7 +40,7 @@ struct Loaded {
     instance: InstancePre<State>,
     exports: GuestIndices,
     functions: Option<FunctionsIndices>,
-    /// Known after the trial.
+    /// Set by the trial.
     function_names: OnceLock<Vec<String>>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Started {
 }
 
 impl Component {
-    /// The SHA-256 of the component as it was given.
+    /// The SHA-256 of the component's bytes.
     #[must_use]
     pub fn digest(&self) -> &Digest {
         &self.0.digest
@@ -63,7 +63,7 @@ impl Component {
         &self.0.imports
     }
 
-    /// The names of the functions that it exports beside its tools.
+    /// The names of the functions that it exports besides its tools.
     #[must_use]
     pub fn functions(&self) -> &[String] {
         self.0.function_names.get().map_or(&[], Vec::as_slice)
@@ -73,7 +73,7 @@ impl Component {
         &self.0.engine
     }
 
-    /// A fresh instance in `store`.
+    /// Creates an instance in `store`.
     pub(crate) async fn start(&self, store: &mut Store<State>) -> Result<Started, StartError> {
         let instance = self.0.instance.instantiate_async(&mut *store).await.map_err(StartError::Instance)?;
         let executor = self.0.exports.load(&mut *store, &instance).map_err(StartError::Exports)?;
@@ -88,15 +88,15 @@ impl std::fmt::Debug for Component {
     }
 }
 
-/// Why there is no instance.
+/// Why an instance did not start.
 pub(crate) enum StartError {
-    /// The component's own start failed, or a limit was reached.
+    /// The start function failed, or a limit was reached.
     Instance(wasmtime::Error),
-    /// The types of its exports are not those of the contract.
+    /// The exports do not have the types that `wit/` defines.
     Exports(wasmtime::Error),
 }
 
-/// [`Runtime::load`].
+/// Implements [`Runtime::load`].
 pub(crate) async fn load(
     runtime: &Runtime,
     plugin: &PluginName,
@@ -111,13 +111,13 @@ pub(crate) async fn load(
         capabilities: capabilities.to_vec(),
         wasm,
     });
-    let unforeseen = || {
-        // A panic of a parser or the compiler is the component's fault as far as anybody can tell.
-        tracing::error!(plugin.name = %plugin, "compiling a component failed in an unforeseen way");
+    let panicked = || {
+        // The component most likely caused the panic of the parser or the compiler.
+        tracing::error!(plugin.name = %plugin, "compiling a component has panicked");
         LoadError::NotAComponent { plugin: plugin.clone(), reason: "it cannot be compiled".to_owned() }
     };
     let here = Arc::clone(&work);
-    let checked = tokio::task::spawn_blocking(move || here.checked()).await.map_err(|_| unforeseen())??;
+    let checked = tokio::task::spawn_blocking(move || here.checked()).await.map_err(|_| panicked())??;
     let component = match checked {
         Checked::Known(component) => component,
         Checked::New { imports, digest } => {
@@ -125,7 +125,7 @@ pub(crate) async fn load(
             let compiled = runtime.engine.compiler.run(limit, move || work.compiled(imports, digest)).await;
             compiled.map_err(|not_compiled| match not_compiled {
                 NotCompiled::TimedOut => LoadError::CompileTimeout { plugin: plugin.clone(), limit },
-                NotCompiled::Lost => unforeseen(),
+                NotCompiled::Lost => panicked(),
             })??
         }
     };
@@ -142,14 +142,12 @@ struct Work {
     wasm: Vec<u8>,
 }
 
-/// What the outside of a component has shown.
+/// A component whose imports and exports were checked.
 enum Checked {
-    /// Its compiled form was in the cache.
+    /// The compiled form was in the cache.
     Known(Component),
-    New {
-        imports: Vec<String>,
-        digest: Digest,
-    },
+    /// The component must be compiled.
+    New { imports: Vec<String>, digest: Digest },
 }
 
 impl Work {
@@ -179,7 +177,7 @@ impl Work {
         imports: Vec<String>,
         digest: Digest,
     ) -> Result<Component, LoadError> {
-        // What the compiler took for imports must be what was checked: two parsers can differ.
+        // The compiler uses another parser than the check, so the imports that it found are checked too.
         for (name, _) in compiled.component_type().imports(&self.engine.wasmtime) {
             imports::check_import(&self.plugin, name, &self.capabilities)?;
         }
@@ -203,7 +201,7 @@ impl Work {
     }
 }
 
-/// The import that an error of the linker speaks of.
+/// The import that an error of the linker is about.
 fn named_in<'imports>(error: &wasmtime::Error, imports: &'imports [String]) -> &'imports str {
     let text = format!("{error:#}");
     imports.iter().find(|import| text.contains(&format!("`{import}`"))).map_or("an import", String::as_str)
@@ -215,13 +213,13 @@ fn digest_of(wasm: &[u8]) -> Digest {
 }
 
 impl Component {
-    /// Starts the component once: the types of its exports show only then, and so does a start that never ends.
+    /// Starts the component once, to find wrong types of exports and start functions that never end.
     async fn try_out(&self, plugin: &PluginName, memory_bytes: u64) -> Result<(), LoadError> {
         let limits = CallLimits { memory_bytes, timeout: TRIAL_TIMEOUT, ..CallLimits::default() };
         match call::trial(self, limits).await {
             Ok(names) => {
                 check_functions(&names).map_err(|reason| LoadError::Trial { plugin: plugin.clone(), reason })?;
-                // It was set by an earlier trial only if this is the same component.
+                // The names may be set by an earlier trial, but only of the same component.
                 self.0.function_names.get_or_init(|| names);
                 Ok(())
             }
@@ -230,15 +228,15 @@ impl Component {
                 interface: EXECUTOR.to_owned(),
                 source: Cause::from(source),
             }),
-            Err(call::TrialError::Stopped(reason)) => Err(LoadError::Trial { plugin: plugin.clone(), reason }),
+            Err(call::TrialError::NotStarted(reason)) => Err(LoadError::Trial { plugin: plugin.clone(), reason }),
         }
     }
 }
 
-/// Names are asked of the component itself, so they are what a URL and a log line can take, or nothing.
+/// Checks the names of functions. They come from the component and are used in URLs and log lines.
 fn check_functions(names: &[String]) -> Result<(), String> {
     if names.len() > FUNCTIONS_MAX {
-        return Err(format!("it has {} functions, at most {FUNCTIONS_MAX} are allowed", names.len()));
+        return Err(format!("it has {} functions; at most {FUNCTIONS_MAX} are allowed", names.len()));
     }
     for (index, name) in names.iter().enumerate() {
         let is_plain = name.len() <= FUNCTION_NAME_MAX
@@ -246,17 +244,17 @@ fn check_functions(names: &[String]) -> Result<(), String> {
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
         if !is_plain {
             return Err(format!(
-                "function {index}: a name has 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and `_`, a letter first"
+                "function {index}: a name must have 1 to {FUNCTION_NAME_MAX} of a-z, 0-9 and `_`, starting with a letter"
             ));
         }
         if names[..index].contains(name) {
-            return Err(format!("function `{name}` is there twice"));
+            return Err(format!("duplicate function `{name}`"));
         }
     }
     Ok(())
 }
 
-/// The host of a trial: there is no call on whose behalf it could do anything.
+/// The host of a trial, which fails all host calls because there is no call.
 pub(crate) struct NoHost;
 
 impl HostCalls for NoHost {
@@ -275,16 +273,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_functions_are_plain_few_and_different() {
+    fn names_of_functions_are_checked() {
         let check = |names: &[&str]| check_functions(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&["sync", "rotate_2", &"a".repeat(64)]), Ok(()));
         for bad in ["", "Sync", "2nd", "_x", "a-b", "a/b", "a.b", "a\n", "é", &"a".repeat(65)] {
             let why = check(&["good", bad]).unwrap_err();
-            assert_eq!(why, "function 1: a name has 1 to 64 of a-z, 0-9 and `_`, a letter first", "{bad:?}");
+            let expected = "function 1: a name must have 1 to 64 of a-z, 0-9 and `_`, starting with a letter";
+            assert_eq!(why, expected, "{bad:?}");
         }
-        assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "function `a` is there twice");
+        assert_eq!(check(&["a", "b", "a"]).unwrap_err(), "duplicate function `a`");
         let many: Vec<String> = (0..101).map(|number| format!("f{number}")).collect();
-        assert_eq!(check_functions(&many).unwrap_err(), "it has 101 functions, at most 100 are allowed");
+        assert_eq!(check_functions(&many).unwrap_err(), "it has 101 functions; at most 100 are allowed");
     }
 }

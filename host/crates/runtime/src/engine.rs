@@ -1,7 +1,7 @@
 //! The one engine of the process, and the [`Runtime`] that loads components into it.
 //!
-//! All runtimes of a process share the engine, because its pool reserves terabytes of address space; it lives as long as
-//! one of them does. A thread of its own advances the epoch, at which guests yield.
+//! All runtimes of a process share the engine, because its pool reserves terabytes of address space. The engine is dropped
+//! with the last runtime. A thread advances the epoch, at which guests yield.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,37 +24,37 @@ use crate::error::{LoadError, RuntimeError};
 use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
 use crate::store::{self, State};
 
-/// Calls that run or wait in a host call at the same time; more wait for a place, within their own time limit. At the
-/// full 64 MiB each they would fill the memory of a large server.
+/// Concurrent calls, running or waiting in a host call. Further calls wait, within their own time limit. With 64 MiB each
+/// they fill the memory of a large server.
 const CALLS_MAX: u32 = 1024;
 
-/// How long a guest computes before it lets others on its thread go on.
+/// Time that a guest computes before it yields its thread.
 const TICK: Duration = Duration::from_millis(10);
 
 /// Elements of one table: CPython has about 10 000 functions.
 const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 
-/// What a slot of the pool keeps in memory for its next use; clearing more by hand costs more than faulting it in.
+/// Bytes that a slot of the pool keeps in memory for its next use. To clear more costs more than to fault it in.
 const MEMORY_KEEP_BYTES: usize = 1 << 20;
 const TABLE_KEEP_BYTES: usize = 64 << 10;
 
-/// Slots that no call uses and that still hold the memory of their last one. With wasmtime's 100 a server that runs many
-/// plugins went on growing for half an hour; hot plugins find their slots with fewer.
+/// Unused slots that keep the memory of their last call. With wasmtime's default of 100, a server with many plugins grew
+/// for half an hour; fewer slots are enough for plugins in frequent use.
 const WARM_SLOTS_MAX: u32 = 32;
 
-/// The address space behind each memory: with 4 GiB no access needs a check of its bounds.
+/// Address space of each memory: with 4 GiB, accesses need no bounds checks.
 const RESERVATION_BYTES: u64 = 4 << 30;
 const GUARD_BYTES: u64 = 32 << 20;
 
-/// The same where address space is scarce: memories grow by moving and check their bounds.
+/// Address space of each memory if it is scarce: memories move when they grow, and accesses check their bounds.
 const SCARCE_RESERVATION_BYTES: u64 = 1 << 20;
 const SCARCE_GUARD_BYTES: u64 = 64 << 10;
 
-/// What a runtime needs to know.
+/// The settings of a runtime.
 pub struct RuntimeOptions {
-    /// The folder of compiled components. It is made if need be, and belongs to the runtime alone.
+    /// The folder of compiled components. It is created if needed, and only the runtime may use it.
     pub cache_dir: PathBuf,
-    /// Proves that a file of the cache was written by this installation.
+    /// The key that authenticates the files of the cache.
     pub cache_mac_key: [u8; 32],
 }
 
@@ -75,8 +75,8 @@ impl Runtime {
         Ok(Runtime { engine, cache, compile_timeout: COMPILE_TIMEOUT })
     }
 
-    /// Checks, compiles or takes from the cache, and tries out a component. Nothing of it runs but its start, once,
-    /// with the memory of its calls, under limits and without a host that answers.
+    /// Checks a component, compiles it or loads it from the cache, and starts it once as a trial. The trial has the memory
+    /// limit of calls, a short time limit, and a host that fails all host calls.
     pub async fn load(
         &self,
         plugin: &PluginName,
@@ -88,7 +88,7 @@ impl Runtime {
     }
 }
 
-/// What all runtimes of a process share.
+/// The state that all runtimes of a process share.
 pub(crate) struct Engine {
     pub(crate) wasmtime: wasmtime::Engine,
     pub(crate) linker: Linker<State>,
@@ -135,7 +135,7 @@ fn pooled_or_on_demand() -> wasmtime::Result<wasmtime::Engine> {
         Err(error) => {
             tracing::warn!(
                 error = format!("{error:#}"),
-                "no address space for the instance pool, instances are allocated on demand: calls will be slower"
+                "not enough address space for the instance pool; instances are allocated on demand, so calls are slower"
             );
             let mut on_demand = config();
             on_demand.allocation_strategy(InstanceAllocationStrategy::OnDemand);
@@ -153,13 +153,13 @@ fn config() -> Config {
     config.concurrency_support(false);
     config.consume_fuel(true);
     config.epoch_interruption(true);
-    // The same call gives the same result and burns the same fuel, on every machine.
+    // A call has the same result and uses the same fuel on all machines.
     config.cranelift_nan_canonicalization(true);
     config.relaxed_simd_deterministic(true);
-    // Nothing that a plugin needs, and less that can be wrong with the engine.
+    // Plugins do not need it, and disabling it reduces the attack surface of the engine.
     config.wasm_memory64(false);
     config.memory_init_cow(true);
-    // wasmtime would otherwise ask the environment about these.
+    // Otherwise wasmtime reads these settings from environment variables.
     config.wasm_backtrace_details(WasmBacktraceDetails::Disable);
     config.profiler(ProfilingStrategy::None);
     config
@@ -181,7 +181,7 @@ fn pool() -> PoolingAllocationConfig {
     pool.table_elements(TABLE_ELEMENTS_MAX);
     pool.max_unused_warm_slots(WARM_SLOTS_MAX);
     pool.pagemap_scan(Enabled::Auto);
-    // Without pagemap_scan every kept byte is written over on each use, touched or not.
+    // Without pagemap_scan, all kept bytes are cleared after each use, even untouched ones.
     if PoolingAllocationConfig::is_pagemap_scan_available() {
         pool.linear_memory_keep_resident(MEMORY_KEEP_BYTES);
         pool.table_keep_resident(TABLE_KEEP_BYTES);

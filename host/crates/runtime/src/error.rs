@@ -1,4 +1,4 @@
-//! What can be wrong with a component, or with the machine it is to run on.
+//! Errors of components, and of the machine that runs them.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -6,43 +6,43 @@ use std::time::Duration;
 
 use monstrum_types::{Digest, PluginName};
 
-/// The cause of an error, without saying from which library it comes.
+/// The source of an error, without exposing the library it comes from.
 pub(crate) type Cause = Box<dyn Error + Send + Sync>;
 
-/// The runtime cannot be set up.
+/// Why the runtime cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The engine refuses this machine.
+    /// The engine does not support this machine.
     #[error("failed to set up the WebAssembly engine")]
     Engine {
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// The thread that interrupts guests cannot be started.
+    /// The thread that interrupts guests did not start.
     #[error("failed to start the thread that interrupts plugins")]
     Ticker {
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The threads that compile cannot be started.
+    /// The compiler threads did not start.
     #[error("failed to start the threads that compile components")]
     Threads {
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// The folder of compiled components cannot be had.
+    /// The folder of compiled components cannot be used.
     #[error("failed to prepare the component cache `{}`", path.display())]
     CacheFolder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// The folder of compiled components is a symlink, a file, or somebody else's.
+    /// The folder of compiled components is a symlink or a file.
     #[error("the component cache `{}` must be a folder of its own, not a symlink or a file", path.display())]
     CacheNotAFolder {
         /// The folder.
@@ -50,100 +50,100 @@ pub enum RuntimeError {
     },
 }
 
-/// A component cannot be loaded. Every message names the plugin and the thing.
+/// Why a component cannot be loaded. All messages name the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// Over the limit.
-    #[error("the component of plugin `{plugin}` has {bytes} bytes, at most {bytes_max} are allowed")]
+    /// The component is too large.
+    #[error("the component of plugin `{plugin}` has {bytes} bytes; at most {bytes_max} are allowed")]
     TooLarge {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// Its size.
+        /// The size of the component.
         bytes: usize,
-        /// What is allowed.
+        /// The limit.
         bytes_max: usize,
     },
-    /// Not a component at all.
+    /// The bytes are not a component.
     #[error("the component of plugin `{plugin}` is not a WebAssembly component: {reason}")]
     NotAComponent {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What it is instead.
+        /// The reason.
         reason: String,
     },
-    /// It wants something that this host does not know.
+    /// The component has an unknown import.
     #[error("the component of plugin `{plugin}` imports `{import}`, which this host does not know")]
     UnknownImport {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What it wants.
+        /// The import.
         import: String,
     },
-    /// It wants something that its manifest does not list.
+    /// The manifest does not list the capability for an import.
     #[error(
         "the component of plugin `{plugin}` imports `{import}`, but its manifest does not list `{capability}` under \
          executor.capabilities"
     )]
     CapabilityMissing {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What it wants.
+        /// The import.
         import: String,
-        /// What the manifest would have to list.
+        /// The missing capability.
         capability: &'static str,
     },
-    /// It wants something that is part of the contract, but not provided by this version of the host.
+    /// The import is defined in `wit/`, but this version of the host does not provide it.
     #[error("the component of plugin `{plugin}` imports `{import}`, which this version of the host does not provide")]
     UnsupportedImport {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What it wants.
+        /// The import.
         import: String,
     },
-    /// It does not export what every plugin exports.
-    #[error("the component of plugin `{plugin}` does not export `{export}`: it is made for another world")]
+    /// The component lacks a required export.
+    #[error("the component of plugin `{plugin}` does not export `{export}`: it was built for another world")]
     WrongWorld {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What is not there.
+        /// The missing export.
         export: String,
     },
-    /// A name is right, but the type behind it is not.
-    #[error("the component of plugin `{plugin}` has other types in `{interface}` than this host")]
+    /// An import or export has the wrong type.
+    #[error("the types of `{interface}` in the component of plugin `{plugin}` differ from those of this host")]
     WrongTypes {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// Where they differ.
+        /// The interface with the wrong types.
         interface: String,
-        /// How they differ.
+        /// The difference.
         #[source]
         source: Cause,
     },
-    /// It is not valid, or over a limit of the engine.
+    /// The component is not valid, or over a limit of the engine.
     #[error("failed to compile component `{digest}` of plugin `{plugin}`")]
     Compile {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// Which.
+        /// The digest of the component.
         digest: Digest,
-        /// Why.
+        /// The cause.
         #[source]
         source: Cause,
     },
-    /// It takes longer than anybody should wait.
+    /// The compilation takes too long.
     #[error("compiling the component of plugin `{plugin}` took longer than {} s", limit.as_secs_f64())]
     CompileTimeout {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// What it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// It compiles, but does not start.
+    /// The component compiles, but does not start.
     #[error("the component of plugin `{plugin}` does not start: {reason}")]
     Trial {
-        /// Whose component.
+        /// The plugin.
         plugin: PluginName,
-        /// How the trial ended.
+        /// The reason.
         reason: String,
     },
 }

@@ -1,5 +1,5 @@
-//! What a component finds behind its imports: translation and counting only. What a host call does is decided by the
-//! [`HostCalls`] of the call.
+//! The host functions that components import. This module only converts types and counts calls; the [`HostCalls`] of the
+//! call does the work.
 
 use futures::future::BoxFuture;
 use monstrum_types::{
@@ -11,32 +11,32 @@ use crate::bindings::{WitFailure, credentials, http, log, sandbox, tools, types}
 use crate::log::{LogLevel, LogSource};
 use crate::store::State;
 
-/// Host calls of one call; `log.write` and `credentials.status` do not count. A plugin that pages through everything an
-/// upstream has stays far below.
+/// Host calls of one call; `log.write` and `credentials.status` do not count. A plugin that fetches all pages of a list
+/// needs far fewer.
 pub const HOST_CALLS_MAX: u32 = 1000;
 
-/// HTTP requests of one call, which an upstream has to bear.
+/// HTTP requests of one call, to protect upstream servers.
 pub const HTTP_CALLS_MAX: u32 = 50;
 
-/// What the host does for one call. The permit of the call belongs into its implementation: this crate knows no policy.
+/// The host functions for one call. The implementation holds the call's permit, because this crate does not know policies.
 pub trait HostCalls: Send + Sync {
-    /// Sends a request that nobody has checked yet.
+    /// Sends a request, which has not been checked yet.
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>>;
 
-    /// Calls a tool of another plugin. Neither name nor parameters have been looked at. A host that says nothing else has
-    /// none.
+    /// Calls a tool of another plugin. The name and the parameters have not been checked yet. By default no tools are
+    /// available.
     fn tool_call(&self, _tool: String, _params: String) -> BoxFuture<'_, Result<JsonText, ToolFailure>> {
         let failure = ToolFailure::error(Code::Unavailable, "no tools can be called here");
         Box::pin(std::future::ready(Err(failure)))
     }
 
-    /// Runs a command in the sandbox of the conversation. Nothing of it has been looked at, as with all that follows. A
-    /// host that says nothing else has no sandbox.
+    /// Runs a command in the sandbox of the conversation. The arguments of this and the other sandbox functions have not
+    /// been checked yet. By default no sandbox is available.
     fn sandbox_exec(&self, _command: String, _timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
         no_sandbox()
     }
 
-    /// Lists a folder of the sandbox.
+    /// Lists a directory of the sandbox.
     fn sandbox_list(&self, _path: String) -> BoxFuture<'_, Result<Vec<SandboxEntry>, Failure>> {
         no_sandbox()
     }
@@ -51,7 +51,7 @@ pub trait HostCalls: Send + Sync {
         no_sandbox()
     }
 
-    /// ready, expired, needs-authorization or none.
+    /// The state of the credential: ready, expired, needs-authorization or none.
     fn credential_status(&self) -> String;
 }
 
@@ -60,7 +60,7 @@ fn no_sandbox<T: Send + 'static>() -> BoxFuture<'static, Result<T, Failure>> {
     Box::pin(std::future::ready(Err(failure)))
 }
 
-/// The host calls that one call has left.
+/// The host calls that one call has made.
 #[derive(Default)]
 pub(crate) struct Counters {
     host_calls: u32,
@@ -175,7 +175,7 @@ impl log::Host for State {
 
 impl From<http::Request> for HttpRequest {
     fn from(request: http::Request) -> Self {
-        // `options` is for what comes later and is ignored where unknown, which for this host is everywhere.
+        // `options` is for later versions of the interface. Unknown options are ignored, and this host knows none.
         let http::Request { method, url, query, headers, body, timeout_ms, authenticate, options: _ } = request;
         HttpRequest { method, url, query, headers, body, timeout_ms, authenticate }
     }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_requests_are_host_calls_too() {
+    fn refused_requests_count_as_host_calls() {
         let mut counters = Counters::default();
         for _ in 0..HOST_CALLS_MAX {
             let _ = counters.count_http();

@@ -1,7 +1,7 @@
-//! What a component imports and exports, read from its bytes before anything is compiled.
+//! Reads the imports and exports of a component from its bytes, before it is compiled.
 //!
-//! Nothing is skipped silently: an import is inert WASI, part of the plugin's contract and covered by a capability of
-//! its manifest, or the component is refused with the name of the import.
+//! Each import must be inert WASI, or an interface of `wit/` that is covered by a capability of the manifest. Otherwise
+//! the component is rejected, with the name of the import.
 
 use monstrum_manifest::Capability;
 use monstrum_types::PluginName;
@@ -9,20 +9,20 @@ use wasmparser::{ComponentExternName, ComponentExternalKind, ComponentTypeRef, E
 
 use crate::error::LoadError;
 
-/// The largest component, the same as in a package. CPython with its standard library has about 20 MiB.
+/// Size of a component, with the same limit as in packages. CPython with its standard library has about 20 MiB.
 pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 
-/// What every plugin exports.
+/// The export of all plugins.
 pub(crate) const EXECUTOR: &str = "monstrum:plugin/executor@0.1.0";
 
-/// What a plugin with functions exports besides.
+/// The additional export of plugins with functions.
 pub(crate) const FUNCTIONS: &str = "monstrum:plugin/functions@0.1.0";
 
-/// More imports than any world has; what has more is refused before its names are kept.
+/// Imports of a component: more than worlds have.
 const IMPORTS_MAX: usize = 256;
 
-/// Interfaces of WASI 0.2 that standard libraries import. All of them are linked, and none of them reaches outside: there
-/// are no files, no sockets, no environment and no arguments.
+/// Interfaces of WASI 0.2 that standard libraries import. They are linked, but give no access to the outside: files,
+/// sockets, environment variables and arguments do not exist.
 const INERT_WASI: &[&str] = &[
     "wasi:cli/environment",
     "wasi:cli/exit",
@@ -53,16 +53,16 @@ const INERT_WASI: &[&str] = &[
     "wasi:sockets/udp-create-socket",
 ];
 
-/// HTTP as WASI 0.2 has it, which leads to the same door as the contract's own. Serving requests is no plugin's.
+/// Outgoing HTTP of WASI 0.2, which goes through the same checks as `monstrum:plugin/http`. Plugins may not serve HTTP.
 const HTTP_WASI: &[&str] = &["wasi:http/outgoing-handler", "wasi:http/types"];
 
-/// What stands behind the name of an import.
+/// The kind of an import.
 enum Import {
-    /// Always there.
+    /// Always allowed.
     Always,
-    /// Linked where the manifest lists the capability.
+    /// Allowed if the manifest lists the capability.
     With(Capability),
-    /// Part of the contract, but not served by this host.
+    /// Defined in `wit/`, but not provided by this host.
     NotYet(Capability),
     Unknown,
 }
@@ -82,7 +82,7 @@ fn classify(name: &str) -> Import {
     }
 }
 
-/// Whether `name` is one of `interfaces` in some version 0.2.
+/// Whether `name` is one of `interfaces` in a version 0.2.
 fn is_wasi(name: &str, interfaces: &[&str]) -> bool {
     name.split_once("@0.2.").is_some_and(|(interface, patch)| {
         !patch.is_empty() && patch.bytes().all(|byte| byte.is_ascii_digit()) && interfaces.contains(&interface)
@@ -98,7 +98,7 @@ fn capability_word(capability: Capability) -> &'static str {
     }
 }
 
-/// Whether a plugin with these capabilities may import `name`.
+/// Checks that a plugin with these capabilities may import `name`.
 pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capability]) -> Result<(), LoadError> {
     let (capability, served) = match classify(name) {
         Import::Always => return Ok(()),
@@ -118,7 +118,7 @@ pub(crate) fn check_import(plugin: &PluginName, name: &str, capabilities: &[Capa
     if served { Ok(()) } else { Err(LoadError::UnsupportedImport { plugin: plugin.clone(), import: name.to_owned() }) }
 }
 
-/// Checks the outside of a component and returns the names of its imports in their order.
+/// Checks the imports and exports of a component; returns the names of its imports in order.
 pub(crate) fn check(plugin: &PluginName, wasm: &[u8], capabilities: &[Capability]) -> Result<Vec<String>, LoadError> {
     if wasm.len() > COMPONENT_BYTES_MAX {
         return Err(LoadError::TooLarge { plugin: plugin.clone(), bytes: wasm.len(), bytes_max: COMPONENT_BYTES_MAX });
@@ -138,20 +138,20 @@ struct Outside {
     exports_executor: bool,
 }
 
-/// Walks over the outermost component; what lies inside of it is stepped over, and is the compiler's to judge.
+/// Reads the outermost component. Nested components and modules are skipped; the compiler validates them.
 fn read(wasm: &[u8]) -> Result<Outside, String> {
     if Parser::is_core_wasm(wasm) {
         return Err("it is a core module; build it as a component, for example for the target wasm32-wasip2".to_owned());
     }
     if !Parser::is_component(wasm) {
-        return Err("it does not begin as one".to_owned());
+        return Err("it does not have the header of one".to_owned());
     }
     let mut outside = Outside { imports: Vec::new(), exports_executor: false };
     let mut depth = 0_usize;
     for payload in Parser::new(0).parse_all(wasm) {
         match payload.map_err(|error| error.to_string())? {
             Payload::Version { encoding, .. } if depth == 0 && encoding != Encoding::Component => {
-                return Err("it does not begin as one".to_owned());
+                return Err("it does not have the header of one".to_owned());
             }
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
             Payload::End(_) => depth = depth.saturating_sub(1),
@@ -177,8 +177,8 @@ fn read(wasm: &[u8]) -> Result<Outside, String> {
     Ok(outside)
 }
 
-/// The name by which an import is judged. An import that is no interface, or stands in for one under a name of its own,
-/// gets a name that no interface has.
+/// The name of an import for the check. An import that is not an interface, or implements one under another name, gets a
+/// name that no interface has.
 fn import_name(name: ComponentExternName<'_>, ty: ComponentTypeRef) -> String {
     match (name.implements, ty) {
         (None, ComponentTypeRef::Instance(_)) => name.full_name().into_owned(),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn calling_tools_takes_the_capability() {
+    fn calling_tools_needs_the_capability() {
         let tools = "monstrum:plugin/tools@0.1.0";
         assert_eq!(check_wat(&importing(tools), &[Capability::Tools]).unwrap(), [tools]);
     }
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn an_import_that_is_not_served_yet_is_named_even_with_its_capability() {
+    fn an_import_that_is_not_provided_is_named_even_with_its_capability() {
         let all = [Capability::Http, Capability::Sandbox, Capability::Tools, Capability::Events];
         assert_eq!(
             check_wat(&importing("monstrum:plugin/events@0.1.0"), &all).unwrap_err(),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_function_is_no_interface() {
+    fn a_bare_function_is_refused() {
         let wat = r#"(component (import "send" (func)))"#;
         assert_eq!(
             check_wat(wat, &[]).unwrap_err(),
@@ -303,7 +303,7 @@ mod tests {
         );
         assert_eq!(
             check_wat(&wat, &[]).unwrap_err(),
-            format!("the component of plugin `probe` does not export `{EXECUTOR}`: it is made for another world")
+            format!("the component of plugin `probe` does not export `{EXECUTOR}`: it was built for another world")
         );
     }
 
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_component_is_told_apart() {
+    fn core_modules_and_other_files_are_refused() {
         let refuse = |wasm: &[u8]| check(&plugin(), wasm, &[]).unwrap_err().to_string();
         assert_eq!(
             refuse(&wat::parse_str("(module)").unwrap()),
@@ -325,7 +325,7 @@ mod tests {
         for junk in [&b""[..], b"\0asm", b"(component)", b"\x7fELF\x02\x01\x01"] {
             assert_eq!(
                 refuse(junk),
-                "the component of plugin `probe` is not a WebAssembly component: it does not begin as one"
+                "the component of plugin `probe` is not a WebAssembly component: it does not have the header of one"
             );
         }
         let whole = wat::parse_str(importing("wasi:io/poll@0.2.0")).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         let refused = check(&plugin(), &vec![0; COMPONENT_BYTES_MAX + 1], &[]).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "the component of plugin `probe` has 33554433 bytes, at most 33554432 are allowed"
+            "the component of plugin `probe` has 33554433 bytes; at most 33554432 are allowed"
         );
     }
 }

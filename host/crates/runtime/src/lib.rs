@@ -1,9 +1,9 @@
-//! Every line of wasmtime: the engine, the limits of a call, the cache of compiled components, what a component may
-//! import and what it finds behind its imports.
+//! All use of wasmtime: the engine, the limits of a call, the cache of compiled components, and the imports that
+//! components may have.
 //!
-//! A [`Runtime`] turns the bytes of a component into a [`Component`], which then runs one call at a time in an instance
-//! of its own. Whatever a guest does, loops, grows, traps or floods, ends its own call and nothing else. What leaves a
-//! guest goes through [`HostCalls`]; this crate itself opens no connection and reads no file but its cache.
+//! A [`Runtime`] loads the bytes of a component as a [`Component`], which runs each call in a fresh instance. A guest that
+//! loops, grows, traps or floods its log ends only its own call. Guests reach the outside only through [`HostCalls`]; this
+//! crate opens no connections and reads no files except its cache.
 
 #![deny(unsafe_code)]
 
@@ -33,4 +33,4 @@ pub use host::{HOST_CALLS_MAX, HTTP_CALLS_MAX, HostCalls};
 pub use imports::COMPONENT_BYTES_MAX;
 pub use limits::{CallLimits, MEMORY_BYTES_MAX};
 pub use log::{LOG_LINE_BYTES_MAX, LOG_LINES_MAX, LogLevel, LogLine, LogSource};
-pub use result::{ExecuteResult, RESULT_BYTES_MAX, RESULT_DEPTH_MAX, Stop, TEXT_BYTES_MAX};
+pub use result::{ExecuteResult, RESULT_BYTES_MAX, RESULT_DEPTH_MAX, StopReason, TEXT_BYTES_MAX};

@@ -1,10 +1,10 @@
-//! What one call may use up, and the limiter that holds a component to its memory.
+//! The limits of one call, and the limiter of a component's memory.
 
 use std::time::Duration;
 
 use wasmtime::ResourceLimiter;
 
-/// The ceiling of every memory limit: the size of a slot of the pool. 1 GiB is sixteen times the default of a plugin,
+/// The maximum of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a plugin and
 /// enough for the largest interpreters that are compiled to components.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
@@ -17,34 +17,34 @@ pub(crate) const MEMORIES_MAX: u32 = 4;
 /// Tables of one component: one for each of its larger modules, and a few small ones for the adapters between them.
 pub(crate) const TABLES_MAX: u32 = 16;
 
-/// Live resource handles of one call, on each side: streams, pollables and errors of WASI, of which a plugin that
-/// cannot open files or sockets needs a dozen.
+/// Live resource handles of one call, in the host and in the guest: streams, pollables and errors of WASI. A plugin without
+/// files and sockets needs a dozen.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
-/// The longest run of random bytes in one request of the guest: no key and no nonce is longer.
+/// Random bytes in one request of the guest: longer than any key or nonce.
 pub(crate) const RANDOM_BYTES_MAX: u64 = 64 << 10;
 
-/// What a guest may always hand over in one host call, so that a request body over its own limit is refused with a
-/// failure that says so, and not with a trap.
+/// Bytes that a guest may always pass in one host call, so that a request body over its limit is refused with a failure
+/// and not with a trap.
 const HOSTCALL_BYTES_MIN: usize = 32 << 20;
 
-/// What an element of a table costs: a pointer.
+/// Bytes of a table element, which is a pointer.
 const TABLE_ELEMENT_BYTES: usize = size_of::<usize>();
 
 /// The limits of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallLimits {
-    /// Units of computing, about one per wasm instruction.
+    /// Fuel, about one unit per WebAssembly instruction.
     pub fuel: u64,
-    /// Over all memories and tables of the component together; at most [`MEMORY_BYTES_MAX`].
+    /// Total bytes of all memories and tables of the component; at most [`MEMORY_BYTES_MAX`].
     pub memory_bytes: u64,
-    /// Wall clock, from the start of the instance to its answer, host calls included.
+    /// Wall-clock time from the start of the instance to its result, including host calls.
     pub timeout: Duration,
 }
 
 impl CallLimits {
-    /// The bytes that a guest may hand over in one host call, or as its result. Data that lies once in its memory always
-    /// fits; what is cut off is a list that names the same bytes again and again.
+    /// The bytes that a guest may pass in one host call or as its result. Data that is in its memory once always fits; a
+    /// list that refers to the same bytes many times may not.
     pub(crate) fn hostcall_bytes(&self) -> usize {
         self.memory_bytes_usize().max(HOSTCALL_BYTES_MIN)
     }
@@ -60,10 +60,11 @@ impl Default for CallLimits {
     }
 }
 
-/// Adds up all memories and tables of a component, the initial ones too; wasmtime's own limiter looks at each alone.
+/// Limits the total size of all memories and tables of a component, including their initial sizes. wasmtime's own limiter
+/// has separate limits for each.
 ///
-/// What was allowed stays counted even where the growth then fails: wasmtime reports failures of growths that it never
-/// asked about as well, so that giving back would let a guest lower the sum at will.
+/// Growth that was allowed stays counted even if it then fails. wasmtime also reports failures of growth that it did not
+/// ask about, so subtracting failed growth would let a guest lower the total.
 pub(crate) struct MemoryLimiter {
     bytes_max: usize,
     bytes: usize,
@@ -75,8 +76,8 @@ impl MemoryLimiter {
         MemoryLimiter { bytes_max: limits.memory_bytes_usize(), bytes: 0, refused: false }
     }
 
-    /// Whether the component was ever refused memory. A guest without memory usually ends in a trap that does not say
-    /// so.
+    /// Whether the component was ever refused memory. A guest that runs out of memory usually traps without giving that
+    /// reason.
     pub(crate) fn refused(&self) -> bool {
         self.refused
     }
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn memories_and_tables_are_added_up() {
+    fn memories_and_tables_share_one_limit() {
         let mut limiter = limiter(1000);
         assert!(limiter.memory_growing(0, 400, None).unwrap());
         assert!(limiter.memory_growing(0, 400, None).unwrap());
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_growth_gives_nothing_back() {
+    fn failed_growth_stays_counted() {
         let mut limiter = limiter(1000);
         assert!(limiter.memory_growing(0, 900, None).unwrap());
         limiter.memory_grow_failed(wasmtime::Error::msg("beyond the type's limits")).unwrap();
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_keeps_to_its_own_maximum() {
+    fn a_memory_does_not_exceed_its_own_maximum() {
         let mut limiter = limiter(1000);
         assert!(!limiter.memory_growing(0, 200, Some(100)).unwrap());
         assert!(limiter.refused());

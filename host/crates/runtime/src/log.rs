@@ -1,7 +1,7 @@
-//! The log of one call: what the plugin writes with `log.write`, what it prints, and why it crashed.
+//! The log of one call: the lines that the plugin writes with `log.write`, its output, and the reason of a crash.
 //!
-//! It is bounded whatever the guest does: what is too much is dropped and counted. The lines have not been redacted yet;
-//! that is the work of whoever hands them on.
+//! The log has a size limit; lines over the limit are dropped and counted. The lines are not redacted yet: callers must
+//! redact them before they pass them on.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,30 +12,30 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// Lines of one call: more than anybody reads, and 4 MiB at most.
+/// Lines of one call, 4 MiB at most.
 pub const LOG_LINES_MAX: usize = 1000;
 
-/// The longest line: message and fields together. Stack traces of interpreters fit.
+/// Bytes of one line, message and fields together. Stack traces of interpreters fit.
 pub const LOG_LINE_BYTES_MAX: usize = 4 << 10;
 
-/// What a stream offers to take at once; a guest that prints more comes back for the rest.
+/// Bytes that a stream accepts at once; a guest that prints more writes again.
 const STREAM_CHUNK_BYTES: usize = 64 << 10;
 
-/// How much a line matters.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// For the author.
+    /// Details for the author.
     Debug,
-    /// What was printed to standard output, too.
+    /// Information; also the level of standard output.
     Info,
-    /// What was printed to standard error, too.
+    /// Warnings; also the level of standard error.
     Warn,
-    /// Something failed.
+    /// Errors.
     Error,
 }
 
 impl LogLevel {
-    /// The word for it.
+    /// The word for this value in the API and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl LogLevel {
     }
 }
 
-/// Who wrote a line.
+/// The source of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogSource {
     /// The plugin, with `log.write`.
@@ -56,12 +56,12 @@ pub enum LogSource {
     Stdout,
     /// The plugin's standard error.
     Stderr,
-    /// The host, about a crash.
+    /// The host, which logs the reason of a crash.
     Host,
 }
 
 impl LogSource {
-    /// The word for it.
+    /// The word for this value in the API and in logs.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -76,19 +76,19 @@ impl LogSource {
 /// One line of a plugin's log, not yet redacted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// Who wrote it.
+    /// The source of the line.
     pub source: LogSource,
-    /// How much it matters.
+    /// The severity of the line.
     pub level: LogLevel,
-    /// The text.
+    /// The message.
     pub message: String,
-    /// What the plugin calls a JSON object; it has not been parsed.
+    /// The fields, which should be a JSON object. They are not parsed.
     pub fields: Option<String>,
-    /// Whether something of the line was cut off for its length.
+    /// Whether the line was cut because of its length.
     pub cut: bool,
 }
 
-/// The lines of one call and what its streams have not ended with a newline yet.
+/// The lines of one call, and the unfinished lines of its streams.
 #[derive(Default)]
 pub(crate) struct CallLog {
     lines: Vec<LogLine>,
@@ -125,7 +125,7 @@ impl CallLog {
         self.partial(stream).extend(bytes);
     }
 
-    /// The lines, and how many there were besides.
+    /// Takes the lines and the number of dropped lines.
     pub(crate) fn take(&mut self) -> (Vec<LogLine>, u64) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             if !self.partial(stream).bytes.is_empty() {
@@ -152,7 +152,7 @@ impl CallLog {
             Stream::Stderr => (LogSource::Stderr, LogLevel::Warn),
         };
         let text = String::from_utf8_lossy(&bytes);
-        // Replacing bytes that are not UTF-8 can make the text longer.
+        // Replacing invalid UTF-8 can make the text longer.
         let kept = text.floor_char_boundary(LOG_LINE_BYTES_MAX);
         let cut = cut || kept < text.len();
         self.push(LogLine { source, level, message: text[..kept].to_owned(), fields: None, cut });
@@ -175,7 +175,7 @@ impl PartialLine {
     }
 }
 
-/// The log while its call runs: the guest's streams and the host write to it.
+/// The log of a running call, shared by the guest's streams and the host.
 #[derive(Clone, Default)]
 pub(crate) struct SharedLog(Arc<Mutex<CallLog>>);
 
@@ -191,8 +191,7 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// A standard stream of the guest. It is always ready, takes everything and never fails: a guest must not end because
-/// its log is full.
+/// A standard stream of the guest. It is always ready and never fails, so that a guest does not fail if its log is full.
 #[derive(Clone)]
 pub(crate) struct LogStream {
     log: SharedLog,
@@ -213,7 +212,7 @@ impl IsTerminal for LogStream {
 
 impl StdoutStream for LogStream {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
-        // Only WASI 0.3 asks for this form, and nothing of it is linked.
+        // Only WASI 0.3 uses this form, and WASI 0.3 is not linked.
         Box::new(tokio::io::sink())
     }
 
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_cut_and_say_so() {
+    fn long_lines_are_cut_and_marked() {
         let mut log = CallLog::default();
         let long = "é".repeat(LOG_LINE_BYTES_MAX);
         log.write(LogSource::Plugin, LogLevel::Debug, &long, "{}");
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_beyond_the_limit_are_dropped_and_counted() {
+    fn lines_over_the_limit_are_dropped_and_counted() {
         let mut log = CallLog::default();
         for _ in 0..LOG_LINES_MAX - 1 {
             log.write(LogSource::Plugin, LogLevel::Info, "x", "");

@@ -1,4 +1,4 @@
-//! How a call ends: what the plugin answered, or why it could not.
+//! The result of a call, or the reason why it has no result.
 
 use std::time::Duration;
 
@@ -7,80 +7,80 @@ use monstrum_types::{Code, JsonText};
 
 use crate::bindings::WitResult;
 
-/// The largest data of a success, as JSON text: far more than an LLM reads.
+/// Bytes of a result as JSON text: far more than an LLM reads.
 pub const RESULT_BYTES_MAX: usize = 1 << 20;
 
-/// The deepest nesting of the data, the same as for parameters and manifests.
+/// Nesting of a result, with the same limit as for parameters and manifests.
 pub const RESULT_DEPTH_MAX: usize = 64;
 
-/// The longest text of an error or a scope violation; what is longer is cut. A whole error page of an upstream fits.
+/// Bytes of the text of an error or a scope violation; longer texts are cut. A whole error page of an upstream fits.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-/// What a plugin answered.
+/// The result that a plugin returned.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExecuteResult {
     /// Data for the caller.
     Success(JsonText),
-    /// What went wrong, in words for the caller.
+    /// An error message for the caller.
     Error(String),
-    /// Why the parameters lie outside the authorised scope.
+    /// The reason why the parameters are outside the authorised scope.
     ScopeViolation(String),
 }
 
-/// Why a call ended without an answer that can be used.
+/// Why a call ended without a usable result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The computing budget is spent.
+pub enum StopReason {
+    /// The fuel was used up.
     Fuel,
-    /// The wall clock ran out.
+    /// The call took too long.
     Timeout {
-        /// What the call had.
+        /// The time limit of the call.
         timeout: Duration,
     },
-    /// The plugin was refused memory and gave up.
+    /// The plugin crashed after it was refused memory.
     Memory,
     /// A trap, a panic or an exit of the plugin.
     Trap,
-    /// The data is not JSON, or too deep.
+    /// The result is not JSON, or nested too deep.
     BadResult,
-    /// The data is too large.
+    /// The result is too large.
     ResultTooLarge,
-    /// The host is at fault; its log says how.
+    /// An internal error of the host, which is in its log.
     Internal,
 }
 
-impl Stop {
+impl StopReason {
     /// The code for HTTP, WIT and audit.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
-            Stop::Fuel => Code::Fuel,
-            Stop::Timeout { .. } => Code::Timeout,
-            Stop::Memory => Code::Memory,
-            Stop::Trap => Code::Trap,
-            Stop::BadResult => Code::BadResult,
-            Stop::ResultTooLarge => Code::ResultTooLarge,
-            Stop::Internal => Code::Unavailable,
+            StopReason::Fuel => Code::Fuel,
+            StopReason::Timeout { .. } => Code::Timeout,
+            StopReason::Memory => Code::Memory,
+            StopReason::Trap => Code::Trap,
+            StopReason::BadResult => Code::BadResult,
+            StopReason::ResultTooLarge => Code::ResultTooLarge,
+            StopReason::Internal => Code::Unavailable,
         }
     }
 
-    /// Exactly what the LLM reads.
+    /// The text that the LLM reads.
     #[must_use]
     pub fn message(&self) -> String {
         match self {
-            Stop::Fuel => "the plugin used up its computing budget".to_owned(),
-            Stop::Timeout { timeout } => format!("the call took longer than {} s", timeout.as_secs_f64()),
-            Stop::Memory => "the plugin ran out of memory".to_owned(),
-            Stop::Trap => "the plugin crashed".to_owned(),
-            Stop::BadResult => "the plugin returned invalid JSON".to_owned(),
-            Stop::ResultTooLarge => "the plugin returned more than 1 MiB".to_owned(),
-            Stop::Internal => "the host could not run the call".to_owned(),
+            StopReason::Fuel => "the plugin used up its computing budget".to_owned(),
+            StopReason::Timeout { timeout } => format!("the call took longer than {} s", timeout.as_secs_f64()),
+            StopReason::Memory => "the plugin ran out of memory".to_owned(),
+            StopReason::Trap => "the plugin crashed".to_owned(),
+            StopReason::BadResult => "the plugin returned invalid JSON".to_owned(),
+            StopReason::ResultTooLarge => "the plugin returned more than 1 MiB".to_owned(),
+            StopReason::Internal => "the host could not run the call".to_owned(),
         }
     }
 }
 
-/// Judges the answer of a guest.
-pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, Stop> {
+/// Checks and converts the result of a guest.
+pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, StopReason> {
     match result {
         WitResult::Success(json) => success(json).map(ExecuteResult::Success),
         WitResult::Error(message) => Ok(ExecuteResult::Error(cut(message))),
@@ -88,15 +88,15 @@ pub(crate) fn from_guest(result: WitResult) -> Result<ExecuteResult, Stop> {
     }
 }
 
-fn success(json: String) -> Result<JsonText, Stop> {
+fn success(json: String) -> Result<JsonText, StopReason> {
     if json.len() > RESULT_BYTES_MAX {
-        return Err(Stop::ResultTooLarge);
+        return Err(StopReason::ResultTooLarge);
     }
-    // Before parsing, so that no nesting can exhaust a stack.
+    // Checked before parsing, so that deep nesting cannot exhaust the stack.
     if json_depth(json.as_bytes()) > RESULT_DEPTH_MAX {
-        return Err(Stop::BadResult);
+        return Err(StopReason::BadResult);
     }
-    JsonText::parse(json).map_err(|_| Stop::BadResult)
+    JsonText::parse(json).map_err(|_| StopReason::BadResult)
 }
 
 fn cut(mut text: String) -> String {
@@ -111,15 +111,15 @@ mod tests {
     use serde_json::json;
 
     #[rstest]
-    #[case(Stop::Fuel, "the plugin used up its computing budget", "fuel")]
-    #[case(Stop::Timeout { timeout: Duration::from_secs(30) }, "the call took longer than 30 s", "timeout")]
-    #[case(Stop::Timeout { timeout: Duration::from_millis(1500) }, "the call took longer than 1.5 s", "timeout")]
-    #[case(Stop::Memory, "the plugin ran out of memory", "memory")]
-    #[case(Stop::Trap, "the plugin crashed", "trap")]
-    #[case(Stop::BadResult, "the plugin returned invalid JSON", "bad_result")]
-    #[case(Stop::ResultTooLarge, "the plugin returned more than 1 MiB", "result_too_large")]
-    #[case(Stop::Internal, "the host could not run the call", "unavailable")]
-    fn stops_have_the_words_of_the_contract(#[case] stop: Stop, #[case] message: &str, #[case] code: &str) {
+    #[case(StopReason::Fuel, "the plugin used up its computing budget", "fuel")]
+    #[case(StopReason::Timeout { timeout: Duration::from_secs(30) }, "the call took longer than 30 s", "timeout")]
+    #[case(StopReason::Timeout { timeout: Duration::from_millis(1500) }, "the call took longer than 1.5 s", "timeout")]
+    #[case(StopReason::Memory, "the plugin ran out of memory", "memory")]
+    #[case(StopReason::Trap, "the plugin crashed", "trap")]
+    #[case(StopReason::BadResult, "the plugin returned invalid JSON", "bad_result")]
+    #[case(StopReason::ResultTooLarge, "the plugin returned more than 1 MiB", "result_too_large")]
+    #[case(StopReason::Internal, "the host could not run the call", "unavailable")]
+    fn messages_and_codes_are_fixed(#[case] stop: StopReason, #[case] message: &str, #[case] code: &str) {
         assert_eq!(stop.message(), message);
         assert_eq!(stop.code().as_str(), code);
     }
@@ -137,12 +137,12 @@ mod tests {
             Ok(ExecuteResult::Success(JsonText::from(&json!({"b": 1, "a": [null]}))))
         );
         assert!(judge(text(RESULT_BYTES_MAX)).is_ok());
-        assert_eq!(judge(text(RESULT_BYTES_MAX + 1)), Err(Stop::ResultTooLarge));
+        assert_eq!(judge(text(RESULT_BYTES_MAX + 1)), Err(StopReason::ResultTooLarge));
         assert!(judge(nested(RESULT_DEPTH_MAX)).is_ok());
-        assert_eq!(judge(nested(RESULT_DEPTH_MAX + 1)), Err(Stop::BadResult));
-        assert_eq!(judge("[".repeat(RESULT_BYTES_MAX)), Err(Stop::BadResult));
+        assert_eq!(judge(nested(RESULT_DEPTH_MAX + 1)), Err(StopReason::BadResult));
+        assert_eq!(judge("[".repeat(RESULT_BYTES_MAX)), Err(StopReason::BadResult));
         for bad in ["", "{", "{}{}", "nul", "NaN", "'a'", "{\"a\":1,}", "\u{feff}{}"] {
-            assert_eq!(judge(bad.to_owned()), Err(Stop::BadResult), "{bad}");
+            assert_eq!(judge(bad.to_owned()), Err(StopReason::BadResult), "{bad}");
         }
     }
 
@@ -150,11 +150,11 @@ mod tests {
     fn texts_are_cut_at_a_character() {
         let long = format!("a{}", "é".repeat(TEXT_BYTES_MAX));
         let ExecuteResult::Error(message) = from_guest(WitResult::Error(long.clone())).unwrap() else {
-            panic!("an error stays one");
+            panic!("not an error");
         };
         assert_eq!(message.len(), TEXT_BYTES_MAX - 1);
         let ExecuteResult::ScopeViolation(reason) = from_guest(WitResult::ScopeViolation(long)).unwrap() else {
-            panic!("a violation stays one");
+            panic!("not a violation");
         };
         assert_eq!(reason.len(), TEXT_BYTES_MAX - 1);
     }

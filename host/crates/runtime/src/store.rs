@@ -1,4 +1,4 @@
-//! What belongs to one call alone: its store, with everything that the guest can reach.
+//! The store of one call, with all state that the guest can reach.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
 use crate::wasi_http::{self, Outgoing};
 
-/// How often a guest that makes no calls at all reports what it has burnt. A guest that is cut off by the clock has burnt up
-/// to this much more than is known of it: 0.5 % of the default budget.
+/// Fuel after which a guest reports its usage if it makes no host calls. For a guest that times out, up to this much fuel
+/// is not counted: 0.5 % of the default budget.
 const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 
-/// The host's side of one call.
+/// The host's state of one call.
 pub(crate) struct State {
     pub(crate) outgoing: Outgoing,
     pub(crate) log: SharedLog,
@@ -33,7 +33,7 @@ impl WasiView for State {
     }
 }
 
-/// A fresh store under `limits`.
+/// Creates a store with `limits`.
 pub(crate) fn new(
     engine: &wasmtime::Engine,
     limits: &CallLimits,
@@ -61,8 +61,8 @@ pub(crate) fn new(
     Ok(store)
 }
 
-/// WASI for standard libraries: clocks, random numbers and the log behind the standard streams. Files, sockets, names,
-/// environment and arguments are empty or refused, which is wasmtime's default and said here all the same.
+/// WASI for standard libraries: clocks, random numbers, and standard streams that write to the log. There are no files,
+/// sockets, name look-ups, environment variables or arguments. That is wasmtime's default too, but made explicit here.
 fn inert_wasi(log: &SharedLog) -> WasiCtx {
     WasiCtxBuilder::new()
         .stdout(LogStream::new(log.clone(), Stream::Stdout))
@@ -75,7 +75,7 @@ fn inert_wasi(log: &SharedLog) -> WasiCtx {
         .build()
 }
 
-/// Everything that this host provides, for components whose imports have been checked.
+/// A linker with all interfaces that this host provides, for components whose imports were checked.
 pub(crate) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;

@@ -1,4 +1,4 @@
-//! Hand-written components against the real engine: every limit has one that hits it.
+//! Hand-written components on the real engine. Each limit has a component that reaches it.
 
 mod caching;
 mod calls;
@@ -15,15 +15,16 @@ use monstrum_types::{Failure, HttpRequest, HttpResponse, PluginName};
 use tempfile::TempDir;
 
 use crate::{
-    CallEnd, CallLimits, Component, ExecuteRequest, ExecuteResult, HostCalls, LoadError, Runtime, RuntimeOptions, Stop,
+    CallEnd, CallLimits, Component, ExecuteRequest, ExecuteResult, HostCalls, LoadError, Runtime, RuntimeOptions,
+    StopReason,
 };
 
-/// The parts of hand-written components; the integration tests have theirs from here too.
+/// The parts of hand-written components, which the integration tests use too.
 const TYPES: &str = include_str!("tests/wat/types.wat");
 const ALLOCATOR: &str = include_str!("tests/wat/allocator.wat");
 const GUEST: &str = include_str!("tests/wat/guest.wat");
 
-/// A component with `functions`, as `guest.wat` says.
+/// A component with `functions`, see `guest.wat`.
 fn guest(functions: &str) -> Vec<u8> {
     guest_with(ALLOCATOR, functions)
 }
@@ -34,7 +35,7 @@ fn guest_with(allocator: &str, functions: &str) -> Vec<u8> {
     wat::parse_str(&wat).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A guest that does `body` and then answers `{}`.
+/// A guest that runs `body` and then returns `{}`.
 fn guest_doing(body: &str) -> Vec<u8> {
     guest(&format!(
         r#"(func (export "execute") (param $request i32) (result i32) (local $n i32)
@@ -43,12 +44,12 @@ fn guest_doing(body: &str) -> Vec<u8> {
     ))
 }
 
-/// Answers its parameters.
+/// A guest that returns its parameters.
 const ECHO: &str = r#"
     (func (export "execute") (param $request i32) (result i32)
         (call $answer (i32.const 0) (i32.load offset=40 (local.get $request)) (i32.load offset=44 (local.get $request))))"#;
 
-/// A runtime with a cache of its own.
+/// A runtime with its own cache.
 struct Bench {
     runtime: Runtime,
     cache: TempDir,
@@ -74,7 +75,7 @@ fn runtime(cache: &TempDir, cache_mac_key: [u8; 32]) -> Runtime {
     Runtime::new(RuntimeOptions { cache_dir: cache.path().join("components"), cache_mac_key }).unwrap()
 }
 
-/// What a plugin has that asks for nothing.
+/// The default capabilities of a plugin.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 fn plugin() -> PluginName {
@@ -99,7 +100,7 @@ fn request(params: &str) -> ExecuteRequest {
     }
 }
 
-/// Loads a guest and calls it once under the default limits.
+/// Loads a guest and calls it once with the default limits.
 async fn call_once(wasm: Vec<u8>) -> CallEnd {
     call_with(wasm, CallLimits::default(), Arc::new(Host::default())).await
 }
@@ -108,7 +109,7 @@ async fn call_with(wasm: Vec<u8>, limits: CallLimits, host: Arc<dyn HostCalls>) 
     Bench::new().load(wasm).await.execute(request("{}"), limits, host).await
 }
 
-fn stop(end: &CallEnd) -> Stop {
+fn stop(end: &CallEnd) -> StopReason {
     *end.outcome.as_ref().unwrap_err()
 }
 
@@ -119,7 +120,7 @@ fn success(end: &CallEnd) -> serde_json::Value {
     }
 }
 
-/// A host that answers 204 and keeps what it was asked.
+/// A host that responds 204 and records the requests.
 #[derive(Default)]
 struct Host {
     requests: Mutex<Vec<HttpRequest>>,

@@ -1,9 +1,8 @@
-//! `wasi:http` for components that speak it rather than `monstrum:plugin/http`.
+//! `wasi:http` for components that use it instead of `monstrum:plugin/http`.
 //!
-//! There is one way out: a request becomes the [`HttpRequest`] that the plugin's own interface makes, always with the
-//! credential asked for, and goes through the same [`HostCalls::http_send`] under the same counters and limits. Nothing
-//! here decides where a request may go or which header it may have; that is egress's. What is added here are bounds on
-//! what a guest can make the host hold, since with this interface it may have many requests under way.
+//! Both interfaces share one path: a request is converted to an [`HttpRequest`] with `authenticate` set and goes through
+//! [`HostCalls::http_send`], with the same counters and limits. Egress decides about destinations and headers. This module
+//! adds limits on the memory that a guest can make the host hold, because this interface allows concurrent requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -28,20 +27,20 @@ use wasmtime_wasi_http::{
 use crate::host::{Counters, HostCalls};
 use crate::store::State;
 
-/// What one `fields` may take: the 32 KiB of headers that a request may have, and the bookkeeping for 100 of them. A
+/// Bytes of one `fields` resource: the 32 KiB of headers that a request may have, and the bookkeeping for 100 of them. A
 /// guest that writes more traps.
 const FIELDS_BYTES_MAX: usize = REQUEST_HEADER_BYTES_MAX + REQUEST_HEADERS_MAX * 160;
 
-/// What a guest may write to a body at once, and so what the host holds, twice, for each body that nobody sends.
+/// Bytes that a guest may write to a body at once. The host holds up to twice as much for each body that is not sent.
 const BODY_CHUNK_BYTES: usize = 16 << 10;
 
-/// Bodies that the host holds for one call: three of the largest, or any number of usual ones.
+/// Bytes of bodies that the host holds for one call: three of the largest bodies, or many small ones.
 const HELD_BYTES_MAX: usize = 3 * REQUEST_BODY_BYTES_MAX;
 
-/// Requests of one call that are on their way at the same time; more wait. The answer of each may be of the full size.
+/// Concurrent requests of one call; further requests wait. Each response may have the full size.
 const SENDING_MAX: usize = 4;
 
-/// How a call sends requests, by either interface.
+/// The outgoing requests of a call, for both interfaces.
 pub(crate) struct Outgoing {
     pub(crate) host: Arc<dyn HostCalls>,
     pub(crate) counters: Counters,
@@ -61,13 +60,13 @@ impl Outgoing {
         }
     }
 
-    /// The requests that have not ended. They are aborted with the store; a call must not end before they are gone.
+    /// The requests in flight. Dropping the store aborts them; a call must wait for their end.
     pub(crate) fn tasks(&self) -> TaskTracker {
         self.tasks.clone()
     }
 }
 
-/// The bounds of what a guest can build.
+/// The context with the size limit of `fields`.
 pub(crate) fn context() -> WasiHttpCtx {
     let mut context = WasiHttpCtx::new();
     context.set_field_size_limit(FIELDS_BYTES_MAX);
@@ -80,10 +79,11 @@ impl WasiHttpView for State {
     }
 }
 
-type Ended = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
+/// The response, and a future for its transmission.
+type SendResult = Result<(Response<WasiBody>, Box<dyn Future<Output = Result<(), Error>> + Send>), Error>;
 
 impl WasiHttpHooks for Outgoing {
-    /// Which headers a plugin may write is said in one place, by egress.
+    /// Egress alone decides which headers a plugin may set.
     fn is_forbidden_header(&mut self, _: &HeaderName) -> bool {
         false
     }
@@ -96,7 +96,7 @@ impl WasiHttpHooks for Outgoing {
         *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS
     }
 
-    /// The host is the URL's, and written by egress.
+    /// Egress sets the header from the URL.
     fn set_host_header(&mut self) -> bool {
         false
     }
@@ -110,13 +110,13 @@ impl WasiHttpHooks for Outgoing {
         request: Request<WasiBody>,
         options: Option<RequestOptions>,
         _: Box<dyn Future<Output = Result<(), Error>> + Send>,
-    ) -> Box<dyn Future<Output = Ended> + Send> {
+    ) -> Box<dyn Future<Output = SendResult> + Send> {
         let counted = self.counters.count_http();
         let (host, held, sending) = (Arc::clone(&self.host), Arc::clone(&self.held), Arc::clone(&self.sending));
         let answer = async move {
             counted.map_err(error)?;
             let (request, _held) = collected(request, options, &held).await?;
-            let _place = sending.acquire().await.expect("nobody closes this semaphore");
+            let _permit = sending.acquire().await.expect("the semaphore is never closed");
             let response = host.http_send(request).await.map_err(error)?;
             let nothing_left_to_do: Box<dyn Future<Output = Result<(), Error>> + Send> =
                 Box::new(std::future::ready(Ok(())));
@@ -126,7 +126,7 @@ impl WasiHttpHooks for Outgoing {
     }
 }
 
-/// The request with its whole body, in the form in which egress judges and sends it.
+/// Collects a request with its whole body, in the form that egress checks and sends.
 async fn collected(
     request: Request<WasiBody>,
     options: Option<RequestOptions>,
@@ -140,7 +140,7 @@ async fn collected(
     }
     let headers = written(&parts.headers)?;
     let (body, held) = whole(body, held).await?;
-    // The host writes the length of what it sends; a guest that announced another one has made a mistake.
+    // The host sets Content-Length itself. A different value from the guest is an error of the guest.
     if declared.is_some_and(|declared| declared.as_bytes() != body.len().to_string().as_bytes()) {
         return Err(Error::HttpRequestBodySize(u64::try_from(body.len()).ok()));
     }
@@ -156,7 +156,7 @@ async fn collected(
     Ok((request, held))
 }
 
-/// The guest's headers as text, bounded here too so that their error says what is wrong.
+/// The guest's headers as text. Their limits are checked here too, because this interface has a specific error for them.
 fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > REQUEST_HEADERS_MAX || bytes > REQUEST_HEADER_BYTES_MAX {
@@ -169,13 +169,13 @@ fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     headers.iter().map(text).collect()
 }
 
-/// All of a body. It ends when the guest finishes it; one that never does is ended by the call's clock.
+/// Reads a body until the guest finishes it. The time limit of the call ends a body that is never finished.
 async fn whole(mut body: WasiBody, held: &Arc<Semaphore>) -> Result<(Vec<u8>, OwnedSemaphorePermit), Error> {
     let mut collected = Vec::new();
     let mut holding = hold(held, 0)?;
     while let Some(frame) = body.frame().await {
         let frame = frame?;
-        // What is not sent must not seem to have been.
+        // Trailers are not supported, so they are refused instead of dropped.
         let data = frame.into_data().map_err(|_| Error::HttpRequestTrailerSectionSize(None))?;
         let size = collected.len() + data.len();
         if size > REQUEST_BODY_BYTES_MAX {
@@ -187,21 +187,21 @@ async fn whole(mut body: WasiBody, held: &Arc<Semaphore>) -> Result<(Vec<u8>, Ow
     Ok((collected, holding))
 }
 
-/// A share of what the host holds for the call.
+/// Reserves bytes of the call's limit on held bodies.
 fn hold(held: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, Error> {
     let bytes = u32::try_from(bytes).map_err(|_| Error::ConnectionLimitReached)?;
     Arc::clone(held).try_acquire_many_owned(bytes).map_err(|_| Error::ConnectionLimitReached)
 }
 
-/// How long the guest wants to wait. Waiting for the first byte begins when there is a connection, so the time for that
-/// comes on top; the rest of the body follows within the call's own time.
+/// The timeout that the guest requested. The timeout for the first byte starts after the connection is made, so both are
+/// added. The timeout between bytes is ignored in favour of the call's time limit.
 fn timeout_ms(options: RequestOptions) -> Option<u32> {
     let first_byte = options.first_byte_timeout?;
     let asked = first_byte.saturating_add(options.connect_timeout.unwrap_or(Duration::ZERO));
     Some(u32::try_from(asked.as_millis()).unwrap_or(u32::MAX))
 }
 
-/// The answer as a guest of this interface gets it.
+/// Converts a response for the guest.
 fn handed_over(response: HttpResponse, held: &Arc<Semaphore>) -> Result<Response<WasiBody>, Error> {
     let HttpResponse { status, headers, body } = response;
     let holding = hold(held, body.len()).map_err(|_| Error::HttpResponseBodySize(u64::try_from(body.len()).ok()))?;
@@ -209,7 +209,7 @@ fn handed_over(response: HttpResponse, held: &Arc<Semaphore>) -> Result<Response
     let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = StatusCode::from_u16(status).map_err(|_| Error::HttpProtocolError)?;
     for (name, value) in headers {
-        // A name that was redacted is none any more, as far as this interface is concerned.
+        // A redacted name may be an invalid header name.
         let name = HeaderName::from_bytes(name.as_bytes()).unwrap_or(HeaderName::from_static("redacted"));
         let value = HeaderValue::from_str(&value).map_err(|_| Error::HttpProtocolError)?;
         answer.headers_mut().append(name, value);
@@ -217,7 +217,7 @@ fn handed_over(response: HttpResponse, held: &Arc<Semaphore>) -> Result<Response
     Ok(answer)
 }
 
-/// A body that counts as held until it is gone.
+/// A response body, whose bytes count as held until it is dropped.
 struct HeldBody {
     bytes: Option<Bytes>,
     _holding: OwnedSemaphorePermit,
@@ -235,7 +235,7 @@ impl http_body::Body for HeldBody {
     }
 }
 
-/// The nearest error of `wasi:http`.
+/// Converts a failure to the closest error of `wasi:http`.
 fn error(failure: Failure) -> Error {
     match failure.code {
         FailureCode::Denied | FailureCode::Unauthenticated => Error::HttpRequestDenied,

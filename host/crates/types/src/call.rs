@@ -16,13 +16,13 @@ macro_rules! words {
             /// Every value, in the order of the documentation.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
-            /// The word by which the API, the audit and the plugin know this value.
+            /// The word for this value in the API, in the audit and for plugins.
             #[must_use]
             pub fn as_str(self) -> &'static str {
                 match self { $($name::$variant => $word),+ }
             }
 
-            /// The value that goes by `word`.
+            /// The value with this word.
             #[must_use]
             pub fn from_word(word: &str) -> Option<Self> {
                 match word { $($word => Some($name::$variant),)+ _ => None }
@@ -39,21 +39,21 @@ macro_rules! words {
 pub(crate) use words;
 
 words!(
-    /// How a call ended. An open set for readers: treat one you do not know as not done.
+    /// How a call ended. More values may be added: treat one you do not know as not done.
     Status {
         /// The tool did what was asked.
         Success = "success",
-        /// The call was allowed but did not succeed.
+        /// The call was allowed but failed.
         Error = "error",
-        /// A parameter lies outside what the bot was granted.
+        /// A parameter lies outside the scope that the bot was granted.
         ScopeViolation = "scope_violation",
-        /// The bot may not use this tool, or it does not exist: the answer is the same.
+        /// The bot may not use this tool, or the tool does not exist: both cases get the same answer.
         PermissionDenied = "permission_denied",
     }
 );
 
 words!(
-    /// Why a call did not succeed: one list for HTTP, WIT and audit.
+    /// Why a call failed: one list for HTTP, WIT and audit.
     Code {
         /// The parameters do not satisfy the tool's input_schema.
         InvalidParams = "invalid_params",
@@ -69,7 +69,7 @@ words!(
         Memory = "memory",
         /// The plugin crashed.
         Trap = "trap",
-        /// The plugin's result is not acceptable JSON.
+        /// The plugin's result is not valid JSON.
         BadResult = "bad_result",
         /// The plugin's result is too large.
         ResultTooLarge = "result_too_large",
@@ -79,34 +79,34 @@ words!(
         Busy = "busy",
         /// The bot's token budget is spent.
         Budget = "budget",
-        /// The resource has no credential that may be used.
+        /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
-        /// The other side could not be reached or did not speak HTTP.
+        /// The upstream server could not be reached or did not speak HTTP.
         Upstream = "upstream",
-        /// The host cannot serve the call at present.
+        /// The host cannot serve the call now.
         Unavailable = "unavailable",
-        /// The caller went away.
+        /// The caller disconnected or cancelled the call.
         Cancelled = "cancelled",
-        /// The host ended while the call was running.
+        /// The host stopped while the call was running.
         Interrupted = "interrupted",
-        /// The plugin itself answered with an error.
+        /// The plugin itself returned an error.
         Plugin = "plugin",
     }
 );
 
-/// One thing that is wrong with an input.
+/// One validation error of an input.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Fault {
-    /// Where: a JSON pointer (RFC 6901) into the input; empty for the whole.
+pub struct InputError {
+    /// The invalid part, as a JSON pointer (RFC 6901) into the input; empty for the whole.
     pub path: String,
-    /// What is wrong there.
+    /// What is wrong with that part.
     pub message: String,
 }
 
-/// A call of a tool that a plugin has asked for and that did not succeed.
+/// A failed tool call that was made by a plugin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ToolFailure {
-    /// Exactly what an LLM would read.
+    /// The text that the LLM reads.
     pub message: String,
     /// How the call ended.
     pub status: Status,
@@ -115,27 +115,27 @@ pub struct ToolFailure {
 }
 
 impl ToolFailure {
-    /// A call that did not come about, or failed.
+    /// A call that was not made, or failed.
     #[must_use]
     pub fn error(code: Code, message: impl Into<String>) -> Self {
         ToolFailure { message: message.into(), status: Status::Error, code }
     }
 }
 
-/// The end of a call, before the request id and the duration are added.
+/// The outcome of a call, before the request id and the duration are added.
 #[derive(Clone, PartialEq, Debug)]
 pub struct CallOutcome {
     /// How it ended.
     pub status: Status,
     /// Why, on anything but success.
     pub code: Option<Code>,
-    /// Exactly what the LLM reads, on anything but success.
+    /// The text that the LLM reads, on anything but success.
     pub message: Option<String>,
-    /// What the tool answered: on success, and where a failure has a shape of its own.
+    /// The result of the tool on success; details on failures that have them.
     pub data: Option<JsonText>,
-    /// The rule that refused the call, for the audit and for administrators.
+    /// The rule that denied the call, for the audit and for administrators.
     pub rule: Option<String>,
-    /// The data does not match the tool's output_schema; it is delivered all the same.
+    /// The data does not match the tool's output_schema; it is delivered nevertheless.
     pub output_mismatch: bool,
     /// When to try again, if the call met a limit that lifts with time.
     pub retry_after: Option<Duration>,
@@ -176,7 +176,7 @@ impl CallOutcome {
         CallOutcome::failure(Status::Error, code, message)
     }
 
-    /// The same end with data besides.
+    /// This outcome with `data`.
     #[must_use]
     pub fn with_data(mut self, data: JsonText) -> Self {
         self.data = Some(data);
@@ -190,7 +190,7 @@ impl CallOutcome {
         self
     }
 
-    /// The same end with the rule that brought it about.
+    /// This outcome with the rule that caused it.
     #[must_use]
     pub fn by_rule(mut self, rule: impl Into<String>) -> Self {
         self.rule = Some(rule.into());

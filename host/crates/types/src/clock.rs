@@ -1,4 +1,4 @@
-//! Time, as something that a test can set.
+//! A clock that tests can set.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,20 +7,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use chrono::{DateTime, SecondsFormat};
 use serde::{Deserialize, Serialize};
 
-/// A moment, in milliseconds since 1970-01-01 UTC. As text it is RFC 3339 with milliseconds and `Z`.
+/// A point in time, in milliseconds since 1970-01-01 UTC. As text it is RFC 3339 with milliseconds and `Z`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schema(value_type = String, format = DateTime)]
 pub struct UtcMillis(pub i64);
 
 impl UtcMillis {
-    /// The moment `ms` milliseconds later.
+    /// The time `ms` milliseconds later.
     #[must_use]
     pub fn plus_ms(self, ms: i64) -> Self {
         UtcMillis(self.0.saturating_add(ms))
     }
 
-    /// Milliseconds from `earlier` to this moment; negative where `earlier` is later.
+    /// Milliseconds from `earlier` to this time; negative if `earlier` is later.
     #[must_use]
     pub fn since_ms(self, earlier: UtcMillis) -> i64 {
         self.0.saturating_sub(earlier.0)
@@ -60,9 +60,9 @@ impl From<UtcMillis> for String {
     }
 }
 
-/// Where the time comes from.
+/// The source of the current time.
 pub trait Clock: Send + Sync + 'static {
-    /// The present moment.
+    /// The current time.
     fn now(&self) -> UtcMillis;
 }
 
@@ -78,18 +78,18 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is moved, for tests.
+/// A clock for tests, which moves only when it is told to.
 #[derive(Debug, Default)]
 pub struct FixedClock(AtomicI64);
 
 impl FixedClock {
-    /// A clock that stands at `now`.
+    /// A clock set to `now`.
     #[must_use]
     pub fn new(now: UtcMillis) -> Self {
         FixedClock(AtomicI64::new(now.0))
     }
 
-    /// Moves the clock on by `ms` milliseconds.
+    /// Moves the clock forward by `ms` milliseconds.
     pub fn advance_ms(&self, ms: i64) {
         self.0.fetch_add(ms, Ordering::SeqCst);
     }

@@ -1,9 +1,8 @@
-//! How much work one check may take.
+//! The work budget of one check.
 //!
-//! Patterns and schemas are written by plugins and tenants, and the values that they are matched with by callers, so the
-//! work of a check is bounded before it is done: each piece of it is paid for in steps, from a budget that the host sets.
-//! A step takes about a nanosecond in an optimised build. The crates that do the work state a bound for each piece; they
-//! know nothing of threads, deadlines or tasks.
+//! Plugins and tenants write patterns and schemas, and callers send the values to match. The work of a check is therefore
+//! bounded in advance: it spends steps from a budget that the host sets. A step takes about a nanosecond in an optimised
+//! build. The crates that do the work state a bound for each piece; they know nothing of threads, deadlines or tasks.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The steps that a check may still take, and what ends it before they are used up.
+/// The remaining steps of a check, and what may end it earlier.
 ///
-/// Clones share one budget. An effort belongs to the thread that does the work.
+/// Clones share one budget. An effort is used by one thread only.
 #[derive(Clone, Debug)]
 pub struct Effort(Rc<Budget>);
 
@@ -24,7 +23,7 @@ struct Budget {
     overrun: Cell<Option<Overrun>>,
 }
 
-/// Ends a check from outside: at a deadline, or when its caller no longer waits for it.
+/// Ends a check from outside: at a deadline, or when its caller no longer waits.
 #[derive(Clone, Debug)]
 pub struct Halt {
     deadline: Instant,
@@ -34,19 +33,19 @@ pub struct Halt {
 /// Why a check ended without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Overrun {
-    /// It needs more steps than its budget has.
+    /// The budget is spent.
     #[error("the check needs more work than it may take")]
     Steps,
-    /// Its deadline has passed.
+    /// The deadline has passed.
     #[error("the check did not end in time")]
     Deadline,
-    /// Its caller no longer waits for it.
+    /// The caller no longer waits.
     #[error("the check was cancelled")]
     Cancelled,
 }
 
 impl Halt {
-    /// Ends the check at `deadline` unless [`Halt::cancel`] ends it before.
+    /// Ends the check at `deadline`, or earlier by [`Halt::cancel`].
     #[must_use]
     pub fn at(deadline: Instant) -> Halt {
         Halt { deadline, cancelled: Arc::default() }
@@ -69,13 +68,13 @@ impl Halt {
 }
 
 impl Effort {
-    /// A budget that only the number of steps bounds.
+    /// A budget of `steps` without a deadline.
     #[must_use]
     pub fn of(steps: u64) -> Effort {
         Effort::new(steps, None)
     }
 
-    /// A budget that `halt` may end early.
+    /// A budget of `steps` that `halt` may end early.
     #[must_use]
     pub fn until(steps: u64, halt: Halt) -> Effort {
         Effort::new(steps, Some(halt))
@@ -85,11 +84,11 @@ impl Effort {
         Effort(Rc::new(Budget { left: Cell::new(steps), halt, overrun: Cell::new(None) }))
     }
 
-    /// Pays for the next piece of work, before it is done.
+    /// Spends steps for the next piece of work, before it is done.
     ///
     /// # Errors
-    /// The budget does not have that many steps, or the check was ended from outside. Every later piece is then refused
-    /// with the same reason.
+    /// The budget does not have that many steps, or the check was ended from outside. All later calls fail for the same
+    /// reason.
     pub fn spend(&self, steps: u64) -> Result<(), Overrun> {
         let Budget { left, halt, overrun } = &*self.0;
         if let Some(reason) = overrun.get() {
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_refused_from_the_first_piece_that_is_too_large() {
+    fn a_spent_budget_refuses_further_work() {
         let effort = Effort::of(10);
         assert_eq!(effort.spend(4), Ok(()));
         let clone = effort.clone();

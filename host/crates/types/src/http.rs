@@ -1,21 +1,21 @@
-//! Outbound HTTP as a plugin asks for it, and host calls that did not succeed.
+//! Outbound HTTP as a plugin requests it, and failed host calls.
 
 use crate::call::words;
 use serde::{Deserialize, Serialize};
 
-/// What a plugin may send in one request: room for any JSON and for small files; larger ones need another way.
+/// The largest request body of a plugin: enough for any JSON and for small files.
 pub const REQUEST_BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 
-/// Headers of the plugin's own: what common servers accept in all.
+/// The most headers that a plugin may set: the limit of common servers.
 pub const REQUEST_HEADERS_MAX: usize = 100;
 
-/// Names and values of the plugin's headers together: what common servers accept in all.
+/// The total length of the plugin's header names and values: the limit of common servers.
 pub const REQUEST_HEADER_BYTES_MAX: usize = 32 * 1024;
 
-/// The URL with its query, before a credential is added: what common servers accept.
+/// The longest URL, with its query and before a credential is added: the limit of common servers.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
 
-/// What a plugin wants sent. Nothing in it has been checked yet.
+/// A request of a plugin, not yet checked.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpRequest {
     /// GET, POST, PUT, PATCH, DELETE or HEAD.
@@ -24,39 +24,39 @@ pub struct HttpRequest {
     pub url: String,
     /// Query parameters, not yet encoded.
     pub query: Vec<(String, String)>,
-    /// Headers of the plugin's own.
+    /// Headers that the plugin set.
     pub headers: Vec<(String, String)>,
     /// The body, at most 10 MiB.
     pub body: Option<Vec<u8>>,
-    /// At most the time that the call has left.
+    /// The time limit; the remaining time of the call is an upper bound.
     pub timeout_ms: Option<u32>,
-    /// Whether the resource's credential is to be injected, where its audience allows.
+    /// Whether to inject the resource's credential, if its audience allows that.
     pub authenticate: bool,
 }
 
-/// What came back, after redaction.
+/// A response, after redaction.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HttpResponse {
     /// The status code.
     pub status: u16,
-    /// Headers in the order in which they came, names in lower case.
+    /// Headers in the order of arrival, with names in lower case.
     pub headers: Vec<(String, String)>,
     /// The decoded body, at most 10 MiB.
     pub body: Vec<u8>,
 }
 
 words!(
-    /// Why a host call failed. An open set for plugins: treat one you do not know as internal.
+    /// Why a host call failed. More values may be added: treat one you do not know as internal.
     FailureCode {
         /// Policy forbids it.
         Denied = "denied",
-        /// There is no credential that may be used.
+        /// The resource has no usable credential.
         Unauthenticated = "unauthenticated",
         /// The request itself is malformed.
         Invalid = "invalid",
         /// The name could not be resolved.
         Dns = "dns",
-        /// No connection.
+        /// No connection could be made.
         Connect = "connect",
         /// TLS failed.
         Tls = "tls",
@@ -66,37 +66,37 @@ words!(
         TooLarge = "too_large",
         /// A limit on host calls was reached.
         Limit = "limit",
-        /// The host cannot serve this at present.
+        /// The host cannot serve this now.
         Unavailable = "unavailable",
-        /// The other side broke the protocol.
+        /// The server violated the protocol.
         Protocol = "protocol",
-        /// The host is at fault.
+        /// The host has an internal error.
         Internal = "internal",
     }
 );
 
-/// A host call that did not succeed.
+/// A failed host call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Failure {
     /// Why.
     pub code: FailureCode,
-    /// In words, safe to show to the plugin.
+    /// A description that is safe to show to the plugin.
     pub message: String,
-    /// Whether the request may have reached the other side.
+    /// Whether the request may have reached the server.
     pub sent: bool,
-    /// How long the other side asked to wait.
+    /// How long the server asked to wait.
     pub retry_after_ms: Option<u32>,
 }
 
 impl Failure {
-    /// A failure of a request that never left.
+    /// A failure of a request that was not sent.
     #[must_use]
     pub fn unsent(code: FailureCode, message: impl Into<String>) -> Self {
         Failure { code, message: message.into(), sent: false, retry_after_ms: None }
     }
 
-    /// A failure of a request that may have reached the other side.
+    /// A failure of a request that may have reached the server.
     #[must_use]
     pub fn sent(code: FailureCode, message: impl Into<String>) -> Self {
         Failure { code, message: message.into(), sent: true, retry_after_ms: None }

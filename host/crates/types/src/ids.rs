@@ -1,4 +1,4 @@
-//! Ids and names, each a type of its own, so that one cannot be handed over for another.
+//! Ids and names. Each is a type of its own, so that they cannot be confused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,15 +6,15 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-/// A text that is not an id or a name of the wanted kind.
+/// A text that is not a valid id or name of the expected kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a valid {kind}: expected {expected}")]
 pub struct InvalidId {
-    /// What was wanted, such as `bot id`.
+    /// The expected kind, such as `bot id`.
     pub kind: &'static str,
-    /// What was given, cut to 64 characters.
+    /// The rejected text, cut to 64 characters.
     pub text: String,
-    /// What would have been accepted.
+    /// The accepted form.
     pub expected: &'static str,
 }
 
@@ -33,7 +33,7 @@ macro_rules! uuid_id {
         pub struct $name(Uuid);
 
         impl $name {
-            /// A new id: a UUIDv7, so ids sort by the time at which they were made.
+            /// A new id: a UUIDv7, so that ids sort by creation time.
             #[must_use]
             #[expect(clippy::new_without_default, reason = "a default id would be a different one each time")]
             pub fn new() -> Self {
@@ -45,7 +45,7 @@ macro_rules! uuid_id {
             type Err = InvalidId;
 
             fn from_str(text: &str) -> Result<Self, InvalidId> {
-                // Only the canonical spelling, so that one id has one text.
+                // Only the canonical spelling is accepted, so that an id has one text form.
                 match Uuid::try_parse(text) {
                     Ok(uuid) if uuid.hyphenated().to_string() == text => Ok($name(uuid)),
                     _ => Err(InvalidId::new($kind, text, "a UUID in lower case with hyphens")),
@@ -129,18 +129,18 @@ macro_rules! text_conversions {
     };
 }
 
-uuid_id!(/** A workspace: the wall between tenants. */ WorkspaceId, "workspace id");
-uuid_id!(/** A bot: an agent that may touch the world through tools only. */ BotId, "bot id");
+uuid_id!(/** A workspace: the boundary between tenants. */ WorkspaceId, "workspace id");
+uuid_id!(/** A bot: an agent that acts through tools only. */ BotId, "bot id");
 uuid_id!(/** A resource: one instance of a resource type, with its configuration and credential. */ ResourceId, "resource id");
 uuid_id!(/** A binding of a resource to a bot. */ BindingId, "binding id");
-uuid_id!(/** A role: what a binding allows, under a name. */ RoleId, "role id");
+uuid_id!(/** A role: a named set of permissions that bindings refer to. */ RoleId, "role id");
 uuid_id!(/** A credential of a resource. */ CredentialId, "credential id");
 uuid_id!(/** An API key. */ KeyId, "key id");
 uuid_id!(/** A key that is trusted to sign packages. */ TrustId, "trust id");
-uuid_id!(/** Where tokens of a resource type come from. */ OauthProviderId, "OAuth provider id");
-uuid_id!(/** One authorization by OAuth that is under way. */ OauthFlowId, "OAuth flow id");
+uuid_id!(/** An OAuth provider: the authorization server of a resource type. */ OauthProviderId, "OAuth provider id");
+uuid_id!(/** A pending OAuth authorization. */ OauthFlowId, "OAuth flow id");
 uuid_id!(/** A sandbox: the Linux machine of one conversation. */ SandboxInstanceId, "sandbox id");
-uuid_id!(/** One call of a tool. */ RequestId, "request id");
+uuid_id!(/** A tool call. */ RequestId, "request id");
 
 fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> bool {
     text.len() <= length_max
@@ -149,14 +149,14 @@ fn starts_lower_then(text: &str, length_max: usize, more: fn(u8) -> bool) -> boo
 }
 
 name_id!(
-    /// The name of a plugin. 64 characters are enough for a folder name and for a metric label.
+    /// The name of a plugin. 64 characters suit a folder name and a metric label.
     PluginName,
     "plugin name",
     "1 to 64 lower-case letters, digits and hyphens, starting with a letter",
     |text| starts_lower_then(text, 64, |byte| byte == b'-')
 );
 name_id!(
-    /// The name of a tool, unique over all plugins.
+    /// The name of a tool, unique across all plugins.
     ToolName,
     "tool name",
     "a text that matches ^[a-z][a-z0-9_]{0,63}$",
@@ -170,7 +170,7 @@ name_id!(
     |text| starts_lower_then(text, 64, |byte| byte == b'-' || byte == b'_')
 );
 name_id!(
-    /// A SHA-256, as `sha256:` and 64 lower-case hex digits.
+    /// A SHA-256 digest: `sha256:` and 64 lower-case hex digits.
     Digest,
     "digest",
     "sha256: followed by 64 lower-case hex digits",
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_have_one_spelling() {
+    fn only_the_canonical_spelling_of_an_id_is_accepted() {
         let id = BotId::new();
         assert_eq!(id.to_string().parse::<BotId>(), Ok(id));
         assert!(id.to_string().to_uppercase().parse::<BotId>().is_err());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn names_keep_to_their_alphabet() {
+    fn names_outside_their_alphabet_are_refused() {
         assert!("github_list_issues".parse::<ToolName>().is_ok());
         for bad in ["", "_x", "1x", "Github", "a-b", "a b", "é", &"a".repeat(65)] {
             assert!(bad.parse::<ToolName>().is_err(), "{bad}");

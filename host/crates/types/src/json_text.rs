@@ -1,5 +1,5 @@
-//! JSON that is handed on as it was written. An answer can be a megabyte, and nobody on its way needs to know more of it
-//! than that it is JSON.
+//! JSON that is passed on without being parsed into values. A result can have a megabyte, and the code between the plugin
+//! and the caller only needs to know that it is valid.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A text that every reader of JSON takes: well formed, its strings Unicode, its numbers within the range of a double.
+/// JSON text that all parsers accept: well formed, with strings of valid Unicode and numbers in the range of a double.
 #[derive(Clone, Debug)]
 pub struct JsonText(Box<RawValue>);
 
@@ -16,9 +16,9 @@ impl JsonText {
     /// Checks `text`, at most 128 levels deep.
     ///
     /// # Errors
-    /// Where and why it is not JSON.
+    /// The place and cause of the first syntax error.
     pub fn parse(text: String) -> Result<Self, serde_json::Error> {
-        // The syntax alone would let through what many readers stumble over, such as half a surrogate pair.
+        // A check of the syntax alone would accept text that many parsers reject, such as half a surrogate pair.
         serde_json::from_str::<Checked>(&text)?;
         RawValue::from_string(text).map(JsonText)
     }
@@ -29,7 +29,7 @@ impl JsonText {
         self.0.get()
     }
 
-    /// What the text says.
+    /// The parsed value.
     #[must_use]
     pub fn value(&self) -> Value {
         serde_json::from_str(self.as_str()).expect("the text has been checked")
@@ -43,7 +43,7 @@ impl From<&Value> for JsonText {
     }
 }
 
-/// Equal are texts that say the same.
+/// Two texts are equal if their parsed values are.
 impl PartialEq for JsonText {
     fn eq(&self, other: &Self) -> bool {
         self.value() == other.value()
@@ -56,7 +56,7 @@ impl Serialize for JsonText {
     }
 }
 
-/// Takes every value and keeps none of it.
+/// Accepts any value and stores nothing.
 struct Checked;
 
 impl<'de> Deserialize<'de> for Checked {
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_handed_on_as_it_was_written() {
+    fn text_is_passed_on_unchanged() {
         let written = r#"{"b": 1, "a": [null, true, -2.50, 18446744073709551616, "\u00e9"]}"#;
         let text = JsonText::parse(written.to_owned()).unwrap();
         assert_eq!(text.as_str(), written);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readers_stumble_over_is_refused() {
+    fn text_that_some_parsers_reject_is_refused() {
         for bad in
             ["", "{", "{}{}", "nul", "NaN", "1e999", r#""\ud83d""#, r#"{"\udc00":1}"#, "{\"a\":1,}", "\u{feff}{}"]
         {

@@ -1,6 +1,7 @@
-//! Words that every part of Monstrum shares: ids, the types of a call, HTTP as a plugin sees it, secrets and the clock.
+//! The types that all parts of Monstrum share: ids, the outcome of a call, HTTP as a plugin sees it, secrets and the
+//! clock.
 //!
-//! Nothing here does I/O, and nothing here knows a database, a web framework or an engine.
+//! This crate does no I/O and depends on no database, web framework or WebAssembly engine.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
@@ -16,7 +17,7 @@ mod secret;
 pub mod special_purpose;
 mod workspace_sandbox;
 
-pub use call::{CallOutcome, Code, Fault, Status, ToolFailure};
+pub use call::{CallOutcome, Code, InputError, Status, ToolFailure};
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
 pub use http::{

@@ -1,13 +1,13 @@
 //! The sandbox of a conversation, as a plugin uses it.
 
-/// How a command went.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SandboxOutput {
-    /// The newest of what it wrote, at most 1 MiB.
+    /// The newest part of the standard output, at most 1 MiB.
     pub stdout: String,
-    /// The same.
+    /// The newest part of the standard error, at most 1 MiB.
     pub stderr: String,
-    /// As a shell would say it.
+    /// The exit code as a shell reports it.
     pub exit_code: i32,
     /// exited, signalled, timed_out, out_of_memory, cancelled or lost.
     pub termination: String,
@@ -15,26 +15,26 @@ pub struct SandboxOutput {
     pub is_truncated: bool,
 }
 
-/// What an entry of a folder is.
+/// The kind of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxEntryKind {
     /// A regular file.
     File,
-    /// A folder.
+    /// A directory.
     Directory,
-    /// A link, a pipe, a socket.
+    /// A link, a pipe or a socket.
     Other,
 }
 
-/// An entry of a folder.
+/// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SandboxEntry {
-    /// Without its folder.
+    /// The name without its directory.
     pub name: String,
-    /// Absolute, inside the sandbox.
+    /// The absolute path in the sandbox.
     pub path: String,
-    /// What it is.
+    /// The kind of the entry.
     pub kind: SandboxEntryKind,
-    /// In bytes.
+    /// The size in bytes.
     pub size: u64,
 }

@@ -2,19 +2,19 @@
 
 use zeroize::Zeroizing;
 
-/// A text that must never be shown: it has no `Debug`, no `Display` and no `Serialize`, and its memory is wiped when
-/// it is dropped. Whoever needs the value asks for it by name, which makes every such place easy to find.
+/// Text that must never be shown: it implements neither `Debug` nor `Display` nor `Serialize`, and its memory is wiped
+/// on drop. Code reads the value by [`Secret::expose`] only, so that every use is easy to find.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes the value over.
+    /// Wraps a value.
     #[must_use]
     pub fn new(value: String) -> Self {
         Secret(Zeroizing::new(value))
     }
 
-    /// The value itself. Use it where it is injected, sealed or searched for, and nowhere else.
+    /// The value itself. Use it only to inject, encrypt or search for the secret.
     #[must_use]
     pub fn expose(&self) -> &str {
         &self.0

@@ -1,7 +1,7 @@
-//! Which addresses are public.
+//! Public and special-purpose IP addresses.
 //!
-//! The table is the special-purpose registry of IANA with the ranges that embed an IPv4 address. It is code, so that no
-//! file of a deployment can weaken it, and it is here once, for calls of plugins and for networks of sandboxes.
+//! The table is IANA's special-purpose registry, with the ranges that embed an IPv4 address. It is code rather than
+//! configuration, so that a deployment cannot weaken it. Plugin egress and sandbox networks share it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ pub const GLOBAL_UNICAST: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2000, 0,
 pub struct SpecialV4 {
     /// The range.
     pub net: Ipv4Net,
-    /// Whether it lies in another range and is an exception from it.
+    /// The range is a public exception inside a larger range.
     pub globally_reachable: bool,
 }
 
@@ -31,7 +31,7 @@ const fn v6(a: u16, b: u16, c: u16, d: u16, f: u16, length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, 0, f, 0, 0), length)
 }
 
-/// The most specific range that holds an address decides.
+/// The most specific range that contains an address decides.
 pub const SPECIAL_V4: &[SpecialV4] = &[
     v4(0, 0, 0, 0, 8),                 // this network, RFC 791
     v4(10, 0, 0, 0, 8),                // private use, RFC 1918
@@ -56,7 +56,7 @@ pub const SPECIAL_V4: &[SpecialV4] = &[
     v4(255, 255, 255, 255, 32),        // limited broadcast, RFC 919
 ];
 
-/// None of these is reachable, whatever lies inside them.
+/// No address in these ranges is public.
 pub const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0, 0, 0, 0, 0, 128),                        // unspecified, RFC 4291
     Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128), // loopback, RFC 4291
@@ -81,7 +81,7 @@ pub const SPECIAL_V6: &[Ipv6Net] = &[
     v6(0xff00, 0, 0, 0, 0, 8),                     // multicast, RFC 4291
 ];
 
-/// Whether an address is one of the public internet.
+/// Whether an address belongs to the public internet.
 #[must_use]
 pub fn is_public(address: IpAddr) -> bool {
     match address {

@@ -15,7 +15,7 @@ use monstrum_guardian::Permit;
 use monstrum_sandbox::{
     ByteStream, EXEC_TIMEOUT_DEFAULT, ExecOutput, ExecRequest, FILE_BYTES_MAX, SandboxError, Termination, WORKSPACE,
 };
-use monstrum_types::{CallOutcome, Code, Fault as InputFault, JsonText, Status};
+use monstrum_types::{CallOutcome, Code, InputError, JsonText, Status};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -247,7 +247,7 @@ impl Machine<'_> {
 }
 
 fn invalid(path: &str, message: String) -> Box<CallOutcome> {
-    Box::new(invalid_params(&[InputFault { path: path.to_owned(), message }]))
+    Box::new(invalid_params(&[InputError { path: path.to_owned(), message }]))
 }
 
 /// What a caller gets where there is no provider: for a command, with the exit code that no command has.

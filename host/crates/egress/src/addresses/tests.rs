@@ -2,8 +2,8 @@ use monstrum_types::special_purpose::{SPECIAL_V4, SPECIAL_V6};
 
 use super::*;
 
-/// Every row of the registry: the range, whether its first and last address may be reached, and the neighbours on
-/// either side with whether they may.
+/// The rows of the registry: the range, whether its first and last address are allowed, and the neighbours on both sides
+/// with whether they are.
 type Row = (&'static str, bool, Option<(&'static str, bool)>, Option<(&'static str, bool)>);
 
 #[rustfmt::skip]
@@ -57,7 +57,7 @@ fn public(text: &str) -> bool {
 }
 
 #[test]
-fn every_entry_of_the_registry_is_in_the_table() {
+fn the_table_has_all_entries_of_the_registry() {
     assert_eq!(REGISTRY.len(), SPECIAL_V4.len() + SPECIAL_V6.len());
     for (prefix, reachable, _, _) in REGISTRY {
         match prefix.parse::<IpNet>().unwrap() {
@@ -71,7 +71,7 @@ fn every_entry_of_the_registry_is_in_the_table() {
 }
 
 #[test]
-fn first_and_last_address_and_their_neighbours() {
+fn the_edges_of_ranges_and_their_neighbours() {
     for (prefix, reachable, before, after) in REGISTRY {
         let net: IpNet = prefix.parse().unwrap();
         let last = match net {
@@ -87,14 +87,14 @@ fn first_and_last_address_and_their_neighbours() {
 }
 
 #[test]
-fn ordinary_addresses_may_be_reached() {
+fn public_addresses_are_allowed() {
     for address in ["1.1.1.1", "8.8.8.8", "140.82.121.3", "2606:4700::1111", "2a00:1450:4001::1", "2620:4f:8000::1"] {
         assert!(public(address), "{address}");
     }
 }
 
 #[test]
-fn what_embeds_an_ipv4_address_may_never_be_reached() {
+fn addresses_that_embed_ipv4_are_never_allowed() {
     for address in [
         "::ffff:8.8.8.8",
         "::8.8.8.8",
@@ -114,7 +114,7 @@ fn what_embeds_an_ipv4_address_may_never_be_reached() {
 }
 
 #[test]
-fn the_operator_opens_ranges_and_no_more() {
+fn the_operator_can_allow_ranges() {
     let opened = ["127.0.0.0/8".parse().unwrap(), "fd00:1::/32".parse().unwrap()];
     for (address, allowed) in [
         ("127.0.0.1", true),
@@ -153,7 +153,7 @@ async fn code_of(url: &str, answer: &[&str]) -> Result<usize, FailureCode> {
 }
 
 #[tokio::test]
-async fn one_forbidden_address_forbids_the_answer() {
+async fn one_forbidden_address_refuses_the_answer() {
     assert_eq!(code_of("https://a.example/", &["1.1.1.1", "1.0.0.1", "1.1.1.1"]).await, Ok(2));
     assert_eq!(code_of("https://a.example/", &["1.1.1.1", "169.254.169.254"]).await, Err(FailureCode::Denied));
     assert_eq!(code_of("https://a.example/", &["::ffff:1.1.1.1"]).await, Err(FailureCode::Denied));

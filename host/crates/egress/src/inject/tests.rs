@@ -68,7 +68,7 @@ fn a_credential_that_does_not_fit_is_not_sent() {
 }
 
 #[test]
-fn a_header_that_is_there_already_is_the_hosts() {
+fn an_existing_header_is_denied() {
     let mut there = outgoing("https://a.example/", None);
     there.headers.insert("x-api-key", HeaderValue::from_static("of the plugin"));
     let failure = inject(there, &credential(vec![header("X-API-Key", "{token}")])).err();
@@ -76,7 +76,7 @@ fn a_header_that_is_there_already_is_the_hosts() {
 }
 
 #[test]
-fn query_parameters_are_encoded_and_only_once() {
+fn query_parameters_are_encoded_and_unique() {
     let url = |url: &str| injected(query("api_key"), url, None).map(|sent| String::from(sent.url));
     assert_eq!(url("https://a.example/x"), Ok("https://a.example/x?api_key=s3cr3t%2Ft0ken".to_owned()));
     assert_eq!(url("https://a.example/x?b=c%2Fd"), Ok("https://a.example/x?b=c%2Fd&api_key=s3cr3t%2Ft0ken".to_owned()));
@@ -102,7 +102,7 @@ fn the_body_gets_an_absent_leaf() {
     for (pointer, expected) in [
         ("/a~1b", r#"{"a/b":"s3cr3t/t0ken"}"#),
         ("/a~0b", r#"{"a~b":"s3cr3t/t0ken"}"#),
-        // The escape of an escape is undone once.
+        // An escaped escape is decoded once.
         ("/a~01b", r#"{"a~1b":"s3cr3t/t0ken"}"#),
         ("/a~0~1b", r#"{"a~/b":"s3cr3t/t0ken"}"#),
         ("/0/1", r#"{"0":{"1":"s3cr3t/t0ken"}}"#),
@@ -114,7 +114,7 @@ fn the_body_gets_an_absent_leaf() {
 }
 
 #[test]
-fn a_leaf_may_lie_in_an_item_of_a_list_and_is_none_itself() {
+fn a_leaf_may_be_in_a_list_item_but_not_be_one() {
     let sent = |pointer: &str, text: &str| {
         injected(body(pointer), "https://a.example/", Some(text))
             .map(|sent| String::from_utf8(sent.body.unwrap()).unwrap())
@@ -138,9 +138,9 @@ fn a_leaf_may_lie_in_an_item_of_a_list_and_is_none_itself() {
 }
 
 #[test]
-fn a_body_that_was_hidden_in_a_second_member_of_a_name_is_not_sent() {
+fn duplicate_members_of_a_body_are_not_sent() {
     let sent = |text: &str| injected(body("/auth/key"), "https://a.example/", Some(text));
-    // What counts is what a parser takes: the last one. The other is gone.
+    // Parsers use the last member. The other is removed.
     let last = sent(r#"{"auth":{"key":"mine"},"auth":{}}"#).unwrap().body.unwrap();
     assert_eq!(String::from_utf8(last).unwrap(), r#"{"auth":{"key":"s3cr3t/t0ken"}}"#);
     assert_eq!(sent(r#"{"auth":{},"auth":{"key":"mine"}}"#).err(), Some(FailureCode::Denied));
@@ -160,21 +160,21 @@ fn several_rules_are_applied_together_or_not_at_all() {
     {
         assert!(inject(outgoing(url, Some(text)), &credential(all.clone())).is_err(), "{url} {text}");
     }
-    // Two headers of one name: the second would be a second credential.
+    // A second header of the same name would be a second credential.
     let twice = vec![header("Authorization", "Bearer {token}"), basic("{user}")];
     let failure = inject(outgoing("https://a.example/", None), &credential(twice)).err().unwrap();
     assert_eq!(failure.code, FailureCode::Denied);
 }
 
 #[test]
-fn the_path_has_exactly_one_placeholder() {
+fn the_path_must_have_exactly_one_placeholder() {
     let url = |url: &str| injected(path(), url, None).map(|sent| String::from(sent.url));
     for (text, expected) in [
         ("https://a.example/bot{token}/send", "https://a.example/bots3cr3t%2Ft0ken/send"),
         ("https://a.example/%7btoken%7d/a%2Fb", "https://a.example/s3cr3t%2Ft0ken/a%2Fb"),
         ("https://a.example/%7Bt%6Fken%7D", "https://a.example/s3cr3t%2Ft0ken"),
         ("https://a.example/{{token}}", "https://a.example/%7Bs3cr3t%2Ft0ken%7D"),
-        // Neither the host nor the query is looked at, and the rest goes as it was written.
+        // Placeholders in the host and the query do not count, and the rest stays as it was written.
         ("https://a.example/a:b+c%ff%2f{token};x?{token}", "https://a.example/a:b+c%ff%2fs3cr3t%2Ft0ken;x?{token}"),
         ("https://a.example/%25{token}%25", "https://a.example/%25s3cr3t%2Ft0ken%25"),
     ] {
@@ -196,7 +196,7 @@ fn the_path_has_exactly_one_placeholder() {
 }
 
 #[test]
-fn a_value_in_the_path_is_never_a_step() {
+fn a_value_in_the_path_is_never_resolved() {
     let mut there = credential(vec![InjectRule::Path(PathRule { path: "{token}".into(), value: "{dots}".into() })]);
     there.fields.insert("dots".to_owned(), Secret::new("../../..".to_owned()));
     let sent = inject(outgoing("https://a.example/x/{token}", None), &there).unwrap();

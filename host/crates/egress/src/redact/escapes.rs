@@ -1,11 +1,11 @@
-//! Escapes: a few characters of a text that stand for another one.
+//! Decodes escapes.
 //!
-//! Each kind begins with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%` in URLs and
-//! `&` in HTML. SECURITY.md lists the escapes that are undone here.
+//! Each kind of escape starts with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%` in
+//! URLs and `&` in HTML. SECURITY.md lists the supported escapes.
 
 use std::sync::LazyLock;
 
-/// The bytes with which escapes begin.
+/// The bytes that start escapes.
 pub(super) const MARKS: [u8; 3] = [b'\\', b'%', b'&'];
 
 /// The longest escape: the longest name of a character in HTML, between `&` and `;`.
@@ -14,53 +14,52 @@ pub(super) const ESCAPE_BYTES_MAX: usize = NAME_BYTES_MAX + 2;
 /// The longest name: `DiacriticalGrave`.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Digits of a number between `&#` and `;` or in `\u{…}`. Unicode needs seven at most; WordPress and others pad with zeros.
+/// Digits of a number between `&#` and `;` or in `\u{…}`. Unicode needs at most seven; some programs pad with zeros.
 const NUMBER_DIGITS_MAX: usize = 8;
 
-/// The kinds of escapes that are undone together.
+/// A set of kinds of escapes that are decoded together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Escapes {
-    /// Where fewer than three kinds are undone, the last mark is repeated.
+    /// The marks of the kinds. With fewer than three kinds, the last mark is repeated.
     marks: [u8; 3],
-    /// Whether a number in HTML without `;` ends before it leaves ASCII: `&#x2Fabc` is then `/abc`. A reader of HTML takes
-    /// all digits, but where all secrets are ASCII, what it reads is in none of them.
+    /// Whether a number in HTML without `;` ends before it leaves ASCII, so that `&#x2Fabc` is read as `/abc`. HTML parsers
+    /// read all digits, but if all secrets are ASCII, the result of that is not in a secret.
     pub(super) short_numbers: bool,
 }
 
-/// One place of a text, and the bytes that it stands for.
+/// One unit of a text, with its decoded bytes.
 pub(super) struct Unit {
     decoded: [u8; 4],
     decoded_length: usize,
-    /// Bytes that it takes in the text.
+    /// The length of the unit in the text, in bytes.
     pub(super) length: usize,
 }
 
-/// Whether an escape starts with `byte`.
+/// Whether `byte` is a mark.
 pub(super) fn is_mark(byte: &u8) -> bool {
     matches!(byte, b'\\' | b'%' | b'&')
 }
 
 impl Escapes {
-    /// Those that begin with one of `marks`; None without any mark.
+    /// The kinds with these marks; `None` if there are none.
     pub(super) fn of(marks: &[u8], short_numbers: bool) -> Option<Self> {
         let last = *marks.last()?;
         let mark = |at: usize| marks.get(at).copied().unwrap_or(last);
         Some(Escapes { marks: [mark(0), mark(1), mark(2)], short_numbers })
     }
 
-    /// Whether every kind of escape is undone.
+    /// Whether the set has all kinds.
     pub(super) fn are_all(self) -> bool {
         MARKS.iter().all(|mark| self.marks.contains(mark))
     }
 
-    /// The distance to the first mark. Where none is near, whole chunks are looked at, which a processor does in a few
-    /// steps.
+    /// The distance to the first mark. If no mark is near, whole chunks are searched, which compiles to SIMD instructions.
     pub(super) fn position(self, text: &[u8]) -> Option<usize> {
         let [one, two, three] = self.marks;
         if two == three { position(text, [one, two]) } else { position(text, self.marks) }
     }
 
-    /// The escape with which `text` starts.
+    /// The escape at the start of `text`.
     pub(super) fn escape(self, text: &[u8]) -> Option<Unit> {
         let mark = text.first().filter(|byte| self.marks.contains(byte))?;
         match mark {
@@ -70,7 +69,7 @@ impl Escapes {
         }
     }
 
-    /// What `text` starts with: an escape, or a byte that stands for itself. None at the end.
+    /// The unit at the start of `text`: an escape or a plain byte. `None` at the end.
     pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
         self.escape(text).or_else(|| text.first().map(|byte| Unit::byte(*byte, 1)))
     }
@@ -87,7 +86,7 @@ impl Unit {
         Unit { decoded, decoded_length, length }
     }
 
-    /// The same, written with so many bytes.
+    /// The unit with another length in the text.
     pub(super) fn of_length(self, length: usize) -> Self {
         Unit { length, ..self }
     }
@@ -97,8 +96,7 @@ impl Unit {
     }
 }
 
-/// Whether an escape that starts with `text` may be longer than `text`. Where this is false, no further byte makes an
-/// escape of it.
+/// Whether `text` may be a proper prefix of an escape. If false, further bytes do not make it an escape.
 pub(super) fn may_go_on(text: &[u8]) -> bool {
     match text {
         [] | [_] => true,
@@ -113,7 +111,7 @@ pub(super) fn may_go_on(text: &[u8]) -> bool {
     }
 }
 
-/// The first place of one of `wanted`.
+/// The first position of one of `wanted`.
 pub(super) fn position<const N: usize>(text: &[u8], wanted: [u8; N]) -> Option<usize> {
     const NEAR: usize = 4;
     const CHUNK: usize = 64;
@@ -121,20 +119,20 @@ pub(super) fn position<const N: usize>(text: &[u8], wanted: [u8; N]) -> Option<u
     if let Some(distance) = near.iter().position(|byte| wanted.contains(byte)) {
         return Some(distance);
     }
-    // Without an early end, so that it is done in a few wide steps.
+    // Without an early exit, so that the compiler can vectorize it.
     let is_wanted = |byte: &u8| wanted.iter().fold(false, |found, wanted| found | (byte == wanted));
     let holds = |chunk: &[u8]| chunk.iter().fold(false, |found, byte| found | is_wanted(byte));
     let first = far.chunks(CHUNK).position(holds)? * CHUNK;
     far[first..].iter().position(is_wanted).map(|distance| NEAR + first + distance)
 }
 
-/// `%XX`.
+/// A percent escape: `%XX`.
 fn percent(text: &[u8]) -> Option<Unit> {
     let [b'%', high, low, ..] = text else { return None };
     Some(Unit::byte(hex(*high)? << 4 | hex(*low)?, 3))
 }
 
-/// What strings of JSON, JavaScript, Python and Rust have in common.
+/// A backslash escape, as in strings of JSON, JavaScript, Python and Rust.
 fn backslash(text: &[u8]) -> Option<Unit> {
     let [b'\\', kind, rest @ ..] = text else { return None };
     let byte = match kind {
@@ -153,20 +151,20 @@ fn backslash(text: &[u8]) -> Option<Unit> {
     Some(Unit::byte(byte, 2))
 }
 
-/// The character whose `\U` has been read.
+/// The character of an escape `\UNNNNNNNN`, after its `\U`.
 fn code_point(text: &[u8]) -> Option<Unit> {
     let (character, digits) = number(text.get(..NUMBER_DIGITS_MAX)?, 16)?;
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// The same where the case of `\U` is lost, as in the names of headers. Read as `\u`, the first four digits of a
-/// character that is in use are one of the controls U+0000 to U+0003, which no secret holds.
+/// Like [`code_point`], if the case of `\U` was lost, as in the names of headers. If it were `\u`, its four digits would be
+/// one of the controls U+0000 to U+0003, which do not occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }
 
-/// `\xNN`: a byte of a character in UTF-8 where the next ones complete it, as in bytes of Python, and a character of
-/// Latin-1 where they do not, as in strings.
+/// An escape `\xNN`: a byte of a UTF-8 character if the next escapes complete it, as in Python's bytes; otherwise a
+/// character of Latin-1, as in strings.
 fn escaped_byte(text: &[u8]) -> Option<Unit> {
     let (mut bytes, mut length) = ([0; 4], 0);
     for (escape, byte) in text.chunks_exact(4).zip(&mut bytes) {
@@ -184,13 +182,13 @@ fn escaped_byte(text: &[u8]) -> Option<Unit> {
     })
 }
 
-/// The character whose `\u{` has been read.
+/// The character of an escape `\u{…}`, after its `\u{`.
 fn braced(text: &[u8]) -> Option<Unit> {
     let (character, digits) = number(text, 16)?;
     (text.get(digits) == Some(&b'}')).then(|| Unit::character(character, 3 + digits + 1))
 }
 
-/// The character whose `\u` has been read; two escapes where it is a surrogate pair.
+/// The character of an escape `\uNNNN`, after its `\u`; two escapes for a surrogate pair.
 fn code_units(digits: &[u8]) -> Option<Unit> {
     let first = code_unit(digits)?;
     if let Some(character) = char::from_u32(u32::from(first)) {
@@ -206,7 +204,7 @@ fn code_unit(digits: &[u8]) -> Option<u16> {
     digits.iter().try_fold(0, |value, digit| Some(value << 4 | u16::from(hex(*digit)?)))
 }
 
-/// A character reference of HTML, with or without the `;` at its end.
+/// A character reference of HTML, with or without `;` at its end.
 fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     let (base, before) = match text {
         [b'&', b'#', b'x' | b'X', ..] => (16, 3),
@@ -229,7 +227,7 @@ fn reference(text: &[u8], short_numbers: bool) -> Option<Unit> {
     Some(Unit::character(character, before + length))
 }
 
-/// The character of the number with which `text` starts, and how many digits it has.
+/// The character of the number at the start of `text`, and the number of digits.
 fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let digit = |byte: &u8| char::from(*byte).to_digit(base);
     let (mut value, mut length) = (0, 0);
@@ -242,23 +240,23 @@ fn number(text: &[u8], base: u32) -> Option<(char, usize)> {
     (length > 0).then_some((character, length))
 }
 
-/// The same, of as many digits as stay within ASCII.
+/// Like [`number`], with as many digits as stay within ASCII.
 fn ascii_number(text: &[u8], base: u32) -> Option<(char, usize)> {
     let longest = (1..=NUMBER_DIGITS_MAX.min(text.len())).rev();
     longest.filter_map(|length| number(&text[..length], base)).find(|(character, _)| character.is_ascii())
 }
 
-/// The longest name with which `text` starts.
+/// The longest name at the start of `text`.
 fn named(text: &[u8]) -> Option<&'static Name> {
     let [first, second, ..] = text else { return None };
     let names = NAMES.get(usize::from(*first))?;
     names.iter().find(|(name, _)| name[1] == *second && text.starts_with(name))
 }
 
-/// The name of a character, and the character.
+/// The name of a character, with the character.
 type Name = (&'static [u8], char);
 
-/// By first letter: the names of characters, the longest first. None has fewer than two letters.
+/// The names of characters by first letter, longest first. All names have at least two letters.
 static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     let mut names = vec![Vec::new(); 128];
     let latin_1 = LATIN_1_NAMES.split_whitespace().zip('\u{a0}'..);
@@ -272,7 +270,7 @@ static NAMES: LazyLock<Vec<Vec<Name>>> = LazyLock::new(|| {
     names
 });
 
-/// The name by which programs write a character that has one.
+/// The name of a character that programs usually write, if it has one.
 pub(super) fn name_of(character: char) -> Option<&'static str> {
     if let Some((names, _)) = ASCII_NAMES.iter().find(|(_, known)| *known == character) {
         return names.split(' ').next();
@@ -281,7 +279,7 @@ pub(super) fn name_of(character: char) -> Option<&'static str> {
     LATIN_1_NAMES.split_whitespace().nth(usize::try_from(position).ok()?)
 }
 
-/// The names that HTML has for characters of ASCII, the one that programs write first.
+/// The names of ASCII characters in HTML, with the most common name first.
 const ASCII_NAMES: &[(&str, char)] = &[
     ("Tab", '\t'),
     ("NewLine", '\n'),
@@ -346,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_is_undone() {
+    fn all_escapes_are_decoded() {
         for (escape, character) in [
             ("%2f", "/"),
             ("\\\"", "\""),
@@ -385,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stays() {
+    fn other_text_is_unchanged() {
         for text in [
             "%",
             "%2",
@@ -418,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_name_counts() {
+    fn the_longest_name_is_decoded() {
         assert_eq!(read("&ampx;", false), Some(("&".to_owned(), 4)));
         assert_eq!(read("&notin;", false), Some(("¬".to_owned(), 4)));
         assert_eq!(read("&sup1;", false), Some(("¹".to_owned(), 6)));
@@ -426,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_an_end_may_stay_within_ascii() {
+    fn a_number_without_semicolon_may_stay_within_ascii() {
         for (text, greedy, short) in [
             ("&#x2fabc", Some(("\u{2fabc}", 8)), ("/", 5)),
             ("&#x2fabcdef", None, ("/", 5)),
@@ -441,9 +439,9 @@ mod tests {
         }
     }
 
-    /// A view on top of another reads only as far as this says.
+    /// Nested views depend on `may_go_on`.
     #[test]
-    fn an_escape_goes_on_at_each_of_its_bytes() {
+    fn each_prefix_of_an_escape_may_go_on() {
         for escape in [
             "%2f",
             "\\n",

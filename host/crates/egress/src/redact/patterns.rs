@@ -1,4 +1,4 @@
-//! The texts by which one secret is found: itself, and its encodings that are not undone by a view.
+//! The patterns of a secret: the secret itself, and its encodings that views do not decode.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::escapes::{Escapes, name_of};
 use super::views::Reading;
 use crate::url::RESERVED;
 
-/// One text to look for.
+/// One text to search for.
 pub(super) struct Pattern {
     pub(super) bytes: Zeroizing<Vec<u8>>,
     any_case: bool,
@@ -23,14 +23,14 @@ impl Pattern {
         Pattern { bytes: Zeroizing::new(bytes.into()), any_case: false }
     }
 
-    /// Where this pattern lies in `text`, if it lies at `start`.
+    /// The range of this pattern in `text`, if it matches at `start`.
     pub(super) fn at(&self, text: &[u8], start: usize, ignore_case: bool) -> Option<Range<usize>> {
         let range = start..start + self.bytes.len();
         let there = text.get(range.clone())?;
         self.is(there, &self.bytes, ignore_case).then_some(range)
     }
 
-    /// The same, where the text is read on from `start` in views.
+    /// Like [`Pattern::at`], for the text read from `start` in views.
     pub(super) fn at_read(
         &self,
         text: &[u8],
@@ -61,7 +61,7 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let mut patterns = vec![Pattern::exact(bytes)];
     if secret.contains(' ') {
-        // The space of HTML forms.
+        // HTML forms encode a space as `+`.
         patterns.push(Pattern::exact(secret.replace(' ', "+")));
     }
     patterns.push(Pattern { bytes: Zeroizing::new(hex::encode(bytes).into_bytes()), any_case: true });
@@ -72,10 +72,9 @@ pub(super) fn of(secret: &str) -> Vec<Pattern> {
     patterns
 }
 
-/// What no view shows of a secret with characters that are not ASCII.
+/// Additional patterns of a secret with non-ASCII characters, which views do not reveal.
 fn of_other_characters(secret: &str) -> Vec<Pattern> {
-    // Text in UTF-16 with so few escapes that it does not look like it. Escapes of strings leave other characters as they
-    // are.
+    // UTF-16 with so little ASCII that it is not recognized. String escapes leave non-ASCII characters unchanged.
     let quoted = Zeroizing::new(serde_json::Value::from(secret).to_string());
     let json = &quoted[1..quoted.len() - 1];
     let in_single_quotes = secret.replace('\\', "\\\\").replace('\'', "\\'");
@@ -84,7 +83,7 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     let texts: Vec<_> = texts.into_iter().map(Zeroizing::new).collect();
     let wide = texts.iter().flat_map(|text| [utf16(text, u16::to_le_bytes), utf16(text, u16::to_be_bytes)]);
     let wide: Vec<_> = wide.map(Zeroizing::new).collect();
-    // `\xNN` may be a byte or a character. Where it is read as what it was not, these are the bytes that are read.
+    // `\xNN` may be a byte or a character. These are the bytes that result if it is read as the wrong one.
     let mut read: Vec<Vec<u8>> = wide.iter().map(|bytes| read_escaped(bytes)).collect();
     if let Ok(latin_1) = secret.chars().map(u8::try_from).collect::<Result<Vec<u8>, _>>() {
         read.push(read_escaped(&latin_1));
@@ -94,7 +93,7 @@ fn of_other_characters(secret: &str) -> Vec<Pattern> {
     wide.chain(read).map(Pattern::exact).collect()
 }
 
-/// How `bytes` read where each was written as `\xNN`.
+/// The result of reading `bytes` that were written as `\xNN`.
 fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     let text = Zeroizing::new(bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect::<String>());
     let (mut read, mut at) = (Vec::new(), 0);
@@ -105,8 +104,8 @@ fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     read
 }
 
-/// What base64 makes of the other encodings of a secret. Digits that have lost their case, as in the name of a header,
-/// can no longer be read, so that these must be looked for as they are.
+/// The base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be decoded, so
+/// it is searched as a pattern.
 pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
@@ -137,7 +136,7 @@ pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     encoded.chain(base64).chain(wide).map(Zeroizing::new).flat_map(|bytes| base64_of(&bytes)).collect()
 }
 
-/// As HTML writes it: with the characters that it must escape, with all that are neither letters nor digits, or with all.
+/// The secret in HTML: with only the necessary characters escaped, with all except letters and digits, or with all.
 fn in_html(secret: &str) -> Vec<String> {
     let all = |_: char| true;
     let reserved = |character: char| !character.is_alphanumeric();
@@ -168,8 +167,9 @@ fn in_html(secret: &str) -> Vec<String> {
     texts
 }
 
-/// The secret alone with and without padding, and inside other data: at each of the three alignments the characters
-/// that it determines on its own. For 8 bytes these are at least 10 characters, 60 bits: no chance hit.
+/// The base64 of the secret with and without padding, and inside other data: at each of the three alignments, the
+/// characters that the secret alone determines. For 8 bytes these are at least 10 characters (60 bits), so that matches by
+/// chance are unlikely.
 fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     let mut texts = vec![STANDARD.encode(bytes), URL_SAFE.encode(bytes)];
     for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {
@@ -187,7 +187,7 @@ fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     texts.into_iter().map(Pattern::exact).collect()
 }
 
-/// As JSON writes it that is to be in ASCII.
+/// A code unit in JSON that is limited to ASCII.
 fn ascii_or_escape(unit: u16) -> String {
     match u8::try_from(unit) {
         Ok(byte) if byte.is_ascii() => char::from(byte).to_string(),

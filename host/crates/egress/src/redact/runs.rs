@@ -1,8 +1,8 @@
-//! Runs of base64 and hex digits in a text, read as the bytes that they stand for.
+//! Decodes runs of base64 and hex digits in a text.
 //!
-//! What lies in such a run may itself be encoded, so that no pattern of the secret shows on the outside. Nobody says
-//! where in a run an encoding starts, so it is read from each digit on that makes a difference. A run goes on behind a
-//! line break, because MIME and PEM break their lines.
+//! The decoded data may be encoded again, so that the patterns of a secret do not occur in the text itself. The start of
+//! an encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks, because
+//! MIME and PEM break lines.
 
 use std::ops::Range;
 
@@ -10,29 +10,29 @@ use zeroize::Zeroizing;
 
 use super::{SECRET_BYTES_MIN, merge};
 
-/// A way of writing bytes as digits.
+/// A digit encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digits {
-    /// Both alphabets of RFC 4648, even mixed; padding ends a run.
+    /// Both alphabets of RFC 4648, also mixed; padding ends a run.
     Base64,
-    /// In either case, even mixed.
+    /// Upper and lower case, also mixed.
     Hex,
 }
 
-/// In a table of values: no digit.
+/// The table entry of bytes that are not digits.
 const NO_DIGIT: u8 = 0xff;
 
-/// In a table of values: a line break.
+/// The table entry of line breaks.
 const BREAK: u8 = 0xfe;
 
-/// Digits of value 0 on either side of a base64 run, so that the bytes are read that its first and last digits hold.
+/// Zero digits that are added on both sides of a base64 run, so that its first and last digits are decoded too.
 const MARGIN: usize = 3;
 
 impl Digits {
     pub(super) const ALL: [Digits; 2] = [Digits::Base64, Digits::Hex];
 
-    /// Where in `text` lies what `search` finds in the bytes of its runs. If they are `printable`, so is all that is
-    /// looked for, and bytes that are not are left out. The ranges that `search` returns are sorted and do not overlap.
+    /// The ranges of `text` whose decoded bytes `search` finds. If all secrets are `printable`, decoded bytes that are not
+    /// are skipped. The ranges that `search` returns must be sorted and must not overlap.
     pub(super) fn find(
         self,
         text: &[u8],
@@ -49,7 +49,7 @@ impl Digits {
             let mut within = Vec::new();
             self.read_values(run, &mut values);
             if values.len() - 2 * MARGIN < self.run_min() {
-                // Line breaks make up for most of it.
+                // The run consists mostly of line breaks.
                 continue;
             }
             let mut take = |digits: Range<usize>, decoded: &[u8]| {
@@ -77,7 +77,7 @@ impl Digits {
         }
     }
 
-    /// The digits that the shortest secret takes at the least.
+    /// The fewest digits of an encoded secret.
     fn run_min(self) -> usize {
         match self {
             Digits::Base64 => (SECRET_BYTES_MIN * 8).div_ceil(6),
@@ -85,8 +85,8 @@ impl Digits {
         }
     }
 
-    /// The next run at or behind `from`. Where a run would have to lie its last byte is looked at first, so that of
-    /// text without runs most is skipped.
+    /// The next run at or after `from`. A candidate is examined from its end, so that most of a text without runs is
+    /// skipped.
     fn next_run(self, text: &[u8], from: usize) -> Option<Range<usize>> {
         let (table, length) = (self.table(), self.run_min());
         let is_within = |byte: &u8| table[usize::from(*byte)] != NO_DIGIT;
@@ -113,7 +113,7 @@ impl Digits {
         values.extend_from_slice(&margin);
     }
 
-    /// The digits, counted with the margin, that hold the `bytes` of what was read from the digit `start` on.
+    /// The range of digits, including the margin, for a range of bytes that were decoded from the digit `start`.
     fn digits_of(self, bytes: &Range<usize>, start: usize) -> Range<usize> {
         let last = bytes.end - 1;
         match self {
@@ -122,7 +122,7 @@ impl Digits {
         }
     }
 
-    /// Turns ranges of digits, counted with the margin, into ranges of the text in which `run` lies at `offset`.
+    /// Converts ranges of digits, including the margin, to ranges of the text, which has `run` at `offset`.
     fn place(self, run: &[u8], offset: usize, digits: Vec<Range<usize>>, found: &mut Vec<Range<usize>>) {
         let table = self.table();
         let mut ranges = merge(digits).into_iter();
@@ -143,8 +143,8 @@ impl Digits {
     }
 }
 
-/// Calls `take` with what the digits stand for, read from each of the four digits on that make a difference. Where all
-/// that matters is `printable`, only those parts are read that can hold enough ASCII.
+/// Decodes the digits at each of the four alignments and calls `take`. If all secrets are `printable`, only parts with
+/// enough ASCII are decoded.
 fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<usize>, &[u8])) {
     if !printable {
         for start in 0..4 {
@@ -152,7 +152,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
         }
         return;
     }
-    // Eight bytes of ASCII fill two groups of four digits, in which the first bit of each byte is clear.
+    // Eight bytes of ASCII fill at least two groups of four digits, in which the top bit of each byte is clear.
     let holds_ascii = |start: usize| {
         let digits = &values[start..start + 3];
         (digits[0] & 0x20) | (digits[1] & 0x08) | (digits[2] & 0x02) == 0
@@ -167,7 +167,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
             let is_ascii = |group: &usize| holds_ascii(first + 4 * group);
             let end = (group..groups).find(|group| !is_ascii(group)).unwrap_or(groups);
             if end >= group + 2 {
-                // The groups on either side may hold its first and last bytes.
+                // The adjacent groups may contain the first and last bytes.
                 let digits = first + 4 * group.saturating_sub(1)..first + 4 * groups.min(end + 1);
                 read_base64(values, digits, decoded, take);
             }
@@ -176,7 +176,7 @@ fn each_base64(values: &[u8], printable: bool, decoded: &mut Vec<u8>, take: &mut
     }
 }
 
-/// Whether anywhere two groups of digits in a row can stand for ASCII.
+/// Whether two consecutive groups of digits can be ASCII, at any alignment.
 fn may_hold_ascii(values: &[u8]) -> bool {
     values.windows(7).any(|digits| {
         let both = |at: usize| digits[at] | digits[at + 4];
@@ -201,7 +201,7 @@ fn each_hex(values: &[u8], decoded: &mut Vec<u8>, take: &mut impl FnMut(Range<us
     }
 }
 
-/// Whether as many bytes in a row as the shortest secret has are printable, a line break, or half of UTF-16.
+/// Whether the bytes have a run, as long as the shortest secret, of printable bytes, line breaks or zeros of UTF-16.
 fn holds_printable(bytes: &[u8]) -> bool {
     let mut length = 0;
     bytes.iter().any(|byte| {

@@ -1,8 +1,8 @@
-//! Finds patterns in text, many at a time.
+//! Search for many patterns at once.
 //!
-//! The method is that of Wu and Manber: a look at three bytes tells how far the next pattern can begin at the
-//! earliest, so that of ordinary text only every sixth place is looked at. Case is ignored on the way and each hit
-//! compared in full, which an automaton over all patterns could do no faster than byte by byte.
+//! This is the Wu-Manber algorithm: three bytes determine the distance to the next possible start of a pattern, so that
+//! only every sixth position of ordinary text is examined. The shifts ignore case, and each candidate is then compared
+//! exactly. An automaton over all patterns would have to examine every byte.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,20 +12,20 @@ use super::escapes::is_mark;
 use super::patterns::Pattern;
 use super::views::Reading;
 
-/// Bytes that are looked at in one place.
+/// Bytes that determine a shift.
 const BLOCK: usize = 3;
 
-/// How far to go on where no pattern has the block in its first bytes.
+/// Shift for blocks that do not occur in the first bytes of a pattern.
 const SHIFT_MAX: u8 = (SECRET_BYTES_MIN - BLOCK + 1) as u8;
 
-/// As many shifts as fit into the cache nearest to the processor.
+/// Number of shifts, which fit into the L1 cache.
 const SHIFTS: usize = 1 << 15;
 
-/// Backslashes at the start of a secret that matter where an escape stands before it by accident. More would make each
-/// place of a long run worth a look.
+/// Backslashes at the start of a secret that are considered after an accidental escape. With more, each position of a long
+/// run of backslashes would have to be examined.
 const BACKSLASHES_MAX: usize = 8;
 
-/// Patterns, each of at least [`SECRET_BYTES_MIN`] bytes, ready to be searched for.
+/// A compiled set of patterns, each of at least [`SECRET_BYTES_MIN`] bytes.
 pub(super) struct Search {
     patterns: Vec<Pattern>,
     /// By block: the distance to the end of the first bytes of the nearest pattern.
@@ -36,11 +36,11 @@ pub(super) struct Search {
     starts: HashMap<usize, Vec<usize>>,
     /// A bit by block: whether a pattern starts with it.
     is_start: Box<[u64]>,
-    /// A bit by two bytes: the same.
+    /// A bit by two bytes: whether a pattern starts with them.
     is_pair: Box<[u64]>,
     /// By byte: whether a pattern starts with it, in either case.
     is_first: [bool; 256],
-    /// The most backslashes with which a pattern starts, as far as that matters.
+    /// The most backslashes at the start of a pattern, up to [`BACKSLASHES_MAX`].
     backslashes: usize,
 }
 
@@ -73,13 +73,13 @@ impl Search {
         Search { patterns, shifts, endings, starts, is_start, is_pair, is_first, backslashes }
     }
 
-    /// How many backslashes may lie at a place from which two views on top of each other show the start of a pattern. Each
-    /// of the views leaves half of them.
+    /// The most backslashes at a position from which two nested views can reveal the start of a pattern. Each view halves
+    /// their number.
     pub(super) fn backslashes_max(&self) -> usize {
         4 * self.backslashes + 3
     }
 
-    /// Every place where a pattern lies in `text`, in any order.
+    /// All matches of the patterns in `text`, in any order.
     pub(super) fn find(&self, text: &[u8], ignore_case: bool) -> Vec<Range<usize>> {
         let mut found = Vec::new();
         let mut end = SECRET_BYTES_MIN;
@@ -108,7 +108,7 @@ impl Search {
         }
     }
 
-    /// Adds the patterns that lie at `place` of `text`, where it is read on from there in views.
+    /// Adds the patterns that match at `place` of `text`, read from there in views.
     pub(super) fn find_at(
         &self,
         text: &[u8],
@@ -129,12 +129,12 @@ impl Search {
     }
 }
 
-/// The place of the first two bytes of a pattern; the same for both cases of a letter.
+/// The index of the first two bytes of a pattern, ignoring case.
 fn pair(first: u8, second: u8) -> usize {
     usize::from(first | 0x20) << 8 | usize::from(second | 0x20)
 }
 
-/// The place of a block among the shifts; the same for both cases of a letter.
+/// The index of a block in the table of shifts, ignoring case.
 fn slot(block: &[u8]) -> usize {
     let fold = |byte: u8| usize::from(byte | 0x20);
     (fold(block[0]) ^ fold(block[1]) << 4 ^ fold(block[2]) << 8) % SHIFTS
@@ -149,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn all_that_is_there_is_found(
+        fn all_matches_are_found(
             secrets in proptest::collection::vec("[abA=]{8,12}", 1..6), text in "[abA=]{0,200}", ignore_case in any::<bool>()
         ) {
             let search = Search::new(secrets.iter().flat_map(|secret| patterns::of(secret)).collect());

@@ -9,7 +9,7 @@ fn redactor(values: &[&str]) -> Redactor {
     Redactor::new(values.iter().map(|value| Secret::new((*value).to_owned())))
 }
 
-/// Each way of writing `secret` that is undone or recognised, by name.
+/// All encodings of `secret` that are decoded or recognised, by name.
 fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     let bytes = secret.as_bytes();
     let each = |write: &dyn Fn(usize, u8) -> String| -> Vec<u8> {
@@ -68,7 +68,7 @@ fn encodings(secret: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// As the standard libraries of Python and Go write it.
+/// HTML as the standard libraries of Python and Go escape it.
 fn html(text: &str) -> String {
     let escape = |character: char| match character {
         '&' => "&amp;".to_owned(),
@@ -94,7 +94,7 @@ const SECRETS: &[&str] = &[
 ];
 
 #[test]
-fn every_encoding_is_found_and_replaced() {
+fn all_encodings_are_replaced() {
     for secret in SECRETS {
         let redactor = redactor(&[secret]);
         for (name, encoded) in encodings(secret) {
@@ -119,7 +119,7 @@ fn base64_is_found_at_each_alignment_in_other_data() {
                 for encoded in [STANDARD.encode(&data), URL_SAFE_NO_PAD.encode(&data)] {
                     let redacted = redactor.redact_text(encoded.clone());
                     assert!(redacted.contains(REDACTED), "{secret} in {encoded}");
-                    // At most the characters that the secret shares with its neighbours are left of it.
+                    // Only characters that the secret shares with its neighbours may be left.
                     let left = redacted.replace(REDACTED, "").trim_end_matches('=').len();
                     assert!(left <= (before * 8).div_ceil(6) + (after * 8).div_ceil(6) + 2, "{encoded} -> {redacted}");
                 }
@@ -134,7 +134,7 @@ fn a_form_writes_spaces_as_plus() {
 }
 
 #[test]
-fn what_is_wrapped_in_several_layers_is_found() {
+fn nested_encodings_are_found() {
     let secret = "s3cr3t/t0k\"n";
     let redactor = redactor(&[secret]);
     let json = serde_json::to_string(secret).unwrap();
@@ -148,7 +148,7 @@ fn what_is_wrapped_in_several_layers_is_found() {
 }
 
 #[test]
-fn an_escape_by_accident_hides_nothing() {
+fn an_accidental_escape_does_not_hide_a_secret() {
     for secret in ["s3cr3t-t0ken", "0aa\\\\ Abc", "A0A  x%0/", "dead/beef/\\n"] {
         let escaped: String = secret.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
         let percent = percent_encoding::utf8_percent_encode(secret, crate::url::RESERVED).to_string();
@@ -201,9 +201,9 @@ fn line_breaks_without_digits_are_text() {
     }
 }
 
-/// Where numbers may be read in two ways, no secret of ASCII is hidden by the digits behind it.
+/// References without `;` can be read in two ways. Digits after them must not hide a secret of ASCII.
 #[test]
-fn digits_behind_a_reference_without_an_end_hide_nothing() {
+fn digits_after_a_reference_do_not_hide_a_secret() {
     for (text, expected) in [
         ("&#115&#51&#99&#114&#51&#116&#45&#116&#48&#107&#101&#1101", "[redacted]1"),
         ("s3cr3t&#x2dt0ken!", "[redacted]!"),
@@ -232,17 +232,17 @@ fn numbers_are_redacted_too() {
 }
 
 #[test]
-fn header_names_arrive_in_lower_case() {
+fn header_names_in_lower_case_are_redacted() {
     let redactor = redactor(&["S3cr3t-T0ken"]);
     assert_eq!(redactor.redact_name("x-s3cr3t-t0ken".into()), "x-[redacted]");
     assert_eq!(redactor.redact_text("x-s3cr3t-t0ken".into()), "x-s3cr3t-t0ken");
-    // `\U` of each character, percent-encoded, has become `\u`.
+    // The `\U` of each character, percent-encoded, has become `\u`.
     let escaped: String = "s3cr3t-t0ken".bytes().map(|byte| format!("%5cu{byte:08x}")).collect();
     assert_eq!(redactor.redact_name(format!("x-{escaped}")), "x-[redacted]");
 }
 
 #[test]
-fn ordinary_text_is_left_alone() {
+fn ordinary_text_is_unchanged() {
     let redactor = redactor(&["ghp_0123456789abcdefABCDEF", "deadbeef-cafe-4321-8765-0123456789ab", "password1"]);
     let image: Vec<u8> = (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for text in [
@@ -258,12 +258,12 @@ fn ordinary_text_is_left_alone() {
 }
 
 #[test]
-fn short_values_are_never_searched_for() {
+fn short_values_are_not_redacted() {
     assert!(!redactor(&["", "x", "1234567"]).contains(b"1234567 x"));
 }
 
 #[test]
-fn values_are_searched_for_without_the_space_that_http_trims() {
+fn values_are_also_redacted_without_surrounding_space() {
     assert_eq!(redactor(&["  s3cr3t-t0ken "]).redact_text("<s3cr3t-t0ken>".into()), "<[redacted]>");
 }
 
@@ -276,7 +276,7 @@ fn neighbours_and_overlaps() {
 }
 
 #[test]
-fn a_cell_only_learns() {
+fn a_cell_keeps_all_values() {
     let cell = RedactorCell::new(Arc::new(redactor(&["first-secret"])));
     let secret = |value: &str| vec![Secret::new(value.to_owned())];
     assert!(!cell.learn(secret("first-secret")));
@@ -288,13 +288,13 @@ fn a_cell_only_learns() {
 
 proptest! {
     #[test]
-    fn no_encoding_of_a_secret_comes_out(
+    fn all_encodings_of_random_secrets_are_replaced(
         secret in "[ -~äß€😀]{8,40}", before in "[ -~é\\\\%]{0,20}", after in "[ -~é\\\\%]{0,20}", which in any::<prop::sample::Index>()
     ) {
         prop_assume!(secret.trim().len() >= SECRET_BYTES_MIN);
         let all = encodings(&secret);
         let (name, encoded) = &all[which.index(all.len())];
-        // Digits behind a number without an end belong to it, unless they would lead out of ASCII and all secrets are in it.
+        // Digits after a number without `;` belong to it, unless it would leave ASCII and all secrets are ASCII.
         let after = if name.ends_with("without ;") && !secret.is_ascii() { format!("-{after}") } else { after };
         let redactor = redactor(&[&secret]);
         let text = [before.as_bytes(), encoded, after.as_bytes()].concat();
@@ -310,16 +310,15 @@ proptest! {
     }
 
     #[test]
-    fn redaction_takes_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn redaction_accepts_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let redactor = redactor(&["s3cr3t-t0ken", "üüüüüüüü"]);
         prop_assert_eq!(redactor.contains(&bytes), redactor.redact_bytes(bytes.clone()) != bytes);
     }
 }
 
-/// What is handed on is what was searched: not another spelling of a number, and nothing that a reader of the value does
-/// not see.
+/// The result contains only what was searched: no other spelling of a number, and no duplicate keys that parsers drop.
 #[test]
-fn json_in_which_a_value_stands_twice_or_in_another_spelling() {
+fn json_with_duplicate_keys_or_unusual_numbers() {
     let told = |secret: &str, text: &str| {
         let text = JsonText::parse(text.to_owned()).unwrap();
         redactor(&[secret]).redact_json(text).as_str().to_owned()
@@ -339,10 +338,10 @@ fn json_in_which_a_value_stands_twice_or_in_another_spelling() {
     assert_eq!(told("s3cr3t-t0ken", r#"{ "a": [1.50, "x"] }"#), r#"{ "a": [1.50, "x"] }"#);
 }
 
-/// All texts of a value are searched at once, so each encoding must be found in each place of it, and what lies in two
-/// texts is no secret.
+/// All texts of a value are searched at once. Each encoding must be found in each text, and text that spans two texts must
+/// not match.
 #[test]
-fn a_value_is_searched_in_all_of_its_texts_and_in_each_alone() {
+fn each_text_of_a_json_value_is_searched() {
     let secret = "s3cret-token/0001";
     let redactor = redactor(&[secret]);
     let halves = json!({"s3cret-": "token/0001", "a": ["s3cret-token", "/0001", 0, 1]});

@@ -1,38 +1,38 @@
-//! Decoded views of a text, in which a secret is plain however its characters were escaped.
+//! Decoded views of a text, in which a secret is plain text.
 //!
-//! A view keeps no table of offsets: only where something was found in it is the text decoded a second time, to trace
-//! the ranges back. So a view costs no more memory than the text, whatever a hostile upstream puts into it.
+//! A view does not store offsets. If there are matches in it, the text is decoded a second time to trace their ranges back.
+//! Thus a view never takes more memory than the text, even for hostile input.
 
 use std::ops::Range;
 
 use super::escapes::{ESCAPE_BYTES_MAX, Escapes, MARKS, Unit, is_mark, may_go_on, position};
 
-/// One way of looking at a text.
+/// One decoding of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// Escapes of some kinds undone in one go.
+    /// Escapes of some kinds, decoded in one pass.
     Escapes(Escapes),
     /// The bytes at even offsets: ASCII in UTF-16, of either byte order.
     Even,
-    /// The bytes at odd offsets: the same, where the text starts within a character.
+    /// The bytes at odd offsets: ASCII in UTF-16, if the text starts inside a character.
     Odd,
-    /// UTF-16 read as UTF-8.
+    /// UTF-16 converted to UTF-8.
     Wide { big_endian: bool, offset: usize },
 }
 
-/// What views of secrets are chosen by.
+/// The properties of the secrets that determine the views.
 #[derive(Clone, Copy)]
 pub(super) struct Nature {
     /// Whether all secrets are printable ASCII.
     pub(super) printable: bool,
-    /// By mark: whether a secret holds it.
+    /// For each mark: whether a secret contains it.
     pub(super) marks: [bool; MARKS.len()],
 }
 
 impl View {
-    /// The views in which secrets of this nature show. Escapes are undone in one view, which shows a secret however they
-    /// are mixed and nested. A kind with whose mark a secret could itself hold an escape has a view of its own, because
-    /// that secret would not survive another kind being undone along with it.
+    /// The views for secrets of this nature. Escapes are decoded in one view, so that mixed and nested escapes are found. A
+    /// kind of escape whose mark occurs in a secret has its own view, because the secret itself may look like an escape and
+    /// would be changed if other kinds are decoded along with it.
     pub(super) fn of(nature: Nature) -> Vec<View> {
         let escapes = |marks: &[u8]| Escapes::of(marks, nature.printable).map(View::Escapes);
         let (alone, together): (Vec<_>, Vec<_>) = MARKS.into_iter().zip(nature.marks).partition(|(_, held)| *held);
@@ -48,8 +48,7 @@ impl View {
         views
     }
 
-    /// The ways to read on from within an escape of this view, one of `views`, if `levels` of them may lie on top of each
-    /// other.
+    /// The readings from inside an escape of this view, which is one of `views`, for up to `levels` nested views.
     pub(super) fn readings(self, views: &[View], levels: usize) -> Vec<Reading> {
         let View::Escapes(outer) = self else { return Vec::new() };
         let inner = views.iter().filter_map(|view| match view {
@@ -59,20 +58,20 @@ impl View {
         match levels {
             0 => Vec::new(),
             1 => vec![Reading { outer, inner: None }],
-            // What has no marks reads the same after one view and after a second, so that the second finds both.
+            // Text without marks is unchanged by a second view, so the reading with two views finds both.
             _ if outer.are_all() => vec![Reading { outer, inner: Some(outer) }],
             _ => std::iter::once(None).chain(inner.map(Some)).map(|inner| Reading { outer, inner }).collect(),
         }
     }
 
-    /// Whether this view shows anything only in a text that [`looks_like_utf16`].
+    /// Whether this view is only useful for text that [`looks_like_utf16`].
     pub(super) fn is_of_utf16(self) -> bool {
         !matches!(self, View::Escapes(_))
     }
 
-    /// The text in this view; None where that would show nothing new. `within` is told of every place that lies within
-    /// an escape: there, too, a secret may start, if the escape is one only by accident. In a run of backslashes it is
-    /// told only of places from which at most `backslashes_max` of them are left.
+    /// Decodes the text; `None` if that changes nothing. Calls `within` for each position inside an escape, because a
+    /// secret may start there if the escape is accidental. In a run of backslashes, `within` is called only for positions
+    /// with at most `backslashes_max` of them left.
     pub(super) fn decode(self, text: &[u8], backslashes_max: usize, within: impl FnMut(usize)) -> Option<Vec<u8>> {
         match self {
             View::Even => Some(text.iter().copied().step_by(2).collect()),
@@ -82,7 +81,7 @@ impl View {
         }
     }
 
-    /// Where in `text` the `ranges` of its view come from. They are sorted and do not overlap.
+    /// The ranges of `text` for `ranges` of its view, which must be sorted and must not overlap.
     pub(super) fn trace_back(self, text: &[u8], ranges: &[Range<usize>]) -> Vec<Range<usize>> {
         let offset = match self {
             View::Even => 0,
@@ -131,7 +130,7 @@ fn unescape(escapes: Escapes, text: &[u8], backslashes_max: usize, mut within: i
     Some(decoded)
 }
 
-/// Where in `text`, of which the first `at` bytes are left out, the `ranges` of its decoded units come from.
+/// The ranges of `text` for `ranges` of its decoded units; the first `at` bytes of the text are skipped.
 fn trace_units(
     text: &[u8],
     mut at: usize,
@@ -151,7 +150,7 @@ fn trace_units(
         }
         if range.end <= decoded + length {
             traced.extend(start.take().map(|start| start..at + unit.length));
-            // It may start within this same unit.
+            // The next range may start in the same unit.
             next = waiting.next();
             continue;
         }
@@ -161,7 +160,7 @@ fn trace_units(
     traced
 }
 
-/// A text as it reads after one view, or after two on top of each other.
+/// A decoding of a text through one view, or through two nested views.
 #[derive(Clone, Copy)]
 pub(super) struct Reading {
     outer: Escapes,
@@ -169,8 +168,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The first bytes that `text` stands for; None where it ends before, or where `may_be` says of the first one or more
-    /// of them that nothing starts like this.
+    /// The first decoded bytes of `text`. `None` if it is too short, or if `may_be` is false for the first one or more of
+    /// them.
     pub(super) fn first<const N: usize>(self, text: &[u8], may_be: impl Fn(&[u8]) -> bool) -> Option<[u8; N]> {
         let (mut first, mut filled, mut at) = ([0; N], 0, 0);
         while filled < N {
@@ -187,13 +186,13 @@ impl Reading {
         Some(first)
     }
 
-    /// What `text` starts with: an escape, or a byte that stands for itself. None at the end.
+    /// The unit at the start of `text`: an escape or a plain byte. `None` at the end.
     pub(super) fn unit(self, text: &[u8]) -> Option<Unit> {
         let outer = self.outer.unit(text)?;
         let Some(inner) = self.inner.filter(|_| outer.decoded().first().is_some_and(is_mark)) else {
             return Some(outer);
         };
-        // The escape that the outer view may bring to light, and where in the text each of its bytes ends.
+        // The escape that the outer view may reveal, and the end of each of its bytes in the text.
         let (mut escape, mut ends, mut filled, mut at) = ([0; ESCAPE_BYTES_MAX], [0; ESCAPE_BYTES_MAX], 0, 0);
         while filled < ESCAPE_BYTES_MAX
             && may_go_on(&escape[..filled])
@@ -210,8 +209,8 @@ impl Reading {
     }
 }
 
-/// Whether there is ASCII in UTF-16 for at least half the length of the shortest secret; also in UTF-16 of UTF-16, which
-/// is UTF-32.
+/// Whether the text has ASCII in UTF-16, of at least half the length of the shortest secret. Also detects UTF-16 of
+/// UTF-16, which is UTF-32.
 pub(super) fn looks_like_utf16(text: &[u8]) -> bool {
     let mut at = 0;
     while let Some(distance) = position(&text[at..], [0]) {
@@ -238,7 +237,7 @@ fn decode_utf16(text: &[u8], big_endian: bool, offset: usize) -> Vec<u8> {
     decoded
 }
 
-/// The character with which `text` starts. Half of a surrogate pair is as good as any character that is in no secret.
+/// The first character of `text`. An unpaired surrogate becomes a character that does not occur in secrets.
 fn utf16_unit(text: &[u8], big_endian: bool) -> Option<Unit> {
     let unit = |bytes: &[u8; 2]| if big_endian { u16::from_be_bytes(*bytes) } else { u16::from_le_bytes(*bytes) };
     let first = unit(text.first_chunk()?);
@@ -257,9 +256,8 @@ fn utf16_unit(text: &[u8], big_endian: bool) -> Option<Unit> {
 mod tests {
     use super::*;
 
-    /// Every part of a run of backslashes starts with a backslash.
     #[test]
-    fn a_run_of_backslashes_is_looked_at_once() {
+    fn a_run_of_backslashes_is_examined_once() {
         let view = View::of(Nature { printable: true, marks: [false; MARKS.len()] })[0];
         for length in [2, 3, 5, 6, 1000, 1001, 1 << 20] {
             let text = [b"a".as_slice(), &vec![b'\\'; length], b"z"].concat();

@@ -7,17 +7,17 @@ use monstrum_types::Secret;
 use super::*;
 use crate::redact::Redactor;
 
-/// More than is searched in place.
+/// More bytes than are searched in place.
 const LARGE: usize = INLINE_SEARCH_BYTES_MAX + 1;
 
-/// Longer than anything here takes, on any machine.
+/// Longer than the tests take on any machine.
 const AT_MOST: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn a_search_ends_with_its_call() {
-    let (turns, budget) = (Turns::new(1), Arc::default());
+    let (queue, budget) = (SearchQueue::new(1), Arc::default());
     let (tell, told) = mpsc::channel();
-    let (turns_of_call, budget_of_call) = (Arc::clone(&turns), Arc::clone(&budget));
+    let (turns_of_call, budget_of_call) = (Arc::clone(&queue), Arc::clone(&budget));
     let call = tokio::spawn(async move {
         let search = run_in(&turns_of_call, LARGE, &budget_of_call, move |watch| {
             tell.send("begun").unwrap();
@@ -36,40 +36,40 @@ async fn a_search_ends_with_its_call() {
     let told = told.await.unwrap();
     call.abort();
     assert_eq!(tokio::task::spawn_blocking(move || told.recv_timeout(AT_MOST)).await.unwrap(), Ok("ended"));
-    // The thread is free for another call.
-    assert_eq!(run_in(&turns, LARGE, &budget, |_| Ok(())).await, Ok(()));
+    // The permit is free for another call.
+    assert_eq!(run_in(&queue, LARGE, &budget, |_| Ok(())).await, Ok(()));
 }
 
 #[test]
-fn a_search_that_is_cancelled_has_no_result() {
+fn a_cancelled_search_has_no_result() {
     let redactor = Redactor::new([Secret::new("s3cr3t-t0ken".to_owned())]);
     let watch = Watch::new(Arc::default());
     assert_eq!(redactor.contains_watched(b"a s3cr3t-t0ken", &watch), Ok(true));
     watch.cancelled.store(true, Ordering::Relaxed);
-    assert_eq!(redactor.contains_watched(b"a s3cr3t-t0ken", &watch), Err(Stopped::Cancelled));
-    assert_eq!(redactor.redact_watched(b"a s3cr3t-t0ken".to_vec(), &watch), Err(Stopped::Cancelled));
+    assert_eq!(redactor.contains_watched(b"a s3cr3t-t0ken", &watch), Err(SearchError::Cancelled));
+    assert_eq!(redactor.redact_watched(b"a s3cr3t-t0ken".to_vec(), &watch), Err(SearchError::Cancelled));
 }
 
 #[test]
-fn a_search_over_the_budget_of_its_call_has_no_result() {
+fn a_search_over_its_budget_has_no_result() {
     let redactor = Redactor::new([Secret::new("s3cr3t-t0ken".to_owned())]);
     let budget = Arc::new(SearchBudget::of_fuel(30));
     let watch = Watch::new(Arc::clone(&budget));
     assert_eq!(redactor.contains_watched(&[b'x'; 40], &watch), Ok(false));
     assert_eq!(budget.fuel_used(), 20);
-    assert_eq!(redactor.contains_watched(&[b'x'; 40], &watch), Err(Stopped::Budget));
-    let failure = Stopped::Budget.failure();
+    assert_eq!(redactor.contains_watched(&[b'x'; 40], &watch), Err(SearchError::Budget));
+    let failure = SearchError::Budget.failure();
     assert_eq!((failure.code, failure.sent), (FailureCode::Limit, false));
 }
 
 #[tokio::test]
-async fn at_most_so_many_searches_run_at_once() {
-    const TURNS: usize = 3;
-    let (turns, budget) = (Turns::new(TURNS), Arc::default());
+async fn concurrent_searches_are_limited() {
+    const QUEUE: usize = 3;
+    let (queue, budget) = (SearchQueue::new(QUEUE), Arc::default());
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let searches = (0..40).map(|_| {
         let (running, most) = (Arc::clone(&running), Arc::clone(&most));
-        run_in(&turns, LARGE, &budget, move |_| {
+        run_in(&queue, LARGE, &budget, move |_| {
             most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             for _ in 0..100 {
                 std::thread::yield_now();
@@ -80,24 +80,24 @@ async fn at_most_so_many_searches_run_at_once() {
     });
     assert!(futures::future::join_all(searches).await.iter().all(Result::is_ok));
     let most = most.load(Ordering::SeqCst);
-    assert!((1..=TURNS).contains(&most), "{most} searches ran at once");
-    assert_eq!(turns.lock().free, TURNS);
+    assert!((1..=QUEUE).contains(&most), "{most} searches ran at once");
+    assert_eq!(queue.lock().free, QUEUE);
 }
 
 #[tokio::test]
-async fn the_call_that_has_had_the_least_searched_is_next() {
-    let turns = Turns::new(1);
-    let held = turns.take(0).await;
+async fn the_call_with_the_fewest_searched_bytes_is_next() {
+    let queue = SearchQueue::new(1);
+    let held = queue.take(0).await;
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let mut waiting = 0;
     for (name, searched) in [("much", 9), ("none", 0), ("some", 4), ("none, but later", 0), ("gone", 1)] {
-        let (wanted, tell) = (Arc::clone(&turns), tell.clone());
+        let (wanted, tell) = (Arc::clone(&queue), tell.clone());
         let task = tokio::spawn(async move {
-            let _turn = wanted.take(searched).await;
+            let _permit = wanted.take(searched).await;
             tell.send(name).unwrap();
         });
         waiting += 1;
-        while turns.lock().waiting.len() < waiting {
+        while queue.lock().waiting.len() < waiting {
             tokio::task::yield_now().await;
         }
         if name == "gone" {
@@ -111,14 +111,14 @@ async fn the_call_that_has_had_the_least_searched_is_next() {
         order.push(name);
     }
     assert_eq!(order, ["none", "none, but later", "some", "much"]);
-    assert_eq!(turns.lock().free, 1);
+    assert_eq!(queue.lock().free, 1);
 }
 
-/// However a text is made, its views together are a few times its length.
+/// The total size of a text's views is at most a few times its length, for all texts.
 #[test]
-fn what_is_looked_at_is_in_proportion_to_the_text() {
+fn the_size_of_views_is_proportional_to_the_text() {
     const LENGTH: usize = 64 << 10;
-    /// Base64 that reads as base64 at each alignment, and again: 4 x 3/4 of the text, and as much again of each.
+    /// Text that is base64 of base64 at each alignment: each level has views of 4 x 3/4 of its length.
     const TIMES_MAX: u64 = 14;
     let repeated = |part: &str| part.bytes().cycle().take(LENGTH).collect::<Vec<u8>>();
     let texts = [

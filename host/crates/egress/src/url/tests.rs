@@ -18,14 +18,14 @@ fn a_path_is_appended_as_text() {
         ("https://a.example/x", "", "https://a.example/x"),
         ("https://a.example/x/", "?q=1", "https://a.example/x?q=1"),
         ("https://a.example", "", "https://a.example/"),
-        // Never reference resolution: this is a path with an empty first segment.
+        // Not a reference to another host: a path with an empty first segment.
         ("https://a.example", "//evil.example/x", "https://a.example//evil.example/x"),
         ("https://a.example", "/https://evil.example/", "https://a.example/https://evil.example/"),
-        // Escapes go as written.
+        // Escapes are sent as written.
         ("https://a.example", "/a%2Fb%2fc%3F", "https://a.example/a%2Fb%2fc%3F"),
         ("https://a.example", "/100%", "https://a.example/100%"),
         ("https://a.example", "/é{x}", "https://a.example/%C3%A9%7Bx%7D"),
-        // Not steps.
+        // Not `.` or `..`.
         ("https://a.example", "/.../.git/a..b/..c", "https://a.example/.../.git/a..b/..c"),
         ("https://a.example", "/%252e%252e/x", "https://a.example/%252e%252e/x"),
         ("https://a.example", "/x?path=../../y", "https://a.example/x?path=../../y"),
@@ -35,7 +35,7 @@ fn a_path_is_appended_as_text() {
 }
 
 #[test]
-fn absolute_urls_are_taken_as_they_are() {
+fn absolute_urls_are_used_unchanged() {
     for url in
         ["https://b.example/x?y=z", "http://b.example:8080/", "https://93.184.216.34/", "https://[2606:4700::1111]/"]
     {
@@ -45,7 +45,7 @@ fn absolute_urls_are_taken_as_they_are() {
 }
 
 #[test]
-fn what_a_parser_would_repair_is_invalid() {
+fn urls_that_a_parser_would_change_are_invalid() {
     for text in [
         "repos",
         ".evil.example",
@@ -128,7 +128,7 @@ fn what_a_parser_would_repair_is_invalid() {
 }
 
 #[test]
-fn a_base_must_be_a_plain_place() {
+fn a_base_must_not_have_a_query_or_fragment() {
     for base in ["https://a.example/?x", "https://a.example/#x", "https://u@a.example/", "https://u:p@a.example/"] {
         assert_eq!(built(base, "/x"), Err(FailureCode::Invalid), "{base}");
     }
@@ -153,7 +153,7 @@ fn query_parameters_are_encoded() {
 }
 
 #[test]
-fn urls_end_at_8_kib() {
+fn urls_have_at_most_8_kib() {
     let path = |length: usize| format!("/{}", "x".repeat(length - "https://a.example/".len()));
     assert!(built("https://a.example", &path(URL_BYTES_MAX)).is_ok());
     assert_eq!(built("https://a.example", &path(URL_BYTES_MAX + 1)), Err(FailureCode::Invalid));
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn odd_urls_keep_the_host_that_was_written(
+    fn the_host_is_never_changed(
         text in r"(https?://)?([a-z0-9.@:\[\]%\\/?#-]|\.\.|%2[eEfF]|%5c|;|\t| |é){0,24}"
     ) {
         let base = Url::parse("https://a.example/v1").unwrap();

@@ -1,4 +1,4 @@
-//! Addresses: the registry entry by entry, and every spelling of an address as the host of a URL.
+//! Addresses: all entries of the registry, and all spellings of an address as the host of a URL.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::support::{Call, Names, Server, ok};
 
-/// The registry as the specification gives it.
+/// The special-purpose registry.
 const REGISTRY: &str = include_str!("../corpus/special-purpose.csv");
 
 fn registry() -> Vec<(IpNet, bool)> {
@@ -22,9 +22,9 @@ fn registry() -> Vec<(IpNet, bool)> {
     rows.collect()
 }
 
-/// What the contract says of an address, by the registry: its most specific entry decides, of IPv6 only what lies in
-/// 2000::/3 and in no entry may be reached.
-fn by_contract(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
+/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in 2000::/3 and
+/// not in an entry.
+fn by_registry(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
     let entries = registry.iter().filter(|(net, _)| net.contains(&address));
     match address {
         IpAddr::V4(_) => entries.max_by_key(|(net, _)| net.prefix_len()).is_none_or(|(_, reachable)| *reachable),
@@ -39,7 +39,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The address of those bits, in the family of `like`; None beyond its end.
+/// The address with these bits, in the family of `like`; `None` if there is no such address.
 fn address(bits: u128, like: IpAddr) -> Option<IpAddr> {
     match like {
         IpAddr::V4(_) => u32::try_from(bits).ok().map(|bits| Ipv4Addr::from_bits(bits).into()),
@@ -48,7 +48,7 @@ fn address(bits: u128, like: IpAddr) -> Option<IpAddr> {
 }
 
 #[test]
-fn every_entry_of_the_registry_is_judged_as_it_says() {
+fn every_entry_of_the_registry_is_honoured() {
     let registry = registry();
     assert_eq!(registry.len(), 42);
     for (net, reachable) in &registry {
@@ -56,15 +56,15 @@ fn every_entry_of_the_registry_is_judged_as_it_says() {
         let inside = first + (last - first) / 3;
         for bits in [first, last, inside] {
             let address = address(bits, net.network()).unwrap();
-            assert_eq!(is_allowed(address, &[]), by_contract(address, &registry), "{address} in {net}");
+            assert_eq!(is_allowed(address, &[]), by_registry(address, &registry), "{address} in {net}");
         }
-        // An entry that is itself the most specific one says so at its edges.
+        // At its edges, an entry is the most specific one.
         if net.prefix_len() >= 20 || !*reachable {
             assert_eq!(is_allowed(net.network(), &[]), *reachable, "first of {net}");
         }
         let outside = [first.checked_sub(1), last.checked_add(1)].into_iter().flatten();
         for neighbour in outside.filter_map(|bits| address(bits, net.network())) {
-            assert_eq!(is_allowed(neighbour, &[]), by_contract(neighbour, &registry), "{neighbour} beside {net}");
+            assert_eq!(is_allowed(neighbour, &[]), by_registry(neighbour, &registry), "{neighbour} beside {net}");
         }
     }
     let reachable: Vec<String> =
@@ -75,7 +75,7 @@ fn every_entry_of_the_registry_is_judged_as_it_says() {
 
 proptest! {
     #[test]
-    fn any_address_is_judged_as_the_contract_says(
+    fn random_addresses_agree_with_the_registry(
         bits in any::<u128>(), entry in any::<prop::sample::Index>(), is_v4 in any::<bool>(), distance in -2_i128..3
     ) {
         let registry = registry();
@@ -85,13 +85,13 @@ proptest! {
         let edge = self::bits(if is_v4 { net.network() } else { net.broadcast() });
         let near = edge.checked_add_signed(distance).and_then(|bits| address(bits, net.network()));
         for address in [Some(anywhere), near].into_iter().flatten() {
-            prop_assert_eq!(is_allowed(address, &[]), by_contract(address, &registry), "{}", address);
+            prop_assert_eq!(is_allowed(address, &[]), by_registry(address, &registry), "{}", address);
         }
     }
 }
 
 #[test]
-fn an_embedded_ipv4_address_is_never_reached_even_where_its_range_is_open() {
+fn an_embedded_ipv4_address_is_refused_even_if_its_range_is_allowed() {
     let opened: Vec<IpNet> = vec!["0.0.0.0/0".parse().unwrap()];
     for v4 in ["8.8.8.8", "127.0.0.1", "169.254.169.254"] {
         let v4: Ipv4Addr = v4.parse().unwrap();
@@ -113,10 +113,10 @@ fn an_embedded_ipv4_address_is_never_reached_even_where_its_range_is_open() {
 }
 
 #[tokio::test]
-async fn no_entry_is_reached_as_a_literal_or_by_a_name() {
+async fn addresses_of_the_registry_are_refused_as_literals_and_by_name() {
     for (net, reachable) in registry().into_iter().filter(|(_, reachable)| !reachable) {
         for address in [net.network(), net.broadcast()] {
-            // More specific entries that may be reached lie within some of them, never at an edge.
+            // Some have more specific public entries inside them, never at an edge.
             assert!(!reachable);
             let host = match address {
                 IpAddr::V4(address) => address.to_string(),
@@ -137,10 +137,10 @@ async fn no_entry_is_reached_as_a_literal_or_by_a_name() {
     }
 }
 
-/// Hosts that a parser, a resolver or a library may take for this machine, and how each is refused where it is written
-/// by a plugin. None is accepted in another spelling than its plain one.
+/// Hosts that a parser, a resolver or a library may treat as this machine, and how each is refused in a plugin's URL. Only
+/// the canonical spelling is accepted.
 const SPELLINGS: &[(&str, FailureCode)] = &[
-    // As it is: judged.
+    // Canonical spelling: the address is checked.
     ("127.0.0.1", FailureCode::Denied),
     ("0.0.0.0", FailureCode::Denied),
     ("[::1]", FailureCode::Denied),
@@ -176,7 +176,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("4294967297", FailureCode::Invalid),
     ("127.0.0.257", FailureCode::Invalid),
     ("1.127.0.0.1", FailureCode::Invalid),
-    // With a last dot.
+    // With a trailing dot.
     ("127.0.0.1.", FailureCode::Invalid),
     ("2130706433.", FailureCode::Invalid),
     ("127.1.", FailureCode::Invalid),
@@ -202,7 +202,7 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("[[::1]]", FailureCode::Invalid),
     ("[v1.127.0.0.1]", FailureCode::Invalid),
     ("[]", FailureCode::Invalid),
-    // Names of this machine, before any look-up.
+    // Names of this machine, without a look-up.
     ("localhost", FailureCode::Denied),
     ("LocalHost", FailureCode::Denied),
     ("localhost.", FailureCode::Denied),
@@ -211,14 +211,14 @@ const SPELLINGS: &[(&str, FailureCode)] = &[
     ("ｌｏｃａｌｈｏｓｔ", FailureCode::Invalid),
     ("local\u{ad}host", FailureCode::Invalid),
     ("loc%61lhost", FailureCode::Invalid),
-    // With something before or behind.
+    // With a prefix or suffix.
     ("user@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1@127.0.0.1", FailureCode::Invalid),
     ("192.0.2.1\\@127.0.0.1", FailureCode::Invalid),
     ("127.0.0.1#@192.0.2.1", FailureCode::Invalid),
 ];
 
-/// A call whose resource may reach every origin that `host` could be taken for.
+/// A call whose resource may reach all origins that `host` could mean.
 fn call_to(host: &str, port: u16) -> Call {
     let mut call = Call::new("https://api.example", &format!("http://{host}:{port}/x"));
     call.names = Names::new(&[("localhost", &[&["127.0.0.1"]]), ("localhost.", &[&["127.0.0.1"]])]);
@@ -234,7 +234,7 @@ fn call_to(host: &str, port: u16) -> Call {
 }
 
 #[tokio::test]
-async fn every_spelling_of_this_machine_is_refused_and_nothing_connects() {
+async fn all_spellings_of_this_machine_are_refused_without_a_connection() {
     let server = Server::start(|_| ok("reached")).await;
     for (host, code) in SPELLINGS {
         let mut call = call_to(host, server.address.port());
@@ -246,7 +246,7 @@ async fn every_spelling_of_this_machine_is_refused_and_nothing_connects() {
 }
 
 #[tokio::test]
-async fn where_this_machine_is_open_only_its_plain_spelling_reaches_it() {
+async fn if_this_machine_is_allowed_only_the_canonical_spelling_reaches_it() {
     let server = Server::start(|_| ok("reached")).await;
     for (host, _) in SPELLINGS {
         let mut call = call_to(host, server.address.port());
@@ -257,11 +257,11 @@ async fn where_this_machine_is_open_only_its_plain_spelling_reaches_it() {
 }
 
 #[tokio::test]
-async fn a_configured_base_in_another_spelling_is_judged_as_the_address_that_it_is() {
+async fn a_configured_base_is_checked_by_its_address() {
     let server = Server::start(|_| ok("reached")).await;
     let mut judged = 0;
     for (host, _) in SPELLINGS {
-        // What configuration holds has been parsed already, and with that been brought into its plain form.
+        // The configuration stores a parsed URL, which is canonical.
         let Ok(base) = Url::parse(&format!("http://{host}:{}", server.address.port())) else { continue };
         let mut call = call_to("127.0.0.1", server.address.port());
         call.scope.api_base = Some(base);
@@ -276,8 +276,8 @@ async fn a_configured_base_in_another_spelling_is_judged_as_the_address_that_it_
 }
 
 #[tokio::test]
-async fn a_host_is_never_spelled_into_another() {
-    // Not addresses, but names: they are looked up as they are, and nobody knows them.
+async fn a_host_is_never_converted_to_another() {
+    // Names, not addresses: they are looked up unchanged, and do not exist.
     for host in ["127.0.0.1.example", "0x7f.example", "1.1.1.1.in-addr.arpa", "localhost.example", "notlocalhost"] {
         let mut call = Call::new("https://api.example", &format!("https://{host}/x"));
         call.scope.egress = vec![format!("https://{host}").parse().unwrap()];

@@ -1,4 +1,4 @@
-//! What is no secret comes through byte for byte, however much it looks like one.
+//! Data without secrets are unchanged, even if they look like secrets.
 
 use monstrum_egress::Redactor;
 use monstrum_types::Secret;
@@ -21,7 +21,7 @@ const CORPUS: &[(&str, &[u8])] = &[
     ("nested JSON", include_bytes!("../corpus/benign/nested.json")),
 ];
 
-/// As they are in the world: long and random, and as short and plain as may be saved.
+/// Realistic secrets: long and random, and as short and simple as can be saved.
 const SECRETS: &[&str] = &[
     "ghp_0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R",
     "github_pat_11ABCDEFG0aBcDeFgHiJkL_mNoPqRsTuVwXyZ0123456789abcdefghijklmnopqrstuvwxyzABCD",
@@ -44,7 +44,7 @@ const SECRETS: &[&str] = &[
 ];
 
 #[test]
-fn the_benign_corpus_is_unchanged_beside_every_secret() {
+fn the_benign_corpus_is_unchanged_for_all_secrets() {
     let all = Redactor::new(SECRETS.iter().map(|secret| Secret::new((*secret).to_owned())));
     for (name, text) in CORPUS {
         assert_eq!(all.redact_bytes(text.to_vec()), *text, "{name}");
@@ -56,7 +56,7 @@ fn the_benign_corpus_is_unchanged_beside_every_secret() {
 }
 
 #[tokio::test]
-async fn the_benign_corpus_comes_through_a_call_unchanged() {
+async fn the_benign_corpus_is_unchanged_by_a_call() {
     for (name, text) in CORPUS {
         let server = Server::start(move |_| answer("200 OK", &[], text)).await;
         let response = Call::new(&server.url(), "/x").send().await.unwrap();
@@ -64,9 +64,9 @@ async fn the_benign_corpus_comes_through_a_call_unchanged() {
     }
 }
 
-/// The corpus is no proof unless the same texts give a secret away.
+/// The corpus is meaningful only if a secret in the same texts is found.
 #[test]
-fn a_secret_in_the_midst_of_the_corpus_is_found() {
+fn a_secret_inside_the_corpus_is_found() {
     for secret in SECRETS {
         let redactor = Redactor::new([Secret::new((*secret).to_owned())]);
         for (name, text) in CORPUS {

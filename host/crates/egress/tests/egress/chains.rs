@@ -1,4 +1,4 @@
-//! A secret under two encodings, one on top of the other, wherever it lies: nothing of it comes out.
+//! A secret under two nested encodings is redacted at any position.
 
 use monstrum_egress::{REDACTED, Redactor};
 use monstrum_types::Secret;
@@ -20,7 +20,7 @@ pub(crate) struct Echo {
 }
 
 impl Echo {
-    /// The secret as it was written; None where that cannot be, such as JSON of bytes that are no text.
+    /// The encoded secret; `None` if the encoding does not exist, such as JSON of bytes that are not text.
     pub(crate) fn encoded(&self) -> Option<Vec<u8>> {
         encoding(&self.inner)(self.secret.as_bytes()).and_then(|inner| encoding(&self.outer)(&inner))
     }
@@ -33,17 +33,17 @@ impl Echo {
         [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
     }
 
-    /// Whether base64 was made of a string escape or a character reference: digits that have lost their case can no longer be
-    /// read, and the ways in which programs escape are too many to look for each.
+    /// Whether the chain is base64 of a string escape or a character reference. Base64 in lower case cannot be decoded, and
+    /// there are too many ways to escape to search for each.
     pub(crate) fn is_base64_of_escapes(&self) -> bool {
         let escapes = ["\\x", "\\u{}", "\\U", "HTML", "a string in single quotes"];
         self.outer.starts_with("base64") && escapes.iter().any(|escape| self.inner.starts_with(escape))
     }
 
-    /// Asserts that neither the echo nor any single encoding of the secret lies in `bytes`.
+    /// Asserts that `bytes` contain neither the echo nor any single encoding of the secret.
     pub(crate) fn assert_gone(&self, bytes: &[u8], encoded: &[u8]) {
         let shown = String::from_utf8_lossy(bytes);
-        // The outermost digits of base64 may belong to their neighbours; a secret is not to be had from them.
+        // The outermost digits of base64 may belong to the neighbours; they do not reveal the secret.
         let core = if encoded.len() > 20 { &encoded[4..encoded.len() - 4] } else { encoded };
         assert!(!holds(bytes, core), "{self:?} left {shown:?}");
         for (name, encode) in ENCODINGS {
@@ -79,7 +79,7 @@ fn secrets() -> impl Strategy<Value = String> {
     ]
 }
 
-/// What may stand beside it: also the beginnings of escapes, and digits that continue a run.
+/// Text next to the secret, including starts of escapes, and digits that continue a run.
 fn neighbours() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),
@@ -96,12 +96,12 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
         |(secret, inner, outer, mut before, mut after)| {
-            // Where a neighbour runs into the first escape, only what is a pattern or a further escape is found behind
-            // it: an upstream that goes to such lengths could as well write the secret backwards.
+            // If a neighbour merges with the first escape, only patterns and further escapes after it are found. An upstream
+            // that does this on purpose could as well reverse the secret.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
             }
-            // Digits and letters behind a reference without an end belong to it.
+            // Digits and letters after a reference without `;` belong to it.
             if inner.contains("without") || outer.contains("without") {
                 after.insert(0, '-');
             }
@@ -111,14 +111,14 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
 }
 
 #[test]
-fn the_corpus_of_chains() {
+fn corpus() {
     for echo in corpus::<Echo>(include_str!("../corpus/chains.jsonl")) {
         echo.check();
     }
 }
 
 #[test]
-fn every_pair_of_encodings_is_seen_through() {
+fn all_pairs_of_encodings_are_redacted() {
     for secret in
         ["ghp_S3cr3t/T0ken+value=", "12345678", "pä\"ss\\wörd/😀!", "a b%41c d\\u0041", "a&lt;b&#x41c&amp'", "äöüß"]
     {
@@ -141,7 +141,7 @@ fn every_pair_of_encodings_is_seen_through() {
 
 proptest! {
     #[test]
-    fn no_chain_of_two_encodings_comes_out(echo in echoes()) {
+    fn random_chains_of_two_encodings_are_redacted(echo in echoes()) {
         echo.check();
     }
 }

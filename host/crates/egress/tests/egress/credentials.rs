@@ -1,4 +1,4 @@
-//! Who gets the credential, and what happens when it is refused.
+//! The audience of a credential, and its refresh.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use monstrum_types::{Failure, FailureCode, Secret};
 use crate::support::{Call, NOW, Server, TOKEN, answer, basic, header, ok, query};
 
 #[tokio::test]
-async fn the_credential_is_added_and_only_there() {
+async fn the_credential_is_added_to_authenticated_requests_only() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.send().await.unwrap();
@@ -25,7 +25,7 @@ async fn the_credential_is_added_and_only_there() {
 }
 
 #[tokio::test]
-async fn queries_and_basic_are_added_too() {
+async fn queries_and_basic_are_added() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x?a=b");
     call.credential.fields.insert("user".into(), Secret::new("me@example.com".into()));
@@ -37,7 +37,7 @@ async fn queries_and_basic_are_added_too() {
 }
 
 #[tokio::test]
-async fn every_rule_is_applied_to_one_request_and_to_its_repetition() {
+async fn all_rules_are_applied_also_after_a_refresh() {
     let server = Server::start(|seen| match seen.header("x-key") {
         Some("key fresh-token") => ok(""),
         _ => answer("401 Unauthorized", &[], b""),
@@ -73,7 +73,7 @@ async fn every_rule_is_applied_to_one_request_and_to_its_repetition() {
 }
 
 #[tokio::test]
-async fn an_origin_outside_the_audience_is_reached_without() {
+async fn an_origin_outside_the_audience_gets_no_credential() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.credential.audience = vec!["https://api.example".parse().unwrap()];
@@ -86,7 +86,7 @@ async fn an_origin_outside_the_audience_is_reached_without() {
 }
 
 #[tokio::test]
-async fn outside_the_audience_the_state_of_the_credential_does_not_matter() {
+async fn outside_the_audience_the_state_of_the_credential_is_ignored() {
     let server = Server::start(|_| ok("")).await;
     let states = [
         CredentialState::None,
@@ -99,14 +99,14 @@ async fn outside_the_audience_the_state_of_the_credential_does_not_matter() {
         let mut call = Call::new(&server.url(), "/x");
         call.scope.audience = vec!["https://api.example".parse().unwrap()];
         call.source.current = Err(state);
-        // Without a credential these are the plugin's to write.
+        // Without a credential the plugin may set these headers.
         call.request.headers = vec![("Cookie".into(), "a=b".into()), ("Range".into(), "bytes=0-9".into())];
         call.send().await.unwrap();
-        // Within it they are not, and the state counts.
+        // Inside the audience it may not, and the state matters.
         call.scope.audience = vec![server.url().parse().unwrap()];
         assert_eq!(call.send().await.unwrap_err().code, FailureCode::Denied, "{state:?}");
     }
-    // Expired, but not for this origin: neither refused nor refreshed.
+    // An expired credential for another origin is neither refused nor refreshed.
     for refreshable in [true, false] {
         let mut call = Call::new(&server.url(), "/x");
         call.credential.audience = vec!["https://api.example".parse().unwrap()];
@@ -120,7 +120,7 @@ async fn outside_the_audience_the_state_of_the_credential_does_not_matter() {
 }
 
 #[tokio::test]
-async fn what_the_plugin_writes_never_stands_in_for_the_credential() {
+async fn a_plugin_cannot_set_the_credential_itself() {
     let server = Server::start(|_| ok("")).await;
     for authenticate in [true, false] {
         let mut call = Call::new(&server.url(), "/x");
@@ -128,7 +128,7 @@ async fn what_the_plugin_writes_never_stands_in_for_the_credential() {
         call.request.headers = vec![("authorization".into(), "Bearer of-my-own".into())];
         call.assert_refused(FailureCode::Denied).await;
     }
-    // Sealed under a rule that the manifest no longer has: the header is taken all the same.
+    // A stored rule that the manifest no longer has reserves its header too.
     let mut call = Call::new(&server.url(), "/x");
     call.scope.inject.clear();
     call.credential.inject = vec![header("X-Key", "{access_token}")];
@@ -138,7 +138,7 @@ async fn what_the_plugin_writes_never_stands_in_for_the_credential() {
 }
 
 #[tokio::test]
-async fn states_without_a_credential_are_told_apart() {
+async fn each_state_without_a_credential_has_its_failure() {
     let server = Server::start(|_| ok("")).await;
     for (state, code, message) in [
         (CredentialState::None, FailureCode::Unauthenticated, "no credential is stored for this resource"),
@@ -146,14 +146,14 @@ async fn states_without_a_credential_are_told_apart() {
         (
             CredentialState::NeedsAuthorization,
             FailureCode::Unauthenticated,
-            "an admin has to confirm the credential of this resource or authorize it again",
+            "an admin must confirm the credential of this resource or authorize it again",
         ),
-        (CredentialState::Unavailable, FailureCode::Unavailable, "the credential cannot be read at present"),
+        (CredentialState::Unavailable, FailureCode::Unavailable, "the credential cannot be read now; try again later"),
     ] {
         let mut call = Call::new(&server.url(), "/x");
         call.source.current = Err(state);
         assert_eq!(call.assert_refused(code).await.message, message);
-        // A request that needs none is not held up.
+        // A request that needs no credential is sent.
         call.request.authenticate = false;
         assert!(call.send().await.is_ok());
     }
@@ -163,7 +163,7 @@ async fn states_without_a_credential_are_told_apart() {
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
 }
 
-/// Refuses every token but the fresh one.
+/// A server that rejects all tokens except the fresh one.
 async fn picky() -> Server {
     Server::start(|seen| match seen.header("authorization") {
         Some("Bearer fresh-token") => answer("200 OK", &[], &seen.body),
@@ -173,7 +173,7 @@ async fn picky() -> Server {
 }
 
 #[tokio::test]
-async fn a_refused_token_is_refreshed_once_and_the_request_sent_once_more() {
+async fn a_rejected_token_is_refreshed_and_the_request_repeated_once() {
     let server = picky().await;
     let mut call = Call::new(&server.url(), "/x");
     call.request.method = "POST".into();
@@ -182,13 +182,13 @@ async fn a_refused_token_is_refreshed_once_and_the_request_sent_once_more() {
     let response = call.send().await.unwrap();
     assert_eq!((response.status, response.body), (200, b"body and soul".to_vec()));
     assert_eq!((server.seen().len(), call.source.refreshes.load(Ordering::SeqCst)), (2, 1));
-    // Both tokens are kept from the plugin from now on.
+    // Both tokens are redacted from now on.
     let text = format!("{TOKEN} fresh-token");
     assert_eq!(call.redactor.current().redact_text(text), "[redacted] [redacted]");
 }
 
 #[tokio::test]
-async fn a_second_refusal_is_the_answer() {
+async fn a_second_rejection_is_the_response() {
     let server = picky().await;
     let mut call = Call::new(&server.url(), "/x");
     call.refresh_into("also-refused");
@@ -197,11 +197,11 @@ async fn a_second_refusal_is_the_answer() {
 }
 
 #[tokio::test]
-async fn without_a_refresh_the_refusal_is_the_answer() {
+async fn without_a_refresh_the_rejection_is_the_response() {
     let server = picky().await;
     let mut call = Call::new(&server.url(), "/x");
     assert_eq!(call.send().await.unwrap().body, b"who are you");
-    // Nor is there one where the credential had no part in it.
+    // A rejected request without a credential is not refreshed either.
     call.refresh_into("fresh-token");
     call.request.authenticate = false;
     assert_eq!(call.send().await.unwrap().status, 401);
@@ -209,7 +209,7 @@ async fn without_a_refresh_the_refusal_is_the_answer() {
 }
 
 #[tokio::test]
-async fn a_refresh_that_fails_ends_the_request() {
+async fn a_failed_refresh_fails_the_request() {
     let server = picky().await;
     let mut call = Call::new(&server.url(), "/x");
     call.credential.refreshable = true;
@@ -233,9 +233,9 @@ async fn a_token_about_to_expire_is_refreshed_first() {
     }
 }
 
-/// What is asked for a newer token goes out, too.
+/// A refresh sends a request, so the call must be recorded before.
 #[tokio::test]
-async fn nobody_is_asked_for_a_token_before_the_call_is_announced() {
+async fn a_token_is_not_refreshed_before_the_call_is_recorded() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.refresh_into("fresh-token");
@@ -248,7 +248,7 @@ async fn nobody_is_asked_for_a_token_before_the_call_is_announced() {
 }
 
 #[tokio::test]
-async fn a_refresh_that_fails_for_now_spoils_no_token_that_is_good() {
+async fn a_valid_token_is_used_if_its_refresh_is_unavailable() {
     for (left_ms, state, is_sent) in [
         (1, CredentialState::Unavailable, true),
         (0, CredentialState::Unavailable, false),
@@ -271,7 +271,7 @@ async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
     call.credential.expires_at = Some(NOW);
     call.assert_refused(FailureCode::Unauthenticated).await;
     assert!(server.seen().is_empty());
-    // Where it would not be sent anyway, it does not matter.
+    // The state is ignored if the token would not be sent anyway.
     call.credential.audience.clear();
     call.source.current = Err(CredentialState::Ready);
     assert!(call.send().await.is_ok());
@@ -279,7 +279,7 @@ async fn an_expired_token_that_cannot_be_refreshed_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_secret_that_becomes_known_on_the_way_is_searched_for_too() {
+async fn a_secret_that_is_learned_during_the_call_is_searched_too() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.redactor = RedactorCell::default();

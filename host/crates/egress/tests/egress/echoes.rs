@@ -1,4 +1,4 @@
-//! Chains of encodings again, through a real exchange: in chunks, compressed, and in either half of a header.
+//! Chains of encodings in real responses: in chunks, compressed, and in the name or value of a header.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -15,10 +15,10 @@ use crate::chains::{Echo, echoes};
 use crate::encodings::holds;
 use crate::support::{Call, Server};
 
-/// Where an upstream puts the echo.
+/// The place of the echo in a response.
 #[derive(Clone, Debug)]
 enum Place {
-    /// In chunks of these lengths, the last of which is used over and over.
+    /// A body in chunks of these lengths; the last length is repeated.
     Body {
         gzip: bool,
         chunks: Vec<usize>,
@@ -35,7 +35,7 @@ fn places() -> impl Strategy<Value = Place> {
     ]
 }
 
-/// The response, or None where the echo cannot stand in this place.
+/// The response; `None` if this place cannot contain the echo.
 fn response(echo: &Echo, encoded: &[u8], place: &Place) -> Option<Vec<u8>> {
     let head = |headers: &[&[u8]]| [&[b"HTTP/1.1 200 OK\r\n".as_slice()], headers, &[b"\r\n"]].concat().concat();
     let in_header = |name: &[u8], value: &[u8]| head(&[b"content-length: 0\r\n", name, b": ", value, b"\r\n"]);
@@ -54,7 +54,7 @@ fn response(echo: &Echo, encoded: &[u8], place: &Place) -> Option<Vec<u8>> {
             let value = [b"<".as_slice(), encoded, b">"].concat();
             http::HeaderValue::from_bytes(&value).is_ok().then(|| in_header(b"x-echo", &value))
         }
-        // A name arrives in lower case, in which base64 can only be told by the whole of it, not read line by line.
+        // Names are in lower case, in which base64 can only be matched as a whole and not decoded.
         Place::HeaderName if echo.has_lines() || echo.is_base64_of_escapes() => None,
         Place::HeaderName => {
             let name = [b"x-".as_slice(), encoded].concat();
@@ -96,7 +96,7 @@ fn check(echo: &Echo, encoded: &[u8], response: &HttpResponse, place: &Place) {
 }
 
 #[test]
-fn no_chain_comes_out_of_an_exchange() {
+fn chains_in_responses_are_redacted() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let next: Arc<Mutex<Vec<u8>>> = Arc::default();
     let answers = Arc::clone(&next);

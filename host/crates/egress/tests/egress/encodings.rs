@@ -1,12 +1,12 @@
-//! The encodings that redaction promises to see through, written without its help.
+//! The encodings that redaction supports, implemented independently.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
-/// One way of writing bytes; None where they cannot be written that way.
+/// An encoding of bytes; `None` if it cannot encode them.
 pub(crate) type Encode = fn(&[u8]) -> Option<Vec<u8>>;
 
-/// Every encoding of the contract by name. JSON, HTML and UTF-16 are for text only.
+/// All supported encodings by name. JSON, HTML and UTF-16 are for text only.
 pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("raw", |bytes| Some(bytes.to_vec())),
     ("percent of reserved", |bytes| Some(percent(bytes, is_reserved, true))),
@@ -59,12 +59,12 @@ pub(crate) const ENCODINGS: &[(&str, Encode)] = &[
     ("UTF-16 BE", |bytes| Some(text(bytes)?.encode_utf16().flat_map(u16::to_be_bytes).collect())),
 ];
 
-/// `value` in the encoding of that name.
+/// Encodes `value` with the encoding of this name.
 pub(crate) fn encoding(name: &str) -> Encode {
     ENCODINGS.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
-/// Whether `part` lies in `bytes`.
+/// Whether `bytes` contain `part`.
 pub(crate) fn holds(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
@@ -95,7 +95,7 @@ fn hexadecimal(bytes: &[u8], escaped: impl Fn(u8) -> bool, upper: bool) -> Vec<u
     bytes.iter().flat_map(write).collect()
 }
 
-/// As JavaScript and Python write text that is to be in ASCII.
+/// Text in ASCII as JavaScript and Python write it.
 fn latin_1(text: &str) -> String {
     let write = |unit: u16| match u8::try_from(unit) {
         Ok(byte @ (b'\\' | b'\'')) => format!("\\{}", char::from(byte)),
@@ -110,12 +110,12 @@ fn is_special(character: char) -> bool {
     !character.is_ascii_alphanumeric() && !"-._~".contains(character)
 }
 
-/// What HTML must escape.
+/// Whether HTML must escape the character.
 fn is_markup(character: char) -> bool {
     "&<>\"'".contains(character)
 }
 
-/// As the standard library of Python has it.
+/// The names of Python's standard library.
 fn named(code: u32) -> String {
     match char::from_u32(code) {
         Some('&') => "&amp;".to_owned(),
@@ -178,7 +178,7 @@ fn characters(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) ->
     text.chars().map(write).collect::<String>().into_bytes()
 }
 
-/// References as `write` writes them, less the `;` where what follows does not read on.
+/// References from `write`, without `;` if the next character cannot continue the reference.
 fn without_ends(text: &str, escaped: impl Fn(char) -> bool, write: impl Fn(u32) -> String) -> Vec<u8> {
     let mut written = String::new();
     let mut characters = text.chars().peekable();

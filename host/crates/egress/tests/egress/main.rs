@@ -1,4 +1,4 @@
-//! Egress against real servers on the loopback interface: what leaves, what comes back, and what never does either.
+//! Egress with real servers on the loopback interface.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 

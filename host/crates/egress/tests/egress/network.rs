@@ -19,7 +19,7 @@ fn named(server: &Server) -> String {
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_once_and_its_address_connected_to() {
+async fn a_name_is_resolved_once() {
     let server = Server::start(|_| ok("hello")).await;
     let mut call = Call::new(&named(&server), "/x");
     call.names = Names::new(&[("api.example", &[&["127.0.0.1"]])]);
@@ -30,7 +30,7 @@ async fn a_name_is_looked_up_once_and_its_address_connected_to() {
 }
 
 #[tokio::test]
-async fn a_name_that_moves_to_a_forbidden_address_is_refused_although_a_connection_is_open() {
+async fn a_name_that_moves_to_a_forbidden_address_is_refused_despite_an_open_connection() {
     let server = Server::start(|_| ok("hello")).await;
     let mut call = Call::new(&named(&server), "/x");
     call.names = Names::new(&[("api.example", &[&["127.0.0.1"], &["169.254.169.254"], &["127.0.0.1", "10.0.0.1"]])]);
@@ -39,7 +39,7 @@ async fn a_name_that_moves_to_a_forbidden_address_is_refused_although_a_connecti
     for _ in 0..2 {
         let failure = call.send_by(&egress).await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (FailureCode::Denied, false));
-        assert_eq!(failure.message, "`api.example` has an address that may not be reached");
+        assert_eq!(failure.message, "`api.example` has an address that is not allowed");
     }
     assert_eq!((server.seen().len(), call.announced.load(Ordering::SeqCst)), (1, 1));
 }
@@ -67,7 +67,7 @@ async fn local_names_are_refused_without_a_look_up() {
 }
 
 #[tokio::test]
-async fn http_is_refused_unless_opened_even_on_loopback() {
+async fn http_is_refused_by_default_even_on_loopback() {
     let mut call = Call::new("http://127.0.0.1:9", "/x");
     call.scope.network.allow_http = false;
     call.assert_refused(FailureCode::Denied).await;
@@ -93,7 +93,7 @@ async fn a_closed_port_fails_as_connect_and_unsent() {
 }
 
 #[tokio::test]
-async fn silence_is_a_timeout_that_may_have_arrived() {
+async fn silence_is_a_timeout_of_a_sent_request() {
     let server = Server::start(|_| Vec::new()).await;
     let mut call = Call::new(&server.url(), "/x");
     call.request.timeout_ms = Some(1000);
@@ -119,7 +119,7 @@ async fn a_look_up_that_takes_too_long_is_a_timeout_and_unsent() {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_with_a_trusted_server() {
+async fn a_trusted_server_is_reached_by_tls() {
     for host in ["tls.example", "127.0.0.1"] {
         let response = tls_call(tls_server(SECURE), host).send().await.unwrap();
         assert_eq!(response.body, b"secure", "{host}");
@@ -127,7 +127,7 @@ async fn tls_is_spoken_with_a_trusted_server() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_trusted_gets_no_request() {
+async fn an_untrusted_server_gets_no_request() {
     let mut strange = tls_call(tls_server(SECURE), "tls.example");
     strange.roots.clear();
     let mut renamed = tls_call(tls_server(SECURE), "other.example");
@@ -145,7 +145,7 @@ async fn a_server_without_tls_is_a_tls_failure() {
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = speaking.accept().unwrap();
         stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").unwrap();
-        // Until the client gives up, so that it reads the answer and not a reset.
+        // Read until the client closes, so that it receives the response and not a reset.
         stream.read_to_end(&mut Vec::new())
     });
     let failure = tls_call(port, "tls.example").send().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! The order of the steps, and when the call is announced.
+//! The order of the steps, and when the call is recorded.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use monstrum_types::{Failure, FailureCode};
 use crate::support::{Call, Server, TOKEN, answer, ok};
 
 #[tokio::test]
-async fn a_request_takes_the_steps_in_the_order_of_the_contract() {
+async fn a_request_takes_the_steps_in_order() {
     let server = Server::start(|_| ok("hello")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.send().await.unwrap();
@@ -16,7 +16,7 @@ async fn a_request_takes_the_steps_in_the_order_of_the_contract() {
 }
 
 #[tokio::test]
-async fn a_redirect_takes_the_first_five_again_and_a_refusal_one_refresh() {
+async fn a_redirect_repeats_the_first_five_steps_and_a_rejection_refreshes() {
     let server = Server::start(|seen| match seen.line.as_str() {
         "GET /x HTTP/1.1" => answer("302 Found", &[("location", "/y")], b""),
         _ if seen.header("authorization") == Some("Bearer fresh-token") => ok("hello"),
@@ -34,7 +34,7 @@ async fn a_redirect_takes_the_first_five_again_and_a_refusal_one_refresh() {
 }
 
 #[tokio::test]
-async fn each_refusal_ends_at_its_step_and_nothing_leaves() {
+async fn each_refusal_ends_at_its_step_and_nothing_is_sent() {
     let server = Server::start(|_| ok("")).await;
     let base = server.url();
 
@@ -48,7 +48,7 @@ async fn each_refusal_ends_at_its_step_and_nothing_leaves() {
 
     let mut call = Call::new(&base, &format!("/x?leak={}", TOKEN.replace('+', "%2B")));
     let failure = call.assert_refused(FailureCode::Denied).await;
-    assert_eq!(failure.message, "the request holds a secret of this resource");
+    assert_eq!(failure.message, "the request contains a secret of this resource");
     assert_eq!(call.steps(), [Build, CheckEgress, Scan]);
 
     let mut call = Call::new(&base, "/x");
@@ -65,7 +65,7 @@ async fn each_refusal_ends_at_its_step_and_nothing_leaves() {
 }
 
 #[tokio::test]
-async fn nothing_leaves_before_the_call_is_on_record() {
+async fn nothing_is_sent_before_the_call_is_recorded() {
     let server = Server::start(|_| ok("")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.announcement = Err(Failure::unsent(FailureCode::Unavailable, format!("no audit for {TOKEN}")));

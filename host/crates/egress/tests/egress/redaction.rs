@@ -1,4 +1,4 @@
-//! A secret that the upstream echoes does not reach the plugin, in whichever encoding and place.
+//! A secret that the upstream echoes does not reach the plugin, in any encoding and place.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -40,7 +40,7 @@ fn echoes() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Finds the token with a search of its own: no part of 8 bytes of any echo may be left.
+/// Asserts by an independent search that no 8 bytes of the echo are left.
 fn assert_clean(bytes: &[u8], echo: &[u8]) {
     let shown = String::from_utf8_lossy(bytes);
     for part in echo.windows(12) {
@@ -83,7 +83,7 @@ async fn echoes_in_header_values_are_replaced() {
 }
 
 #[tokio::test]
-async fn echoes_in_header_names_are_replaced_whatever_their_case() {
+async fn echoes_in_header_names_are_replaced_ignoring_case() {
     const NAME: &str = "Secret-As-A-Header-Name";
     let mut call = Call::new("http://127.0.0.1", "/x");
     call.credential.fields.insert("access_token".into(), Secret::new(NAME.into()));
@@ -96,7 +96,7 @@ async fn echoes_in_header_names_are_replaced_whatever_their_case() {
 }
 
 #[tokio::test]
-async fn what_is_derived_from_a_secret_is_one() {
+async fn values_derived_from_a_secret_are_redacted() {
     let server = Server::start(|seen| answer("200 OK", &[], seen.header("authorization").unwrap().as_bytes())).await;
     let mut call = Call::new(&server.url(), "/x");
     call.credential.fields.insert("user".into(), Secret::new("me@example.com".into()));
@@ -106,7 +106,7 @@ async fn what_is_derived_from_a_secret_is_one() {
 }
 
 #[tokio::test]
-async fn nothing_is_replaced_that_only_looks_alike() {
+async fn similar_values_are_not_replaced() {
     let body = format!("{}x 8f14e45fceea167a5a36dedd4bea2543 {}", &TOKEN[..10], TOKEN.to_lowercase());
     let sent = body.clone();
     let server = Server::start(move |_| answer("200 OK", &[], sent.as_bytes())).await;
@@ -114,9 +114,9 @@ async fn nothing_is_replaced_that_only_looks_alike() {
     assert_eq!(String::from_utf8(response.body).unwrap(), body);
 }
 
-/// Searching is work of the host for the call, and ends with what the call may use up.
+/// Searches are work for the call and limited by its budget.
 #[tokio::test]
-async fn what_is_searched_is_counted_to_the_call() {
+async fn searches_are_charged_to_the_call() {
     let server = Server::start(|_| answer("200 OK", &[], &[b'x'; 100_000])).await;
     let mut call = Call::new(&server.url(), "/x");
     let budget = |fuel| RedactorCell::default().with_budget(SearchBudget::of_fuel(fuel));

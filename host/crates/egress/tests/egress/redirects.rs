@@ -1,4 +1,4 @@
-//! Redirects: followed only when asked, checked like requests, and never with the credential to another origin.
+//! Redirects: followed only if enabled, checked like requests, and never with the credential to another origin.
 
 use std::sync::atomic::Ordering;
 
@@ -10,13 +10,13 @@ fn found(location: &str) -> Vec<u8> {
     answer("302 Found", &[("location", location)], b"moved")
 }
 
-/// Sends every request on to `location`, but for those to `/end`.
+/// A server that redirects all requests to `location`, except those to `/end`.
 async fn leading_to(location: String) -> Server {
     Server::start(move |seen| if seen.line.contains(" /end") { ok("end") } else { found(&location) }).await
 }
 
 #[tokio::test]
-async fn a_redirect_is_handed_over_unless_following_is_asked_for() {
+async fn a_redirect_is_returned_unless_following_is_enabled() {
     let server = leading_to(format!("/end?token={TOKEN}")).await;
     let response = Call::new(&server.url(), "/x").send().await.unwrap();
     assert_eq!((response.status, response.body.as_slice()), (302, b"moved".as_slice()));
@@ -25,7 +25,7 @@ async fn a_redirect_is_handed_over_unless_following_is_asked_for() {
 }
 
 #[tokio::test]
-async fn the_credential_goes_along_on_the_same_origin() {
+async fn the_credential_is_sent_to_the_same_origin() {
     let server = leading_to("/end".into()).await;
     let mut call = Call::new(&server.url(), "/x");
     call.scope.follow_redirects = 1;
@@ -35,7 +35,7 @@ async fn the_credential_goes_along_on_the_same_origin() {
 }
 
 #[tokio::test]
-async fn another_origin_gets_no_credential_and_neither_does_the_way_back() {
+async fn the_credential_is_not_sent_to_another_origin_nor_after_a_redirect_back() {
     let home = leading_to("/end".into()).await;
     let back = format!("{}/end", home.url());
     let away = Server::start(move |_| found(&back)).await;
@@ -43,7 +43,7 @@ async fn another_origin_gets_no_credential_and_neither_does_the_way_back() {
     let home_again = Server::start(move |_| found(&away_url)).await;
     let mut call = Call::new(&home_again.url(), "/x");
     call.scope.egress = vec![away.url().parse().unwrap(), home.url().parse().unwrap()];
-    // All three are in the audience: it is the redirect that takes the credential away.
+    // All three are in the audience: the redirect removes the credential.
     call.credential.audience.extend(call.scope.egress.clone());
     call.scope.audience = call.credential.audience.clone();
     call.scope.follow_redirects = 5;
@@ -54,7 +54,7 @@ async fn another_origin_gets_no_credential_and_neither_does_the_way_back() {
 }
 
 #[tokio::test]
-async fn only_so_many_are_followed() {
+async fn the_number_of_redirects_is_limited() {
     let server = Server::start(|_| found("/again")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.scope.follow_redirects = 3;
@@ -63,7 +63,7 @@ async fn only_so_many_are_followed() {
 }
 
 #[tokio::test]
-async fn a_hop_is_checked_like_a_request() {
+async fn a_redirect_is_checked_like_a_request() {
     for (location, code) in [
         ("http://169.254.169.254/latest/meta-data/".to_owned(), FailureCode::Denied),
         ("https://evil.example/".to_owned(), FailureCode::Denied),
@@ -84,7 +84,7 @@ async fn a_hop_is_checked_like_a_request() {
 }
 
 #[tokio::test]
-async fn an_allowed_hop_to_a_forbidden_address_is_refused() {
+async fn a_redirect_to_a_forbidden_address_is_refused() {
     let server = leading_to("http://[::1]/".into()).await;
     let mut call = Call::new(&server.url(), "/x");
     call.scope.follow_redirects = 1;
@@ -94,7 +94,7 @@ async fn an_allowed_hop_to_a_forbidden_address_is_refused() {
 }
 
 #[tokio::test]
-async fn a_location_is_resolved_against_the_url_that_it_answers() {
+async fn a_location_is_resolved_against_the_url_of_the_request() {
     let server = Server::start(|_| ok("end")).await;
     for (location, line) in [
         ("end", "GET /a/end HTTP/1.1"),
@@ -121,7 +121,7 @@ async fn a_location_is_resolved_against_the_url_that_it_answers() {
 }
 
 #[tokio::test]
-async fn a_location_that_is_none_is_not_followed() {
+async fn an_invalid_location_is_not_followed() {
     for (location, code) in [
         (b"http://".as_slice(), FailureCode::Invalid),
         (b"http://[", FailureCode::Invalid),
@@ -152,7 +152,7 @@ async fn a_location_that_is_none_is_not_followed() {
 }
 
 #[tokio::test]
-async fn without_a_location_or_with_another_status_there_is_nothing_to_follow() {
+async fn a_response_without_location_or_with_another_status_is_returned() {
     for bytes in [
         answer("302 Found", &[], b"as it is"),
         answer("300 Multiple Choices", &[("location", "/end")], b"as it is"),
@@ -168,7 +168,7 @@ async fn without_a_location_or_with_another_status_there_is_nothing_to_follow() 
 }
 
 #[tokio::test]
-async fn a_hop_to_a_name_is_resolved_and_judged_like_any_other() {
+async fn a_redirect_to_a_name_is_resolved_and_checked() {
     for answer in [&["10.0.0.1"][..], &["127.0.0.1", "10.0.0.1"], &["::1"], &["::ffff:127.0.0.1"]] {
         let server = leading_to("http://next.example/".into()).await;
         let mut call = Call::new(&server.url(), "/x");
@@ -182,7 +182,7 @@ async fn a_hop_to_a_name_is_resolved_and_judged_like_any_other() {
 }
 
 #[tokio::test]
-async fn a_hop_down_to_http_is_refused_unless_it_is_open() {
+async fn a_redirect_to_http_is_refused_unless_allowed() {
     let end =
         Server::start(|seen| if seen.header("authorization").is_some() { ok("with") } else { ok("without") }).await;
     for (allow_http, body) in [(false, None), (true, Some(b"without".to_vec()))] {
@@ -201,7 +201,7 @@ async fn a_hop_down_to_http_is_refused_unless_it_is_open() {
 }
 
 #[tokio::test]
-async fn what_a_plugin_writes_into_credential_headers_does_not_cross_origins() {
+async fn credential_headers_of_a_plugin_do_not_cross_origins() {
     let away = Server::start(|_| ok("end")).await;
     let to = format!("{}/end", away.url());
     let server = Server::start(move |_| found(&to)).await;
@@ -218,7 +218,7 @@ async fn what_a_plugin_writes_into_credential_headers_does_not_cross_origins() {
 }
 
 #[tokio::test]
-async fn a_post_is_repeated_only_where_the_status_says_so() {
+async fn a_post_is_repeated_only_for_some_statuses() {
     for (status, line, body) in [
         ("301 Moved Permanently", "GET /end HTTP/1.1", ""),
         ("302 Found", "GET /end HTTP/1.1", ""),

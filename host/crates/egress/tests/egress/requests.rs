@@ -1,5 +1,4 @@
-//! Whatever a plugin writes into a request, it is refused or arrives exactly as it was written: at the resource's own
-//! place, with no step out of it, and with nothing added by a trick of spelling.
+//! Requests of a plugin are refused, or arrive at the resource exactly as they were written.
 
 use std::cell::RefCell;
 
@@ -23,7 +22,7 @@ struct Written {
     body: Option<Vec<u8>>,
 }
 
-/// Pieces of URLs that parsers disagree about, among ordinary ones.
+/// Ordinary pieces of URLs, and pieces that parsers interpret differently.
 fn urls() -> impl Strategy<Value = String> {
     let pieces = select(vec![
         "/",
@@ -126,7 +125,7 @@ fn written() -> impl Strategy<Value = Written> {
         .prop_map(|(method, url, query, headers, body)| Written { method, url, query, headers, body })
 }
 
-/// The target that `written` means, put together without egress and without its escapes.
+/// The expected target of `written`, built without egress and without its escapes.
 fn target(written: &Written) -> Vec<u8> {
     let mut text = format!("/v1{}", written.url).into_bytes();
     for (at, (name, value)) in written.query.iter().enumerate() {
@@ -135,7 +134,7 @@ fn target(written: &Written) -> Vec<u8> {
             Some(_) if at == 0 && (text.ends_with(b"?") || text.ends_with(b"&")) => b"",
             Some(_) => b"&",
         };
-        // What is not yet encoded is not decoded either.
+        // Query parameters are not encoded yet, so they are not decoded.
         let plain = |text: &str| text.replace('%', "%25");
         text.extend([joint, plain(name).as_bytes(), b"=", plain(value).as_bytes()].concat());
     }
@@ -157,7 +156,7 @@ fn arrived(written: &Written, seen: &Seen) {
     let wanted: Vec<(String, &str)> =
         written.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.trim())).collect();
     let sorted = |mut all: Vec<(String, &str)>| {
-        // A map keeps the order within one name, and that is all that counts.
+        // A map keeps the order of values of one name, which is all that matters.
         all.sort_by(|one, other| one.0.cmp(&other.0));
         format!("{all:?}")
     };
@@ -209,7 +208,7 @@ impl Bench {
 }
 
 #[test]
-fn the_corpus_of_requests() {
+fn corpus() {
     let bench = Bench::new();
     let all: Vec<Written> = corpus(include_str!("../corpus/requests.jsonl"));
     let sent = all.iter().filter(|written| bench.check(written)).count();

@@ -1,4 +1,4 @@
-//! What a hostile or broken upstream may answer with.
+//! Responses of hostile or broken upstreams.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ fn value<'a>(response: &'a HttpResponse, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn an_answer_is_handed_over() {
+async fn a_response_is_returned() {
     let response =
         answered(answer("418 I'm a teapot", &[("X-Kind", "tea"), ("x-kind", "green")], b"short")).await.unwrap();
     assert_eq!((response.status, response.body.as_slice()), (418, b"short".as_slice()));
@@ -80,7 +80,7 @@ async fn other_encodings_and_broken_ones_are_refused() {
     }
 }
 
-/// What the host does not undo it cannot search.
+/// The host cannot search an encoding that it does not decode.
 #[tokio::test]
 async fn a_transfer_encoding_other_than_chunked_is_refused() {
     let packed = gzip(format!("before {TOKEN} after").as_bytes());
@@ -101,7 +101,7 @@ async fn a_transfer_encoding_other_than_chunked_is_refused() {
 }
 
 #[tokio::test]
-async fn bodies_end_at_10_mib_however_they_are_told() {
+async fn bodies_have_at_most_10_mib_in_all_framings() {
     let most = vec![b'x'; RESPONSE_BODY_BYTES_MAX];
     assert_eq!(answered(answer("200 OK", &[], &most)).await.unwrap().body.len(), most.len());
     let more = vec![b'x'; RESPONSE_BODY_BYTES_MAX + 1];
@@ -113,7 +113,7 @@ async fn bodies_end_at_10_mib_however_they_are_told() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_stopped_by_what_it_decodes_to() {
+async fn a_decompression_bomb_is_refused() {
     let bomb = gzip(&vec![0; RESPONSE_BODY_BYTES_MAX + 1]);
     assert!(bomb.len() < RESPONSE_BODY_BYTES_MAX / 100);
     assert_eq!(fails_with(answer("200 OK", &[("content-encoding", "gzip")], &bomb)).await, FailureCode::TooLarge);
@@ -122,7 +122,7 @@ async fn a_bomb_is_stopped_by_what_it_decodes_to() {
 }
 
 #[tokio::test]
-async fn headers_are_bounded() {
+async fn headers_are_limited() {
     let long = "x".repeat(RESPONSE_HEADER_BYTES_MAX);
     assert_eq!(fails_with(answer("200 OK", &[("x-long", &long)], b"")).await, FailureCode::TooLarge);
     let many = vec![("x-many", "y"); 1000];
@@ -130,7 +130,7 @@ async fn headers_are_bounded() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_refused() {
+async fn a_response_that_is_not_http_is_refused() {
     for bytes in [
         b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(),
         b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n".to_vec(),
@@ -143,7 +143,7 @@ async fn what_is_not_http_is_refused() {
 }
 
 #[tokio::test]
-async fn a_head_request_has_headers_only() {
+async fn the_response_of_head_has_no_body() {
     let server = Server::start(|_| answer("200 OK", &[("content-encoding", "br")], b"")).await;
     let mut call = Call::new(&server.url(), "/x");
     call.request.method = "HEAD".into();
@@ -152,7 +152,7 @@ async fn a_head_request_has_headers_only() {
 }
 
 #[tokio::test]
-async fn a_failure_tells_how_long_to_wait() {
+async fn a_failure_has_the_time_to_wait() {
     let headers = [("content-encoding", "br"), ("retry-after", "7")];
     let failure = answered(answer("429 Too Many Requests", &headers, b"x")).await.unwrap_err();
     assert_eq!(failure.retry_after_ms, Some(7000));

@@ -1,4 +1,4 @@
-//! A server that answers by a script and remembers what it saw, and a call with everything that egress asks for.
+//! A scripted server that records its requests, and a call with all that egress needs.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 pub(crate) const TOKEN: &str = "ghp_S3cr3t/T0ken+value=";
 
-/// One request as the server read it.
+/// One request that the server received.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) line: String,
@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// A server on a port of its own. It lives as long as this value.
+/// A server on its own port. Dropping the value stops it.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
@@ -50,7 +50,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Answers each request with the bytes that `answer` makes of it; no bytes mean that the connection stays silent.
+    /// Starts a server that responds with the bytes of `answer`. If there are none, it does not respond.
     pub(crate) async fn start(answer: impl Fn(&Seen) -> Vec<u8> + Send + Sync + 'static) -> Server {
         Server::start_at("127.0.0.1:0", answer).await
     }
@@ -78,7 +78,7 @@ impl Server {
     }
 }
 
-/// Serves a connection until either side closes it.
+/// Serves a connection until one side closes it.
 async fn serve(mut stream: TcpStream, answer: Arc<impl Fn(&Seen) -> Vec<u8>>, seen: Arc<Mutex<Vec<Seen>>>) {
     while let Some(request) = read_request(&mut stream).await {
         let bytes = answer(&request);
@@ -86,14 +86,14 @@ async fn serve(mut stream: TcpStream, answer: Arc<impl Fn(&Seen) -> Vec<u8>>, se
         if bytes.is_empty() {
             std::future::pending::<()>().await;
         }
-        // A client that has read enough closes first.
+        // The client may close early.
         if stream.write_all(&bytes).await.is_err() || is_last(&bytes) {
             return;
         }
     }
 }
 
-/// Whether the head of the answer says that no other will follow.
+/// Whether the response closes the connection.
 fn is_last(answer: &[u8]) -> bool {
     answer.split(|byte| *byte == b'\n').take_while(|line| line.len() > 1).any(|line| line == b"connection: close\r")
 }
@@ -126,7 +126,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<Seen> {
     Some(Seen { line: line.to_owned(), headers, body })
 }
 
-/// A response in bytes, with its length.
+/// A response with its Content-Length.
 pub(crate) fn answer(status: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
     let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len());
     for (name, value) in headers {
@@ -139,7 +139,7 @@ pub(crate) fn ok(body: &str) -> Vec<u8> {
     answer("200 OK", &[], body.as_bytes())
 }
 
-/// Answers look-ups one after the other; the last answer stays. Nobody knows other names.
+/// A resolver with scripted answers for one name; the last answer is repeated. Other names do not exist.
 pub(crate) struct Names {
     answers: Mutex<BTreeMap<String, Vec<Vec<IpAddr>>>>,
     pub(crate) asked: AtomicUsize,
@@ -162,7 +162,7 @@ impl Resolve for Names {
     }
 }
 
-/// A credential's source by script.
+/// A scripted credential source.
 pub(crate) struct Source {
     pub(crate) current: Result<Arc<Credential>, CredentialState>,
     pub(crate) refreshed: Result<Arc<Credential>, CredentialState>,
@@ -196,7 +196,7 @@ pub(crate) fn basic(username: &str, password: &str) -> InjectRule {
     InjectRule::Basic(BasicRule { basic: BasicPair { username: username.to_owned(), password: password.to_owned() } })
 }
 
-/// One call and all that it needs. Change what a test is about, then send.
+/// One call with its settings, which tests change before sending.
 pub(crate) struct Call {
     pub(crate) scope: Scope,
     pub(crate) credential: Credential,
@@ -205,9 +205,9 @@ pub(crate) struct Call {
     pub(crate) request: HttpRequest,
     pub(crate) names: Arc<Names>,
     pub(crate) roots: Vec<rustls::pki_types::CertificateDer<'static>>,
-    /// How often `before_sending` was awaited.
+    /// The number of times that `before_sending` was awaited.
     pub(crate) announced: AtomicUsize,
-    /// What `before_sending` ends with.
+    /// The result of `before_sending`.
     pub(crate) announcement: Result<(), Failure>,
     pub(crate) steps: Arc<Mutex<Vec<Step>>>,
 }
@@ -215,7 +215,7 @@ pub(crate) struct Call {
 pub(crate) const NOW: UtcMillis = UtcMillis(1_800_000_000_000);
 
 impl Call {
-    /// GET of `url`, with the token as bearer, at a resource whose base is `base`; loopback and http:// are open.
+    /// A GET of `url` with the token as bearer, for a resource with the base `base`. Loopback and http:// are allowed.
     pub(crate) fn new(base: &str, url: &str) -> Call {
         let rule = header("Authorization", "Bearer {access_token}");
         let credential = Credential {
@@ -275,19 +275,19 @@ impl Call {
         if self.source.current.as_ref().err() == Some(&CredentialState::Ready) {
             self.source.current = Ok(Arc::new(self.credential.clone()));
         }
-        // Far off: on a busy machine the largest bodies take their time.
+        // Long: on a busy machine the largest bodies take a while.
         let deadline = Instant::now() + Duration::from_secs(300);
         let before = || -> BoxFuture<'_, Result<(), Failure>> {
             self.announced.fetch_add(1, Ordering::SeqCst);
             Box::pin(async { self.announcement.clone() })
         };
-        // Boxed, because callers keep it in a task: so it must be `Send`.
+        // Boxed as `Send`, because callers move it to a task.
         let sending: BoxFuture<'_, _> =
             Box::pin(egress.send(&self.scope, &self.source, &self.redactor, self.request.clone(), deadline, &before));
         sending.await
     }
 
-    /// Sends, and asserts that the request was refused with `code` before anything left.
+    /// Sends, and asserts that the request was refused with `code` before it was sent.
     pub(crate) async fn assert_refused(&mut self, code: FailureCode) -> Failure {
         let failure = self.send().await.unwrap_err();
         assert_eq!((failure.code, failure.sent), (code, false), "{failure:?}");
@@ -299,7 +299,7 @@ impl Call {
         self.steps.lock().unwrap().clone()
     }
 
-    /// Makes the credential one that is refreshed into `token`.
+    /// Makes the credential refreshable, with `token` as the new one.
     pub(crate) fn refresh_into(&mut self, token: &str) {
         self.credential.refreshable = true;
         let mut fresh = self.credential.clone();
@@ -312,7 +312,7 @@ fn certificate() -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(include_bytes!("tls/cert.pem")).unwrap()
 }
 
-/// A TLS server for one connection, which gets `response`; its thread ends with it.
+/// A TLS server for one connection, which it answers with `response`.
 pub(crate) fn tls_server(response: impl Into<Vec<u8>>) -> u16 {
     let response = response.into();
     let key = PrivateKeyDer::from_pem_slice(include_bytes!("tls/key.pem")).unwrap();
@@ -346,7 +346,7 @@ pub(crate) fn tls_call(port: u16, host: &str) -> Call {
     call
 }
 
-/// The lines of a corpus: cases that were thought of or found before, which run ahead of random ones.
+/// The lines of a corpus: known cases, which run before the random ones.
 pub(crate) fn corpus<T: serde::de::DeserializeOwned>(lines: &str) -> Vec<T> {
     lines.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"))).collect()
 }

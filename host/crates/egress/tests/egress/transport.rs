@@ -1,4 +1,4 @@
-//! A transport takes the place of the network and of nothing else: checks before it, redaction after it.
+//! A transport replaces the network only: requests are checked before it, and responses are redacted after it.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,7 @@ use monstrum_types::{Failure, FailureCode};
 
 use crate::support::{Call, Names, TOKEN};
 
-/// Echoes the authorization that it sees.
+/// A transport that echoes the Authorization header.
 #[derive(Default)]
 struct Echo {
     seen: Mutex<Vec<String>>,
@@ -36,7 +36,7 @@ fn egress(call: &Call, transport: &Arc<Echo>) -> Egress {
 }
 
 #[tokio::test]
-async fn what_leaves_is_authenticated_and_what_comes_back_is_redacted() {
+async fn requests_are_authenticated_and_responses_redacted() {
     let (mut call, echo) = (call("/items"), Arc::new(Echo::default()));
     let egress = egress(&call, &echo);
     let response = call.send_by(&egress).await.unwrap();
@@ -46,7 +46,7 @@ async fn what_leaves_is_authenticated_and_what_comes_back_is_redacted() {
 }
 
 #[tokio::test]
-async fn what_is_refused_does_not_reach_it() {
+async fn refused_requests_do_not_reach_it() {
     let echo = Arc::new(Echo::default());
     for (url, code) in [
         ("https://elsewhere.example.com/", FailureCode::Denied),

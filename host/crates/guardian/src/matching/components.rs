@@ -1,8 +1,8 @@
-//! Finding a run of path components in a path in one pass.
+//! Search for a run of path components in a path, in one pass.
 //!
-//! This is Shift-And over components, as `search` has it over characters: bit `i` of the state says that the components
-//! just read end with the first `i + 1` of the run. Equal globs are compared once, so that each component of a path
-//! costs as many comparisons as the run has different globs, however often the run begins in vain.
+//! This is Shift-And over components, as in `search` over characters: bit `i` of the state is set if the components read
+//! so far end with the first `i + 1` components of the run. Each component of a path is compared once with each different
+//! glob of the run, however many partial matches there are.
 
 use std::collections::HashMap;
 
@@ -11,15 +11,15 @@ use super::weight::Matching;
 
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// The components of one run: as many as the longest path has that Linux opens. A longer run is in no such path.
+/// Components in one run: as many as the longest path that Linux opens can have. No path contains a longer run.
 pub(super) const RUN_COMPONENTS_MAX: usize = 2048;
 
 /// A compiled search for one run.
 #[derive(Clone, Debug)]
 pub(super) struct ComponentSearch {
-    /// For each component without a wildcard, where in the run it stands.
+    /// The positions in the run of each component without a wildcard, as a bit set.
     literals: HashMap<Box<str>, Box<[u64]>>,
-    /// The same for each different glob.
+    /// The positions in the run of each different glob, as a bit set.
     globs: Box<[(Glob, Box<[u64]>)]>,
     length: usize,
 }
@@ -37,7 +37,7 @@ impl ComponentSearch {
         for (component, mask) in places {
             let glob = Glob::new(component);
             match glob.literal() {
-                // `[a]` and `a` are the same.
+                // `[a]` and `a` are the same component.
                 Some(text) => match literals.get_mut(text) {
                     Some(known) => known.iter_mut().zip(&mask).for_each(|(known, word)| *known |= word),
                     None => _ = literals.insert(text.into(), mask),
@@ -48,7 +48,7 @@ impl ComponentSearch {
         ComponentSearch { literals, globs: globs.into_boxed_slice(), length: run.len() }
     }
 
-    /// What a search takes at most: each component is compared with each different glob.
+    /// An upper bound of the cost of a search: each component is compared with each different glob.
     pub(super) fn weight(&self) -> Matching {
         let words = self.length.div_ceil(WORD_BITS) as u64;
         let mut sum = Matching { fixed: 64, per_byte: 1, per_component: 64 + 4 * words };
@@ -59,12 +59,12 @@ impl ComponentSearch {
         sum
     }
 
-    /// What follows the first occurrence of the run in `path`.
+    /// The components after the first occurrence of the run in `path`.
     pub(super) fn find<'p, 'c>(&self, path: &'p [&'c str]) -> Option<&'p [&'c str]> {
         self.find_by(path, Glob::matches)
     }
 
-    /// The same, with `matches` to compare a component with a glob.
+    /// Like [`ComponentSearch::find`], comparing components with globs by `matches`.
     fn find_by<'p, 'c>(
         &self,
         path: &'p [&'c str],
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    /// As the definition says it: the first window in which every glob matches its component.
+    /// The definition: the first window in which every glob matches its component.
     fn naively<'p, 'c>(run: &[&str], path: &'p [&'c str]) -> Option<&'p [&'c str]> {
         let globs: Vec<Glob> = run.iter().map(|component| Glob::new(component)).collect();
         let fits = |window: &[&str]| globs.iter().zip(window).all(|(glob, component)| glob.matches(component));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn each_component_is_compared_once_with_each_different_glob() {
+    fn a_component_is_compared_once_with_each_different_glob() {
         let path = vec!["a"; 10_000];
         for (run, different) in [
             (["?", "?", "?", "?", "?", "?", "?", "b"].as_slice(), 1),

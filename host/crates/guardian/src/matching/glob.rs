@@ -1,7 +1,8 @@
-//! Globs as `fnmatch.fnmatchcase` of Python reads them, compiled once.
+//! Compiled globs with the semantics of Python's `fnmatch.fnmatchcase`.
 //!
-//! A pattern is cut at its stars. The first run must begin the value, the last must end it, and those between are
-//! looked for from left to right: the leftmost place is always good enough, so nothing is ever tried again.
+//! A pattern is split at its stars into runs. The first run must match the start of the value and the last its end. The
+//! runs between are searched from left to right; the leftmost match is always sufficient, so that there is no
+//! backtracking.
 
 use super::search::Search;
 use super::weight::Matching;
@@ -19,7 +20,7 @@ enum Shape {
     Starred { head: Run, middle: Box<[Finder]>, tail: Run },
 }
 
-/// What stands between two stars.
+/// The part of a pattern between two stars.
 #[derive(Clone, Debug)]
 enum Run {
     Text(Box<str>),
@@ -32,16 +33,16 @@ enum Finder {
     Search(Search),
 }
 
-/// What one character is compared with.
+/// The part of a pattern that matches one character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Element {
     Char(char),
-    /// Code points from and to, ascending and apart from each other.
+    /// Ranges of code points, sorted, with gaps between them.
     OneOf(Box<[(u32, u32)]>),
 }
 
 impl Glob {
-    /// Compiles any text: there is no invalid glob.
+    /// Compiles a pattern. Every text is a valid glob.
     #[must_use]
     pub fn new(pattern: &str) -> Self {
         let mut runs = parse(pattern);
@@ -71,7 +72,7 @@ impl Glob {
         }
     }
 
-    /// The only text that matches, where there is only one.
+    /// The only text that matches, if there is only one.
     #[must_use]
     pub fn literal(&self) -> Option<&str> {
         match &self.0 {
@@ -80,8 +81,8 @@ impl Glob {
         }
     }
 
-    /// What a match with a value takes at most. The runs between stars are looked for one after another, so that each
-    /// character of a value is looked at for one of them.
+    /// An upper bound of the cost to match a value. The runs between stars are searched one after another, so that each
+    /// character of a value is examined for one of them only.
     pub(super) fn weight(&self) -> Matching {
         match &self.0 {
             Shape::Literal(_) => Matching { fixed: 16, per_byte: 1, ..Matching::default() },
@@ -99,7 +100,7 @@ impl Glob {
     }
 }
 
-/// The glob that matches `text` and nothing else.
+/// The glob that matches exactly `text`.
 #[must_use]
 pub fn escape_glob(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
@@ -112,7 +113,7 @@ pub fn escape_glob(text: &str) -> String {
     pattern
 }
 
-/// What is left of `text` after its first characters have matched the elements, one each.
+/// The rest of `text` after its first characters, which must match the elements.
 pub(super) fn strip_elements<'t>(elements: &[Element], text: &'t str) -> Option<&'t str> {
     let mut characters = text.chars();
     elements
@@ -130,7 +131,7 @@ impl Run {
         }
     }
 
-    /// Elements, or bytes of a text.
+    /// The number of elements, or of bytes of a text.
     fn length(&self) -> usize {
         match self {
             Run::Text(text) => text.len(),
@@ -172,7 +173,7 @@ impl Finder {
         }
     }
 
-    /// What follows the first occurrence.
+    /// The text after the first occurrence.
     fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         match self {
             Finder::Text(wanted) => text.find(&**wanted).map(|at| &text[at + wanted.len()..]),
@@ -204,7 +205,7 @@ impl Element {
         }
     }
 
-    /// The code points that are accepted, in ascending order.
+    /// The accepted ranges of code points, in ascending order.
     pub(super) fn ranges(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let (only, ranges): (Option<u32>, &[(u32, u32)]) = match self {
             Element::Char(only) => (Some(*only as u32), &[]),
@@ -246,12 +247,12 @@ fn complement(ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
     gaps
 }
 
-/// The runs between the stars; several stars in a row count as one.
+/// Splits a pattern into the runs between its stars; consecutive stars count as one.
 fn parse(pattern: &str) -> Vec<Vec<Element>> {
     let pattern: Vec<char> = pattern.chars().collect();
     let mut runs = Vec::new();
     let mut run = Vec::new();
-    // Once one `[` is not closed no later one is, so the rest need not be searched for a `]` again and again.
+    // If one `[` is not closed, no later one is; searching for a `]` each time would take quadratic time.
     let mut sets_end = false;
     let mut at = 0;
     while let Some(character) = pattern.get(at) {
@@ -277,7 +278,7 @@ fn parse(pattern: &str) -> Vec<Vec<Element>> {
     runs
 }
 
-/// Where the `]` is that ends the set whose first character is at `start`. A `]` that comes first is a member.
+/// The index of the `]` that ends the set whose first character is at `start`. A `]` in first place is a member.
 fn set_end(pattern: &[char], start: usize) -> Option<usize> {
     let mut at = start;
     if pattern.get(at) == Some(&'!') {
@@ -289,18 +290,18 @@ fn set_end(pattern: &[char], start: usize) -> Option<usize> {
     Some(at + pattern.get(at..)?.iter().position(|character| *character == ']')?)
 }
 
-/// A part of a set as Python writes it into a regular expression.
+/// An item of a set, as Python translates it into a regular expression.
 #[derive(Clone, Copy)]
 enum Item {
     One(char),
     Range(char, char),
 }
 
-/// Reads what stands between `[` and `]`.
+/// Parses the text between `[` and `]`.
 ///
-/// Python drops ranges that run backwards before it looks whether the set begins with `!`, so that `[z-a!b]` is the
-/// same as `[!b]`; and where the dropped range leaves `!-b` at the front, that is "neither `-` nor `b`". Patterns must
-/// mean here what they mean there, so these are kept.
+/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If the
+/// dropped range leaves `!-b` at the front, that means "neither `-` nor `b`". This parser does the same, because patterns
+/// must have the same meaning as in Python.
 fn parse_set(body: &[char]) -> Element {
     let items = set_items(body);
     let mut ranges = Vec::with_capacity(items.len() + 1);
@@ -319,7 +320,7 @@ fn parse_set(body: &[char]) -> Element {
     Element::from_ranges(ranges, negated)
 }
 
-/// Cuts a set at the hyphens that make ranges: none that comes first, last, or right after the end of a range.
+/// Splits a set into characters and ranges. A hyphen in first or last place, or right after a range, is a character.
 fn set_items(body: &[char]) -> Vec<Item> {
     let mut items = Vec::with_capacity(body.len());
     let mut literals_from = 0;

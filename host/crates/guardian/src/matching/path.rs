@@ -6,25 +6,25 @@ use super::weight::Matching;
 
 /// A compiled path pattern.
 ///
-/// Value and pattern are normalised as POSIX text: `//` and `/./` become `/`, `..` takes the component before it away,
-/// a last `/` is dropped. Nothing else is interpreted: no `~`, no backslash, no percent sign, and no symlink is seen.
+/// Value and pattern are normalised as POSIX paths: `//` and `/./` become `/`, `..` removes the component before it, and
+/// a trailing `/` is dropped. Nothing else is interpreted: `~`, backslashes, percent signs and symlinks are not.
 ///
 /// | pattern | matches | does not match |
 /// | --- | --- | --- |
-/// | `/tmp` (no wildcard: the path and all below it) | `/tmp`, `/tmp/a/b`, `/x/../tmp/a` | `/tmp2`, `/tmp/../etc`, `tmp` |
+/// | `/tmp` (no wildcard: the path and its descendants) | `/tmp`, `/tmp/a/b`, `/x/../tmp/a` | `/tmp2`, `/tmp/../etc`, `tmp` |
 /// | `/` | every absolute path | `tmp` |
 /// | `/tmp/*` (within one level) | `/tmp/a`, `/tmp/.a`, `/tmp/a/` | `/tmp`, `/tmp/a/b` |
-/// | `/tmp/**` (any number of levels, also none) | `/tmp`, `/tmp/a`, `/tmp/a/b` | `/tmp2`, `/tmp/../etc` |
+/// | `/tmp/**` (any number of levels, including zero) | `/tmp`, `/tmp/a`, `/tmp/a/b` | `/tmp2`, `/tmp/../etc` |
 /// | `/a/**/z` | `/a/z`, `/a/b/c/z` | `/a/b`, `/z` |
 /// | `/tmp/a*b`, `?`, `[seq]` (as in a glob) | `/tmp/ab`, `/tmp/axb` | `/tmp/a/b` |
 /// | `src` (relative) | `src`, `./src/a`, `x/../src/a` | `/src`, `../src`, `src2` |
-/// | `.` | every relative path that stays below | `..`, `/tmp` |
-/// | the empty pattern | the empty value | all else |
-/// | `/tmp/..` | as `/` | |
-/// | `../x`, `/a/**/..` (which path that is cannot be said) | nothing | all |
-/// | over 2048 components between two `**` (more than a path can have) | nothing | all |
+/// | `.` | every relative path without a leading `..` | `..`, `/tmp` |
+/// | the empty pattern | the empty value | all other values |
+/// | `/tmp/..` | the same as `/` | |
+/// | `../x`, `/a/**/..` (not a definite path) | nothing | all values |
+/// | over 2048 components between two `**` (more than a path can have) | nothing | all values |
 ///
-/// A relative value that climbs out (`../x`, `a/../../x`) and a value that holds a NUL match nothing.
+/// A relative value that leaves its start (`../x`, `a/../../x`) and a value that contains a NUL match nothing.
 #[derive(Clone, Debug)]
 pub struct PathPattern(pub(super) Shape);
 
@@ -32,11 +32,11 @@ pub struct PathPattern(pub(super) Shape);
 pub(super) enum Shape {
     Never,
     Empty,
-    /// No wildcard: these components and all below.
+    /// Without a wildcard: this path and its descendants.
     Below(Located<Box<str>>),
-    /// No `**`: as many components as these.
+    /// Without `**`: a fixed number of components.
     Level(Located<Glob>),
-    /// The runs of components around each `**`; at least two.
+    /// The runs of components around each `**`; at least two runs.
     Recursive {
         absolute: bool,
         head: Box<[Glob]>,
@@ -45,7 +45,7 @@ pub(super) enum Shape {
     },
 }
 
-/// Components, from the root or not.
+/// The components of an absolute or relative path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Located<C> {
     pub(super) absolute: bool,
@@ -53,7 +53,7 @@ pub(super) struct Located<C> {
 }
 
 impl PathPattern {
-    /// Compiles any text: there is no invalid path pattern.
+    /// Compiles a pattern. Every text is a valid path pattern.
     #[must_use]
     pub fn new(pattern: &str) -> Self {
         PathPattern(Shape::new(pattern))
@@ -68,7 +68,7 @@ impl PathPattern {
         normalise(value).is_some_and(|path| self.matches_normalised(&path))
     }
 
-    /// What a match with a normalised path takes at most.
+    /// An upper bound of the cost to match a normalised path.
     pub(super) fn weight(&self) -> Matching {
         match &self.0 {
             Shape::Never | Shape::Empty => Matching::default(),
@@ -76,7 +76,7 @@ impl PathPattern {
             Shape::Level(level) => of_globs(&level.components),
             Shape::Recursive { head, middle, tail, .. } => {
                 let (head, tail) = (of_globs(head), of_globs(tail));
-                // One after another, each over what the one before it has left.
+                // They run one after another, each over the rest that the previous one left.
                 let middle =
                     middle.iter().map(ComponentSearch::weight).fold(Matching::default(), |one, other| Matching {
                         fixed: one.fixed + other.fixed,
@@ -136,12 +136,13 @@ impl Shape {
     }
 }
 
-/// The components of a value, or `None` where no pattern may match it.
+/// The components of a value, or `None` if no pattern may match it.
 pub(super) fn normalise(value: &str) -> Option<Located<&str>> {
     if value.contains('\0') { None } else { reduce(value, |_| true) }
 }
 
-/// Resolves `.`, `..` and `//`. `None` where a relative path climbs out or `..` follows what may not be taken away.
+/// Resolves `.`, `..` and `//`. `None` if a relative path leaves its start, or `..` follows a component that is not
+/// removable.
 fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>> {
     let absolute = path.starts_with('/');
     let mut components: Vec<&str> = Vec::new();
@@ -159,7 +160,7 @@ fn reduce(path: &str, removable: impl Fn(&str) -> bool) -> Option<Located<&str>>
     Some(Located { absolute, components })
 }
 
-/// Of globs that are each compared with one component.
+/// The cost of globs that are each compared with one component.
 fn of_globs(globs: &[Glob]) -> Matching {
     globs.iter().map(Glob::weight).fold(Matching::default(), |sum, glob| Matching {
         fixed: sum.fixed.saturating_add(glob.fixed),
@@ -172,7 +173,7 @@ fn all_match(globs: &[Glob], components: &[&str]) -> bool {
     globs.len() == components.len() && globs.iter().zip(components).all(|(glob, component)| glob.matches(component))
 }
 
-/// As in a glob the leftmost place of each run between two `**` is always good enough.
+/// As in a glob, the leftmost match of each run between two `**` is sufficient.
 fn matches_around_stars(head: &[Glob], middle: &[ComponentSearch], tail: &[Glob], components: &[&str]) -> bool {
     if components.len() < head.len() + tail.len() {
         return false;

@@ -1,31 +1,31 @@
-//! Finding a run of characters and sets in a text in one pass.
+//! Search for a run of characters and sets in a text, in one pass.
 //!
-//! This is the Shift-And method: bit `i` of the state says that the text just read ends with the first `i + 1` elements
-//! of the run. Its cost depends on the lengths alone, so that no text makes it slow.
+//! This is the Shift-And algorithm: bit `i` of the state is set if the text read so far ends with the first `i + 1`
+//! elements of the run. Its cost depends only on the lengths of the run and the text.
 
 use super::glob::{Element, strip_elements};
 
-/// Words that the table of one search may hold: 4 MiB, which is enough for 4 000 elements that are all different and for
-/// far more that are alike. Where a run has more elements, those beyond are compared one by one.
+/// Words in the table of one search: 4 MiB, enough for 4 000 different elements and for far more repeated ones. The
+/// elements of a longer run that do not fit are compared one by one.
 const TABLE_WORDS_MAX: usize = 1 << 19;
 const WORD_BITS: usize = u64::BITS as usize;
 
 /// A compiled search for one run.
 #[derive(Clone, Debug)]
 pub(super) struct Search {
-    /// Where each class of characters that the elements tell apart begins; the first begins at 0.
+    /// The first code point of each class of characters that the elements distinguish, starting with 0.
     class_starts: Box<[u32]>,
     /// The class of each ASCII character.
     ascii_classes: Box<[u32]>,
-    /// For each class, `words` words: bit `i` is set where element `i` accepts the class.
+    /// For each class, `words` words: bit `i` is set if element `i` accepts the class.
     masks: Box<[u64]>,
     words: usize,
     last_bit: u64,
     rest: Box<[Element]>,
 }
 
-/// The table: one row after another, each from the one before it and the elements whose ranges begin or end there. So its
-/// cost is its size, however many classes an element accepts.
+/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end there, so that the
+/// time depends on the size of the table and not on how many classes an element accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {
@@ -38,7 +38,7 @@ fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u
     let (mut table, mut row) = (Vec::with_capacity(classes * words), vec![0_u64; words]);
     for class in 0..classes {
         while let Some((_, index)) = changes.next_if(|(at, _)| *at == class) {
-            // The ranges of an element are apart from each other, so a change is always the other way round.
+            // The ranges of an element do not touch, so each change flips its bit.
             row[index / WORD_BITS] ^= 1 << (index % WORD_BITS);
         }
         table.extend_from_slice(&row);
@@ -70,12 +70,12 @@ impl Search {
         }
     }
 
-    /// What each byte of a text costs at most: a word of the state each, and the elements beyond the table.
+    /// An upper bound of the steps for each byte of a text: the words of the state, and the elements beyond the table.
     pub(super) fn steps_per_byte(&self) -> u64 {
         4 + 2 * self.words as u64 + 4 * self.rest.len() as u64
     }
 
-    /// What follows the first occurrence of the run in `text`.
+    /// The text after the first occurrence of the run in `text`.
     pub(super) fn find<'t>(&self, text: &'t str) -> Option<&'t str> {
         let mut state = vec![0_u64; self.words];
         for (at, character) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! A list of patterns of one match mode, compiled so that literals cost one look-up however many there are.
+//! Compiled lists of patterns of one match mode. All literals of a list take a single look-up.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -10,10 +10,10 @@ use super::glob::Glob;
 use super::path::{Located, PathPattern, Shape, normalise};
 use super::weight::{Compiling, Matching};
 
-/// Steps to look a value up in a table of any size.
+/// Steps to look up a value in a table of any size.
 const LOOKUP_STEPS: u64 = 64;
 
-/// A compiled list of patterns. A value must match one of them.
+/// A compiled list of patterns. A value matches if it matches one of them.
 #[derive(Clone, Debug)]
 pub struct PatternSet(Members);
 
@@ -25,7 +25,7 @@ enum Members {
 }
 
 impl PatternSet {
-    /// Compiles the patterns, each of which may be any text.
+    /// Compiles the patterns. Every text is a valid pattern.
     #[must_use]
     pub fn new(mode: MatchMode, patterns: impl IntoIterator<Item: AsRef<str>>) -> Self {
         let mut set = PatternSet::empty(mode);
@@ -33,7 +33,7 @@ impl PatternSet {
         set
     }
 
-    /// The same, paying for each pattern before it is compiled.
+    /// Like [`PatternSet::new`], within a budget of steps.
     fn within(mode: MatchMode, patterns: &[String], effort: &Effort) -> Result<Self, Overrun> {
         let mut set = PatternSet::empty(mode);
         for pattern in patterns {
@@ -74,10 +74,10 @@ impl PatternSet {
         self.matches_within(value, &Effort::of(u64::MAX)).unwrap_or(false)
     }
 
-    /// The same, paying for each comparison before it is made.
+    /// Like [`PatternSet::matches`], within a budget of steps.
     ///
     /// # Errors
-    /// The budget of steps is used up before there is an answer.
+    /// The budget is spent before the result is known.
     pub fn matches_within(&self, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         effort.spend(LOOKUP_STEPS + value.len() as u64)?;
         match &self.0 {
@@ -93,7 +93,7 @@ impl PatternSet {
     }
 }
 
-/// Whether one of the patterns matches, each of which is paid for first.
+/// Whether one of the patterns matches. Each comparison spends its steps first.
 fn any<P>(
     patterns: &[(P, Matching)],
     effort: &Effort,
@@ -109,14 +109,14 @@ fn any<P>(
     Ok(false)
 }
 
-/// The memory that a pattern takes once it is compiled, at most: as a glob and as a path pattern, since a role may be bound
-/// to types of either mode.
+/// An upper bound of the memory of a compiled pattern: as a glob and as a path pattern, because a role may be bound to
+/// resource types of both modes.
 #[must_use]
 pub fn compiled_bytes_max(pattern: &str) -> u64 {
     Compiling::of_glob(pattern).bytes.saturating_add(Compiling::of_path(pattern).bytes)
 }
 
-/// What it takes to compile a pattern for a mode.
+/// The cost to compile a pattern for a mode.
 fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     match mode {
         MatchMode::Pattern => Compiling::of_glob(pattern),
@@ -125,21 +125,21 @@ fn compiling(mode: MatchMode, pattern: &str) -> Compiling {
     }
 }
 
-/// A list of patterns that is compiled for a match mode when a decision first needs that mode, and kept from then on.
+/// A list of patterns that is compiled lazily: for each match mode, when a decision first needs that mode.
 ///
-/// Compiling takes memory and time in proportion to the patterns, which a tenant writes. A list that no decision needs
-/// costs its text alone.
+/// Tenants write the patterns, and compiling takes memory and time in proportion to them. A list that no decision has
+/// needed takes only the memory of its text.
 #[derive(Clone, Debug)]
 pub struct PatternList {
     texts: Box<[String]>,
-    /// One of the texts consists of stars.
+    /// One of the patterns consists of stars only.
     has_star: bool,
-    /// For the modes pattern, path and exact.
+    /// The compiled list for the modes pattern, path and exact.
     compiled: [OnceLock<PatternSet>; 3],
 }
 
 impl PatternList {
-    /// Keeps the patterns, each of which may be any text. Nothing is compiled yet.
+    /// Stores the patterns without compiling them. Every text is a valid pattern.
     #[must_use]
     pub fn new(texts: impl IntoIterator<Item: Into<String>>) -> Self {
         let texts: Box<[String]> = texts.into_iter().map(Into::into).collect();
@@ -150,22 +150,22 @@ impl PatternList {
         }
     }
 
-    /// Whether the list has no pattern, so that nothing matches.
+    /// Whether the list is empty and thus matches nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// Whether the list matches every value in this mode, so that values need not be looked at.
+    /// Whether the list matches every value in this mode.
     #[must_use]
     pub fn matches_everything(&self, mode: MatchMode) -> bool {
         self.has_star && mode == MatchMode::Pattern
     }
 
-    /// Whether one of the patterns matches. Compiles the list for `mode` if this is the first question.
+    /// Whether one of the patterns matches. The first call for a mode compiles the list for it.
     ///
     /// # Errors
-    /// The budget of steps is used up before there is an answer.
+    /// The budget is spent before the result is known.
     pub fn matches(&self, mode: MatchMode, value: &str, effort: &Effort) -> Result<bool, Overrun> {
         if self.matches_everything(mode) {
             return Ok(true);
@@ -174,7 +174,7 @@ impl PatternList {
         let set = match place.get() {
             Some(set) => set,
             None => {
-                // Compiled outside of the lock: another thread that needs the list compiles it for itself and can be stopped.
+                // Compiled without holding a lock: a second thread compiles the list again, and can be cancelled.
                 let compiled = PatternSet::within(mode, &self.texts, effort)?;
                 place.get_or_init(|| compiled)
             }
@@ -182,7 +182,7 @@ impl PatternList {
         set.matches_within(value, effort)
     }
 
-    /// Whether a question has compiled the list, for any mode.
+    /// Whether the list has been compiled for any mode.
     #[must_use]
     pub fn is_compiled(&self) -> bool {
         self.compiled.iter().any(|place| place.get().is_some())
@@ -198,7 +198,7 @@ impl PatternList {
     }
 }
 
-/// Path patterns without a wildcard in a tree of components, the others in a list.
+/// A compiled list of path patterns: those without a wildcard in a tree of components, the others in a list.
 #[derive(Clone, Debug, Default)]
 struct PathSet {
     absolute: Tree,
@@ -206,7 +206,7 @@ struct PathSet {
     others: Vec<(PathPattern, Matching)>,
 }
 
-/// Nodes refer to one another by index, so that a deep pattern is no deep recursion. The root is node 0.
+/// Nodes refer to their children by index, so that dropping a deep tree does not recurse. The root is node 0.
 #[derive(Clone, Debug, Default)]
 struct Tree {
     nodes: Vec<Node>,
@@ -215,7 +215,7 @@ struct Tree {
 #[derive(Clone, Debug, Default)]
 struct Node {
     children: HashMap<Box<str>, usize>,
-    /// A pattern ends here: this path and all below it match.
+    /// A pattern ends here: this path and its descendants match.
     is_end: bool,
 }
 
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_agrees_with_its_patterns_one_by_one() {
+    fn a_set_matches_like_its_patterns_one_by_one() {
         let patterns =
             ["", "acme/*", "acme/api", "/tmp", "/tmp/*", "/a/**/z", "src/lib", ".", "/", "[*]", "../x", "**"];
         let values =
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_compiled_for_the_modes_that_are_asked_for() {
+    fn a_list_is_compiled_for_the_modes_in_use() {
         let list = PatternList::new(["/tmp/*"]);
         let compiled = |list: &PatternList| list.compiled.each_ref().map(|place| place.get().is_some());
         assert!(!list.is_compiled());
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_in_a_tree_cover_what_lies_below_them() {
+    fn literal_paths_match_their_descendants() {
         let set = PatternSet::new(MatchMode::Path, ["/a/b/c", "/a/b", "/a/x/y"]);
         for (value, is_covered) in
             [("/a", false), ("/a/b", true), ("/a/b/d", true), ("/a/x", false), ("/a/x/y/z", true), ("/a/bc", false)]

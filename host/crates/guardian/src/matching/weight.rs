@@ -1,38 +1,38 @@
-//! What patterns cost: to compile, to keep compiled, and to match with a value.
+//! The cost of patterns: to compile, to store compiled, and to match against a value.
 //!
-//! All figures are upper bounds that follow from the text of a pattern, so that a host knows what a list of patterns may
-//! cost it before it compiles one. Steps are those of [`Effort`](monstrum_types::Effort).
+//! All figures are upper bounds computed from the text of a pattern, so that the host knows the cost of a list of
+//! patterns before it compiles one. Steps are those of [`Effort`](monstrum_types::Effort).
 
-/// The least that a compiled pattern takes, in bytes: its entry in a table and the allocation for its text.
+/// Bytes of a compiled pattern besides its text: its table entry and the allocation for the text.
 const ENTRY_BYTES: u64 = 80;
-/// The least that a component of a path pattern takes.
+/// Bytes of a component of a path pattern besides its text.
 const COMPONENT_BYTES: u64 = 100;
-/// An element of a run: its place in a list and one range of characters.
+/// Bytes of an element of a run: its place in a list and one range of characters.
 const ELEMENT_BYTES: u64 = 32;
-/// The table of a search has this many bytes at most.
+/// Largest table of a search.
 const TABLE_BYTES_MAX: u64 = 4 << 20;
 const WORD_BITS: u64 = u64::BITS as u64;
 
-/// What it takes to compile patterns and to keep them.
+/// The cost to compile patterns and to store them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compiling {
     /// Steps to compile.
     pub(crate) steps: u64,
-    /// Bytes that the compiled patterns take.
+    /// Bytes of the compiled patterns.
     pub(crate) bytes: u64,
 }
 
-/// What it takes to match one value with a compiled pattern.
+/// The cost to match one value against a compiled pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Matching {
     pub(super) fixed: u64,
     pub(super) per_byte: u64,
-    /// For each component of a path.
+    /// Steps for each component of a path.
     pub(super) per_component: u64,
 }
 
 impl Compiling {
-    /// Of a glob.
+    /// The cost of a glob.
     pub(crate) fn of_glob(pattern: &str) -> Compiling {
         let length = pattern.len() as u64;
         let mut sum = Compiling { steps: 64 + 32 * length, bytes: ENTRY_BYTES + length };
@@ -47,7 +47,7 @@ impl Compiling {
         sum
     }
 
-    /// Of a path pattern.
+    /// The cost of a path pattern.
     pub(crate) fn of_path(pattern: &str) -> Compiling {
         let components = pattern.split('/').count() as u64;
         let masks = components.saturating_mul(components.div_ceil(WORD_BITS));
@@ -62,7 +62,7 @@ impl Compiling {
         sum
     }
 
-    /// Of the table by which a run of so many elements is looked for, which tell so many classes of characters apart.
+    /// The cost of the table to search for a run of `elements` that distinguish `classes` of characters.
     fn of_table(elements: u64, classes: u64) -> Compiling {
         let table = classes.saturating_mul(elements.div_ceil(WORD_BITS)).saturating_mul(8).min(TABLE_BYTES_MAX);
         Compiling { steps: table / 4 + 64 * elements, bytes: table + 4 * classes + 512 }
@@ -74,7 +74,7 @@ impl Compiling {
     }
 }
 
-/// How many characters a pattern holds that are different, at most.
+/// An upper bound of the number of different characters in a pattern.
 fn distinct(pattern: &str) -> u64 {
     let mut ascii = [false; 128];
     let mut others = 0;
@@ -87,7 +87,7 @@ fn distinct(pattern: &str) -> u64 {
     others + ascii.iter().filter(|seen| **seen).count() as u64
 }
 
-/// For each run between stars that has a set or a `?`, how many characters it matches.
+/// The number of characters that each run between stars matches, for runs that have a set or a `?`.
 fn runs_with_sets(pattern: &str) -> Vec<u64> {
     let (mut runs, mut elements, mut has_set) = (Vec::new(), 0, false);
     let mut rest = pattern;
@@ -103,7 +103,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
             '?' => has_set = true,
             '[' if !sets_end => match end_of_set(rest) {
                 Some(after) => (rest, has_set) = (after, true),
-                // Once one is not closed no later one is.
+                // If one set is not closed, no later one is.
                 None => sets_end = true,
             },
             _ => {}
@@ -114,7 +114,7 @@ fn runs_with_sets(pattern: &str) -> Vec<u64> {
     runs
 }
 
-/// What follows the set whose `[` has been read. A `]` that comes first is a member.
+/// The text after the set whose `[` has been read. A `]` in first place is a member.
 fn end_of_set(text: &str) -> Option<&str> {
     let members = text.strip_prefix('!').unwrap_or(text);
     let others = members.strip_prefix(']').unwrap_or(members);
@@ -122,7 +122,7 @@ fn end_of_set(text: &str) -> Option<&str> {
 }
 
 impl Matching {
-    /// The steps for a value.
+    /// The steps for a value of this many bytes and components.
     pub(super) fn steps(self, bytes: usize, components: usize) -> u64 {
         let (bytes, components) = (bytes as u64, components as u64);
         self.fixed
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_counted_as_they_are_compiled() {
+    fn runs_are_counted_like_the_compiler_counts_them() {
         for (pattern, runs) in [
             ("acme/*", vec![]),
             ("a?c*[xy]*z", vec![3, 1]),

@@ -1,4 +1,4 @@
-//! Delegation: each link narrows, and they add up.
+//! Delegation: every link restricts, and restrictions accumulate.
 
 use monstrum_guardian::{Decision, Delegation};
 use monstrum_types::Status;
@@ -15,7 +15,7 @@ fn under(links: Vec<Delegation>) -> World {
 }
 
 #[test]
-fn a_link_that_says_nothing_narrows_nothing() {
+fn an_empty_link_does_not_restrict() {
     assert_eq!(under(vec![link(None, &[])]).call(&json!({"repo": "a/b"})), Decision::Allow);
 }
 
@@ -45,7 +45,7 @@ fn constraints_accumulate_along_the_chain() {
 }
 
 #[test]
-fn two_links_without_a_common_value_leave_nothing() {
+fn two_links_without_a_common_value_deny_everything() {
     let world = under(vec![link(None, &[("repos", &["a/*"])]), link(None, &[("repos", &["b/*"])])]);
     for repo in ["a/x", "b/x", "a/*", "*"] {
         assert_eq!(world.refusal(&json!({"repo": repo})).rule, "scope.repos", "{repo}");
@@ -53,18 +53,18 @@ fn two_links_without_a_common_value_leave_nothing() {
 }
 
 #[test]
-fn a_link_with_an_empty_list_or_an_unknown_key_refuses() {
+fn a_link_with_an_empty_list_or_an_unknown_key_denies() {
     assert_eq!(denial(under(vec![link(None, &[("repos", &[])])]).list()).rule, "scope.repos");
     assert_eq!(denial(under(vec![link(None, &[("projects", &["X"])])]).list()).rule, "scope.unknown_key");
 }
 
 #[test]
-fn what_forwards_leaves_keys_it_does_not_know_to_the_call_that_it_makes() {
+fn a_forwarding_tool_ignores_keys_of_links_that_it_does_not_have() {
     let links = || vec![link(None, &[("projects", &["X"])]), link(None, &[("repos", &["acme/*"])])];
     let forwarding = |world: World| World { forwards: true, ..world };
     let world = forwarding(under(links()));
     assert_eq!((world.list(), world.call(&json!({"repo": "acme/x"}))), (Decision::Allow, Decision::Allow));
-    // What it knows counts as ever, and so do the lists of tools and the sets that are no link's.
+    // Its own keys apply as usual, and so do the lists of tools and the sets of role and binding.
     assert_eq!(world.refusal(&json!({"repo": "other/x"})).rule, "scope.repos");
     assert_eq!(denial(forwarding(under(vec![link(Some(&["jira_*"]), &[])])).list()).rule, "delegation.allowed_tools");
     assert_eq!(denial(forwarding(under(vec![link(None, &[("repos", &[])])])).list()).rule, "scope.repos");
@@ -80,7 +80,7 @@ fn a_delegation_grants_nothing() {
 }
 
 #[test]
-fn links_refuse_fields_they_do_not_know() {
+fn links_reject_unknown_fields() {
     assert!(serde_json::from_value::<Delegation>(json!({"allowed_operations": ["*"]})).is_err());
     assert_eq!(serde_json::from_value::<Delegation>(json!({})).unwrap(), Delegation::default());
 }

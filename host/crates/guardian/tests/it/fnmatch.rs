@@ -1,4 +1,4 @@
-//! Globs must mean what `fnmatch.fnmatchcase` of Python means by them: generated cases, and Python itself as the judge.
+//! Globs must have the semantics of Python's `fnmatch.fnmatchcase`: generated cases, with Python as the reference.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use monstrum_guardian::matching::{Glob, escape_glob, match_any, match_glob};
 use serde_json::Value;
 
-/// Plugins match by a matcher of their own, since they cannot link that of the host. It must mean the same.
+/// Plugins cannot link the host's matcher and have their own, which must agree with it.
 #[path = "../../../../../sdk-guest/src/glob.rs"]
 mod sdk_glob;
 
@@ -40,7 +40,7 @@ const PATTERN_PIECES: &[&str] = &[
     "[a", "[!", "[z-a]", "[a-z]", "[!a-b]", "[]]", "[!]]", "[--a]", "[]-a]", "[a-]", "[-a]", "[^a]", "[&&a]", "a-c-",
     "(", ")", "$", "{", "}", "+", "#", " ", ",", "[é-日]",
 ];
-/// What sets are made of: here the rules are odd.
+/// Parts of sets, whose rules are unusual.
 const SET_PIECES: &[&str] =
     &["-", "-", "-", "!", "a", "b", "c", "z", "^", "\\", "&", "~", "|", "[", "]", "é", "\n", "0", ","];
 const VALUE_PIECES: &[&str] = &[
@@ -61,13 +61,13 @@ fn generated() -> Cases {
             }
         };
         let values = match round % 3 {
-            // One character that a set either has or has not: every one that could matter.
+            // All single characters that could be members of a set.
             1 => VALUE_PIECES.iter().map(|piece| (*piece).to_owned()).collect(),
             _ => (0..8).map(|_| random.text(VALUE_PIECES, 5)).chain([pattern.replace(['*', '?'], "a")]).collect(),
         };
         cases.push((pattern, values));
     }
-    // Stars and few letters, long enough that the places of the runs matter.
+    // Stars and few letters, long enough that the positions of the runs matter.
     for _ in 0..2_000 {
         let pattern = random.text(&["*", "*", "a", "b", "?", "[ab]", "[!a]", "ab", "ba"], 9);
         let values = (0..8).map(|_| random.text(&["a", "b", "a", "b", "c"], 14)).collect();
@@ -122,7 +122,7 @@ fn globs_agree_with_python() {
 }
 
 #[test]
-fn an_escaped_text_is_the_pattern_of_that_text_alone() {
+fn an_escaped_text_matches_only_itself() {
     let mut random = Random(7);
     for _ in 0..2_000 {
         let (text, other) = (random.text(PATTERN_PIECES, 5), random.text(VALUE_PIECES, 5));

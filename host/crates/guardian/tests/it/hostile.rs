@@ -1,5 +1,4 @@
-//! Inputs made to be slow. The bounds are far above what is needed even on a busy machine, and far below
-//! what backtracking would take.
+//! Inputs designed to be slow. The time limits are generous for a busy machine, and far shorter than backtracking takes.
 
 use std::time::{Duration, Instant};
 
@@ -40,8 +39,8 @@ fn globs_do_not_backtrack() {
 }
 
 #[test]
-fn runs_longer_than_the_search_holds_are_found() {
-    // As many classes as it takes to make room for 128 elements only.
+fn runs_longer_than_the_search_table_are_found() {
+    // Enough classes that the table has room for 128 elements only.
     let crowd: String = (0x1_0000..0x7_8000).step_by(2).filter_map(char::from_u32).collect();
     let run = format!("[ab{crowd}]{}", "[ab]".repeat(1_499));
     assert!(match_glob(&format!("x{}y", "ab".repeat(800)), &format!("*{run}*")));
@@ -75,7 +74,7 @@ fn paths_do_not_backtrack() {
     assert!(quickly("slashes", || match_path(&"/".repeat(MIB), "/")));
 }
 
-/// A glob of 4 080 bytes whose every run but the first is looked for in the whole value.
+/// A glob of 4 080 bytes, of which all runs but the first are searched in the whole value.
 fn heavy(seed: char) -> String {
     let other = char::from_u32(seed as u32 + 1).unwrap();
     format!("*{}*", format!("[{seed}{other}]").repeat(1_019))
@@ -96,22 +95,22 @@ fn a_value_over_the_limit_is_refused_before_it_is_matched() {
         refusal.smallest_change,
         "none: the call must give at most 4096 bytes for scope repos, unless every list for it has the entry `*`"
     );
-    // In a list as well, and where another entry would fit.
+    // A value in a list is refused too, even if another entry would match.
     let refusal = world.refusal(&json!({ "repo": ["acme/x", "y".repeat(5_000)] }));
     assert_eq!(refusal.rule, "scope.repos");
 }
 
 #[test]
-fn a_lone_star_and_a_free_dimension_look_at_nothing() {
+fn a_lone_star_and_an_unconstrained_dimension_allow_long_values() {
     let long = json!({ "repo": "x".repeat(1 << 20) });
-    assert_eq!(World::new().call(&long), Decision::Allow, "nobody constrains it");
+    assert_eq!(World::new().call(&long), Decision::Allow, "unconstrained");
     for star in ["*", "**"] {
         assert_eq!(World::new().constrained(&[("repos", &["acme/*", star])]).call(&long), Decision::Allow, "{star}");
     }
-    // Every list has to have it.
+    // Every list must have the star.
     let world = World::new().constrained(&[("repos", &["*"])]).constrained(&[("repos", &["x*"])]);
     assert_eq!(world.refusal(&long).rule, "scope.repos");
-    // In paths and exact texts a star means something else.
+    // In paths and exact texts a star has another meaning.
     for mode in [MatchMode::Path, MatchMode::Exact] {
         let world = World { dimensions: vec![dimension("repos", &["repo"], mode)], ..World::new() };
         assert_eq!(world.constrained(&[("repos", &["*"])]).refusal(&long).rule, "scope.repos", "{mode:?}");
@@ -135,7 +134,7 @@ fn a_decision_ends_with_its_effort() {
     assert_eq!(decided(&Effort::until(u64::MAX, halt)), Err(Overrun::Cancelled));
     let matched = decided(&Effort::of(u64::MAX)).unwrap();
     assert_eq!(matched, Decision::Allow, "the first of them matches");
-    // A usual decision takes a small part of what runs in place.
+    // A typical decision takes a small part of the budget.
     let world = World::new().constrained(&[("repos", &["acme/*", "acme-labs/*", "other/api"])]);
     let usual = json!({ "repo": "other/web" });
     let usual = world.with_subject(|subject| {
@@ -147,9 +146,9 @@ fn a_decision_ends_with_its_effort() {
 
 #[test]
 fn the_memory_of_a_pattern_is_known_before_it_is_compiled() {
-    // Literals and plain globs cost little more than their text.
+    // Literals and simple globs take little more memory than their text.
     assert!(compiled_bytes_max("acme/api") < 400 && compiled_bytes_max("acme/*") < 600);
-    // 680 sets in a row are a table of 1 361 classes and 11 words.
+    // 680 consecutive sets need a table of 1 361 classes and 11 words.
     let sets: String = (0x4e00..0x4e00 + 680).filter_map(char::from_u32).map(|one| format!("[{one}x]")).collect();
     assert!(compiled_bytes_max(&format!("*{sets}*")) > 1_361 * 11 * 8);
     assert!(compiled_bytes_max(&"?".repeat(4_096)) <= (4 << 20) + 256 * 1_024);
@@ -157,7 +156,7 @@ fn the_memory_of_a_pattern_is_known_before_it_is_compiled() {
 
 proptest::proptest! {
     #[test]
-    fn an_effort_that_suffices_changes_no_answer(
+    fn a_sufficient_budget_does_not_change_the_answer(
         patterns in proptest::collection::vec("[ab?*\\[\\]!/]{0,12}", 0..6),
         value in "[ab/]{0,20}",
     ) {

@@ -1,11 +1,11 @@
-//! Path patterns against a naive reading of their table: components one by one, and every length that a `**` may have.
+//! Path patterns against a naive implementation: components one by one, and every possible length of a `**`.
 
 use monstrum_guardian::matching::{PathPattern, PatternSet, match_any_path, match_glob, match_path};
 use monstrum_manifest::MatchMode;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// The components and whether they begin at the root; None where the path climbs out or `..` follows a `**`.
+/// The components and whether the path is absolute; `None` if it leaves its start or `..` follows a `**`.
 fn components(path: &str, is_pattern: bool) -> Option<(bool, Vec<&str>)> {
     let absolute = path.starts_with('/');
     let mut all: Vec<&str> = Vec::new();
@@ -31,7 +31,7 @@ fn matches_from(pattern: &[&str], path: &[&str]) -> bool {
     }
 }
 
-/// What the table of the contract says, as slowly as it may be said.
+/// The table of [`monstrum_guardian::PathPattern`], implemented naively.
 fn naively(value: &str, pattern: &str) -> bool {
     if value.is_empty() || pattern.is_empty() {
         return value.is_empty() && pattern.is_empty();
@@ -43,7 +43,7 @@ fn naively(value: &str, pattern: &str) -> bool {
     if value.iter().any(|component| component.contains('\0')) || root != value_root {
         return false;
     }
-    // A `[` that is not closed and a set of one character are no wildcards.
+    // An unclosed `[` and a set of one character are not wildcards.
     let is_plain = |component: &&str| {
         let only = component.replace("[*]", "x").replace("[a]", "x");
         let has_set = only.contains('[') && only.contains(']');
@@ -66,11 +66,11 @@ const PATTERNS: &[&str] =
 const VALUES: &[&str] = &["a", "a", "b", "ab", "ba", "*", "[", "..", ".", "", "c", "**"];
 
 #[test]
-fn the_corpus_of_paths() {
+fn corpus() {
     for line in include_str!("../corpus/paths.jsonl").lines() {
         let (pattern, value, expected): (String, String, bool) = serde_json::from_str(line).unwrap();
         assert_eq!(match_path(&value, &pattern), expected, "{line}");
-        assert_eq!(naively(&value, &pattern), expected, "the naive reading of {line}");
+        assert_eq!(naively(&value, &pattern), expected, "the naive implementation for {line}");
     }
 }
 
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn what_climbs_out_matches_nothing_that_is_below(below in path(VALUES, 4), pattern in path(PATTERNS, 5)) {
+    fn a_path_that_leaves_its_start_matches_nothing(below in path(VALUES, 4), pattern in path(PATTERNS, 5)) {
         let climbing = format!("{}/{}..", below.trim_start_matches('/'), "../".repeat(below.split('/').count()));
         prop_assert!(!match_path(climbing.trim_start_matches('/'), &pattern));
         let with_nul = format!("{below}\0");

@@ -1,4 +1,4 @@
-//! A permit is made by `authorize` and by nothing else.
+//! Permits are made for allowed calls only.
 
 use monstrum_guardian::{
     CallFacts, Delegation, Denial, Permit, SetSource, ToolRules, authorize, authorize_check, authorize_function,
@@ -26,7 +26,7 @@ fn ask(world: &World, facts: CallFacts) -> Result<Permit, Denial> {
 }
 
 #[test]
-fn a_permit_holds_what_was_judged() {
+fn a_permit_holds_the_checked_call() {
     let mut world = World::new().constrained(&[]);
     world.sets.push((SetSource::Role, set(&[("repos", &["acme/*", "\"x\""])])));
     world.delegation.push(Delegation { allowed_tools: None, scope_constraints: set(&[("repos", &["*/api"])]) });
@@ -55,31 +55,31 @@ fn a_refused_call_gets_no_permit() {
     assert_eq!(ask(&World::new().granted(&[]), facts(&json!({}))).unwrap_err().rule, "grant.none");
 }
 
-/// What has a bot or a binding goes by roles and scopes, and by nothing else.
+/// A call with a bot or a binding is subject to roles and scopes.
 #[test]
-fn what_needs_no_roles_is_no_bots() {
+fn calls_of_a_bot_are_not_permitted_without_roles() {
     let of_bot = facts(&json!({"a": 1}));
-    let nobodys = || CallFacts { bot: None, binding: None, ..facts(&json!({"a": 1})) };
+    let of_no_bot = || CallFacts { bot: None, binding: None, ..facts(&json!({"a": 1})) };
     let tool = ToolRules::new("github_get_me".parse().unwrap(), "user.read".to_owned(), &[], |_| true);
     let (name, other) = ("github_get_me".parse().unwrap(), "github_drop".parse().unwrap());
     let params = json!({"a": 1}).as_object().unwrap().clone();
     let check = |name, params: &Value, facts| authorize_check(&tool, (name, params.as_object().unwrap()), facts);
     assert!(authorize_function("github", "sync", of_bot.clone()).is_none());
     assert!(authorize_function("github", "sync", CallFacts { bot: None, ..of_bot.clone() }).is_none());
-    let permit = authorize_function("github", "sync", nobodys()).unwrap();
+    let permit = authorize_function("github", "sync", of_no_bot()).unwrap();
     assert_eq!(
         (permit.tool(), permit.operation(), permit.bot()),
         ("platform.github.sync", "platform.github.sync", None)
     );
     let params = Value::Object(params);
-    assert_eq!(check(&name, &params, nobodys()).unwrap().operation(), "user.read");
+    assert_eq!(check(&name, &params, of_no_bot()).unwrap().operation(), "user.read");
     for refused in [
-        check(&other, &params, nobodys()),
-        check(&name, &json!({"a": 2}), nobodys()),
+        check(&other, &params, of_no_bot()),
+        check(&name, &json!({"a": 2}), of_no_bot()),
         check(&name, &params, of_bot.clone()),
         check(&name, &params, CallFacts { binding: None, ..of_bot.clone() }),
         check(&name, &params, CallFacts { bot: None, ..of_bot }),
-        check(&name, &params, CallFacts { resource: None, ..nobodys() }),
+        check(&name, &params, CallFacts { resource: None, ..of_no_bot() }),
     ] {
         assert!(refused.is_none());
     }

@@ -1,4 +1,4 @@
-//! Properties over generated rules and calls, against a naive statement of what the rules mean.
+//! Properties over generated rules and calls, against a naive implementation of the rules.
 
 use std::cell::Cell;
 
@@ -23,7 +23,7 @@ fn pattern() -> impl Strategy<Value = String> {
 }
 
 fn constraints() -> impl Strategy<Value = ScopeConstraints> {
-    // `unknown` is in no manifest: seldom chosen, so that the other rules come into play.
+    // No manifest has the key `unknown`. It is rare, so that the other rules are exercised.
     let key = prop_oneof![8 => prop::sample::select(KEYS[..3].to_vec()), 1 => Just(KEYS[3])].prop_map(str::to_owned);
     prop::collection::btree_map(key, prop::collection::vec(pattern(), 0..3), 0..3)
 }
@@ -55,7 +55,7 @@ fn link() -> impl Strategy<Value = Delegation> {
         .prop_map(|(grant, scope_constraints)| Delegation { allowed_tools: grant.allowed_tools, scope_constraints })
 }
 
-/// Chains of every length that there may be, most of them short, so that some permit something.
+/// Chains of all allowed lengths, most of them short, so that some permit a call.
 fn links() -> impl Strategy<Value = Vec<Delegation>> {
     let open = Just(Delegation::default());
     prop_oneof![
@@ -114,14 +114,14 @@ fn own_sets(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     world.sets.iter().flat_map(|(_, set)| set)
 }
 
-/// The constraints of the links, less those that a tool which forwards leaves to the call that it makes.
+/// The constraints of the links, without the keys that a forwarding tool ignores.
 fn known_of_links(world: &World) -> impl Iterator<Item = (&String, &Vec<String>)> {
     let known = |key: &str| world.dimensions.iter().any(|dimension| dimension.key == key);
     let all = world.delegation.iter().flat_map(|link| &link.scope_constraints);
     all.filter(move |(key, _)| !world.forwards || known(key))
 }
 
-/// Globs as simply as can be, for the patterns that are generated here.
+/// A simple matcher for the generated patterns.
 fn matches_any(text: &str, patterns: &[String]) -> bool {
     fn matches(pattern: &[u8], text: &[u8]) -> bool {
         let rest = |count: usize| pattern.get(count..).unwrap_or_default();
@@ -192,7 +192,7 @@ fn permits(mode: MatchMode, value: &Value, patterns: &[String]) -> bool {
     };
     match mode {
         MatchMode::Pattern => matches_any(&text, patterns),
-        // Paths have a reference of their own, in path_properties.rs.
+        // Paths have their own reference implementation, in path_properties.rs.
         MatchMode::Path => match_any_path(&text, patterns),
         MatchMode::Exact => patterns.contains(&text),
     }
@@ -202,17 +202,17 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_tool_is_listed_exactly_when_nothing_rules_it_out(world in world()) {
+    fn the_list_agrees_with_the_reference(world in world()) {
         prop_assert_eq!(world.list() == Decision::Allow, expected_in_list(&world));
     }
 
     #[test]
-    fn a_call_is_allowed_exactly_when_every_value_matches_in_every_set(world in world(), params in params()) {
+    fn the_call_agrees_with_the_reference(world in world(), params in params()) {
         prop_assert_eq!(world.call(&params) == Decision::Allow, expected_call(&world, &params));
     }
 
     #[test]
-    fn what_may_be_called_is_listed(world in world(), params in params()) {
+    fn a_callable_tool_is_listed(world in world(), params in params()) {
         prop_assert!(world.call(&params) != Decision::Allow || world.list() == Decision::Allow);
     }
 
@@ -236,9 +236,9 @@ proptest! {
     }
 }
 
-/// Four calls in each world: roles, scopes, chains of links and parameters together.
+/// Four calls in each world, which combines roles, scopes, chains of links and parameters.
 #[test]
-fn a_hundred_thousand_decisions_are_what_the_rules_mean() {
+fn a_hundred_thousand_decisions_agree_with_the_reference() {
     let config = ProptestConfig { cases: 25_000, failure_persistence: None, ..ProptestConfig::default() };
     let (allowed, denied) = (Cell::new(0_u32), Cell::new(0_u32));
     let outcome = TestRunner::new(config).run(&(world(), prop::collection::vec(params(), 4)), |(world, calls)| {
@@ -256,7 +256,7 @@ fn a_hundred_thousand_decisions_are_what_the_rules_mean() {
     if let Err(error) = outcome {
         panic!("{error}");
     }
-    // Worlds in which everything is refused, or nothing, would show little.
+    // The test is meaningful only if both answers are frequent.
     let (allowed, denied) = (allowed.get(), denied.get());
     assert!(allowed > 5_000 && denied > 5_000, "{allowed} were allowed, {denied} refused");
 }

@@ -1,4 +1,4 @@
-//! RBAC: which tools a binding shows and lets run.
+//! RBAC: which tools a binding lists and allows.
 
 use monstrum_guardian::{Decision, Denial, Grant, GrantSource, Question, decide};
 use monstrum_types::{Code, Status};
@@ -15,7 +15,7 @@ fn grant(operations_list: &[&str], tools_list: &[&str]) -> Grant {
 }
 
 #[test]
-fn what_grants_permit() {
+fn grants() {
     let nothing = Grant::default();
     for (name, grants, expected) in [
         ("no grant at all", vec![], Err("grant.none")),
@@ -73,7 +73,7 @@ fn what_grants_permit() {
 }
 
 #[test]
-fn a_hidden_tool_answers_as_one_that_does_not_exist() {
+fn a_hidden_tool_gets_the_answer_of_an_unknown_tool() {
     let hidden = World::new().granted(&[(Role, operations(&["pr.*"]))]).refusal(&json!({}));
     let unknown = Denial::unknown_tool("github_list_issues");
     assert_eq!((hidden.status, hidden.code(), &hidden.message), (unknown.status, unknown.code(), &unknown.message));
@@ -81,14 +81,14 @@ fn a_hidden_tool_answers_as_one_that_does_not_exist() {
 }
 
 #[test]
-fn roles_come_before_scopes_and_give_nothing_of_them_away() {
+fn a_denial_by_roles_does_not_reveal_scopes() {
     let world = World::new().granted(&[(Role, operations(&["pr.*"]))]).constrained(&[("repos", &[])]);
     let denial = world.refusal(&json!({"repo": "secret/repo"}));
     assert_eq!((denial.rule.as_str(), denial.message.as_str()), ("role.allowed_operations", HIDDEN));
 }
 
 #[test]
-fn an_administrator_hears_of_everything_that_would_have_to_change() {
+fn the_smallest_change_lists_all_denials() {
     let world = World::new()
         .granted(&[(Role, operations(&["pr.*"])), (Permissions, tools(&["github_get_*"]))])
         .constrained(&[("repos", &["acme/*"])]);
@@ -103,7 +103,7 @@ fn an_administrator_hears_of_everything_that_would_have_to_change() {
 }
 
 #[test]
-fn following_the_smallest_change_allows_the_call() {
+fn applying_the_smallest_change_allows_the_call() {
     let params = json!({"repo": "other/*"});
     let denied = World::new().granted(&[(Role, operations(&["pr.*"]))]).constrained(&[("repos", &["acme/*"])]);
     assert!(denied.refusal(&params).smallest_change.contains("`other/[*]`"));
@@ -115,7 +115,7 @@ fn following_the_smallest_change_allows_the_call() {
 }
 
 #[test]
-fn grants_refuse_fields_they_do_not_know() {
+fn grants_reject_unknown_fields() {
     assert!(serde_json::from_value::<Grant>(json!({"allowed_operation": ["*"]})).is_err());
     let grant: Grant = serde_json::from_value(json!({"allowed_operations": ["*"], "allowed_tools": null})).unwrap();
     assert_eq!(grant, operations(&["*"]));
@@ -123,7 +123,7 @@ fn grants_refuse_fields_they_do_not_know() {
 }
 
 #[test]
-fn no_binding_rules_permit_nothing() {
+fn a_binding_without_grants_permits_nothing() {
     World::new()
         .granted(&[])
         .with_subject(|subject| assert!(matches!(decide(subject, Question::List), Decision::Deny(_))));

@@ -1,4 +1,4 @@
-//! ABAC: which parameter values are permitted. Every case has a name, for each is an attempt that must stay answered.
+//! ABAC: which parameter values are permitted. Every case has a name.
 
 use monstrum_guardian::{Decision, Grant, GrantSource, SetSource};
 use monstrum_manifest::{MatchMode, ScopeDimension};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::support::{World, denial, dimension, operations, repos, set};
 
-/// A name, parameters, and the rule and message of the refusal; without these the call is allowed.
+/// A name, parameters, and the rule and message of the expected denial; `None` if the call is allowed.
 type Case<'a> = (&'a str, Value, Option<(&'a str, &'a str)>);
 
 fn check(world: &World, cases: &[Case<'_>]) {
@@ -24,7 +24,7 @@ fn check(world: &World, cases: &[Case<'_>]) {
     }
 }
 
-/// A violation of `repos` by the value as it is shown.
+/// A violation of the scope `repos` with this message.
 fn refused(message: &'static str) -> Option<(&'static str, &'static str)> {
     Some(("scope.repos", message))
 }
@@ -192,7 +192,7 @@ fn values_in_path_mode() {
     let etc = world.refusal(&json!({"repo": "/etc/*"}));
     assert_eq!(
         etc.smallest_change,
-        "add `/etc/[*]` to scope_constraints.repos of the binding, which permits all below it too"
+        "add `/etc/[*]` to scope_constraints.repos of the binding, which permits its descendants too"
     );
 }
 
@@ -253,13 +253,13 @@ fn a_value_must_match_in_every_set() {
 }
 
 #[test]
-fn a_dimension_that_nobody_constrains_is_free() {
+fn an_unconstrained_dimension_allows_all_values() {
     assert_eq!(World::new().call(&json!({"repo": {"any": "thing"}})), Decision::Allow);
     assert_eq!(World::new().constrained(&[]).call(&json!({})), Decision::Allow);
 }
 
 #[test]
-fn an_empty_list_refuses_every_call_and_hides_the_tool() {
+fn an_empty_list_denies_every_call_and_hides_the_tool() {
     let world = World::new().constrained(&[("repos", &[])]);
     assert_eq!(denial(world.list()).message, "Scope violation: Repository (missing) is not authorized");
     let denied = world.refusal(&json!({"repo": "acme/api"}));
@@ -272,7 +272,7 @@ fn an_empty_list_refuses_every_call_and_hides_the_tool() {
 
     let for_others = ScopeDimension { operation_filter: Some("pr.*".to_owned()), ..repos() };
     let world = World { dimensions: vec![for_others], ..World::new() }.constrained(&[("repos", &[])]);
-    assert_eq!(denial(world.list()).rule, "scope.repos", "whatever the operation");
+    assert_eq!(denial(world.list()).rule, "scope.repos", "for every operation");
     assert_eq!(
         world.refusal(&json!({"repo": "acme/api"})).smallest_change,
         "add an entry to scope_constraints.repos of the binding"
@@ -288,18 +288,18 @@ fn the_empty_string_is_a_pattern() {
 }
 
 #[test]
-fn a_key_that_the_manifest_lacks_refuses_every_call_and_hides_the_tool() {
+fn an_unknown_key_denies_every_call_and_hides_the_tool() {
     let world = World::new().constrained(&[("repos", &["*"]), ("branches", &["main"])]);
     for decision in [world.list(), world.call(&json!({"repo": "acme/api", "branches": "main"}))] {
         let denied = denial(decision);
         assert_eq!((denied.rule.as_str(), denied.status), ("scope.unknown_key", Status::ScopeViolation));
-        assert_eq!(denied.message, "Scope violation: scope branches is not one that this tool knows");
+        assert_eq!(denied.message, "Scope violation: this tool has no scope branches");
         assert_eq!(denied.smallest_change, "remove `branches` from scope_constraints of the binding");
     }
 }
 
 #[test]
-fn a_constrained_dimension_that_the_tool_does_not_declare_refuses_and_hides_it() {
+fn a_constrained_dimension_that_the_tool_does_not_declare_hides_the_tool() {
     let world = World { declared: vec!["title"], ..World::new() }.constrained(&[("repos", &["*"])]);
     for decision in [world.list(), world.call(&json!({"repo": "acme/api"}))] {
         let denied = denial(decision);
@@ -324,7 +324,7 @@ fn the_operation_filter_limits_a_dimension() {
 }
 
 #[test]
-fn two_dimensions_of_one_key_both_hold() {
+fn two_dimensions_of_one_key_both_apply() {
     let world = World {
         dimensions: vec![repos(), dimension("repos", &["file"], MatchMode::Path)],
         declared: vec!["repo", "file"],
@@ -352,7 +352,7 @@ fn templates() {
 }
 
 #[test]
-fn rules_compiled_from_another_manifest_refuse() {
+fn rules_compiled_from_another_manifest_deny() {
     use monstrum_guardian::{BindingRules, Question, Subject, ToolRules, decide};
     let tool = ToolRules::new(
         "t".parse().unwrap(),

@@ -1,4 +1,4 @@
-//! A small world: one resource type with a dimension `repos` as that of the GitHub plugin, and what a test adds to it.
+//! A small world: one resource type with a dimension `repos` like the GitHub plugin's, which tests extend.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub(crate) fn dimension(key: &str, param_paths: &[&str], match_mode: MatchMode) 
     }
 }
 
-/// `repos`, checked at `repo` and its alias `owner_repo`.
+/// The dimension `repos`, checked at `repo` and its alias `owner_repo`.
 pub(crate) fn repos() -> ScopeDimension {
     ScopeDimension {
         error_template: "Repository {value} is not authorized".to_owned(),
@@ -43,7 +43,8 @@ pub(crate) fn set(entries: &[(&str, &[&str])]) -> ScopeConstraints {
     entries.iter().map(|(key, patterns)| ((*key).to_owned(), texts(patterns))).collect()
 }
 
-/// Who asks for `github_list_issues`, whose operation is `issue.read`. By default everything is granted and nothing constrained.
+/// The rules for `github_list_issues`, whose operation is `issue.read`. By default everything is granted and nothing is
+/// constrained.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) dimensions: Vec<ScopeDimension>,
@@ -52,7 +53,7 @@ pub(crate) struct World {
     pub(crate) grants: Vec<(GrantSource, Grant)>,
     pub(crate) sets: Vec<(SetSource, ScopeConstraints)>,
     pub(crate) delegation: Vec<Delegation>,
-    /// The tool only has another call made, which is judged itself.
+    /// The tool only forwards to another call, which is checked itself.
     pub(crate) forwards: bool,
 }
 
@@ -68,7 +69,7 @@ impl World {
         }
     }
 
-    /// The binding's own set of constraints, besides what is there.
+    /// Adds a constraint set of the binding.
     pub(crate) fn constrained(mut self, entries: &[(&str, &[&str])]) -> Self {
         self.sets.push((SetSource::Binding, set(entries)));
         self
@@ -99,7 +100,7 @@ impl World {
         self.with_subject(|subject| decide(subject, Question::Call(params.as_object().unwrap())))
     }
 
-    /// The refusal of a call, which must be one.
+    /// The denial of a call. Panics if the call is allowed.
     pub(crate) fn refusal(&self, params: &Value) -> Denial {
         denial(self.call(params))
     }

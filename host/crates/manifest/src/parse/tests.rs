@@ -5,7 +5,7 @@ use crate::model::{Capability, Mode};
 
 const GITHUB: &str = include_str!("../../fixtures/github.yaml");
 
-/// A small manifest, whose lines the cases below replace.
+/// A small manifest. Test cases replace some of its lines.
 const SMALL: &str = r#"name: sample
 version: 1.2.3
 resource_type:
@@ -42,7 +42,7 @@ fn says(text: &str) -> String {
     }
 }
 
-/// What the small manifest says once `old` has become `new`.
+/// The errors of the small manifest with `old` replaced by `new`.
 fn with(old: &str, new: &str) -> String {
     assert!(SMALL.contains(old), "the small manifest has no `{old}`");
     says(&SMALL.replacen(old, new, 1))
@@ -56,21 +56,21 @@ fn the_reference_manifest_loads() {
     assert_eq!(manifest.executor.capabilities, [Capability::Http]);
     assert_eq!(manifest.executor.component, "plugin.wasm");
     assert_eq!(manifest.locales_dir, "locales");
-    // The order of the source is kept, because models read it.
+    // The order of properties is kept, because models read it.
     let properties = manifest.resource_type.tools[0].input_schema["properties"].as_object().unwrap();
     assert_eq!(properties.keys().collect::<Vec<_>>(), ["repo", "state", "labels", "since", "per_page"]);
     assert_eq!(crate::warnings(&manifest, |_, _| true), Vec::<String>::new());
 }
 
 #[test]
-fn a_manifest_survives_json() {
+fn a_manifest_is_unchanged_by_json() {
     let manifest = parse("monstrum.yaml", GITHUB).unwrap();
     let json = serde_json::to_string(&manifest).unwrap();
     assert_eq!(serde_json::from_str::<Manifest>(&json).unwrap(), manifest);
 }
 
 #[test]
-fn faults_of_shape_name_line_and_field() {
+fn errors_of_shape_name_line_and_field() {
     let cases = [
         ("name: sample", ""),
         ("name: sample", "name: Sample!"),
@@ -122,7 +122,7 @@ fn faults_of_shape_name_line_and_field() {
     "  icon: star" -> "  icon: [star]"
         monstrum.yaml:6:9: resource_type.icon: expected a string, found a list
     "  icon: star" -> "  icon: star\n  icon: moon"
-        monstrum.yaml:7:3: resource_type.icon: the key is there twice
+        monstrum.yaml:7:3: resource_type.icon: duplicate key
     "  icon: star" -> "  mode: plug-in"
         monstrum.yaml:6:9: resource_type.mode: expected one of `plugin`, `endpoint`, `system`, found `plug-in`
     "      operation: item.write\n" -> ""
@@ -142,7 +142,7 @@ fn faults_of_shape_name_line_and_field() {
     "- method: token" -> "- method: token\n      inject: [{ header: X, values: y }]"
         monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: expected one of `{ header, value }`, `{ query, value }`, `{ basic: { username, password } }`, `{ body, value }`, `{ path, value }`
     "- method: token" -> "- method: token\n      audience: [\"https://*.com\"]"
-        monstrum.yaml:13:18: resource_type.auth_methods[0].audience[0]: `https://*.com` is not an origin: a wildcard over a public suffix would take in domains of strangers
+        monstrum.yaml:13:18: resource_type.auth_methods[0].audience[0]: `https://*.com` is not an origin: a wildcard over a public suffix would match domains of other owners
     "capabilities: [http]" -> "capabilities: [http, files]"
         monstrum.yaml:27:24: executor.capabilities[1]: expected one of `http`, `sandbox`, `tools`, `events`, found `files`
     "capabilities: [http]" -> "egress: [\"ftp://x.example\"]"
@@ -166,10 +166,9 @@ fn faults_of_shape_name_line_and_field() {
     "###);
 }
 
-/// Faults of shape and of content, in every section, in one go: nothing is told that follows from a part that was only
-/// replaced.
+/// Errors of shape and content in all sections, without consequential errors of replaced parts.
 #[test]
-fn all_faults_of_shape_and_content_are_told_at_once() {
+fn all_errors_of_shape_and_content_are_reported_at_once() {
     let text = SMALL
         .replacen("name: sample", "name: Sample!\ncolour: red", 1)
         .replacen("version: 1.2.3", "version: one", 1)
@@ -186,13 +185,13 @@ fn all_faults_of_shape_and_content_are_told_at_once() {
     monstrum.yaml:24:7: resource_type.scope_dimensions[0]: expected a mapping
     monstrum.yaml:25:7: resource_type.scope_dimensions[1]: expected a mapping, found integer `5`
     monstrum.yaml:28:22: executor.limits.memory: unknown field, expected one of `fuel`, `memory_mib`, `timeout_s`
-    monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
+    monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
     monstrum.yaml:28:19: executor.limits.fuel: must be more than 0
     "#);
 }
 
 #[test]
-fn a_manifest_for_a_python_executor_is_told_what_an_executor_is_here() {
+fn errors_explain_fields_of_python_executors() {
     let said = with("capabilities: [http]", "module: plugins.sample.executor\n  class_name: SampleExecutor");
     insta::assert_snapshot!(said, @r#"
     monstrum.yaml:27:3: executor.module: unknown field: an executor is a WebAssembly component here, named by `component` (default plugin.wasm); expected one of `component`, `capabilities`, `egress`, `calls`, `limits`, `follow_redirects`
@@ -201,7 +200,7 @@ fn a_manifest_for_a_python_executor_is_told_what_an_executor_is_here() {
 }
 
 #[test]
-fn what_no_plugin_can_use_yet_is_refused() {
+fn reserved_features_are_refused() {
     assert_eq!(
         with("  icon: star", "  tool_discovery: dynamic"),
         "monstrum.yaml:6:19: resource_type.tool_discovery: `dynamic` is not available in this version: no resource can register tools yet"
@@ -212,9 +211,8 @@ fn what_no_plugin_can_use_yet_is_refused() {
     );
 }
 
-/// A manifest in which everything is wrong ends the search after a bounded number of readings.
 #[test]
-fn the_search_for_faults_of_shape_is_bounded() {
+fn error_recovery_is_bounded() {
     let fields: String = (0..2000).map(|index| format!("wrong{index}: 1\n")).collect();
     let said = says(&format!("{SMALL}\n{fields}"));
     assert_eq!(said.lines().count(), 50, "{said}");
@@ -222,7 +220,7 @@ fn the_search_for_faults_of_shape_is_bounded() {
 }
 
 #[test]
-fn faults_of_yaml_name_the_line() {
+fn syntax_errors_name_the_line() {
     let cases = [
         "",
         "# nothing\n",
@@ -279,7 +277,7 @@ fn faults_of_yaml_name_the_line() {
 }
 
 #[test]
-fn every_rule_refuses_what_breaks_it() {
+fn every_rule_has_an_error() {
     let method = |more: &str| ("- method: token", format!("- method: token\n      {more}"));
     let executor = |more: &str| ("capabilities: [http]", more.to_owned());
     let field =
@@ -375,7 +373,7 @@ fn every_rule_refuses_what_breaks_it() {
     "version: 1.2.3\nlocales_dir: ../other"
         monstrum.yaml:3:14: locales_dir: the path must not have empty parts, `.` or `..`
     "version: 1.2.3\nlocales_dir: /etc"
-        monstrum.yaml:3:14: locales_dir: expected a path inside of the plugin's folder, with `/` between its parts
+        monstrum.yaml:3:14: locales_dir: expected a relative path in the plugin's folder, with `/` between its parts
     "  mode: system"
         monstrum.yaml:6:9: resource_type.mode: a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved
     "  mode: endpoint"
@@ -387,11 +385,11 @@ fn every_rule_refuses_what_breaks_it() {
     "  icon: ../star.png"
         monstrum.yaml:6:9: resource_type.icon: the path must not have empty parts, `.` or `..`
     "sample_read"
-        monstrum.yaml:19:13: resource_type.tools[1].name: `sample_read` is the name of tools[0] already
+        monstrum.yaml:19:13: resource_type.tools[1].name: tools[0] already has the name `sample_read`
     "sandbox_write"
         monstrum.yaml:19:13: resource_type.tools[1].name: names that start with `sandbox_` are reserved for the platform
     "description: \" \""
-        monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty: it is what the model chooses by
+        monstrum.yaml:20:20: resource_type.tools[1].description: must not be empty: models choose tools by their description
     "operation: \"\""
         monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
     "operation: item.*"
@@ -407,11 +405,11 @@ fn every_rule_refuses_what_breaks_it() {
     "input_schema: { properties: { _a: { type: string } } }"
         monstrum.yaml:22:21: resource_type.tools[1].input_schema: parameter `_a`: names that start with `_` are reserved for the platform
     "input_schema: { properties: { a: { $ref: \"https://example.com/a.json\" } } }"
-        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `https://example.com/a.json` leads out of the schema; only references such as `#/$defs/name` are allowed
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `https://example.com/a.json` is outside the schema; only references such as `#/$defs/name` are allowed
     "input_schema: { properties: { a: { $ref: \"#/$defs/a\" } } }"
-        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `#/$defs/a` names no schema
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: at `/properties/a/$ref`: `#/$defs/a` does not refer to a schema
     "input_schema: { properties: { a: { type: string, pattern: \"(?=x)\" } } }"
-        monstrum.yaml:22:21: resource_type.tools[1].input_schema: not a JSON Schema: at `/properties/a/pattern`: `(?=x)` is no regular expression of moderate size without look-around and back-references
+        monstrum.yaml:22:21: resource_type.tools[1].input_schema: not a JSON Schema: at `/properties/a/pattern`: `(?=x)` is not a regular expression, is too large, or has look-around or back-references
     "input_schema: { properties: { a: { type: string, default: 5 } } }"
         monstrum.yaml:22:21: resource_type.tools[1].input_schema: the default at `/a` is not valid: 5 is not of type "string"
     "key: \"\""
@@ -425,19 +423,19 @@ fn every_rule_refuses_what_breaks_it() {
     "[item]\n      operation_filter: \"\""
         monstrum.yaml:26:25: resource_type.scope_dimensions[0].operation_filter: must not be empty
     "[item]\n    - { key: items, param_paths: [item] }"
-        monstrum.yaml:26:14: resource_type.scope_dimensions[1].key: `items` is there twice
+        monstrum.yaml:26:14: resource_type.scope_dimensions[1].key: duplicate entry `items`
     "- method: token\n      inject: [{ header: Authorization, value: \"{password}\" }]"
-        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{password}` names no field: expected one of the credential's fields (`access_token`)
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{password}` is not a field: expected one of the credential's fields (`access_token`)
     "- method: token\n      inject: [{ header: Authorization, value: \"{access_token\" }]"
         monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: braces must enclose the name of a credential field, as in `{access_token}`
     "- method: token\n      inject: [{ header: Authorization, value: \"{access_token}\\r\\nX: y\" }]"
-        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: a value must not hold control characters
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: a value must not contain control characters
     "- method: token\n      inject: [{ header: \"X Y\", value: \"{access_token}\" }]"
         monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: expected the name of a header, such as Authorization
     "- method: token\n      inject: [{ header: Host, value: \"{access_token}\" }]"
-        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Host` belongs to the host
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Host` is set by the host
     "- method: token\n      inject: [{ header: Proxy-Authorization, value: \"{access_token}\" }]"
-        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Proxy-Authorization` belongs to the host
+        monstrum.yaml:13:26: resource_type.auth_methods[0].inject[0].header: `Proxy-Authorization` is set by the host
     "- method: token\n      inject: [{ query: \"\", value: \"{access_token}\" }]"
         monstrum.yaml:13:25: resource_type.auth_methods[0].inject[0].query: must not be empty
     "- method: token\n      inject: [{ body: key, value: \"{access_token}\" }]"
@@ -447,36 +445,36 @@ fn every_rule_refuses_what_breaks_it() {
     "- method: token\n      inject: [{ path: \"{a}{b}\", value: \"{access_token}\" }]"
         monstrum.yaml:13:24: resource_type.auth_methods[0].inject[0].path: expected exactly one placeholder, such as `{token}`
     "- method: token\n      inject: [{ basic: { username: \"{user}\", password: x } }]"
-        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{user}` names no field: expected one of the credential's fields (`access_token`)
+        monstrum.yaml:13:16: resource_type.auth_methods[0].inject[0]: `{user}` is not a field: expected one of the credential's fields (`access_token`)
     "- method: token\n      inject: [{ header: a, value: x }, { header: A, value: x }]"
         monstrum.yaml:13:41: resource_type.auth_methods[0].inject[1]: two rules write to the same place
     "- method: token\n      oauth_config: {}"
-        monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` has no OAuth
+        monstrum.yaml:13:21: resource_type.auth_methods[0].oauth_config: the method `token` does not use OAuth
     "- method: api_key"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{api_key}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: basic"
-        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
-    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` names no field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+        monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{username}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
+    monstrum.yaml:12:7: resource_type.auth_methods[0].inject: `{password}` is not a field: by default this method injects it; expected `inject` rules, or one of the credential's fields (`access_token`)
     "- method: token\n    - method: token"
-        monstrum.yaml:13:15: resource_type.auth_methods[1].method: `token` is there twice
+        monstrum.yaml:13:15: resource_type.auth_methods[1].method: duplicate entry `token`
     "- method: oauth2_device_code\n      oauth_config: { token_url: \"file:///x\" }"
         monstrum.yaml:13:34: resource_type.auth_methods[0].oauth_config.token_url: expected an http or https URL
     "- { field: key, type: secret }"
         monstrum.yaml:8:27: resource_type.config_schema[0].type: a configuration is stored and shown as plain text: put secrets into credential_schema
     "- { field: api_base, type: string }"
-        monstrum.yaml:8:32: resource_type.config_schema[0].type: api_base says where credentials may go: its type must be `url`
+        monstrum.yaml:8:32: resource_type.config_schema[0].type: api_base decides where credentials are sent: its type must be `url`
     "- { field: \"a b\" }"
         monstrum.yaml:8:16: resource_type.config_schema[0].field: expected 1 to 64 letters, digits, `_` or `-`
     "- { field: a }\n    - { field: a }"
-        monstrum.yaml:9:16: resource_type.config_schema[1].field: `a` is there twice
+        monstrum.yaml:9:16: resource_type.config_schema[1].field: duplicate entry `a`
     "- { field: a, type: enum }"
-        monstrum.yaml:8:7: resource_type.config_schema[0].enum_values: a field of type `enum` needs its values
+        monstrum.yaml:8:7: resource_type.config_schema[0].enum_values: a field of type `enum` needs a list of values
     "- { field: a, type: enum, enum_values: [] }"
-        monstrum.yaml:8:44: resource_type.config_schema[0].enum_values: a field of type `enum` needs its values
+        monstrum.yaml:8:44: resource_type.config_schema[0].enum_values: a field of type `enum` needs a list of values
     "- { field: a, type: enum, enum_values: [x, x] }"
-        monstrum.yaml:8:48: resource_type.config_schema[0].enum_values[1]: `x` is there twice
+        monstrum.yaml:8:48: resource_type.config_schema[0].enum_values[1]: duplicate entry `x`
     "- { field: a, enum_values: [x] }"
-        monstrum.yaml:8:32: resource_type.config_schema[0].enum_values: only a field of type `enum` has values to choose from
+        monstrum.yaml:8:32: resource_type.config_schema[0].enum_values: only a field of type `enum` may have a list of values
     "- { field: a, type: enum, enum_values: [x], default: y }"
         monstrum.yaml:8:58: resource_type.config_schema[0].default: not a value of this field: expected one of `x`
     "- { field: a, type: integer, default: \"5\" }"
@@ -484,17 +482,17 @@ fn every_rule_refuses_what_breaks_it() {
     "- { field: a, type: url, default: \"file:///x\" }"
         monstrum.yaml:8:39: resource_type.config_schema[0].default: not a value of this field: expected an http or https URL
     "type: secret, default: hunter2hunter2 }"
-        monstrum.yaml:10:53: resource_type.credential_schema[0].default: a secret has no default: it would be the same for everybody
+        monstrum.yaml:10:53: resource_type.credential_schema[0].default: a secret must not have a default: all resources would share it
     "component: ../plugin.wasm"
         monstrum.yaml:27:14: executor.component: the path must not have empty parts, `.` or `..`
     "component: \"C:\\\\plugin.wasm\""
-        monstrum.yaml:27:14: executor.component: expected a path inside of the plugin's folder, with `/` between its parts
+        monstrum.yaml:27:14: executor.component: expected a relative path in the plugin's folder, with `/` between its parts
     "component: \"\""
         monstrum.yaml:27:14: executor.component: expected a name of at most 256 bytes
     "capabilities: [http, http]"
-        monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
+        monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
     "calls: [\"jira_*\"]"
-        monstrum.yaml:27:10: executor.calls: calls to other tools need `tools` among the capabilities
+        monstrum.yaml:27:10: executor.calls: calls to other tools need the capability `tools`
     "limits: { fuel: 0, memory_mib: 0, timeout_s: 0 }"
         monstrum.yaml:27:19: executor.limits.fuel: must be more than 0
     monstrum.yaml:27:34: executor.limits.memory_mib: must be more than 0
@@ -505,7 +503,7 @@ fn every_rule_refuses_what_breaks_it() {
 }
 
 #[test]
-fn all_faults_are_told_at_once() {
+fn all_errors_are_reported_at_once() {
     let text = SMALL
         .replace("name: sample\n", "name: web\n")
         .replace("item.write", "a b")
@@ -515,7 +513,7 @@ fn all_faults_are_told_at_once() {
     monstrum.yaml:1:7: name: `web` is reserved for the platform
     monstrum.yaml:21:18: resource_type.tools[1].operation: expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`
     monstrum.yaml:25:20: resource_type.scope_dimensions[0].param_paths: must not be empty: the dimension would check nothing
-    monstrum.yaml:27:24: executor.capabilities[1]: the capability is there twice
+    monstrum.yaml:27:24: executor.capabilities[1]: duplicate capability
     "###);
 }
 

@@ -1,12 +1,12 @@
-//! What a schema costs for each value, by the kind of the value.
+//! The cost of a schema for each value, by the kind of the value.
 //!
-//! The bound is for one value within the parameters or the answer, wherever it lies: a check pays it once for each value,
-//! before it begins. A value is visited by every schema that describes it, and within `unevaluatedProperties` and
-//! `unevaluatedItems` again by those beside them, at each level: such schemas within each other double the visits.
-//! Matches of the keyword `pattern` and `uniqueItems` are not in it: they pay when they are made.
+//! The bound holds for each single value in the parameters or the result; a check spends it for all values in advance. A
+//! value is visited by every schema that describes it. `unevaluatedProperties` and `unevaluatedItems` visit it again with
+//! the schemas next to them, so that nesting them doubles the visits at each level. Matches of `pattern` and
+//! `uniqueItems` are not included: they spend their steps when they run.
 //!
-//! The constants are some three times what was measured in an optimised build, where a step took 0.1 to 0.3 nanoseconds
-//! in visits, and nearly one in `multipleOf`, content keywords and matches.
+//! The constants are about three times the measured values of an optimised build, where a step took 0.1 to 0.3
+//! nanoseconds in visits, and nearly one in `multipleOf`, content keywords and matches.
 
 use serde_json::{Map, Value};
 
@@ -14,18 +14,18 @@ use super::weight::Weight;
 
 /// Steps of a visit by one schema.
 const VISIT: u64 = 8;
-/// Steps of one keyword of a schema, but those below.
+/// Steps of a keyword that has no constant of its own.
 const KEYWORD: u64 = 4;
-/// Steps to look a name up in an object.
+/// Steps to look up a name in an object.
 const LOOKUP: u64 = 16;
-/// Steps to begin to match one name with one of patternProperties.
+/// Steps to start a match of one name with one of patternProperties.
 const NAME_MATCH: u64 = 64;
 /// Steps to divide floating-point numbers exactly.
 const MULTIPLE_OF: u64 = 256;
 /// Steps to decode 64 bytes of text, or to parse them.
 const CONTENT: u64 = 2_560;
 
-/// Steps for one value, by its kind, and for a byte of the name of a member, in quarters.
+/// Steps for one value, by its kind; and for a byte of a member's name, in quarters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Steps {
     pub(super) object: u64,
@@ -78,7 +78,7 @@ impl Steps {
     }
 }
 
-/// The steps of one walk: for the value itself, and for each value within it.
+/// The steps of one walk: for the value itself, and for each value inside it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Walk {
     here: Steps,
@@ -92,28 +92,28 @@ impl Walk {
     }
 }
 
-/// The steps of a schema, every reference written out.
+/// The steps of a schema, with all references expanded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
-    /// Of validating.
+    /// The steps to validate.
     valid: Walk,
-    /// Of finding which members or items a schema has evaluated, for an `unevaluated…` keyword around it.
+    /// The steps to find the members or items that a schema has evaluated, for an enclosing `unevaluated…` keyword.
     mark: Walk,
 }
 
 impl Cost {
-    /// The steps of a schema that is only true or false.
+    /// The steps of a boolean schema.
     pub(super) fn of_boolean() -> Cost {
         Cost { valid: Walk { here: Steps::any(VISIT), below: Steps::default() }, mark: Walk::default() }
     }
 
-    /// A bound for any one value.
+    /// An upper bound for each value.
     pub(super) fn steps(&self) -> Steps {
         self.valid.here.or(self.valid.below)
     }
 }
 
-/// The parts of one schema, gathered.
+/// The costs of the parts of one schema.
 #[derive(Default)]
 pub(super) struct Parts {
     own: Steps,
@@ -130,7 +130,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Begins with what the schema itself costs; `name_quarter` is for its patternProperties.
+    /// The cost of the schema itself, without its subschemas; `name_quarter` is for its patternProperties.
     pub(super) fn of(schema: &Map<String, Value>, name_quarter: u64) -> Parts {
         let list = |keyword: &str| schema.get(keyword).map_or(0, length);
         let mut own = Steps::any(VISIT + KEYWORD * schema.len() as u64);
@@ -154,7 +154,7 @@ impl Parts {
         Parts { own, ..Parts::default() }
     }
 
-    /// Adds the schema of `keyword`, one of its schemas where it has several.
+    /// Adds the cost of a subschema of `keyword`.
     pub(super) fn add(&mut self, keyword: &str, schema: &Value, cost: Cost) {
         let steps = cost.steps();
         match keyword {
@@ -175,7 +175,7 @@ impl Parts {
             }
             "additionalProperties" => self.additional = steps,
             "items" | "prefixItems" | "additionalItems" => self.item = self.item.or(steps),
-            // minContains and maxContains each look again.
+            // minContains and maxContains each check the items again.
             "contains" => self.contains = steps.times(3),
             "propertyNames" => self.names = Steps::any(steps.scalar),
             "unevaluatedProperties" if *schema == Value::Bool(true) => {}
@@ -183,7 +183,7 @@ impl Parts {
                 self.unevaluated.add(steps);
                 self.unevaluated_keywords += 1;
             }
-            // Definitions cost where they are referred to, and contentSchema is a note.
+            // Definitions cost steps where they are referenced; contentSchema is an annotation.
             _ => {}
         }
     }

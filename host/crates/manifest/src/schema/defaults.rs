@@ -1,10 +1,10 @@
-//! Defaults of a schema, gathered once, so that filling them in costs a call next to nothing.
+//! The defaults of a schema, collected once, so that calls only fill them in.
 
 use serde_json::{Map, Value};
 
 use super::walk::certain_parts;
 
-/// What to fill into an object.
+/// The defaults of an object.
 #[derive(Debug, Default)]
 pub(super) struct Defaults(Vec<Entry>);
 
@@ -16,8 +16,7 @@ struct Entry {
 }
 
 impl Defaults {
-    /// The defaults of the properties that `schema` declares in every case. A default of null fills nothing in: it says
-    /// that the parameter is absent.
+    /// The defaults of the properties that `schema` always declares. A default of null means that the parameter is absent.
     pub(super) fn of(root: &Value, schema: &Value) -> Defaults {
         let mut entries = Vec::new();
         for part in certain_parts(root, schema) {
@@ -33,7 +32,7 @@ impl Defaults {
         Defaults(entries)
     }
 
-    /// Fills in what is absent. An object that is absent and has no default itself stays absent.
+    /// Fills in absent properties. An absent object without a default of its own stays absent.
     pub(super) fn fill(&self, object: &mut Map<String, Value>) {
         for entry in &self.0 {
             if let Some(value) = &entry.value

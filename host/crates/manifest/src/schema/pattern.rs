@@ -1,4 +1,4 @@
-//! The regular expressions of a schema: how large each is, and the keyword that pays for each match.
+//! The regular expressions of a schema: their compiled size, and the keyword `pattern`, which spends steps for each match.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::error::cut;
 use super::limits::{PATTERN_BYTES_MAX, PATTERN_BYTES_STORED_MAX, STATED_CHARS_MAX, TEXT_CHARS_MAX};
 use super::paying;
 
-/// The smallest size that is told apart: what an expression of a few characters takes.
+/// The smallest size to try: an expression of a few characters.
 const PATTERN_BYTES_MIN: usize = 512;
-/// Steps of a match that do not depend on the text: taking the engine's working memory, and starting it.
+/// Fixed steps of a match: the engine takes working memory and starts.
 const MATCH_STEPS: u64 = 256;
-/// What follows when a compiled pattern is too large.
+/// The hint in the error for a pattern that is too large.
 const HINT: &str = "state lengths as minLength and maxLength rather than by a count such as `{1,200}`, and use small \
                     classes such as `[0-9A-Za-z_]` rather than `.`, `[^/]` or `\\p{L}`";
 
@@ -24,16 +24,16 @@ const HINT: &str = "state lengths as minLength and maxLength rather than by a co
 #[derive(Debug)]
 pub(super) struct Pattern {
     matcher: Validator,
-    /// None for the expressions that the validator compares as plain texts.
+    /// `None` for expressions that the validator compares as plain text.
     compiled_bytes: Option<usize>,
     text_bytes: usize,
 }
 
 impl Pattern {
-    /// None: not a regular expression, or too large even for a stored version.
+    /// `None` if the text is not a regular expression, or is too large even for a stored version.
     fn compile(text: &str) -> Option<Pattern> {
         let pattern = |matcher, compiled_bytes| Pattern { matcher, compiled_bytes, text_bytes: text.len() };
-        // What needs no regular expression fits into any size.
+        // Plain text fits into any size.
         if let Some(matcher) = matcher(text, 0) {
             return Some(pattern(matcher, None));
         }
@@ -44,26 +44,26 @@ impl Pattern {
             }
             size = match size {
                 PATTERN_BYTES_STORED_MAX.. => return None,
-                // The limit itself is one of the sizes.
+                // The limit itself must be one of the tried sizes.
                 _ if size < PATTERN_BYTES_MAX => PATTERN_BYTES_MAX.min(size * 2),
                 _ => PATTERN_BYTES_STORED_MAX.min(size * 2),
             };
         }
     }
 
-    /// What exceeds the present limits, if anything.
+    /// The exceeded limit, if any.
     pub(super) fn exceeds(&self) -> Option<String> {
         let is_too_large = self.compiled_bytes.is_some_and(|size| size > PATTERN_BYTES_MAX);
-        is_too_large.then(|| format!("the pattern takes more than {PATTERN_BYTES_MAX} bytes once compiled; {HINT}"))
+        is_too_large.then(|| format!("the pattern has more than {PATTERN_BYTES_MAX} bytes once compiled; {HINT}"))
     }
 
-    /// A bound of the steps that a byte of text takes, in quarters: an expression that its engine cannot turn into an
-    /// automaton, such as `[ab]*a[ab]{100}$`, takes 0.22 nanoseconds for each byte of text and each of itself.
+    /// An upper bound of the steps for a byte of text, in quarters. If the engine cannot convert the expression to an
+    /// automaton, as for `[ab]*a[ab]{100}$`, it takes 0.22 nanoseconds per byte of text and byte of the expression.
     pub(super) fn quarter_steps(&self) -> u64 {
         self.compiled_bytes.map_or(4, |size| size as u64)
     }
 
-    /// Whether the expression is found in `text`; the match is paid for first.
+    /// Whether the expression matches in `text`. Spends the steps of the match first.
     pub(super) fn is_match(&self, text: &Value) -> Result<bool, Overrun> {
         self.spend(text)?;
         Ok(self.matcher.is_valid(text))
@@ -76,7 +76,7 @@ impl Pattern {
     }
 }
 
-/// The validator for `text` as a `pattern`, if that compiles to at most `size` bytes.
+/// The validator for the `pattern` `text`, if it compiles to at most `size` bytes.
 fn matcher(text: &str, size: usize) -> Option<Validator> {
     jsonschema::options()
         .offline()
@@ -86,12 +86,12 @@ fn matcher(text: &str, size: usize) -> Option<Validator> {
         .ok()
 }
 
-/// The regular expressions of one schema by their texts.
+/// The regular expressions of one schema, by their text.
 #[derive(Debug, Default)]
 pub(super) struct Patterns(HashMap<String, Arc<Pattern>>);
 
 impl Patterns {
-    /// The pattern at the place `at`, compiled unless it has been.
+    /// The compiled pattern. `at` is its place, for errors.
     pub(super) fn add(&mut self, at: &str, text: &str) -> Result<Arc<Pattern>, String> {
         if let Some(pattern) = self.0.get(text) {
             return Ok(pattern.clone());
@@ -116,7 +116,7 @@ impl Patterns {
         text: &'a Value,
     ) -> Result<PatternKeyword, ValidationError<'a>> {
         let pattern = text.as_str().and_then(|text| self.get(text));
-        // The walk through the schema has met every pattern that is used.
+        // The check of the schema's shape has compiled all patterns.
         let pattern = pattern.ok_or_else(|| ValidationError::custom("the pattern has not been compiled"))?;
         Ok(PatternKeyword {
             pattern: pattern.clone(),
@@ -128,31 +128,31 @@ impl Patterns {
 /// The error of a pattern that does not compile.
 fn invalid(at: &str, text: &str) -> String {
     format!(
-        "not a JSON Schema: at `{}`: `{}` is no regular expression of moderate size without look-around and \
+        "not a JSON Schema: at `{}`: `{}` is not a regular expression, is too large, or has look-around or \
          back-references",
         cut(at, 128),
         cut(text, 64)
     )
 }
 
-/// The `maxLength` that the schema states itself.
+/// The `maxLength` of the schema.
 pub(super) fn stated_chars(schema: &Map<String, Value>) -> Option<u64> {
     let stated = schema.get("maxLength")?;
-    // Written as 10.0 or beyond what u64 holds it is a limit as well.
+    // A float such as 10.0, or a number over the range of u64, is a limit too.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let rounded = |stated: f64| stated as u64;
     stated.as_u64().or_else(|| stated.as_f64().map(rounded))
 }
 
-/// What exceeds the present limits in a `maxLength` beside a `pattern`, if anything.
+/// The error for a `maxLength` next to a `pattern` that exceeds the current limit.
 pub(super) fn stated_exceeds(schema: &Map<String, Value>) -> Option<String> {
     stated_chars(schema).filter(|stated| *stated > STATED_CHARS_MAX)?;
     Some(format!(
-        "beside a `pattern`, maxLength is at most {STATED_CHARS_MAX}: the work of a match grows with the text"
+        "next to a `pattern`, maxLength is at most {STATED_CHARS_MAX}: the work of a match grows with the text"
     ))
 }
 
-/// The keyword `pattern`: pays for each match, and refuses longer texts than the schema allows for.
+/// The keyword `pattern`. It spends steps for each match and rejects texts that are too long.
 pub(super) struct PatternKeyword {
     pattern: Arc<Pattern>,
     chars_max: u64,
@@ -185,7 +185,7 @@ impl<'i> Keyword<'i> for PatternKeyword {
         if self.is_too_long(instance) {
             return Err(self.too_long());
         }
-        // The check as a whole ends with the overrun, so the text of this one is not seen.
+        // After an overrun the whole check fails, so this message is not shown.
         self.pattern.spend(instance).map_err(|overrun| ValidationError::custom(overrun.to_string()))?;
         self.pattern.matcher.validate(instance)
     }

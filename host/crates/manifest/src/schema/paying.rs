@@ -1,7 +1,7 @@
-//! The effort that pays for the validation in progress.
+//! The budget of the validation that runs on the current thread.
 //!
-//! The validator hands its keywords nothing but the value, so a keyword whose work depends on the value finds the effort
-//! here. A validation begins and ends on one thread.
+//! The validator passes only the value to its keywords, so keywords whose work depends on the value find the budget in a
+//! thread-local variable. A validation runs on one thread.
 
 use std::cell::RefCell;
 
@@ -11,8 +11,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Effort>> = const { RefCell::new(None) };
 }
 
-/// While it lives, the keywords of this thread's validation pay from one effort. The effort before it returns after it,
-/// after a panic too.
+/// A guard that sets the budget of this thread's validation, and restores the previous one when it is dropped.
 pub(super) struct Paying(Option<Effort>);
 
 impl Paying {
@@ -27,12 +26,12 @@ impl Drop for Paying {
     }
 }
 
-/// The effort of the validation in progress. Without one, no work is allowed.
+/// The budget of the current validation. Without one, no work is allowed.
 pub(super) fn current() -> Effort {
     CURRENT.with_borrow(|effort| effort.clone().unwrap_or_else(|| Effort::of(0)))
 }
 
-/// Pays for a piece of the validation in progress.
+/// Spends steps of the current validation.
 pub(super) fn spend(steps: u64) -> Result<(), Overrun> {
     CURRENT.with_borrow(|effort| effort.as_ref().map_or(Err(Overrun::Steps), |effort| effort.spend(steps)))
 }
@@ -42,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_effort_before_returns_after_a_panic_too() {
+    fn the_previous_budget_is_restored_after_a_panic() {
         assert_eq!(spend(0), Err(Overrun::Steps), "no validation is in progress");
         let outer = Effort::of(10);
         let _outer = Paying::from(&outer);

@@ -1,8 +1,8 @@
-//! What a schema may look like: how large, how deep, and where its references lead.
+//! Limits on the size, the depth and the references of a schema.
 //!
-//! Checking a value against a schema that refers to itself can take time that doubles with each level of the value, and
-//! so can compiling a chain of references that each name the next one twice. So recursion is refused, and the schema is
-//! measured as if every reference were written out.
+//! A recursive schema can take time exponential in the depth of a value, and so can the compilation of a chain of
+//! references that each name the next one twice. Therefore recursion is rejected, and a schema is measured with all
+//! references expanded.
 
 use std::collections::HashMap;
 
@@ -15,14 +15,13 @@ use super::limits::VALUE_STEPS_MAX;
 use super::pattern::{Patterns, stated_exceeds};
 use super::walk::{SAME_VALUE, SAME_VALUE_LISTS, one_or_many, resolve};
 
-/// Schemas within a schema, every reference written out: a tool has some ten parameters, the largest known a few
-/// hundred.
+/// Subschemas of a schema, with all references expanded: a typical tool has ten parameters, the largest a few hundred.
 const SCHEMAS_MAX: usize = 5_000;
-/// Levels of schemas, every reference written out.
+/// Levels of schemas, with all references expanded.
 const LEVELS_MAX: usize = 64;
-/// Bytes of defaults, every reference written out: what an empty input may grow to.
+/// Bytes of defaults, with all references expanded: they can turn an empty input into one of this size.
 const DEFAULT_BYTES_MAX: usize = 65_536;
-/// Values of one `enum`: all time zones or currencies fit; each entry of a list is compared with each.
+/// Values of one `enum`: enough for all time zones or currencies. A value is compared with each.
 const ENUM_VALUES_MAX: usize = 1_000;
 /// Regular expressions of one schema: each takes time to compile, and memory.
 const PATTERNS_MAX: usize = 100;
@@ -51,17 +50,17 @@ const SCHEMA_KEYWORDS: [&str; 10] = [
 const SCHEMA_MAPS: [&str; 6] =
     ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
 
-/// Keywords of which a value may fit one schema or another.
+/// Keywords with alternative schemas for a value.
 const CHOICES: [&str; 5] = ["anyOf", "oneOf", "if", "unevaluatedItems", "unevaluatedProperties"];
 
-/// How large a schema is.
+/// The size of a schema.
 #[derive(Clone, Copy, Default)]
 struct Size {
     schemas: usize,
     levels: usize,
     default_bytes: usize,
     patterns: usize,
-    /// `anyOf` and the like within each other: each is gone through again to name the faults within it.
+    /// Nesting of `anyOf` and similar keywords: to list errors, each level visits its schemas once more.
     choices: u64,
     cost: Cost,
 }
@@ -76,15 +75,15 @@ impl Size {
     }
 }
 
-/// What is known of a schema before it is compiled.
+/// The properties of a schema that are known before it is compiled.
 pub(super) struct Shape {
-    /// How many regular expressions it holds, every reference written out.
+    /// The number of regular expressions, with all references expanded.
     pub(super) pattern_count: usize,
     pub(super) patterns: Patterns,
-    /// A bound of what it costs for each value.
+    /// An upper bound of the cost for each value.
     pub(super) cost: Cost,
     pub(super) choices: u64,
-    /// What exceeds the present limits, a sentence each.
+    /// The exceeded limits, each as a sentence.
     pub(super) exceeds: Vec<String>,
 }
 
@@ -93,10 +92,10 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
     let mut measure = Measure { root, targets: HashMap::new(), patterns: Patterns::default(), exceeds: Vec::new() };
     let size = measure.schema(root, &mut String::new(), 0)?;
     if size.schemas > SCHEMAS_MAX {
-        return Err(format!("more than {SCHEMAS_MAX} schemas once every $ref is written out"));
+        return Err(format!("more than {SCHEMAS_MAX} schemas with every $ref expanded"));
     }
     if size.default_bytes > DEFAULT_BYTES_MAX {
-        return Err(format!("more than {DEFAULT_BYTES_MAX} bytes of defaults once every $ref is written out"));
+        return Err(format!("more than {DEFAULT_BYTES_MAX} bytes of defaults with every $ref expanded"));
     }
     if size.patterns > PATTERNS_MAX {
         return Err(too_many_patterns());
@@ -104,7 +103,7 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
     let Measure { patterns, mut exceeds, .. } = measure;
     if size.cost.steps().most() > VALUE_STEPS_MAX {
         exceeds.push(format!(
-            "one value may take more than {VALUE_STEPS_MAX} steps to check once every $ref is written out: put fewer \
+            "checking one value may take more than {VALUE_STEPS_MAX} steps with every $ref expanded: put fewer \
              schemas into anyOf, oneOf and allOf, above all within unevaluatedProperties or unevaluatedItems"
         ));
     }
@@ -113,7 +112,7 @@ pub(super) fn check(root: &Value) -> Result<Shape, String> {
 
 struct Measure<'a> {
     root: &'a Value,
-    /// The size of what a reference names; None while it is being measured.
+    /// The size of the schema that a reference names; `None` while it is being measured.
     targets: HashMap<&'a str, Option<Size>>,
     patterns: Patterns,
     exceeds: Vec<String>,
@@ -160,14 +159,14 @@ impl<'a> Measure<'a> {
         size.levels = 0;
         size.add(inner);
         size.cost = parts.cost();
-        // Stopping early keeps a schema that doubles at every step from being counted to its end.
+        // Stop early, so that a schema that doubles at each reference is not counted completely.
         if size.levels > LEVELS_MAX {
             return Err(too_deep());
         }
         Ok(size)
     }
 
-    /// Compiles the regular expressions of one schema; answers what a byte of the name of a member costs for its
+    /// Compiles the regular expressions of one schema; returns the cost of a byte of a member's name for its
     /// patternProperties, in quarters of a step.
     fn compile_patterns(&mut self, map: &Map<String, Value>, at: &str) -> Result<u64, String> {
         if let Some(text) = map.get("pattern").and_then(Value::as_str) {
@@ -180,14 +179,14 @@ impl<'a> Measure<'a> {
             let at = format!("{at}/patternProperties/{text}");
             let pattern = self.patterns.add(&at, text)?;
             self.exceed(&at, pattern.exceeds());
-            // additionalProperties matches the names once more.
+            // additionalProperties matches the names a second time.
             quarters = quarters.saturating_add(pattern.quarter_steps().saturating_mul(2));
         }
-        // Before the rest of them is compiled.
+        // Stop before the other patterns are compiled.
         if self.patterns.len() > PATTERNS_MAX { Err(too_many_patterns()) } else { Ok(quarters) }
     }
 
-    /// Notes what exceeds a limit. A schema that is referred to is met at its own place as well, with the same text.
+    /// Records an exceeded limit. A referenced schema is visited at its own place too and gives the same sentence.
     fn exceed(&mut self, at: &str, why: Option<String>) {
         let Some(why) = why else { return };
         let sentence = format!("at `{}`: {why}", cut(at, 128));
@@ -211,10 +210,10 @@ impl<'a> Measure<'a> {
             return Err(format!("at `{here}/$ref`: expected a string such as `#/$defs/name`"));
         };
         let shown = cut(reference, 128);
-        // An escape would be one more spelling of the same place.
+        // Escapes are rejected, because they would give a place several spellings.
         if !(reference == "#" || reference.starts_with("#/")) || reference.contains('%') {
             return Err(format!(
-                "at `{here}/$ref`: `{shown}` leads out of the schema; only references such as `#/$defs/name` are allowed"
+                "at `{here}/$ref`: `{shown}` is outside the schema; only references such as `#/$defs/name` are allowed"
             ));
         }
         match self.targets.get(reference) {
@@ -224,8 +223,8 @@ impl<'a> Measure<'a> {
         }
         let schema = resolve(self.root, reference)
             .filter(|schema| schema.is_object() || schema.is_boolean())
-            .ok_or_else(|| format!("at `{here}/$ref`: `{shown}` names no schema"))?;
-        // A reference to what encloses it comes by here again, sooner or later, with the same text.
+            .ok_or_else(|| format!("at `{here}/$ref`: `{shown}` does not refer to a schema"))?;
+        // A recursive reference gets here again with the same text.
         self.targets.insert(reference, None);
         let size = self.schema(schema, &mut reference.trim_start_matches('#').to_owned(), level + 1)?;
         self.targets.insert(reference, Some(size));
@@ -234,18 +233,18 @@ impl<'a> Measure<'a> {
 }
 
 fn too_many_patterns() -> String {
-    format!("more than {PATTERNS_MAX} patterns once every $ref is written out")
+    format!("more than {PATTERNS_MAX} patterns with every $ref expanded")
 }
 
 fn too_deep() -> String {
-    format!("deeper than {LEVELS_MAX} levels once every $ref is written out")
+    format!("deeper than {LEVELS_MAX} levels with every $ref expanded")
 }
 
 fn recursive(here: &str, reference: &str) -> String {
-    format!("at `{here}/$ref`: `{reference}` leads back to itself; recursive schemas are not supported")
+    format!("at `{here}/$ref`: `{reference}` refers to itself; recursive schemas are not supported")
 }
 
-/// Keywords that are checked by themselves.
+/// Checks keywords that are restricted or not supported.
 fn check_keywords(map: &Map<String, Value>, at: &str) -> Result<(), String> {
     let here = cut(at, 128);
     for keyword in ["$dynamicRef", "$recursiveRef"] {
@@ -253,7 +252,7 @@ fn check_keywords(map: &Map<String, Value>, at: &str) -> Result<(), String> {
             return Err(format!("at `{here}/{keyword}`: only `$ref` is supported"));
         }
     }
-    // Either would give the references below it another meaning.
+    // Both would change the meaning of references in their subschemas.
     for keyword in ["$id", "$schema"] {
         if !at.is_empty() && map.contains_key(keyword) {
             return Err(format!("at `{here}/{keyword}`: only the schema as a whole may have it"));

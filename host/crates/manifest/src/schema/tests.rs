@@ -13,16 +13,16 @@ fn refusal(value: &Value) -> String {
         .unwrap_err()
 }
 
-fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<Fault>> {
+fn checked(schema: &InputSchema, params: Value) -> Result<Map<String, Value>, Vec<InputError>> {
     schema.check(params, &Effort::of(CHECK_STEPS_MAX)).unwrap()
 }
 
-/// The parameters as they are used, or the faults.
+/// The checked parameters, or the errors.
 fn check(schema: &InputSchema, params: Value) -> String {
     match checked(schema, params) {
         Ok(params) => Value::Object(params).to_string(),
-        Err(faults) => {
-            let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+        Err(errors) => {
+            let lines: Vec<String> = errors.iter().map(|error| format!("{}: {}", error.path, error.message)).collect();
             lines.join("\n")
         }
     }
@@ -63,7 +63,7 @@ fn defaults_are_filled_in() {
 }
 
 #[test]
-fn every_fault_has_its_pointer() {
+fn every_error_has_its_pointer() {
     let cases = [
         json!([]),
         json!({}),
@@ -117,22 +117,22 @@ fn every_fault_has_its_pointer() {
 }
 
 #[test]
-fn faults_are_few_and_short() {
+fn errors_are_few_and_short() {
     let open = schema(&json!({"properties": {"list": {"type": "array", "items": {"type": "string"}}}}));
-    let faults = checked(&open, json!({"list": vec![1; 500]})).unwrap_err();
-    assert_eq!(faults.len(), 100);
-    let faults = checked(&open, json!({"list": vec![1; 100_000]})).unwrap_err();
-    assert_eq!(faults.len(), 1);
-    let faults = checked(&open, Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
-    assert_eq!(faults.len(), 100);
+    let errors = checked(&open, json!({"list": vec![1; 500]})).unwrap_err();
+    assert_eq!(errors.len(), 100);
+    let errors = checked(&open, json!({"list": vec![1; 100_000]})).unwrap_err();
+    assert_eq!(errors.len(), 1);
+    let errors = checked(&open, Value::Object((0..500).map(|n| (n.to_string(), Value::Null)).collect())).unwrap_err();
+    assert_eq!(errors.len(), 100);
     let long = "X".repeat(100_000);
     for params in
         [json!({"repo": long}), json!({"repo": "a", "state": long}), json!({"repo": "a", "filter": {long: 1}})]
     {
-        let faults = checked(&issues(), params).err();
-        assert!(faults.is_some());
-        for fault in faults.unwrap_or_default() {
-            assert!(fault.message.chars().count() <= 200 && fault.path.len() < 1_100, "{}", fault.message);
+        let errors = checked(&issues(), params).err();
+        assert!(errors.is_some());
+        for error in errors.unwrap_or_default() {
+            assert!(error.message.chars().count() <= 200 && error.path.len() < 1_100, "{}", error.message);
         }
     }
 }
@@ -153,7 +153,7 @@ fn a_schema_is_closed_unless_it_says_otherwise() {
         assert_eq!(schema.is_open(), open, "{value}");
         let said = check(&schema, json!({"a": "x", "extra": 1}));
         assert_eq!(said, if open { r#"{"a":"x","extra":1}"# } else { "/extra: undeclared parameter" }, "{value}");
-        // What the host reserves is never a plugin's, however open its schema is.
+        // Reserved parameters are refused even if the schema is open.
         assert_eq!(check(&schema, json!({"_resource": 1})), "/_resource: undeclared parameter", "{value}");
     }
     let typed = schema(&json!({"additionalProperties": {"type": "integer"}}));
@@ -161,7 +161,7 @@ fn a_schema_is_closed_unless_it_says_otherwise() {
 }
 
 #[test]
-fn a_closed_schema_knows_what_its_parts_declare() {
+fn a_closed_schema_accepts_parameters_of_its_subschemas() {
     let schema = schema(&json!({
         "properties": {"a": {}},
         "allOf": [{"properties": {"b": {}}}],
@@ -197,7 +197,7 @@ fn declared_parameters_are_found() {
 }
 
 #[test]
-fn schemas_that_cost_too_much_are_refused() {
+fn schemas_over_a_limit_are_refused() {
     let long_chain: Map<String, Value> =
         (0..100).map(|n| (format!("d{n}"), json!({"$ref": format!("#/$defs/d{}", n + 1)}))).collect();
     let doubling: Map<String, Value> = (0..40)
@@ -260,27 +260,27 @@ fn schemas_that_cost_too_much_are_refused() {
         .collect();
     insta::assert_snapshot!(said.join("\n"), @r###"
     {"properties":{"a":{"$ref":"https://example.com/x.json"}}}
-        at `/properties/a/$ref`: `https://example.com/x.json` leads out of the schema; only references such as `#/$defs/name` are allowed
+        at `/properties/a/$ref`: `https://example.com/x.json` is outside the schema; only references such as `#/$defs/name` are allowed
     {"properties":{"a":{"$ref":"file:///etc/passwd"}}}
-        at `/properties/a/$ref`: `file:///etc/passwd` leads out of the schema; only references such as `#/$defs/name` are allowed
+        at `/properties/a/$ref`: `file:///etc/passwd` is outside the schema; only references such as `#/$defs/name` are allowed
     {"properties":{"a":{"$ref":"other.json#/x"}}}
-        at `/properties/a/$ref`: `other.json#/x` leads out of the schema; only references such as `#/$defs/name` are allowed
+        at `/properties/a/$ref`: `other.json#/x` is outside the schema; only references such as `#/$defs/name` are allowed
     {"properties":{"a":{"$ref":"#anchor"}}}
-        at `/properties/a/$ref`: `#anchor` leads out of the schema; only references such as `#/$defs/name` are allowed
+        at `/properties/a/$ref`: `#anchor` is outside the schema; only references such as `#/$defs/name` are allowed
     {"properties":{"a":{"$ref":"#/%24defs/a"}}}
-        at `/properties/a/$ref`: `#/%24defs/a` leads out of the schema; only references such as `#/$defs/name` are allowed
+        at `/properties/a/$ref`: `#/%24defs/a` is outside the schema; only references such as `#/$defs/name` are allowed
     {"properties":{"a":{"$ref":5}}}
         at `/properties/a/$ref`: expected a string such as `#/$defs/name`
     {"properties":{"a":{"$ref":"#/$defs/none"}}}
-        at `/properties/a/$ref`: `#/$defs/none` names no schema
+        at `/properties/a/$ref`: `#/$defs/none` does not refer to a schema
     {"properties":{"a":{"$ref":"#/type"}},"type":"object"}
-        at `/properties/a/$ref`: `#/type` names no schema
+        at `/properties/a/$ref`: `#/type` does not refer to a schema
     {"properties":{"a":{"$ref":"#"}}}
-        at `/properties/a/$ref`: `#` leads back to itself; recursive schemas are not supported
+        at `/properties/a/$ref`: `#` refers to itself; recursive schemas are not supported
     {"properties":{"a":{"$ref":"#/properties/a"}}}
-        at `/properties/a/$ref`: `#/properties/a` leads back to itself; recursive schemas are not supported
+        at `/properties/a/$ref`: `#/properties/a` refers to itself; recursive schemas are not supported
     {"properties":{"a":{"$ref":"#/$defs/a"}},"$defs":{"a":{"items":{"$ref":"#/$defs/b"}},"b":…
-        at `/$defs/a/items/$ref`: `#/$defs/b` leads back to itself; recursive schemas are not supported
+        at `/$defs/a/items/$ref`: `#/$defs/b` refers to itself; recursive schemas are not supported
     {"properties":{"a":{"$dynamicRef":"#a"}}}
         at `/properties/a/$dynamicRef`: only `$ref` is supported
     {"properties":{"a":{"$id":"https://example.com/a"}}}
@@ -292,27 +292,27 @@ fn schemas_that_cost_too_much_are_refused() {
     {"$schema":"http://json-schema.org/draft-04/schema#"}
         at `/$schema`: expected JSON Schema 2020-12, 2019-09, draft-07 or draft-06
     {"$ref":"#/$defs/d0","$defs":{"d0":{"$ref":"#/$defs/d1"},"d1":{"$ref":"#/$defs/d2"},"d2":…
-        deeper than 64 levels once every $ref is written out
+        deeper than 64 levels with every $ref expanded
     {"$ref":"#/$defs/d0","$defs":{"d0":{"allOf":[{"$ref":"#/$defs/d1"},{"$ref":"#/$defs/d1"}]…
-        deeper than 64 levels once every $ref is written out
+        deeper than 64 levels with every $ref expanded
     {"$ref":"#/$defs/d0","$defs":{"d0":{"allOf":[{"$ref":"#/$defs/d1"},{"$ref":"#/$defs/d1"}]…
-        more than 5000 schemas once every $ref is written out
+        more than 5000 schemas with every $ref expanded
     {"properties":{"a":{"properties":{"a":{"properties":{"a":{"properties":{"a":{"properties"…
-        deeper than 64 levels once every $ref is written out
+        deeper than 64 levels with every $ref expanded
     {"properties":{"p0":{"pattern":"x"},"p1":{"pattern":"x"},"p2":{"pattern":"x"},"p3":{"patt…
-        more than 100 patterns once every $ref is written out
+        more than 100 patterns with every $ref expanded
     {"properties":{"a":{"enum":[0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23…
         at `/properties/a/enum`: at most 1000 values are allowed
     {"properties":{"a":{"default":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…
-        more than 65536 bytes of defaults once every $ref is written out
+        more than 65536 bytes of defaults with every $ref expanded
     {"properties":{"a":{"pattern":"(a)\\1"}}}
-        not a JSON Schema: at `/properties/a/pattern`: `(a)\1` is no regular expression of moderate size without look-around and back-references
+        not a JSON Schema: at `/properties/a/pattern`: `(a)\1` is not a regular expression, is too large, or has look-around or back-references
     {"properties":{"a":{"pattern":"(?<!a)b"}}}
-        not a JSON Schema: at `/properties/a/pattern`: `(?<!a)b` is no regular expression of moderate size without look-around and back-references
+        not a JSON Schema: at `/properties/a/pattern`: `(?<!a)b` is not a regular expression, is too large, or has look-around or back-references
     {"properties":{"a":{"pattern":"(\\w{100}){100}"}}}
-        not a JSON Schema: at `/properties/a/pattern`: `(\w{100}){100}` is no regular expression of moderate size without look-around and back-references
+        not a JSON Schema: at `/properties/a/pattern`: `(\w{100}){100}` is not a regular expression, is too large, or has look-around or back-references
     {"patternProperties":{"(":{}}}
-        not a JSON Schema: at `/patternProperties/(`: `(` is no regular expression of moderate size without look-around and back-references
+        not a JSON Schema: at `/patternProperties/(`: `(` is not a regular expression, is too large, or has look-around or back-references
     {"properties":{"a":{"type":"strin"}}}
         not a JSON Schema: at `/properties/a/type`: expected array, boolean, integer, null, number, object or string, or a list of these
     {"properties":[]}
@@ -354,7 +354,7 @@ fn patterns_run_in_linear_time() {
 }
 
 #[test]
-fn answers_match_or_do_not() {
+fn output_schemas_check_results() {
     let compile = |value: Value| OutputSchema::compile(value.as_object().unwrap(), SchemaLimits::Current);
     let schema = compile(json!({"type": "array", "items": {"type": "object", "required": ["id"]}})).unwrap();
     let matches = |answer: Value| schema.matches(&answer, &Effort::of(CHECK_STEPS_MAX)).unwrap();

@@ -1,7 +1,7 @@
-//! The keyword `uniqueItems`, in time that grows with the list and not with its square.
+//! The keyword `uniqueItems` in linear time.
 //!
-//! The validator's own keyword compares small lists in pairs and hashes longer ones, but its hash is the same for lists
-//! that are nested differently, such as `[[], []]` and `[[[]]]`: a list of such items takes quadratic time.
+//! The validator's own keyword compares the items of small lists in pairs and hashes those of longer ones. Its hash is
+//! equal for lists of different nesting, such as `[[], []]` and `[[[]]]`, so a list of such items takes quadratic time.
 
 use std::collections::HashSet;
 
@@ -11,17 +11,17 @@ use serde_json::{Number, Value};
 use super::paying;
 use super::weight::Weight;
 
-/// Steps to write down one value and to look it up.
+/// Steps to serialize one value and look it up.
 const VALUE_STEPS: u64 = 256;
 
-/// `uniqueItems`, or nothing where it is false.
+/// The keyword `uniqueItems`, which may be false.
 pub(super) struct UniqueItems {
     pub(super) is_wanted: bool,
 }
 
 impl<'i> Keyword<'i> for UniqueItems {
     fn validate(&self, instance: &'i Value) -> Result<(), ValidationError<'i>> {
-        // In the words of the validator's own keyword.
+        // The message of the validator's own keyword.
         if self.is_valid(instance) { Ok(()) } else { Err(ValidationError::custom("the value has non-unique elements")) }
     }
 
@@ -46,7 +46,7 @@ fn are_unique(items: &[Value]) -> bool {
     })
 }
 
-/// Writes `value` such that two values have the same text where they are equal as JSON, and only there.
+/// Serializes `value` such that two values have equal text exactly if they are equal as JSON.
 fn write(value: &Value, text: &mut Vec<u8>) {
     match value {
         Value::Null => text.push(b'n'),
@@ -77,7 +77,7 @@ fn write_text(kind: u8, string: &str, text: &mut Vec<u8>) {
     text.extend(string.as_bytes());
 }
 
-/// 1, 1.0 and 1e0 are the same number.
+/// Writes a number in a canonical form: 1, 1.0 and 1e0 are equal.
 fn write_number(number: &Number, text: &mut Vec<u8>) {
     let float = number.as_f64().unwrap_or(f64::NAN);
     let integer = if let Some(number) = number.as_u64() {

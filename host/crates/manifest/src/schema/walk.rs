@@ -1,4 +1,4 @@
-//! Ways through a schema. They end because `shape` has refused schemas that lead back to themselves.
+//! Walks through a schema. They terminate because `shape` rejects recursive schemas.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value>
     root.pointer(reference.strip_prefix('#')?)
 }
 
-/// The object schemas that may describe the same value as `schema`, itself first: through references, `allOf`,
+/// All object schemas that may apply to the same value as `schema`, starting with itself: those of references, `allOf`,
 /// `anyOf`, `oneOf`, conditions and dependent schemas.
 pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
@@ -20,7 +20,7 @@ pub(super) fn parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<Strin
     found
 }
 
-/// As [`parts`], but only what describes the value in every case.
+/// The object schemas that always apply to the same value as `schema`: like [`parts`], without alternatives.
 pub(super) fn certain_parts<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Map<String, Value>> {
     let mut found = Vec::new();
     add_parts(root, schema, false, &mut found);
@@ -61,7 +61,7 @@ pub(super) fn declares_in(root: &Value, schema: &Value, path: &str) -> bool {
     })
 }
 
-/// A schema, or each of a list of schemas.
+/// The schemas of a keyword whose value is a schema or a list of schemas.
 pub(super) fn one_or_many(value: &Value) -> &[Value] {
     match value {
         Value::Array(list) => list,

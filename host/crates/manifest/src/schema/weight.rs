@@ -1,27 +1,27 @@
-//! How much there is in a value, by what a schema may cost.
+//! The number of values in a value, by kind, from which the cost of a check is computed.
 
 use monstrum_types::{Effort, Overrun};
 use serde_json::Value;
 
-/// Bytes of text that count as one more value: comparing and counting characters takes less than a step a byte.
+/// Bytes of text that count as one more value: to compare and count characters takes less than a step per byte.
 const TEXT_BYTES: usize = 64;
-/// Steps to look at one entry of a list or object.
+/// Steps to visit one entry of a list or object.
 const ENTRY_STEPS: u64 = 8;
 
-/// The values within a value, itself included. A long text or name counts as several.
+/// The number of values in a value, including itself. A long text or name counts as several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     pub(super) objects: u64,
     pub(super) arrays: u64,
     pub(super) scalars: u64,
-    /// Bytes of all names of members.
+    /// Total bytes of all member names.
     pub(super) name_bytes: u64,
     /// Bytes of the longest name.
     pub(super) name_bytes_max: usize,
 }
 
 impl Weight {
-    /// Weighs `value`; each entry is paid for before it is looked at.
+    /// Weighs `value`. Spends the steps for the entries of a list or object before visiting them.
     pub(super) fn of(value: &Value, effort: &Effort) -> Result<Weight, Overrun> {
         let mut weight = Weight::default();
         weight.add(value, effort)?;

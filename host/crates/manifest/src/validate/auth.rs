@@ -1,4 +1,4 @@
-//! Authentication methods: what they inject must exist, and must not touch what is the host's.
+//! Validation of authentication methods: they may inject only existing fields, and no header that the host sets.
 
 use std::collections::HashSet;
 
@@ -7,9 +7,9 @@ use crate::error::FieldPath;
 use crate::fields::check_url;
 use crate::model::{AuthKind, AuthMethod, Field, InjectRule, ResourceType};
 
-use super::{ENTRIES_MAX, Faults, FieldUse, fields};
+use super::{ContentErrors, ENTRIES_MAX, FieldUse, fields};
 
-/// Headers that the host or the connection owns (RFC 9110, 7.6.1, and those of HTTP framing).
+/// Headers of the host or the connection (RFC 9110, 7.6.1, and those of HTTP framing).
 const HOST_HEADERS: [&str; 12] = [
     "host",
     "content-length",
@@ -26,58 +26,58 @@ const HOST_HEADERS: [&str; 12] = [
 ];
 const HOST_HEADER_PREFIXES: [&str; 2] = ["proxy-", "x-forwarded-"];
 
-pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
+pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, at: &FieldPath) {
     let methods = &resource_type.auth_methods;
-    faults.cap(at.clone(), methods, ENTRIES_MAX);
-    faults.unique(
+    errors.cap(at.clone(), methods, ENTRIES_MAX);
+    errors.unique(
         methods.iter().enumerate().map(|(index, method)| (at.index(index).key("method"), method.method.as_str())),
     );
     for (index, method) in methods.iter().enumerate() {
         let at = at.index(index);
-        fields(faults, &method.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
+        fields(errors, &method.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
         if let Some(audience) = &method.audience {
-            faults.cap(at.key("audience"), audience, ENTRIES_MAX);
+            errors.cap(at.key("audience"), audience, ENTRIES_MAX);
         }
-        oauth(faults, method, &at.key("oauth_config"));
-        inject(faults, method, method.credential_fields(resource_type), &at.key("inject"));
+        oauth(errors, method, &at.key("oauth_config"));
+        inject(errors, method, method.credential_fields(resource_type), &at.key("inject"));
     }
 }
 
-fn oauth(faults: &mut Faults, method: &AuthMethod, at: &FieldPath) {
+fn oauth(errors: &mut ContentErrors, method: &AuthMethod, at: &FieldPath) {
     let Some(config) = &method.oauth_config else { return };
     if !method.method.is_oauth() {
-        faults.add(at.clone(), format!("the method `{}` has no OAuth", method.method));
+        errors.add(at.clone(), format!("the method `{}` does not use OAuth", method.method));
     }
-    faults.cap(at.key("scopes"), &config.scopes, ENTRIES_MAX);
+    errors.cap(at.key("scopes"), &config.scopes, ENTRIES_MAX);
     for (name, url) in [
         ("authorization_url", &config.authorization_url),
         ("token_url", &config.token_url),
         ("device_authorization_url", &config.device_authorization_url),
     ] {
         if let Some(Err(why)) = url.as_deref().map(check_url) {
-            faults.add(at.key(name), why);
+            errors.add(at.key(name), why);
         }
     }
 }
 
-fn inject(faults: &mut Faults, method: &AuthMethod, credential: &[Field], at: &FieldPath) {
+fn inject(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field], at: &FieldPath) {
     let rules = method.inject_rules();
-    faults.cap(at.clone(), &rules, ENTRIES_MAX);
+    errors.cap(at.clone(), &rules, ENTRIES_MAX);
     let mut targets = HashSet::new();
     for (index, rule) in rules.iter().enumerate() {
-        // The defaults stand nowhere in the file: their faults belong to the method.
+        // Default rules are not in the file, so their errors are reported for the method.
         let at = if method.inject.is_some() { at.index(index) } else { at.clone() };
-        rule_target(faults, rule, &at);
+        rule_target(errors, rule, &at);
         if !targets.insert(target(rule)) {
-            faults.add(at.clone(), "two rules write to the same place");
+            errors.add(at.clone(), "two rules write to the same place");
         }
         for text in rule.templates() {
-            template(faults, method, credential, text, &at);
+            template(errors, method, credential, text, &at);
         }
     }
 }
 
-/// What a rule writes to, so that two rules cannot write to one place.
+/// The place that a rule writes to.
 fn target(rule: &InjectRule) -> (&'static str, String) {
     match rule {
         InjectRule::Header(_) | InjectRule::Basic(_) => {
@@ -89,43 +89,43 @@ fn target(rule: &InjectRule) -> (&'static str, String) {
     }
 }
 
-fn rule_target(faults: &mut Faults, rule: &InjectRule, at: &FieldPath) {
+fn rule_target(errors: &mut ContentErrors, rule: &InjectRule, at: &FieldPath) {
     match rule {
         InjectRule::Header(rule) => {
             let lower = rule.header.to_ascii_lowercase();
             if !is_token(&rule.header) {
-                faults.add(at.key("header"), "expected the name of a header, such as Authorization");
+                errors.add(at.key("header"), "expected the name of a header, such as Authorization");
             } else if HOST_HEADERS.contains(&lower.as_str())
                 || HOST_HEADER_PREFIXES.iter().any(|prefix| lower.starts_with(prefix))
             {
-                faults.add(at.key("header"), format!("`{}` belongs to the host", rule.header));
+                errors.add(at.key("header"), format!("`{}` is set by the host", rule.header));
             }
         }
-        InjectRule::Query(rule) => faults.short_text(at.key("query"), &rule.query),
+        InjectRule::Query(rule) => errors.short_text(at.key("query"), &rule.query),
         InjectRule::Basic(_) => {}
         InjectRule::Body(rule) => {
             if !is_leaf_pointer(&rule.body) {
-                faults.add(at.key("body"), "expected a JSON pointer such as `/auth/key`");
+                errors.add(at.key("body"), "expected a JSON pointer such as `/auth/key`");
             }
         }
         InjectRule::Path(rule) => {
             let names = placeholders(&rule.path);
             if names.len() != 1 || rule.path != format!("{{{}}}", names[0]) {
-                faults.add(at.key("path"), "expected exactly one placeholder, such as `{token}`");
+                errors.add(at.key("path"), "expected exactly one placeholder, such as `{token}`");
             }
         }
     }
 }
 
-fn template(faults: &mut Faults, method: &AuthMethod, credential: &[Field], text: &str, at: &FieldPath) {
+fn template(errors: &mut ContentErrors, method: &AuthMethod, credential: &[Field], text: &str, at: &FieldPath) {
     if text.chars().any(char::is_control) {
-        faults.add(at.clone(), "a value must not hold control characters");
+        errors.add(at.clone(), "a value must not contain control characters");
     }
     if !is_well_formed(text) {
-        faults.add(at.clone(), "braces must enclose the name of a credential field, as in `{access_token}`");
+        errors.add(at.clone(), "braces must enclose the name of a credential field, as in `{access_token}`");
     }
     for name in placeholders(text) {
-        // What OAuth brings is known without a schema.
+        // OAuth provides this field without a schema.
         let by_oauth = method.method.is_oauth() && name == "access_token";
         if by_oauth || credential.iter().any(|field| field.field == name) {
             continue;
@@ -137,18 +137,18 @@ fn template(faults: &mut Faults, method: &AuthMethod, credential: &[Field], text
             _ => "expected one of the credential's fields",
         };
         let known: Vec<String> = credential.iter().map(|field| format!("`{}`", field.field)).collect();
-        let known = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-        faults.add(at.clone(), format!("`{{{name}}}` names no field: {origin}{word} ({known})"));
+        let known = if known.is_empty() { "it has no fields".to_owned() } else { known.join(", ") };
+        errors.add(at.clone(), format!("`{{{name}}}` is not a field: {origin}{word} ({known})"));
     }
 }
 
-/// A token of RFC 9110.
+/// Whether the text is a token (RFC 9110).
 fn is_token(name: &str) -> bool {
     (1..=128).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// A JSON pointer (RFC 6901) to a member of an object; `-`, the end of a list, is no leaf that could be absent.
+/// Whether the text is a JSON pointer (RFC 6901) to a member of an object. `-`, the end of a list, is not allowed.
 fn is_leaf_pointer(text: &str) -> bool {
     let escapes_are_whole =
         |step: &str| step.split('~').skip(1).all(|after| after.starts_with('0') || after.starts_with('1'));

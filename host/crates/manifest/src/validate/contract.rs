@@ -1,4 +1,4 @@
-//! The resource type: its name, tools, scope dimensions and schemas.
+//! Validation of the resource type: its name, tools, scope dimensions and schemas.
 
 use std::collections::HashMap;
 
@@ -11,61 +11,62 @@ use crate::model::{Mode, ResourceType, ScopeDimension, Tool, ToolDiscovery};
 use crate::schema::{CHECK_STEPS_MAX, InputSchema, MANIFEST_STEPS_MAX, OutputSchema, SchemaLimits};
 
 use super::{
-    DIMENSIONS_MAX, ENTRIES_MAX, Faults, FieldUse, PATTERNS_MAX, RESERVED_NAMES, RESERVED_TOOL_PREFIXES, TOOLS_MAX,
-    auth, check_file_name, fields,
+    ContentErrors, DIMENSIONS_MAX, ENTRIES_MAX, FieldUse, PATTERNS_MAX, RESERVED_NAMES, RESERVED_TOOL_PREFIXES,
+    TOOLS_MAX, auth, check_file_name, fields,
 };
 
-pub(super) fn check(faults: &mut Faults, resource_type: &ResourceType, limits: SchemaLimits, at: &FieldPath) {
+pub(super) fn check(errors: &mut ContentErrors, resource_type: &ResourceType, limits: SchemaLimits, at: &FieldPath) {
     if RESERVED_NAMES.contains(&resource_type.id.as_str()) {
-        faults.add(at.key("id"), format!("`{}` is a built-in type and cannot be replaced", resource_type.id));
+        errors.add(at.key("id"), format!("`{}` is a built-in type and cannot be replaced", resource_type.id));
     }
-    faults.short_text(at.key("name"), &resource_type.name);
+    errors.short_text(at.key("name"), &resource_type.name);
     if resource_type.mode != Mode::Plugin {
         let message = "a folder may only be a `plugin`: `system` is built in, and `endpoint` is reserved";
-        faults.add(at.key("mode"), message);
+        errors.add(at.key("mode"), message);
     }
     if let Err(why) = check_icon(&resource_type.icon) {
-        faults.add(at.key("icon"), why);
+        errors.add(at.key("icon"), why);
     }
-    tools(faults, &resource_type.tools, limits, &at.key("tools"));
+    tools(errors, &resource_type.tools, limits, &at.key("tools"));
     let own_tools = resource_type.config_schema.iter().position(|field| field.field == configured::TOOLS);
     if resource_type.tool_discovery == ToolDiscovery::Dynamic {
         let message = "`dynamic` is not available in this version: no resource can register tools yet";
-        faults.add(at.key("tool_discovery"), message);
+        errors.add(at.key("tool_discovery"), message);
     }
     if let Some(index) = own_tools.filter(|_| resource_type.tool_discovery == ToolDiscovery::Configured) {
         let message = "with tool_discovery `configured`, `tools` in the configuration are the resource's own tools";
-        faults.add(at.key("config_schema").index(index).key("field"), message);
+        errors.add(at.key("config_schema").index(index).key("field"), message);
     }
-    dimensions(faults, &resource_type.scope_dimensions, &at.key("scope_dimensions"));
-    fields(faults, &resource_type.config_schema, &at.key("config_schema"), FieldUse::Config);
-    fields(faults, &resource_type.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
-    auth::check(faults, resource_type, &at.key("auth_methods"));
-    credential_check(faults, resource_type, &at.key("credential_check"));
+    dimensions(errors, &resource_type.scope_dimensions, &at.key("scope_dimensions"));
+    fields(errors, &resource_type.config_schema, &at.key("config_schema"), FieldUse::Config);
+    fields(errors, &resource_type.credential_schema, &at.key("credential_schema"), FieldUse::Credential);
+    auth::check(errors, resource_type, &at.key("auth_methods"));
+    credential_check(errors, resource_type, &at.key("credential_check"));
 }
 
-/// The call of the check is made without anybody giving parameters, so they are judged here.
-fn credential_check(faults: &mut Faults, resource_type: &ResourceType, at: &FieldPath) {
+/// Validates the parameters of the credential check, which are fixed in the manifest.
+fn credential_check(errors: &mut ContentErrors, resource_type: &ResourceType, at: &FieldPath) {
     let Some(check) = &resource_type.credential_check else { return };
     let Some(tool) = resource_type.tools.iter().find(|tool| tool.name == check.tool) else {
-        faults.add(at.key("tool"), format!("`{}` is no tool of this manifest", check.tool));
+        errors.add(at.key("tool"), format!("this manifest has no tool `{}`", check.tool));
         return;
     };
-    // A schema that does not compile has been named already.
+    // A schema that does not compile is reported elsewhere.
     let effort = Effort::of(CHECK_STEPS_MAX);
     let Ok(schema) = InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, &effort) else { return };
     match schema.check(Value::Object(check.params.clone()), &effort) {
         Ok(checked) => {
-            for fault in checked.err().unwrap_or_default() {
-                let place = if fault.path.is_empty() { String::new() } else { format!("at `{}`: ", fault.path) };
-                faults.add(at.key("params"), format!("not what the tool takes: {place}{}", fault.message));
+            for error in checked.err().unwrap_or_default() {
+                let place = if error.path.is_empty() { String::new() } else { format!("at `{}`: ", error.path) };
+                errors
+                    .add(at.key("params"), format!("does not match the tool's input_schema: {place}{}", error.message));
             }
         }
-        Err(overrun) => faults.add(at.key("params"), format!("cannot be checked: {overrun}")),
+        Err(overrun) => errors.add(at.key("params"), format!("cannot be checked: {overrun}")),
     }
 }
 
-/// A semantic name, or a picture file that cannot run scripts.
+/// Checks an icon: a semantic name, or an image file that cannot run scripts.
 fn check_icon(icon: &str) -> Result<(), &'static str> {
     let lower = icon.to_ascii_lowercase();
     if lower.ends_with(".svg") || lower.ends_with(".svgz") {
@@ -82,106 +83,106 @@ fn check_icon(icon: &str) -> Result<(), &'static str> {
 }
 
 /// Checks a list of tools.
-pub(crate) fn tools(faults: &mut Faults, tools: &[Tool], limits: SchemaLimits, at: &FieldPath) {
-    faults.cap(at.clone(), tools, TOOLS_MAX);
+pub(crate) fn tools(errors: &mut ContentErrors, tools: &[Tool], limits: SchemaLimits, at: &FieldPath) {
+    errors.cap(at.clone(), tools, TOOLS_MAX);
     let effort = Effort::of(MANIFEST_STEPS_MAX);
     let mut patterns = 0;
     let mut seen = HashMap::new();
-    // What is over the limit is refused anyway; compiling it too would only cost time.
+    // Tools over the limit are rejected anyway, so their schemas are not compiled.
     for (index, tool) in tools.iter().enumerate().take(TOOLS_MAX) {
         let at = at.index(index);
         if let Some(first) = seen.insert(tool.name.as_str(), index) {
-            faults.add(at.key("name"), format!("`{}` is the name of tools[{first}] already", tool.name));
+            errors.add(at.key("name"), format!("tools[{first}] already has the name `{}`", tool.name));
         }
         if let Some(prefix) = reserved_prefix(tool.name.as_str()) {
-            faults.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
+            errors.add(at.key("name"), format!("names that start with `{prefix}` are reserved for the platform"));
         }
         if tool.description.trim().is_empty() {
-            faults.add(at.key("description"), "must not be empty: it is what the model chooses by");
+            errors.add(at.key("description"), "must not be empty: models choose tools by their description");
         }
         if !is_operation(&tool.operation) {
             let message = "expected a name such as `issue.read`: 1 to 128 letters, digits, `.`, `_`, `-` or `:`";
-            faults.add(at.key("operation"), message);
+            errors.add(at.key("operation"), message);
         }
         if let Some(cost) = &tool.cost
             && !(cost.credits.is_finite() && cost.credits >= 0.0)
         {
-            faults.add(at.key("cost").key("credits"), "must not be negative");
+            errors.add(at.key("cost").key("credits"), "must not be negative");
         }
-        patterns += schemas(faults, tool, limits, &effort, &at);
+        patterns += schemas(errors, tool, limits, &effort, &at);
         if patterns > PATTERNS_MAX {
-            faults.add(at.key("input_schema"), format!("more than {PATTERNS_MAX} patterns in all schemas"));
+            errors.add(at.key("input_schema"), format!("more than {PATTERNS_MAX} patterns in all schemas"));
             return;
         }
     }
 }
 
-/// The beginning of the platform's own tools that this name has.
+/// The reserved prefix of this name, if it has one.
 pub(crate) fn reserved_prefix(name: &str) -> Option<&'static str> {
     RESERVED_TOOL_PREFIXES.into_iter().find(|prefix| name.starts_with(prefix))
 }
 
-/// Checks the schemas of a tool; answers how many regular expressions they hold.
-fn schemas(faults: &mut Faults, tool: &Tool, limits: SchemaLimits, effort: &Effort, at: &FieldPath) -> usize {
+/// Validates the schemas of a tool; returns the number of their regular expressions.
+fn schemas(errors: &mut ContentErrors, tool: &Tool, limits: SchemaLimits, effort: &Effort, at: &FieldPath) -> usize {
     let mut patterns = 0;
-    let exceeds = |field: &str, sentences: &[String], faults: &mut Faults| {
+    let exceeds = |field: &str, sentences: &[String], errors: &mut ContentErrors| {
         for sentence in sentences.iter().filter(|_| limits == SchemaLimits::Current) {
-            faults.add(at.key(field), sentence);
+            errors.add(at.key(field), sentence);
         }
     };
-    // With the wider limits, so that each excess is a fault of its own.
+    // Compiled with the limits for stored versions, so that each exceeded limit is reported separately.
     match InputSchema::compile(&tool.input_schema, SchemaLimits::Stored, effort) {
         Ok(schema) => {
             patterns += schema.patterns();
-            exceeds("input_schema", schema.exceeds(), faults);
+            exceeds("input_schema", schema.exceeds(), errors);
         }
-        Err(why) => faults.add(at.key("input_schema"), why),
+        Err(why) => errors.add(at.key("input_schema"), why),
     }
     match tool.output_schema.as_ref().map(|schema| OutputSchema::compile(schema, SchemaLimits::Stored)) {
         Some(Ok(schema)) => {
             patterns += schema.patterns();
-            exceeds("output_schema", schema.exceeds(), faults);
+            exceeds("output_schema", schema.exceeds(), errors);
         }
-        Some(Err(why)) => faults.add(at.key("output_schema"), why),
+        Some(Err(why)) => errors.add(at.key("output_schema"), why),
         None => {}
     }
     patterns
 }
 
-/// What globs of roles and the handlers of a plugin are matched with: so no glob characters and no blanks.
+/// Whether the text is an operation. Roles match operations with globs, so glob characters and blanks are not allowed.
 fn is_operation(text: &str) -> bool {
     (1..=128).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-' | b':'))
 }
 
-fn dimensions(faults: &mut Faults, dimensions: &[ScopeDimension], at: &FieldPath) {
-    faults.cap(at.clone(), dimensions, DIMENSIONS_MAX);
-    faults.unique(
+fn dimensions(errors: &mut ContentErrors, dimensions: &[ScopeDimension], at: &FieldPath) {
+    errors.cap(at.clone(), dimensions, DIMENSIONS_MAX);
+    errors.unique(
         dimensions.iter().enumerate().map(|(index, dimension)| (at.index(index).key("key"), dimension.key.as_str())),
     );
     for (index, dimension) in dimensions.iter().enumerate() {
         let at = at.index(index);
-        faults.short_text(at.key("key"), &dimension.key);
+        errors.short_text(at.key("key"), &dimension.key);
         let paths = at.key("param_paths");
         if dimension.param_paths.is_empty() {
-            faults.add(paths.clone(), "must not be empty: the dimension would check nothing");
+            errors.add(paths.clone(), "must not be empty: the dimension would check nothing");
         }
-        faults.cap(paths.clone(), &dimension.param_paths, ENTRIES_MAX);
+        errors.cap(paths.clone(), &dimension.param_paths, ENTRIES_MAX);
         for (index, path) in dimension.param_paths.iter().enumerate() {
-            param_path(faults, path, paths.index(index));
+            param_path(errors, path, paths.index(index));
         }
         if let Some(glob) = &dimension.operation_filter {
-            faults.short_text(at.key("operation_filter"), glob);
+            errors.short_text(at.key("operation_filter"), glob);
         }
     }
 }
 
-fn param_path(faults: &mut Faults, path: &str, at: FieldPath) {
+fn param_path(errors: &mut ContentErrors, path: &str, at: FieldPath) {
     if path.starts_with('_') {
-        faults.add(at, "parameters that start with `_` are reserved for the platform");
+        errors.add(at, "parameters that start with `_` are reserved for the platform");
     } else if path.split('.').any(str::is_empty) {
-        faults.add(at, "expected the name of a parameter; dots lead into objects, as in `target.repo`");
+        errors.add(at, "expected the name of a parameter; dots lead into objects, as in `target.repo`");
     } else {
-        faults.short_text(at, path);
+        errors.short_text(at, path);
     }
 }

@@ -1,10 +1,10 @@
-//! The records of a ZIP archive, read strictly: what is taken here is one gapless row of files, a directory that says
-//! the same of each of them, and the end, with nothing before, between or after.
+//! A strict reader of the records of a ZIP archive. It accepts a gapless sequence of files, a central directory that
+//! agrees with their local headers, and the end record, with no bytes before, between or after.
 //!
-//! Readers of ZIP differ in which of its redundant records they believe. An archive whose records disagree would be one
-//! thing to whoever looked at it and another to us, so none such is taken.
+//! ZIP readers differ in which of the redundant records they believe. An archive whose records disagree could show a
+//! reviewer other files than it installs, so it is rejected.
 
-use super::{ArchiveError, Fault};
+use super::{ArchiveError, EntryError};
 use crate::limits::{ENTRIES_MAX, FILE_BYTES_MAX};
 
 const LOCAL: u32 = 0x0403_4b50;
@@ -20,14 +20,14 @@ const ZIP64_LOCATOR_BYTES: usize = 20;
 const STORED: u16 = 0;
 const DEFLATED: u16 = 8;
 
-/// Bit 0, 6 and 13: some kind of encryption.
+/// Bits 0, 6 and 13: kinds of encryption.
 const FLAGS_ENCRYPTED: u16 = 1 | 1 << 6 | 1 << 13;
 /// Bit 3: sizes follow the data.
 const FLAG_DESCRIPTOR: u16 = 1 << 3;
-/// Bits 1 and 2: how hard the compressor tried; bit 11: the name is UTF-8.
+/// Bits 1 and 2: the compression level; bit 11: the name is UTF-8.
 const FLAGS_KNOWN: u16 = 1 << 1 | 1 << 2 | 1 << 11;
 
-/// Extra fields by which some readers see another size, another name or another content.
+/// Extra fields that make some readers see another size, name or content.
 const EXTRA_ZIP64: u16 = 0x0001;
 const EXTRA_OTHERS: [u16; 5] = [0x7075, 0x6375, 0x9901, 0x0014, 0x0017];
 
@@ -36,11 +36,11 @@ const MODE_KIND: u32 = 0o170_000;
 const MODE_FILE: u32 = 0o100_000;
 const MODE_FOLDER: u32 = 0o040_000;
 
-/// One entry, of which both of its records say the same.
+/// One entry, whose two records agree.
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     pub(super) is_folder: bool,
-    /// As the records say; what comes out is measured.
+    /// The unpacked size according to the records; unpacking measures it again.
     pub(super) bytes: usize,
     start: usize,
     end: usize,
@@ -58,16 +58,16 @@ pub(super) fn entries(archive: &[u8]) -> Result<Vec<Entry>, ArchiveError> {
         at = next;
     }
     if at != directory_end {
-        return Err(ArchiveError::Layout("its directory holds more than the entries that it counts"));
+        return Err(ArchiveError::Layout("its central directory has bytes after its last entry"));
     }
     check_row(&entries, directory)?;
     Ok(entries)
 }
 
-/// How many entries there are, and where the directory begins.
+/// The number of entries, and the offset of the central directory.
 fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
     let cut =
-        || ArchiveError::NotZip("it does not end as one; it is cut off, or a comment or other bytes follow its end");
+        || ArchiveError::NotZip("its end record is missing; it is cut off, or has a comment or other bytes at its end");
     let at = archive.len().checked_sub(END_BYTES).ok_or_else(cut)?;
     if u32_at(archive, at) != Some(END) || u16_at(archive, at + 20) != Some(0) {
         return Err(cut());
@@ -81,7 +81,7 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         return Err(ArchiveError::Zip64);
     }
     if field16(4)? != 0 || field16(6)? != 0 || on_disk != in_all {
-        return Err(ArchiveError::Layout("it claims to be a part of several"));
+        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
     }
     let count = usize::from(in_all);
     if count > ENTRIES_MAX {
@@ -90,12 +90,14 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
     let directory = usize::try_from(offset)
         .ok()
         .filter(|offset| usize::try_from(size).ok().and_then(|size| offset.checked_add(size)) == Some(at));
-    directory.map(|directory| (count, directory)).ok_or(ArchiveError::Layout("its directory is not where its end says"))
+    directory
+        .map(|directory| (count, directory))
+        .ok_or(ArchiveError::Layout("its central directory is not where its end record says"))
 }
 
-/// A record of the directory with the file that it speaks of, and where the next one begins.
+/// Reads a record of the central directory and the local header of its file; also returns the offset of the next record.
 fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
-    let cut = || ArchiveError::Layout("its directory is cut off");
+    let cut = || ArchiveError::Layout("its central directory is cut off");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;
     if u32_at(record, 0) != Some(CENTRAL) || record.len() < CENTRAL_BYTES {
         return Err(cut());
@@ -111,105 +113,109 @@ fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) ->
     if next > directory_end {
         return Err(cut());
     }
-    let fault = |fault| ArchiveError::Entry { name: shown(name), fault };
+    let entry_error = |error| ArchiveError::Entry { name: shown(name), error };
 
     let (flags, method) = (word(8)?, word(10)?);
     if flags & FLAGS_ENCRYPTED != 0 {
-        return Err(fault(Fault::Encrypted));
+        return Err(entry_error(EntryError::Encrypted));
     }
     if flags & FLAG_DESCRIPTOR != 0 {
-        return Err(fault(Fault::Streamed));
+        return Err(entry_error(EntryError::Streamed));
     }
     if flags & !FLAGS_KNOWN != 0 {
-        return Err(fault(Fault::Flags));
+        return Err(entry_error(EntryError::Flags));
     }
     if method != STORED && method != DEFLATED {
-        return Err(fault(Fault::Method(method)));
+        return Err(entry_error(EntryError::Method(method)));
     }
-    check_extra(extra).map_err(fault)?;
+    check_extra(extra).map_err(entry_error)?;
     let (packed, bytes, offset) = (long(20)?, long(24)?, long(42)?);
     if packed == u32::MAX || bytes == u32::MAX || offset == u32::MAX {
         return Err(ArchiveError::Zip64);
     }
     if word(34)? != 0 {
-        return Err(ArchiveError::Layout("it claims to be a part of several"));
+        return Err(ArchiveError::Layout("it claims to be a part of a split archive"));
     }
     let is_folder = name.last() == Some(&b'/');
-    check_kind(long(38)?, is_folder).map_err(fault)?;
+    check_kind(long(38)?, is_folder).map_err(entry_error)?;
     if is_folder && (packed, bytes) != (0, 0) || method == STORED && packed != bytes {
-        return Err(fault(Fault::Size));
+        return Err(entry_error(EntryError::Size));
     }
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     if bytes > FILE_BYTES_MAX {
-        return Err(fault(Fault::TooLarge));
+        return Err(entry_error(EntryError::TooLarge));
     }
 
     let start = usize::try_from(offset).unwrap_or(usize::MAX);
-    let end = local(archive, start, directory, name, record).map_err(fault)?;
+    let end = local(archive, start, directory, name, record).map_err(entry_error)?;
     Ok((Entry { name: name.to_vec(), is_folder, bytes, start, end }, next))
 }
 
-/// Checks the record before a file's data against that of the directory; where the data end.
-fn local(archive: &[u8], at: usize, directory: usize, name: &[u8], central: &[u8]) -> Result<usize, Fault> {
-    let record = archive.get(at..directory).ok_or(Fault::Outside)?;
+/// Checks a local header against its record in the central directory; returns the end of the file's data.
+fn local(archive: &[u8], at: usize, directory: usize, name: &[u8], central: &[u8]) -> Result<usize, EntryError> {
+    let record = archive.get(at..directory).ok_or(EntryError::Outside)?;
     if u32_at(record, 0) != Some(LOCAL) || record.len() < LOCAL_BYTES {
-        return Err(Fault::Outside);
+        return Err(EntryError::Outside);
     }
-    // Flags, method, CRC and both sizes, which stand in a row in both records but for the time that parts them.
+    // Flags, method, CRC and both sizes; in both records only the modification time lies between them.
     let same = record[6..10] == central[8..12] && record[14..26] == central[16..28];
-    let name_end = LOCAL_BYTES + usize::from(u16_at(record, 26).ok_or(Fault::Outside)?);
-    let extra_end = name_end + usize::from(u16_at(record, 28).ok_or(Fault::Outside)?);
+    let name_end = LOCAL_BYTES + usize::from(u16_at(record, 26).ok_or(EntryError::Outside)?);
+    let extra_end = name_end + usize::from(u16_at(record, 28).ok_or(EntryError::Outside)?);
     if !same || record.get(LOCAL_BYTES..name_end) != Some(name) {
-        return Err(Fault::Disagrees);
+        return Err(EntryError::Disagrees);
     }
-    check_extra(record.get(name_end..extra_end).ok_or(Fault::Outside)?)?;
-    let packed = u32_at(record, 18).and_then(|packed| usize::try_from(packed).ok()).ok_or(Fault::Outside)?;
-    let end = extra_end.checked_add(packed).filter(|end| *end <= record.len()).ok_or(Fault::Outside)?;
+    check_extra(record.get(name_end..extra_end).ok_or(EntryError::Outside)?)?;
+    let packed = u32_at(record, 18).and_then(|packed| usize::try_from(packed).ok()).ok_or(EntryError::Outside)?;
+    let end = extra_end.checked_add(packed).filter(|end| *end <= record.len()).ok_or(EntryError::Outside)?;
     Ok(at + end)
 }
 
-fn check_extra(mut extra: &[u8]) -> Result<(), Fault> {
+fn check_extra(mut extra: &[u8]) -> Result<(), EntryError> {
     while !extra.is_empty() {
-        let (Some(id), Some(length)) = (u16_at(extra, 0), u16_at(extra, 2)) else { return Err(Fault::Extra) };
+        let (Some(id), Some(length)) = (u16_at(extra, 0), u16_at(extra, 2)) else { return Err(EntryError::Extra) };
         if id == EXTRA_ZIP64 {
-            return Err(Fault::Zip64);
+            return Err(EntryError::Zip64);
         }
         if EXTRA_OTHERS.contains(&id) {
-            return Err(Fault::Extra);
+            return Err(EntryError::Extra);
         }
-        extra = extra.get(4 + usize::from(length)..).ok_or(Fault::Extra)?;
+        extra = extra.get(4 + usize::from(length)..).ok_or(EntryError::Extra)?;
     }
     Ok(())
 }
 
-/// Whether the entry is the plain file or folder that its name says. Who made the archive does not count: readers
-/// differ in whether they ask.
-fn check_kind(attributes: u32, is_folder: bool) -> Result<(), Fault> {
+/// Checks that the entry is a regular file or folder, as its name says. The field for the creating system is ignored,
+/// because readers differ in whether they look at it.
+fn check_kind(attributes: u32, is_folder: bool) -> Result<(), EntryError> {
     let says_folder = attributes & DOS_FOLDER != 0;
     match attributes >> 16 & MODE_KIND {
-        0 if says_folder && !is_folder => Err(Fault::Special),
+        0 if says_folder && !is_folder => Err(EntryError::Special),
         0 => Ok(()),
         MODE_FILE if !is_folder && !says_folder => Ok(()),
         MODE_FOLDER if is_folder => Ok(()),
-        _ => Err(Fault::Special),
+        _ => Err(EntryError::Special),
     }
 }
 
-/// Whether the files lie one after another from the first byte to the directory.
+/// Checks that the files fill the archive without gaps, from the first byte to the central directory.
 fn check_row(entries: &[Entry], directory: usize) -> Result<(), ArchiveError> {
     let mut spans: Vec<(usize, usize)> = entries.iter().map(|entry| (entry.start, entry.end)).collect();
     spans.sort_unstable();
     let mut at = 0;
     for (start, end) in spans {
         if start != at {
-            return Err(ArchiveError::Layout("its files overlap, or bytes lie before or between them"));
+            return Err(ArchiveError::Layout("its files overlap, or there are bytes before or between them"));
         }
         at = end;
     }
-    if at == directory { Ok(()) } else { Err(ArchiveError::Layout("bytes lie between its files and its directory")) }
+    if at == directory {
+        Ok(())
+    } else {
+        Err(ArchiveError::Layout("there are bytes between its files and its central directory"))
+    }
 }
 
-/// A name as it may be told: what is no plain character is escaped, and what is too long is cut.
+/// A name as an error message may show it: escaped and cut.
 pub(super) fn shown(name: &[u8]) -> String {
     const CHARS_MAX: usize = 80;
     let text = String::from_utf8_lossy(name);

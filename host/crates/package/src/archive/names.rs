@@ -1,25 +1,25 @@
-//! Which names the files of a package may have: plain paths that mean one place on every system.
+//! The names that files of a package may have: relative paths that mean the same on all systems.
 
 use std::collections::BTreeMap;
 
-use super::NameFault;
+use super::NameError;
 use crate::limits::{DEPTH_MAX, PATH_BYTES_MAX};
 
-/// What a path is taken by.
+/// An entry that already has a path.
 struct Taken {
     spelling: String,
     is_folder: bool,
-    /// The archive has an entry of its own for it.
+    /// The archive has an entry for the path itself, not only for files in it.
     is_listed: bool,
 }
 
-/// The names so far. Two that differ only in case are one: a file system may think so as well.
+/// The names so far, by folded case, because some file systems ignore case.
 #[derive(Default)]
 pub(super) struct Names(BTreeMap<String, Taken>);
 
 impl Names {
-    /// Takes the name of one entry; its path without the `/` at the end of a folder's.
-    pub(super) fn take(&mut self, name: &[u8], is_folder: bool) -> Result<String, NameFault> {
+    /// Adds the name of an entry and returns its path. The path of a folder has no `/` at its end.
+    pub(super) fn take(&mut self, name: &[u8], is_folder: bool) -> Result<String, NameError> {
         let path = check(name, is_folder)?;
         for (at, _) in path.match_indices('/') {
             self.claim(&path[..at], true, false)?;
@@ -28,56 +28,56 @@ impl Names {
         Ok(path)
     }
 
-    fn claim(&mut self, path: &str, is_folder: bool, is_listed: bool) -> Result<(), NameFault> {
-        // Names are ASCII, so this is all of case folding.
+    fn claim(&mut self, path: &str, is_folder: bool, is_listed: bool) -> Result<(), NameError> {
+        // Names are ASCII, so this is complete case folding.
         let folded = path.to_ascii_lowercase();
         let Some(taken) = self.0.get_mut(&folded) else {
             self.0.insert(folded, Taken { spelling: path.to_owned(), is_folder, is_listed });
             return Ok(());
         };
         if taken.spelling != path {
-            return Err(NameFault::Case { other: taken.spelling.clone() });
+            return Err(NameError::Case { other: taken.spelling.clone() });
         }
         if taken.is_folder != is_folder {
-            return Err(NameFault::FileAndFolder { path: path.to_owned() });
+            return Err(NameError::FileAndFolder { path: path.to_owned() });
         }
         if is_listed && taken.is_listed || !is_folder {
-            return Err(NameFault::Twice);
+            return Err(NameError::Twice);
         }
         taken.is_listed |= is_listed;
         Ok(())
     }
 }
 
-fn check(name: &[u8], is_folder: bool) -> Result<String, NameFault> {
+fn check(name: &[u8], is_folder: bool) -> Result<String, NameError> {
     if name.is_empty() || name.len() > PATH_BYTES_MAX {
-        return Err(NameFault::Length);
+        return Err(NameError::Length);
     }
     if name.contains(&0) {
-        return Err(NameFault::Nul);
+        return Err(NameError::Nul);
     }
     if name.contains(&b'\\') {
-        return Err(NameFault::Backslash);
+        return Err(NameError::Backslash);
     }
     if name.starts_with(b"/") || name.get(1) == Some(&b':') {
-        return Err(NameFault::Absolute);
+        return Err(NameError::Absolute);
     }
     if name.iter().any(|byte| !(b' '..=b'~').contains(byte) || b":*?\"<>|".contains(byte)) {
-        return Err(NameFault::Character);
+        return Err(NameError::Character);
     }
-    let text = std::str::from_utf8(name).map_err(|_| NameFault::Character)?;
+    let text = std::str::from_utf8(name).map_err(|_| NameError::Character)?;
     let path = if is_folder { text.strip_suffix('/').unwrap_or(text) } else { text };
     for part in path.split('/') {
         if matches!(part, "" | "." | "..") {
-            return Err(NameFault::Part);
+            return Err(NameError::Part);
         }
-        // Some systems drop them, which makes one name of two.
+        // Some systems drop these characters, so that two names become one.
         if part.ends_with(['.', ' ']) || part.starts_with(' ') {
-            return Err(NameFault::Edge);
+            return Err(NameError::Edge);
         }
     }
     if path.split('/').count() > DEPTH_MAX {
-        return Err(NameFault::Depth);
+        return Err(NameError::Depth);
     }
     Ok(path.to_owned())
 }

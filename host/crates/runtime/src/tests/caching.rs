@@ -1,4 +1,4 @@
-//! The cache of compiled components, and whoever would like to put something into it.
+//! The cache of compiled components, and attempts to tamper with it.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -57,7 +57,7 @@ async fn damaged_entries_are_compiled_again() {
 }
 
 #[tokio::test]
-async fn an_entry_cannot_stand_in_for_another() {
+async fn an_entry_cannot_replace_another() {
     let bench = Bench::new();
     bench.load(guest_doing("unreachable")).await;
     let hostile = entries(&bench.cache).remove(0);
@@ -81,7 +81,7 @@ async fn entries_of_another_key_are_not_loaded() {
 }
 
 #[test]
-fn the_folder_is_made_private_and_is_no_symlink() {
+fn the_folder_is_private_and_not_a_symlink() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("components");
     fs::create_dir(&folder).unwrap();

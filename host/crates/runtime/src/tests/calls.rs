@@ -1,4 +1,4 @@
-//! Calls that work, and what a call must not be able to do to others.
+//! Successful calls, and the isolation of calls from each other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,10 +9,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::{Bench, ECHO, Host, call_once, call_with, guest, guest_doing, request, stop, success};
-use crate::{CallLimits, ExecuteResult, HTTP_CALLS_MAX, HostCalls, LOG_LINES_MAX, LogLevel, LogSource, Stop};
+use crate::{CallLimits, ExecuteResult, HTTP_CALLS_MAX, HostCalls, LOG_LINES_MAX, LogLevel, LogSource, StopReason};
 
 #[tokio::test]
-async fn a_guest_gets_its_request_and_answers() {
+async fn a_guest_receives_its_request_and_returns_a_result() {
     let component = Bench::new().load(guest(ECHO)).await;
     let call =
         |params: &'static str| component.execute(request(params), CallLimits::default(), Arc::new(Host::default()));
@@ -24,20 +24,20 @@ async fn a_guest_gets_its_request_and_answers() {
 }
 
 #[tokio::test]
-async fn all_three_kinds_of_answers_arrive() {
+async fn all_three_kinds_of_results_are_returned() {
     let answering = |kind: u32| {
         guest(&format!(
             r#"(func (export "execute") (param i32) (result i32)
                 (call $answer (i32.const {kind}) (i32.const 64) (i32.const 3)))"#
         ))
     };
-    assert_eq!(call_once(answering(0)).await.outcome, Err(Stop::BadResult));
+    assert_eq!(call_once(answering(0)).await.outcome, Err(StopReason::BadResult));
     assert_eq!(call_once(answering(1)).await.outcome, Ok(ExecuteResult::Error("GET".to_owned())));
     assert_eq!(call_once(answering(2)).await.outcome, Ok(ExecuteResult::ScopeViolation("GET".to_owned())));
 }
 
 #[tokio::test]
-async fn no_instance_is_used_twice() {
+async fn every_call_has_a_fresh_instance() {
     let component = Bench::new()
         .load(guest(
             r#"(global $calls (mut i32) (i32.const 0))
@@ -55,7 +55,7 @@ async fn no_instance_is_used_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_looping_call_does_not_hold_up_others() {
+async fn a_looping_call_does_not_block_others() {
     let bench = Bench::new();
     let looping = bench.load(guest_doing("(loop (br 0))")).await;
     let echo = bench.load(guest(ECHO)).await;
@@ -78,9 +78,9 @@ async fn a_looping_call_does_not_hold_up_others() {
 }
 
 #[tokio::test]
-async fn http_requests_reach_the_host_as_they_are_and_are_counted() {
+async fn http_requests_reach_the_host_unchanged_and_are_counted() {
     let host = Arc::new(Host::default());
-    // Sends 60 requests; the answer is how many of them failed.
+    // Sends 60 requests and returns how many failed.
     let wasm = guest(
         r#"(func (export "execute") (param i32) (result i32) (local $n i32) (local $failed i32)
             (loop $again
@@ -102,7 +102,7 @@ async fn http_requests_reach_the_host_as_they_are_and_are_counted() {
 }
 
 #[tokio::test]
-async fn the_state_of_the_credential_may_be_asked_at_will() {
+async fn reading_the_state_of_the_credential_is_not_limited() {
     let host = Arc::new(Host::default());
     let wasm = guest_doing(
         "(loop $again (call $status (i32.const 128)) (local.set $n (i32.add (local.get $n) (i32.const 1)))
@@ -129,7 +129,7 @@ async fn log_lines_are_kept_up_to_the_limit() {
 }
 
 #[tokio::test]
-async fn a_trap_ends_its_own_call_only_and_is_explained_in_the_log() {
+async fn a_trap_ends_only_its_own_call_and_is_logged() {
     let component = Bench::new()
         .load(guest(
             r#"(func (export "execute") (param $request i32) (result i32)
@@ -140,7 +140,7 @@ async fn a_trap_ends_its_own_call_only_and_is_explained_in_the_log() {
     let call =
         |params: &'static str| component.execute(request(params), CallLimits::default(), Arc::new(Host::default()));
     let crashed = call("null").await;
-    assert_eq!(stop(&crashed), Stop::Trap);
+    assert_eq!(stop(&crashed), StopReason::Trap);
     let line = crashed.log.last().unwrap();
     assert_eq!((line.source, line.level), (LogSource::Host, LogLevel::Error));
     assert!(line.message.contains("unreachable"), "{}", line.message);
@@ -149,23 +149,23 @@ async fn a_trap_ends_its_own_call_only_and_is_explained_in_the_log() {
 
 #[tokio::test]
 async fn exit_and_endless_recursion_are_crashes() {
-    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 0))")).await), Stop::Trap);
-    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 1))")).await), Stop::Trap);
+    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 0))")).await), StopReason::Trap);
+    assert_eq!(stop(&call_once(guest_doing("(call $exit (i32.const 1))")).await), StopReason::Trap);
     let recursing = format!(
         "{} {}",
         "(func $deeper (call $deeper) (call $deeper))",
         ECHO.replacen("(call $answer", "(call $deeper) (call $answer", 1)
     );
-    assert_eq!(stop(&call_once(guest(&recursing)).await), Stop::Trap);
+    assert_eq!(stop(&call_once(guest(&recursing)).await), StopReason::Trap);
 }
 
 #[tokio::test]
-async fn an_answer_outside_of_memory_is_a_crash() {
+async fn a_result_outside_of_memory_is_a_crash() {
     let wasm = guest(
         r#"(func (export "execute") (param i32) (result i32)
             (call $answer (i32.const 0) (i32.const -65536) (i32.const 1024)))"#,
     );
-    assert_eq!(stop(&call_once(wasm).await), Stop::Trap);
+    assert_eq!(stop(&call_once(wasm).await), StopReason::Trap);
 }
 
 /// A host whose HTTP panics.
@@ -182,19 +182,19 @@ impl HostCalls for Panicking {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_host_ends_its_own_call_only() {
+async fn a_panic_of_the_host_ends_only_its_own_call() {
     let component = Bench::new()
         .load(guest_doing(
             "(call $log (i32.const 0) (i32.const 64) (i32.const 4) (i32.const 0) (i32.const 0)) (call $get)",
         ))
         .await;
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Panicking)).await;
-    assert_eq!((stop(&end), end.fuel_used, end.log.len()), (Stop::Internal, 0, 1));
+    assert_eq!((stop(&end), end.fuel_used, end.log.len()), (StopReason::Internal, 0, 1));
     let end = component.execute(request("{}"), CallLimits::default(), Arc::new(Host::default())).await;
     assert_eq!(success(&end), json!({}));
 }
 
-/// A host whose HTTP never answers; it tells when a request begins and when it is given up.
+/// A host whose HTTP never responds. It reports when a request starts and when it is dropped.
 struct Silent(mpsc::UnboundedSender<&'static str>);
 
 struct GivenUp<'host>(&'host Silent);
@@ -220,7 +220,7 @@ impl HostCalls for Silent {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_takes_the_guest_along() {
+async fn dropping_a_call_drops_its_requests() {
     let (events, mut heard) = mpsc::unbounded_channel();
     let component = Bench::new().load(guest_doing("(call $get)")).await;
     let call = component.execute(request("{}"), CallLimits::default(), Arc::new(Silent(events)));
@@ -233,7 +233,7 @@ async fn a_caller_that_goes_away_takes_the_guest_along() {
 }
 
 #[tokio::test]
-async fn waiting_is_ended_by_the_clock_and_costs_no_fuel() {
+async fn waiting_times_out_and_uses_no_fuel() {
     let (events, mut heard) = mpsc::unbounded_channel();
     let component = Bench::new().load(guest_doing("(call $get)")).await;
     let limits = CallLimits { timeout: std::time::Duration::from_secs(1), ..CallLimits::default() };

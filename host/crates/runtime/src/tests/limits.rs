@@ -1,4 +1,4 @@
-//! Components that use too much of something.
+//! Components that exceed a limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use serde_json::json;
 use super::{
     ALLOCATOR, Bench, ECHO, Host, call_once, call_with, guest, guest_doing, guest_with, request, stop, success,
 };
-use crate::{CallLimits, RESULT_BYTES_MAX, Stop};
+use crate::{CallLimits, RESULT_BYTES_MAX, StopReason};
 
 const LIMITS: CallLimits = CallLimits { fuel: 10_000_000, memory_bytes: 1 << 20, timeout: Duration::from_secs(20) };
 
-async fn stop_of(wasm: Vec<u8>) -> Stop {
+async fn stop_of(wasm: Vec<u8>) -> StopReason {
     stop(&call_with(wasm, LIMITS, Arc::new(Host::default())).await)
 }
 
@@ -24,9 +24,9 @@ async fn stop_of(wasm: Vec<u8>) -> Stop {
 ))]
 #[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
 #[tokio::test]
-async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
+async fn endless_computing_uses_up_the_fuel(#[case] wasm: Vec<u8>) {
     let end = call_with(wasm, LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(stop(&end), Stop::Fuel);
+    assert_eq!(stop(&end), StopReason::Fuel);
     assert_eq!(end.fuel_used, LIMITS.fuel);
 }
 
@@ -35,14 +35,14 @@ async fn endless_computing_burns_up_the_fuel(#[case] wasm: Vec<u8>) {
 #[case::in_the_allocator(guest_with("(loop (br 0)) unreachable", ECHO))]
 #[case::in_bulk_operations(guest_doing("(loop (memory.fill (i32.const 0) (i32.const 0) (i32.const 131072)) (br 0))"))]
 #[tokio::test]
-async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
+async fn endless_computing_times_out(#[case] wasm: Vec<u8>) {
     let limits = CallLimits { fuel: u64::MAX, timeout: Duration::from_secs(1), ..LIMITS };
     let component = Bench::new().load(wasm).await;
     let started = Instant::now();
     let end = component.execute(request("{}"), limits, Arc::new(Host::default())).await;
     assert_eq!(stop(&end).message(), "the call took longer than 1 s");
     assert!(end.fuel_used > 0);
-    // The timeout and one tick, and much for a busy machine.
+    // The timeout, one tick, and a margin for a busy machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
@@ -51,13 +51,13 @@ async fn endless_computing_is_ended_by_the_clock(#[case] wasm: Vec<u8>) {
 #[case::all_at_once("(if (i32.eq (memory.grow (i32.const 65000)) (i32.const -1)) (then unreachable))")]
 #[case::beyond_the_type("(if (i32.eq (memory.grow (i32.const -1)) (i32.const -1)) (then unreachable))")]
 #[tokio::test]
-async fn a_guest_without_memory_is_told_apart_from_a_crash(#[case] body: &str) {
-    assert_eq!(stop_of(guest_doing(body)).await, Stop::Memory);
+async fn running_out_of_memory_is_not_reported_as_a_crash(#[case] body: &str) {
+    assert_eq!(stop_of(guest_doing(body)).await, StopReason::Memory);
 }
 
 #[tokio::test]
-async fn failed_growths_give_no_memory_back() {
-    // 2 pages to begin with, then 14 more make 1 MiB. Impossible growths in between must not lower the sum.
+async fn failed_growth_stays_counted() {
+    // 2 initial pages and 14 more are 1 MiB. Impossible growth in between must not lower the total.
     let body = "
         (loop $more
             (drop (memory.grow (i32.const -1)))
@@ -70,12 +70,12 @@ async fn failed_growths_give_no_memory_back() {
 }
 
 #[tokio::test]
-async fn all_memories_and_tables_count_from_their_first_size_on() {
+async fn initial_sizes_of_memories_and_tables_count() {
     let echo_and = |more: &str| guest(&format!("{more} {ECHO}"));
     // 1 MiB is 16 pages, of which the guest has 2.
-    assert_eq!(stop_of(echo_and("(memory $big 15)")).await, Stop::Memory);
-    assert_eq!(stop_of(echo_and("(memory $one 7) (memory $other 8)")).await, Stop::Memory);
-    assert_eq!(stop_of(echo_and("(memory $one 13) (table 10000 funcref)")).await, Stop::Memory);
+    assert_eq!(stop_of(echo_and("(memory $big 15)")).await, StopReason::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 7) (memory $other 8)")).await, StopReason::Memory);
+    assert_eq!(stop_of(echo_and("(memory $one 13) (table 10000 funcref)")).await, StopReason::Memory);
     let growing_a_table = "
         (table $table 0 funcref)
         (func $grow (if (i32.eq (table.grow $table (ref.null func) (i32.const 60000)) (i32.const -1)) (then unreachable)))";
@@ -83,21 +83,21 @@ async fn all_memories_and_tables_count_from_their_first_size_on() {
         "{growing_a_table} (memory $one 10) {}",
         ECHO.replacen("(call $answer", "(call $grow) (call $answer", 1)
     );
-    assert_eq!(stop_of(guest(&growing)).await, Stop::Memory);
+    assert_eq!(stop_of(guest(&growing)).await, StopReason::Memory);
     let fitting = echo_and("(memory $one 7) (memory $other 4) (table 10000 funcref)");
     let end = call_with(fitting, LIMITS, Arc::new(Host::default())).await;
     assert_eq!(success(&end), json!({}));
 }
 
 #[tokio::test]
-async fn the_request_is_written_within_the_memory_of_the_call() {
+async fn the_request_counts_towards_the_memory_limit() {
     let component = Bench::new().load(guest_with(ALLOCATOR, ECHO)).await;
     let params = format!("\"{}\"", "a".repeat(1 << 20));
     let end = component.execute(request(&params), LIMITS, Arc::new(Host::default())).await;
-    assert_eq!(stop(&end), Stop::Memory);
+    assert_eq!(stop(&end), StopReason::Memory);
 }
 
-/// Answers a text of so many `a`, with or without quotes around it.
+/// A guest that returns a text of `length` bytes.
 fn answering(length: usize) -> Vec<u8> {
     let pages = length.div_ceil(65536) + 1;
     guest_doing(&format!(
@@ -111,15 +111,15 @@ fn answering(length: usize) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn data_is_at_most_1_mib() {
+async fn a_result_has_at_most_1_mib() {
     assert_eq!(success(&call_once(answering(RESULT_BYTES_MAX)).await).as_str().unwrap().len(), RESULT_BYTES_MAX - 2);
-    assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), Stop::ResultTooLarge);
-    assert_eq!(stop(&call_once(answering(60 << 20)).await), Stop::ResultTooLarge);
+    assert_eq!(stop(&call_once(answering(RESULT_BYTES_MAX + 1)).await), StopReason::ResultTooLarge);
+    assert_eq!(stop(&call_once(answering(60 << 20)).await), StopReason::ResultTooLarge);
 }
 
 #[tokio::test]
-async fn a_list_that_names_the_same_bytes_again_and_again_is_cut_off() {
-    // 100 000 headers, each with a name of 64 KiB that lies in the same place.
+async fn a_list_that_refers_to_the_same_bytes_many_times_is_refused() {
+    // 100 000 headers, all with the same name of 64 KiB.
     let body = "
         (drop (memory.grow (i32.const 40)))
         (loop $again
@@ -132,13 +132,13 @@ async fn a_list_that_names_the_same_bytes_again_and_again_is_cut_off() {
             (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 128))";
     let host = Arc::new(Host::default());
     let end = call_with(guest_doing(body), CallLimits::default(), host.clone()).await;
-    assert_eq!(stop(&end), Stop::Trap);
+    assert_eq!(stop(&end), StopReason::Trap);
     assert!(host.requests.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
-    // 12 MiB, where 10 are allowed: egress answers with a failure, so it must see the request.
+async fn a_body_over_its_limit_reaches_the_host() {
+    // 12 MiB, with 10 allowed: egress must see the request to refuse it with a failure.
     let body = "
         (drop (memory.grow (i32.const 200)))
         (call $send (i32.const 64) (i32.const 3) (i32.const 67) (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 0)
@@ -151,7 +151,7 @@ async fn a_body_over_its_own_limit_is_the_hosts_to_refuse() {
 }
 
 #[tokio::test]
-async fn calls_beyond_the_places_of_the_pool_wait() {
+async fn calls_wait_for_a_slot_of_the_pool() {
     let component = Bench::new().load(guest(ECHO)).await;
     let calls: Vec<_> = (0..3000)
         .map(|n| {

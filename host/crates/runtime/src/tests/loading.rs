@@ -1,4 +1,4 @@
-//! Components that are refused, each with the plugin and the thing named.
+//! Components that are rejected, with errors that name the plugin.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ async fn refusal(wasm: Vec<u8>) -> LoadError {
 }
 
 #[tokio::test]
-async fn a_component_is_known_by_its_digest_and_imports() {
+async fn a_component_reports_its_digest_and_imports() {
     let wasm = guest(ECHO);
     let component = Bench::new().load(wasm).await;
     assert_eq!(component.digest().as_str().len(), "sha256:".len() + 64);
@@ -29,7 +29,7 @@ async fn a_component_is_known_by_its_digest_and_imports() {
 }
 
 #[tokio::test]
-async fn http_needs_its_capability_even_when_the_component_is_in_the_cache() {
+async fn http_needs_its_capability_even_if_the_component_is_cached() {
     let bench = Bench::new();
     bench.load(guest(ECHO)).await;
     for capabilities in [&[][..], &[Capability::Sandbox, Capability::Tools, Capability::Events]] {
@@ -43,7 +43,7 @@ async fn http_needs_its_capability_even_when_the_component_is_in_the_cache() {
 }
 
 #[tokio::test]
-async fn core_modules_and_junk_are_refused_before_anything_is_compiled() {
+async fn core_modules_and_other_files_are_refused_before_compiling() {
     assert!(matches!(refusal(wat::parse_str("(module)").unwrap()).await, LoadError::NotAComponent { .. }));
     assert!(matches!(refusal(b"#!/bin/sh".to_vec()).await, LoadError::NotAComponent { .. }));
     assert!(matches!(refusal(vec![0; 33 << 20]).await, LoadError::TooLarge { .. }));
@@ -80,7 +80,7 @@ async fn an_export_of_another_type_is_refused() {
 }
 
 const WRONG_EXECUTOR: &str =
-    "the component of plugin `probe` has other types in `monstrum:plugin/executor@0.1.0` than this host";
+    "the types of `monstrum:plugin/executor@0.1.0` in the component of plugin `probe` differ from those of this host";
 
 #[tokio::test]
 async fn an_executor_without_execute_is_refused() {
@@ -97,12 +97,12 @@ async fn an_import_of_another_type_is_refused() {
     let refused = refusal(wat::parse_str(wat).unwrap()).await;
     assert_eq!(
         refused.to_string(),
-        "the component of plugin `probe` has other types in `monstrum:plugin/credentials@0.1.0` than this host"
+        "the types of `monstrum:plugin/credentials@0.1.0` in the component of plugin `probe` differ from those of this host"
     );
 }
 
 #[tokio::test]
-async fn types_alone_are_enough_of_an_import() {
+async fn an_import_may_have_types_only() {
     let wat = format!(
         r#"(component {TYPES}
             (core module $m (memory (export "memory") 1) (func (export "f") (param i32) (result i32) (i32.const 0))
@@ -117,7 +117,7 @@ async fn types_alone_are_enough_of_an_import() {
 }
 
 #[tokio::test]
-async fn a_start_that_fails_or_never_ends_is_found_at_load() {
+async fn a_start_that_fails_or_never_ends_is_refused_at_load() {
     let starting = |body: &str| guest(&format!("(func $start {body}) (start $start) {ECHO}"));
     let reason = |refused: LoadError| match refused {
         LoadError::Trial { reason, .. } => reason,
@@ -132,31 +132,31 @@ async fn a_start_that_fails_or_never_ends_is_found_at_load() {
         endless.starts_with("the plugin used up its computing budget") || endless == "it took longer than 2 s",
         "{endless}"
     );
-    // A start may call the host, which does nothing for it.
+    // A start may make host calls, which fail.
     Bench::new().load(starting("(call $get)")).await;
     let too_big = reason(refusal(guest(&format!("(memory $big 600) (memory $bigger 600) {ECHO}"))).await);
     assert!(too_big.starts_with("the plugin ran out of memory"), "{too_big}");
 }
 
 #[tokio::test]
-async fn a_component_that_compiles_too_long_is_named_and_holds_nobody_up() {
+async fn a_compilation_that_times_out_does_not_block_others() {
     let bench = Bench::new();
     let hasty = Runtime { compile_timeout: Duration::ZERO, ..bench.runtime.clone() };
     let refused = hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap_err();
     assert_eq!(refused.to_string(), "compiling the component of plugin `probe` took longer than 0 s");
-    // The same component has its time elsewhere, and what is in the cache needs none.
+    // The same component loads with a longer time limit, and from the cache.
     bench.load(guest(ECHO)).await;
     hasty.load(&plugin(), guest(ECHO), &[Capability::Http], MEMORY_BYTES).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_component_is_tried_out_with_the_memory_of_its_calls() {
+async fn a_trial_has_the_memory_limit_of_calls() {
     let (bench, plugin) = (Bench::new(), plugin());
     let load = |pages: u64| {
         let wasm = guest(&format!("(memory $more 100) {ECHO}"));
         bench.runtime.load(&plugin, wasm, &[Capability::Http], pages << 16)
     };
-    // 100 pages, and the 2 that every guest has.
+    // 100 pages, and the 2 initial pages of all guests.
     load(102).await.unwrap();
     let refused = load(101).await.unwrap_err();
     assert!(matches!(&refused, LoadError::Trial { reason, .. } if reason.starts_with("the plugin ran out of memory")));

@@ -1,4 +1,4 @@
-//! The hook alone, with hosts that answer, fail, wait and panic.
+//! The hook with hosts that respond, fail, wait and panic.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::*;
 
-/// A host that answers everything in one way, once it is let.
+/// A host with a fixed response, which it sends when the test allows it.
 struct Host {
     answer: Result<HttpResponse, Failure>,
     asked: Mutex<Vec<HttpRequest>>,
@@ -56,7 +56,7 @@ fn get() -> Request<WasiBody> {
     Request::get("https://api.example/x?y=z").body(empty()).unwrap()
 }
 
-fn begin(outgoing: &mut Outgoing, request: Request<WasiBody>) -> Pin<Box<dyn Future<Output = Ended> + Send>> {
+fn begin(outgoing: &mut Outgoing, request: Request<WasiBody>) -> Pin<Box<dyn Future<Output = SendResult> + Send>> {
     Pin::from(outgoing.send_request(request, None, Box::new(std::future::ready(Ok(())))))
 }
 
@@ -72,7 +72,7 @@ async fn refusal(request: Request<WasiBody>) -> String {
 }
 
 #[tokio::test]
-async fn a_request_is_the_one_of_the_contract_and_asks_for_the_credential() {
+async fn a_request_is_converted_and_authenticated() {
     let host = answering(3);
     let request = Request::post("https://api.example:8443/a%2Fb?c=d")
         .header("X-Own", "é")
@@ -97,7 +97,7 @@ async fn a_request_is_the_one_of_the_contract_and_asks_for_the_credential() {
 }
 
 #[tokio::test]
-async fn requests_that_cannot_be_sent_as_they_are_end_here() {
+async fn invalid_requests_are_refused() {
     let with_body = |body| Request::post("https://api.example/").body(body).unwrap();
     assert_eq!(
         refusal(with_body(bytes(vec![0; REQUEST_BODY_BYTES_MAX + 1]))).await,
@@ -139,13 +139,17 @@ async fn requests_that_cannot_be_sent_as_they_are_end_here() {
 #[case(FailureCode::Protocol, true, "HttpProtocolError")]
 #[case(FailureCode::Internal, false, "InternalError(Some(\"words\"))")]
 #[tokio::test]
-async fn failures_have_the_nearest_name(#[case] code: FailureCode, #[case] sent: bool, #[case] name: &str) {
+async fn failures_are_converted_to_the_closest_error(
+    #[case] code: FailureCode,
+    #[case] sent: bool,
+    #[case] name: &str,
+) {
     let failure = Failure { sent, ..Failure::unsent(code, "words") };
     assert_eq!(send(&host(Err(failure)), get()).await.unwrap_err(), name);
 }
 
 #[tokio::test]
-async fn what_was_redacted_of_an_answers_head_does_not_break_it() {
+async fn a_redacted_header_does_not_break_the_response() {
     let headers = vec![("x-[redacted]".to_owned(), "[redacted] é".to_owned())];
     let answer = send(&host(Ok(HttpResponse { status: 204, headers, body: Vec::new() })), get()).await.unwrap();
     assert_eq!(answer.headers()["redacted"].as_bytes(), "[redacted] é".as_bytes());
@@ -153,7 +157,7 @@ async fn what_was_redacted_of_an_answers_head_does_not_break_it() {
 }
 
 #[tokio::test]
-async fn both_interfaces_count_together() {
+async fn both_interfaces_share_the_counters() {
     let mut outgoing = outgoing(&answering(0));
     for _ in 0..crate::HTTP_CALLS_MAX - 1 {
         outgoing.counters.count_http().unwrap();
@@ -165,7 +169,7 @@ async fn both_interfaces_count_together() {
 }
 
 #[tokio::test]
-async fn what_the_host_holds_is_bounded_and_given_back_with_the_body() {
+async fn held_bytes_are_limited_and_released_with_the_body() {
     let mut outgoing = outgoing(&answering(REQUEST_BODY_BYTES_MAX));
     let mut answers = Vec::new();
     for _ in 0..3 {
@@ -181,7 +185,7 @@ async fn what_the_host_holds_is_bounded_and_given_back_with_the_body() {
 }
 
 #[tokio::test]
-async fn only_so_many_are_on_their_way_at_once() {
+async fn concurrent_requests_are_limited() {
     let gate = Arc::new(Notify::new());
     let host =
         Arc::new(Host { gate: Some(Arc::clone(&gate)), answer: answering(0).answer.clone(), asked: Mutex::default() });
@@ -198,7 +202,7 @@ async fn only_so_many_are_on_their_way_at_once() {
 }
 
 #[tokio::test]
-async fn a_call_ends_after_the_last_of_its_requests() {
+async fn a_call_ends_after_its_last_request() {
     let gate = Arc::new(Notify::new());
     let host = Arc::new(Host { gate: Some(gate), answer: answering(0).answer.clone(), asked: Mutex::default() });
     let mut outgoing = outgoing(&host);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
-use monstrum_manifest::{Manifest, ManifestError, fault_at, read_document};
+use monstrum_manifest::{Manifest, ManifestError, error_at, read_document};
 use monstrum_types::{Code, Status};
 use reqwest::Url;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -205,7 +205,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 fn read(file: &str, text: &str, manifest: &Manifest) -> Result<Case, ManifestError> {
     let case: Case = read_document(file, text, CASE_BYTES_MAX)?;
-    let fault = |field: &str, message: String| Err(fault_at(file, text, field, message));
+    let fault = |field: &str, message: String| Err(error_at(file, text, field, message));
     if !manifest.resource_type.tools.iter().any(|tool| tool.name.as_str() == case.tool) {
         return fault("tool", format!("the manifest has no tool `{}`", case.tool));
     }

@@ -1,13 +1,13 @@
-//! Large, deep and random texts.
+//! Large, deep and random text.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn a_file_is_capped_before_it_is_parsed() {
+fn size_and_depth_are_limited_before_parsing() {
     let large = format!("{SMALL}# {}", "x".repeat(MANIFEST_BYTES_MAX));
-    assert_eq!(says(&large), "monstrum.yaml: a manifest has at most 262144 bytes, this one has 262771");
+    assert_eq!(says(&large), "monstrum.yaml: the manifest has 262771 bytes; at most 262144 are allowed");
     let deep = |text: &str| says(&text.repeat(60_000).chars().take(MANIFEST_BYTES_MAX).collect::<String>());
     for (unit, line) in
         [("[", "1:65"), ("{a: ", "1:257"), ("- ", "1:129"), ("? ", "1:129"), ("{[", "1:65"), ("[\n", "65:1")]
@@ -20,15 +20,15 @@ fn a_file_is_capped_before_it_is_parsed() {
 }
 
 #[test]
-fn aliases_cannot_multiply() {
+fn alias_expansion_is_limited() {
     let mut text = format!("resource_type:\n  a0: &a0 [{}]\n", vec!["x"; 1_000].join(", "));
     for level in 1..10 {
         let list = vec![format!("*a{}", level - 1); 10].join(", ");
         text.push_str(&format!("  a{level}: &a{level} [{list}]\n"));
     }
-    assert!(says(&text).ends_with(": the file holds more than 200000 keys and values"), "{}", says(&text));
+    assert!(says(&text).ends_with(": the file has more than 200000 keys and values"), "{}", says(&text));
     let long = format!("name: &a \"{}\"\ntags: [{}]", "x".repeat(10_000), vec!["*a"; 200].join(", "));
-    assert!(says(&long).ends_with(": the file holds more than 1048576 bytes of text"), "{}", says(&long));
+    assert!(says(&long).ends_with(": the file has more than 1048576 bytes of text"), "{}", says(&long));
     assert!(says("name: &a [*a]").ends_with(": nested deeper than 64 levels"), "{}", says("name: &a [*a]"));
 }
 
@@ -38,21 +38,21 @@ fn lists_have_limits() {
         .map(|n| format!("    - {{ name: sample_{n}, description: d, operation: o, input_schema: {{}} }}\n"))
         .collect();
     let text = SMALL.replace("  tools:\n", &format!("  tools:\n{tools}"));
-    assert!(says(&text).contains("resource_type.tools: at most 1000 entries are allowed, here are 1003"));
+    assert!(says(&text).contains("resource_type.tools: at most 1000 entries are allowed, found 1003"));
     let egress: String = (0..65).map(|n| format!("\"https://h{n}.example\", ")).collect();
     let said = with("capabilities: [http]", &format!("egress: [{egress}]"));
-    assert!(said.ends_with("executor.egress: at most 64 entries are allowed, here are 65"), "{said}");
+    assert!(said.ends_with("executor.egress: at most 64 entries are allowed, found 65"), "{said}");
     let dimensions: String = (0..100).map(|n| format!("    - {{ key: k{n}, param_paths: [item] }}\n")).collect();
     let said = with("  scope_dimensions:\n", &format!("  scope_dimensions:\n{dimensions}"));
-    assert!(said.ends_with("resource_type.scope_dimensions: at most 100 entries are allowed, here are 101"), "{said}");
+    assert!(said.ends_with("resource_type.scope_dimensions: at most 100 entries are allowed, found 101"), "{said}");
 }
 
 #[test]
-fn faults_are_capped_and_long_values_are_not_echoed() {
+fn errors_are_limited_and_quoted_values_are_cut() {
     let dimensions: String = (0..90).map(|n| format!("    - {{ key: k{n}, param_paths: [a., _b] }}\n")).collect();
     let said = with("  scope_dimensions:\n", &format!("  scope_dimensions:\n{dimensions}"));
-    assert_eq!(said.lines().count(), FAULTS_MAX + 1);
-    assert!(said.ends_with("monstrum.yaml: and 130 more faults"), "{said}");
+    assert_eq!(said.lines().count(), ERRORS_MAX + 1);
+    assert!(said.ends_with("monstrum.yaml: and 130 more errors"), "{said}");
     let said = with("name: sample", &format!("name: {}", "x".repeat(10_000)));
     assert!(said.len() < 1_000, "{said}");
 }

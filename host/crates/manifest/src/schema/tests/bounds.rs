@@ -1,4 +1,4 @@
-//! The work of a check is bounded, whatever the schema and the value are.
+//! The work of a check is bounded for all schemas and values.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use serde_json::json;
 
 use super::*;
 
-/// Its engine cannot turn it into an automaton, so each byte of text takes time that grows with `count`.
+/// A pattern that the engine cannot convert to an automaton: the time for each byte of text grows with `count`.
 fn slow(count: usize) -> String {
     format!("^[ab]*a[ab]{{{count}}}$")
 }
 
-/// Random letters `a` and `b`, and a `c`, which is found last.
+/// Random letters `a` and `b` with a `c` at the end.
 fn text(length: usize) -> String {
     let mut state = 88_172_645_463_325_252_u64;
     let mut letter = || {
@@ -41,13 +41,13 @@ fn of_a(schema: &Value) -> Value {
 }
 
 #[test]
-fn patterns_of_an_answer_cannot_take_more_than_the_check() {
+fn patterns_of_an_output_schema_are_bounded() {
     let branch = |count: usize| json!({"pattern": slow(count), "maxLength": 1_000_000});
     let schema = of_a(&json!({"anyOf": vec![branch(400); 4]}));
     let refused = output(&schema, SchemaLimits::Current).unwrap_err();
-    assert!(refused.contains("at `/properties/a/anyOf/pattern`: the pattern takes more than 10240 bytes"), "{refused}");
+    assert!(refused.contains("at `/properties/a/anyOf/pattern`: the pattern has more than 10240 bytes"), "{refused}");
     assert!(
-        refused.contains("at `/properties/a/anyOf/maxLength`: beside a `pattern`, maxLength is at most"),
+        refused.contains("at `/properties/a/anyOf/maxLength`: next to a `pattern`, maxLength is at most"),
         "{refused}"
     );
 
@@ -56,17 +56,17 @@ fn patterns_of_an_answer_cannot_take_more_than_the_check() {
     let started = Instant::now();
     let answer = json!({"a": text(200_000)});
     assert_eq!(schema.matches(&answer, &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
-    assert!(started.elapsed() < Duration::from_secs(1), "no match of it fits into a check");
+    assert!(started.elapsed() < Duration::from_secs(1), "a match does not fit into the budget");
 
     let implied = output(&of_a(&json!({"pattern": slow(400)})), SchemaLimits::Stored).unwrap();
     assert_eq!(implied.matches(&answer, &Effort::of(CHECK_STEPS_MAX)), Ok(false));
 }
 
 #[test]
-fn a_match_that_cannot_be_paid_is_not_made() {
+fn a_match_over_the_budget_is_not_made() {
     for schema in [
         json!({"pattern": slow(100)}),
-        // Nothing is valid because its pattern was not looked at.
+        // A value is not accepted because a pattern was skipped.
         json!({"not": {"pattern": slow(100)}}),
         json!({"if": {"pattern": slow(100)}, "then": {"type": "integer"}}),
     ] {
@@ -86,20 +86,20 @@ fn a_check_ends_at_its_deadline_and_when_it_is_cancelled() {
     assert_eq!(schema.check(json!({"a": "x"}), &Effort::until(1 << 20, late)), Err(Overrun::Deadline));
     let cancelled = Halt::at(Instant::now() + Duration::from_secs(3600));
     cancelled.cancel();
-    // Not even a fault is told.
+    // A cancelled check does not report errors.
     assert_eq!(schema.check(json!({"a": 1}), &Effort::until(1 << 20, cancelled)), Err(Overrun::Cancelled));
 }
 
 #[test]
-fn a_text_with_a_pattern_has_4096_characters_unless_the_schema_states_more() {
+fn a_text_with_a_pattern_has_at_most_4096_characters_by_default() {
     let pattern = |more: Value| {
         let mut schema = json!({"pattern": "^ä*$"});
         schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         of_a(&schema)
     };
     let told = |schema: &Value, length: usize| {
-        let faults = checked(&stored(schema), json!({"a": "ä".repeat(length)})).err().unwrap_or_default();
-        faults.into_iter().map(|fault| fault.message).collect::<Vec<_>>().join("; ")
+        let errors = checked(&stored(schema), json!({"a": "ä".repeat(length)})).err().unwrap_or_default();
+        errors.into_iter().map(|error| error.message).collect::<Vec<_>>().join("; ")
     };
     let implied = pattern(json!({}));
     assert_eq!(told(&implied, 4_096), "");
@@ -120,7 +120,7 @@ fn a_text_with_a_pattern_has_4096_characters_unless_the_schema_states_more() {
         let refused = compile(&pattern(json!({"maxLength": stated})), SchemaLimits::Current).unwrap_err();
         assert_eq!(
             refused,
-            "at `/properties/a/maxLength`: beside a `pattern`, maxLength is at most 65536: the work of a match grows \
+            "at `/properties/a/maxLength`: next to a `pattern`, maxLength is at most 65536: the work of a match grows \
              with the text"
         );
     }
@@ -129,19 +129,19 @@ fn a_text_with_a_pattern_has_4096_characters_unless_the_schema_states_more() {
 }
 
 #[test]
-fn a_pattern_takes_ten_kibibytes_once_compiled() {
+fn a_compiled_pattern_has_at_most_ten_kibibytes() {
     let largest =
         (1..400).take_while(|count| compile(&of_a(&json!({"pattern": slow(*count)})), SchemaLimits::Current).is_ok());
     let largest = largest.last().unwrap();
     assert!((100..200).contains(&largest), "{largest}");
     for over in [json!({"pattern": slow(largest + 1)}), json!({"patternProperties": {slow(largest + 1): {}}})] {
         let refused = compile(&of_a(&over), SchemaLimits::Current).unwrap_err();
-        assert!(refused.contains("the pattern takes more than 10240 bytes once compiled; state lengths"), "{refused}");
+        assert!(refused.contains("the pattern has more than 10240 bytes once compiled; state lengths"), "{refused}");
         let stored = stored(&of_a(&over));
         assert_eq!(stored.exceeds(), [refused]);
         assert!(checked(&stored, json!({"a": "ab"})).is_err() == over.get("pattern").is_some());
     }
-    // Where it is compared as a plain text, it is not compiled.
+    // An expression that is compared as plain text is not compiled.
     let names = (0..400).map(|n| format!("name-{n}")).collect::<Vec<_>>().join("|");
     let names = super::schema(&of_a(&json!({"pattern": format!("^({names})$")})));
     assert_eq!(check(&names, json!({"a": "name-399"})), r#"{"a":"name-399"}"#);
@@ -167,12 +167,12 @@ fn defaults_are_checked_within_the_budget_of_the_manifest() {
          they are matched with"
     );
     assert!(started.elapsed() < Duration::from_secs(5));
-    // An earlier release accepted them.
+    // A stored version with such defaults is accepted.
     assert_eq!(stored(&six(json!({}))).exceeds().len(), 1);
 }
 
 #[test]
-fn schemas_that_visit_a_value_again_and_again_are_refused() {
+fn schemas_with_too_many_visits_of_a_value_are_refused() {
     let nested = |levels: usize, keyword: &str| {
         (0..levels).fold(json!({"properties": {"a": {}}}), |inner, _| json!({"anyOf": [inner], keyword: false}))
     };
@@ -180,7 +180,7 @@ fn schemas_that_visit_a_value_again_and_again_are_refused() {
         assert!(compile(&of_a(&nested(6, keyword)), SchemaLimits::Current).is_ok(), "{keyword}");
         let endless = of_a(&nested(24, keyword));
         let refused = compile(&endless, SchemaLimits::Current).unwrap_err();
-        assert!(refused.starts_with("one value may take more than 1048576 steps to check"), "{refused}");
+        assert!(refused.starts_with("checking one value may take more than 1048576 steps"), "{refused}");
         let stored = stored(&endless);
         assert_eq!(stored.exceeds().len(), 1);
         for params in [json!({"a": {"a": 1}}), json!({"a": [1]})] {
@@ -190,7 +190,7 @@ fn schemas_that_visit_a_value_again_and_again_are_refused() {
 }
 
 #[test]
-fn names_are_matched_within_the_budget_too() {
+fn names_are_matched_within_the_budget() {
     let schema = super::schema(&json!({"patternProperties": {"^x-[a-z]+$": {"type": "string"}}}));
     assert_eq!(check(&schema, json!({"x-a": "b"})), r#"{"x-a":"b"}"#);
     assert_eq!(check(&schema, json!({"x-a": 1})), "/x-a: 1 is not of type \"string\"");
@@ -204,15 +204,15 @@ fn names_are_matched_within_the_budget_too() {
     assert_eq!(nested.check(json!({"a": many}), &Effort::of(CHECK_STEPS_MAX)), Err(Overrun::Steps));
     let longest = "x".repeat(4_096);
     assert!(checked(&nested, json!({"a": [{longest: 1}]})).is_ok());
-    let faults = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
-    let [fault] = faults.as_slice() else { panic!("one fault: {faults:?}") };
-    assert!(fault.path.starts_with("/a/1/xxx") && fault.path.len() <= 1_100, "{}", fault.path);
-    assert_eq!(fault.message, "the name is longer than 4096 bytes, the limit beside patternProperties");
+    let errors = checked(&nested, json!({"a": [{}, {"x".repeat(4_097): 1}]})).unwrap_err();
+    let [error] = errors.as_slice() else { panic!("one error: {errors:?}") };
+    assert!(error.path.starts_with("/a/1/xxx") && error.path.len() <= 1_100, "{}", error.path);
+    assert_eq!(error.message, "the name is longer than 4096 bytes, the limit for names with patternProperties");
 }
 
 #[test]
 fn lists_of_unique_items_take_linear_time() {
-    // Lists that are nested differently: the validator's own hash is the same for all of them.
+    // Lists of different nesting, for which the validator's own hash is equal.
     let nested = |n: u32| {
         (0..16).fold(json!([]), |inner, bit| if n & (1 << bit) == 0 { json!([inner]) } else { json!([[], inner]) })
     };
@@ -224,7 +224,7 @@ fn lists_of_unique_items_take_linear_time() {
     let effort = Effort::of(3_000 * 256);
     assert_eq!(schema.check(json!({"a": items}), &effort), Err(Overrun::Steps));
 
-    // It judges as the validator's own does.
+    // The keyword agrees with the validator's own.
     let own = jsonschema::validator_for(&json!({"uniqueItems": true})).unwrap();
     let values = [
         json!(1),
@@ -260,12 +260,12 @@ fn lists_of_unique_items_take_linear_time() {
 }
 
 #[test]
-fn naming_faults_is_bounded_too() {
+fn listing_errors_is_bounded() {
     let branch = |n: usize| json!({"type": "object", "required": [format!("p{n}")]});
     let schema = super::schema(&of_a(&json!({"items": {"anyOf": (0..100).map(branch).collect::<Vec<_>>()}})));
     let few = checked(&schema, json!({"a": [1]})).unwrap_err();
     assert_eq!(few[0].path, "/a/0", "{few:?}");
     let too_many = json!({"a": vec![1; 10_000]});
-    assert_eq!(check(&schema, too_many), ": not what the schema says; naming each fault would take too much work");
+    assert_eq!(check(&schema, too_many), ": does not match the schema; listing the errors would take too much work");
     assert_eq!(check(&schema, json!({"a": vec![1; 10_000], "b": 2})), "/b: undeclared parameter");
 }

@@ -1,4 +1,4 @@
-;; Gives out memory once, growing it where need be.
+;; Allocates memory and never frees it; grows the memory if needed.
     (local $place i32) (; first ;)
     (local.set $place (global.get $next))
     (global.set $next (i32.and (i32.add (i32.add (local.get $place) (local.get $size)) (i32.const 7)) (i32.const -8)))

@@ -1,7 +1,7 @@
-//! From the validator's errors to faults that a caller, often a model, can mend.
+//! Converts the validator's errors to messages that callers, often models, can act on.
 
 use jsonschema::error::{ValidationError, ValidationErrorKind};
-use monstrum_types::{Effort, Fault, Overrun};
+use monstrum_types::{Effort, InputError, Overrun};
 use serde_json::Value;
 
 use crate::error::cut;
@@ -10,74 +10,75 @@ use crate::fields::escape;
 use super::limits::TEXT_CHARS_MAX;
 use super::paying::Paying;
 use super::weight::Weight;
-use super::{Compiled, FAULTS_MAX, is_too_long};
+use super::{Compiled, ERRORS_MAX, is_too_long};
 
-/// The longest message, in characters.
+/// Characters in a message.
 const MESSAGE_CHARS_MAX: usize = 200;
-/// A value whose text is longer is not quoted.
+/// Longer values are not quoted.
 const QUOTED_CHARS_MAX: usize = 64;
-/// Inputs with more values than this get their first fault only: the validator gathers all faults before it hands out
-/// one, and an `anyOf` of a hundred branches makes a hundred of each wrong value.
+/// For inputs with more values, only the first error is reported: the validator collects all errors before it returns
+/// one, and an `anyOf` of a hundred branches has a hundred errors for each invalid value.
 const VALUES_MAX: u64 = 1_000;
-/// The steps to name faults: about 70 milliseconds.
+/// Steps to collect errors: about 70 milliseconds.
 const STEPS_MAX: u64 = 1 << 26;
-/// The steps to make a fault, in those of the visit that finds it.
-const FAULT_VISITS: u64 = 16;
+/// The cost of creating an error, as a multiple of the visit that finds it.
+const ERROR_VISITS: u64 = 16;
 
 impl Compiled {
-    /// Adds the faults of `value`, which is not valid, to `found`; no fault twice. Where naming them takes too much work,
-    /// one fault says so.
+    /// Adds the errors of the invalid `value` to `found`, without duplicates. If collecting them takes too much work, a
+    /// single error says so.
     pub(super) fn collect(
         &self,
         value: &Value,
         weight: &Weight,
         effort: &Effort,
-        found: &mut Vec<Fault>,
+        found: &mut Vec<InputError>,
     ) -> Result<(), Overrun> {
         if let Some(path) = self.has_long_name(weight).then(|| long_name(value)).flatten() {
-            let message = format!("the name is longer than {TEXT_CHARS_MAX} bytes, the limit beside patternProperties");
-            found.truncate(FAULTS_MAX - 1);
-            found.push(Fault { path, message });
+            let message =
+                format!("the name is longer than {TEXT_CHARS_MAX} bytes, the limit for names with patternProperties");
+            found.truncate(ERRORS_MAX - 1);
+            found.push(InputError { path, message });
             return Ok(());
         }
         let gathers_all = weight.values() < VALUES_MAX;
-        // Where there is no choice, the first fault is found by going through the value once more.
+        // Without alternatives in the schema, a second pass over the value finds the first error.
         let finds_one = !gathers_all && self.choices == 0;
-        let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.fault_steps(weight) };
+        let steps = if finds_one { self.steps.of(weight).saturating_mul(2) } else { self.error_steps(weight) };
         if steps > STEPS_MAX {
-            // The value is known to be invalid, whatever was not looked at.
+            // The value is known to be invalid, so there must be at least one error.
             if found.is_empty() {
-                let message = "not what the schema says; naming each fault would take too much work".to_owned();
-                found.push(Fault { path: String::new(), message });
+                let message = "does not match the schema; listing the errors would take too much work".to_owned();
+                found.push(InputError { path: String::new(), message });
             }
             return Ok(());
         }
         effort.spend(steps)?;
         if gathers_all {
-            self.validator.iter_errors(value).for_each(|error| add(&error, found, FAULTS_MAX));
+            self.validator.iter_errors(value).for_each(|error| add(&error, found, ERRORS_MAX));
         } else {
-            self.validator.validate(value).err().iter().for_each(|error| add(error, found, FAULTS_MAX));
+            self.validator.validate(value).err().iter().for_each(|error| add(error, found, ERRORS_MAX));
         }
         effort.overrun().map_or(Ok(()), Err)
     }
 
-    /// The first fault of a value within `value`, which itself may lack something.
-    pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<Fault>, Overrun> {
+    /// The first error of a value inside `value`. Errors of `value` itself, such as missing members, are ignored.
+    pub(super) fn first_within(&self, value: &Value, effort: &Effort) -> Result<Option<InputError>, Overrun> {
         let _paying = Paying::from(effort);
         let weight = Weight::of(value, effort)?;
-        effort.spend(self.fault_steps(&weight))?;
+        effort.spend(self.error_steps(&weight))?;
         let mut errors = self.validator.iter_errors(value);
         let error = errors.find(|error| !error.instance_path().as_str().is_empty());
-        let fault = |error: ValidationError<'_>| Fault {
+        let input_error = |error: ValidationError<'_>| InputError {
             path: error.instance_path().as_str().to_owned(),
             message: message(&error),
         };
-        effort.overrun().map_or(Ok(error.map(fault)), Err)
+        effort.overrun().map_or(Ok(error.map(input_error)), Err)
     }
 
-    /// The steps to find every fault: each choice goes through its schemas once more.
-    fn fault_steps(&self, weight: &Weight) -> u64 {
-        self.steps.of(weight).saturating_mul(FAULT_VISITS).saturating_mul(2 + self.choices)
+    /// The steps to find all errors: each level of alternatives visits its schemas once more.
+    fn error_steps(&self, weight: &Weight) -> u64 {
+        self.steps.of(weight).saturating_mul(ERROR_VISITS).saturating_mul(2 + self.choices)
     }
 }
 
@@ -98,37 +99,37 @@ fn long_name(value: &Value) -> Option<String> {
     }
 }
 
-/// A parameter that the schema does not know.
-pub(super) fn undeclared(parent: &str, name: &str) -> Fault {
-    Fault { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
+/// The error for an undeclared parameter.
+pub(super) fn undeclared(parent: &str, name: &str) -> InputError {
+    InputError { path: cut_path(format!("{parent}/{}", escape(name))), message: "undeclared parameter".to_owned() }
 }
 
-/// A name may be as long as the input; a pointer to it need not.
+/// Cuts a pointer, because names in it may be as long as the input.
 fn cut_path(path: String) -> String {
     if path.len() > 1_024 { cut(&path, 1_024) } else { path }
 }
 
-fn add(error: &ValidationError<'_>, found: &mut Vec<Fault>, faults_max: usize) {
+fn add(error: &ValidationError<'_>, found: &mut Vec<InputError>, errors_max: usize) {
     let path = error.instance_path().as_str();
-    let faults: Vec<Fault> = match error.kind() {
+    let errors: Vec<InputError> = match error.kind() {
         ValidationErrorKind::AdditionalProperties { unexpected }
         | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-            unexpected.iter().take(faults_max).map(|name| undeclared(path, name)).collect()
+            unexpected.iter().take(errors_max).map(|name| undeclared(path, name)).collect()
         }
-        ValidationErrorKind::Required { property } => vec![Fault {
+        ValidationErrorKind::Required { property } => vec![InputError {
             path: cut_path(format!("{path}/{}", escape(property.as_str().unwrap_or_default()))),
             message: "required parameter is missing".to_owned(),
         }],
-        _ => vec![Fault { path: cut_path(path.to_owned()), message: message(error) }],
+        _ => vec![InputError { path: cut_path(path.to_owned()), message: message(error) }],
     };
-    for fault in faults {
-        if found.len() < faults_max && !found.contains(&fault) {
-            found.push(fault);
+    for error in errors {
+        if found.len() < errors_max && !found.contains(&error) {
+            found.push(error);
         }
     }
 }
 
-/// What is wrong, with the value only where it is short.
+/// The message of an error. It quotes the value only if that is short.
 pub(super) fn message(error: &ValidationError<'_>) -> String {
     let short = match error.instance().as_ref() {
         Value::String(text) => text.len() <= QUOTED_CHARS_MAX,
@@ -139,13 +140,13 @@ pub(super) fn message(error: &ValidationError<'_>) -> String {
     cut(&text, MESSAGE_CHARS_MAX)
 }
 
-/// What is wrong with a schema, where the validator's own words would not help its author.
+/// The message of an error in a schema. It replaces messages of the validator that would not help the author.
 pub(super) fn schema_message(error: &ValidationError<'_>) -> String {
     let at_type = error.instance_path().as_str().ends_with("/type");
     match error.kind() {
         ValidationErrorKind::Format { format } if format == "regex" => {
             let pattern = cut(error.instance().as_str().unwrap_or_default(), QUOTED_CHARS_MAX);
-            format!("`{pattern}` is no regular expression of moderate size without look-around and back-references")
+            format!("`{pattern}` is not a regular expression, is too large, or has look-around or back-references")
         }
         ValidationErrorKind::AnyOf { .. } if at_type => {
             "expected array, boolean, integer, null, number, object or string, or a list of these".to_owned()
