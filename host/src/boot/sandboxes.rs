@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use monstrum_sandbox::{SandboxError, SandboxProvider};
+#[cfg(target_os = "linux")]
+pub(crate) use monstrum_sandbox_embedded::{KeptImages, kept_images};
 use monstrum_types::Clock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -44,7 +46,7 @@ pub(super) async fn open(
 /// A machine that cannot have sandboxes still has a server.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
+    use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 
     use crate::config::SandboxTemplate;
     let mut options = EmbeddedOptions::new(folder);
@@ -74,7 +76,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
 
 /// Makes what the first sandbox would have to wait for, unless one has been faster or the server has ended.
 #[cfg(target_os = "linux")]
-async fn warm_up(provider: std::sync::Weak<monstrum_sandbox::embedded::Embedded>) {
+async fn warm_up(provider: std::sync::Weak<monstrum_sandbox_embedded::Embedded>) {
     tokio::time::sleep(WARM_UP_AFTER).await;
     let Some(provider) = provider.upgrade() else { return };
     if let Err(error) = provider.warm_up().await {

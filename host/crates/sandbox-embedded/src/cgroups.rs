@@ -11,10 +11,10 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use monstrum_sandbox::Limits;
 use serde::{Deserialize, Serialize};
 
-use crate::embedded::totals::Totals;
-use crate::provider::Limits;
+use crate::totals::Totals;
 
 pub use kill::remove_tree;
 

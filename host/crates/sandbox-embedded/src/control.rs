@@ -11,8 +11,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
-use crate::embedded::sys;
-use crate::embedded::wire::{self, Ended, FromInit, Received, Refusal, ToInit};
+use crate::sys;
+use crate::wire::{self, Ended, FromInit, Received, Refusal, ToInit};
 
 /// How a request ended. The sender is dropped where nobody will ever know.
 #[derive(Debug)]

@@ -1,63 +1,29 @@
-//! The default provider: sandboxes out of what every Linux has, without a daemon.
-//!
-//! ```text
-//! host ── launcher ── keeper ── init ── commands
-//!            (of all)   (of one sandbox: namespaces, mounts, control groups)
-//! ```
-//!
-//! The host speaks with the init of each sandbox directly; the launcher only starts them, and a keeper only ends one. What
-//! stays of a sandbox is one file, `boxes/{name}` below the provider's folder.
+//! The provider: what it holds, and what it does to one sandbox.
 
-mod cgroups;
-mod control;
-pub mod doctor;
-mod exec;
-mod files;
-mod hardening;
-mod hidden;
-mod ids;
-mod images;
-mod init;
-mod launcher;
-mod mounts;
-pub mod network;
-mod programs;
+mod launching;
+mod prepare;
 mod provider;
-mod running;
-mod sys;
-pub mod template;
-mod totals;
-mod wire;
-mod worker;
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use monstrum_sandbox::{Capabilities, Ensured, Inspection, Limits, Network, SandboxError, SandboxName, Spec, State};
 use monstrum_types::UtcMillis;
-use tokio::io::unix::AsyncFd;
-use tokio::process::{Child, Command};
 
-use crate::embedded::cgroups::Cgroups;
-use crate::embedded::hidden::Hidden;
-use crate::embedded::ids::Ids;
-use crate::embedded::images::Images;
-use crate::embedded::network::FullNetwork;
-use crate::embedded::running::{Running, Sockets};
-use crate::embedded::template::Template;
-use crate::embedded::totals::{HostCounts, Totals};
-use crate::embedded::wire::{Launch, Usr};
-use crate::error::SandboxError;
-use crate::provider::{Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, Spec, State};
-
-pub use images::{KeptAside, KeptImages, TemplateKind, kept_images};
-pub use launcher::run_if_launcher;
-pub use totals::TotalSettings;
+use self::launching::Launching;
+use self::prepare::{Prepared, prepare};
+use crate::cgroups::Cgroups;
+use crate::hidden::Hidden;
+use crate::ids::Ids;
+use crate::images::{Images, TemplateKind};
+use crate::network::{self, FullNetwork};
+use crate::running::{Running, Sockets};
+use crate::template::{self, Template};
+use crate::totals::TotalSettings;
+use crate::wire::{Launch, Usr};
 
 /// How rows name this provider.
 const NAME: &str = "embedded";
@@ -67,15 +33,13 @@ const RESERVE_BYTES: u64 = 512 << 20;
 const TEMPLATES: &str = "template";
 /// The file that lists what sandboxes do not see of the host's /usr.
 const HIDDEN_FILE: &str = "hidden";
-/// The file that tells the groups of this server from those of another one.
-const TAG_FILE: &str = "tag";
 
 /// Where and out of what sandboxes are made.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
     /// The provider's own folder, which nobody else uses.
     pub folder: PathBuf,
-    /// A program whose `main` begins with [`run_if_launcher`]; this one, if it is such a program.
+    /// A program whose `main` begins with [`crate::run_if_launcher`]; this one, if it is such a program.
     pub program: Option<PathBuf>,
     /// For sandboxes whose network is `full`.
     pub network: network::Settings,
@@ -113,7 +77,7 @@ struct Inner {
     ids: Ids,
     /// The way to a network, or why there is none.
     full: Result<Arc<FullNetwork>, SandboxError>,
-    launcher: tokio::sync::Mutex<Option<Launcher>>,
+    launching: Launching,
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
 
@@ -146,28 +110,6 @@ impl Slot {
     }
 }
 
-/// The process that starts sandboxes.
-struct Launcher {
-    socket: AsyncFd<OwnedFd>,
-    /// It ends with its socket.
-    _process: Child,
-}
-
-impl Launcher {
-    fn start(program: &Path) -> io::Result<Launcher> {
-        let (ours, theirs) = wire::pair()?;
-        let process = Command::new(program)
-            .arg0(launcher::ARGUMENT)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Launcher { socket: sys::watched(ours)?, _process: process })
-    }
-}
-
 impl Embedded {
     /// The provider in a folder, if this machine can do what it needs. Ends and removes what an earlier life has left.
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
@@ -188,6 +130,7 @@ impl Embedded {
         };
         let inner = Inner {
             hidden: Hidden::new(options.folder.join(HIDDEN_FILE)),
+            launching: Launching::new(options.program.clone()),
             options,
             default: tokio::sync::OnceCell::new(),
             built,
@@ -196,7 +139,6 @@ impl Embedded {
             images,
             ids: Ids::of(&tag),
             full,
-            launcher: tokio::sync::Mutex::default(),
             boxes: Mutex::default(),
         };
         Ok(Embedded(Arc::new(inner)))
@@ -293,7 +235,7 @@ impl Inner {
             limits: spec.limits,
         };
         let sockets = Sockets::new().map_err(failed)?;
-        self.launch(&launch, &sockets).await.map_err(failed)?;
+        self.launching.launch(&launch, &sockets).await.map_err(failed)?;
         let running = Running::begin(sockets, group, ids).await?;
         let works = async {
             if let Some(network) = network {
@@ -326,22 +268,6 @@ impl Inner {
             return Err(SandboxError::Exhausted(words.to_owned()));
         }
         Ok(())
-    }
-
-    /// Hands a sandbox to the launcher, a fresh one if the last has ended.
-    async fn launch(&self, launch: &Launch, sockets: &Sockets) -> io::Result<()> {
-        let mut launcher = self.launcher.lock().await;
-        let beside: Vec<_> = sockets.launched.iter().map(AsFd::as_fd).collect();
-        if let Some(present) = launcher.as_ref()
-            && control::send(&present.socket, launch, &[], &beside).await.is_ok()
-        {
-            return Ok(());
-        }
-        let this_one = Path::new("/proc/self/exe");
-        let fresh = Launcher::start(self.options.program.as_deref().unwrap_or(this_one))?;
-        let sent = control::send(&fresh.socket, launch, &[], &beside).await;
-        *launcher = Some(fresh);
-        Ok(sent?)
     }
 
     async fn ensure(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError> {
@@ -442,101 +368,6 @@ impl Drop for Inner {
             tracing::error!(%error, "the control groups of sandboxes could not be removed");
         }
     }
-}
-
-/// What is made once for all sandboxes.
-struct Prepared {
-    built: Option<Template>,
-    cgroups: Cgroups,
-    images: Images,
-    full: Result<Arc<FullNetwork>, SandboxError>,
-    tag: String,
-    degraded: Vec<Degraded>,
-}
-
-fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
-    let not_ready = |why: String| SandboxError::Unavailable(format!("sandboxes cannot run here: {why}"));
-    if !rustix::process::geteuid().is_root() {
-        let why = "the server does not run as root; `monstrum sandbox doctor` says what else is missing";
-        return Err(not_ready(why.to_owned()));
-    }
-    if options.program.is_none() && !launcher::can_launch() {
-        return Err(not_ready("this program does not know how to start them".to_owned()));
-    }
-    let failed = |error: io::Error| not_ready(format!("{}: {error}", options.folder.display()));
-    raise_limit_of_files().map_err(failed)?;
-    fs::create_dir_all(options.folder.join("stage")).map_err(failed)?;
-    fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-    let folder = options.folder.canonicalize().map_err(failed)?;
-    if options.template == TemplateKind::Host && folder.starts_with("/usr") {
-        let why = "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)";
-        return Err(not_ready(why.to_owned()));
-    }
-    if images::mkfs().is_none() {
-        return Err(not_ready("mkfs.ext4 is not installed (Debian package e2fsprogs)".to_owned()));
-    }
-    let tag = tag(&options.folder).map_err(failed)?;
-    let host = HostCounts::read();
-    let totals = Totals::of(&host, options.totals);
-    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?.within(totals);
-    cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
-    let images = Images::open(&options.folder).map_err(failed)?;
-    let built = template::built_template(&options.folder.join(TEMPLATES))?;
-    if options.template == TemplateKind::Built && built.is_none() {
-        return Err(not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned()));
-    }
-    let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
-        network.clear()?;
-        Ok(Arc::new(network))
-    });
-    let degraded = degraded(&cgroups, totals::raise_open_files(&host, &totals));
-    Ok(Prepared { built, cgroups, images, full, tag, degraded })
-}
-
-/// Each command takes a few files of the server's, and each sandbox some more.
-fn raise_limit_of_files() -> io::Result<()> {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    match getrlimit(Resource::Nofile) {
-        Rlimit { current: Some(current), maximum: Some(maximum) } if current < maximum => {
-            Ok(setrlimit(Resource::Nofile, Rlimit { current: Some(maximum), maximum: Some(maximum) })?)
-        }
-        _ => Ok(()),
-    }
-}
-
-fn tag(folder: &Path) -> io::Result<String> {
-    let file = folder.join(TAG_FILE);
-    match fs::read_to_string(&file) {
-        Ok(tag) if tag.len() == 8 && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) => return Ok(tag),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut random = [0; 4];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let tag = hex::encode(random);
-    fs::write(&file, &tag)?;
-    Ok(tag)
-}
-
-fn degraded(cgroups: &Cgroups, has_open_files: bool) -> Vec<Degraded> {
-    let mut degraded = Vec::new();
-    let mut add = |limit: &str, reason: &str, remedy: &str| {
-        degraded.push(Degraded { limit: limit.to_owned(), reason: reason.to_owned(), remedy: remedy.to_owned() });
-    };
-    if !cgroups.has_cpu() {
-        add(
-            "cpu",
-            "the control groups of this machine cannot limit the use of processors",
-            "switch the controller `cpu` on, with CONFIG_CFS_BANDWIDTH in the kernel",
-        );
-    }
-    if !cgroups.limits_sockets(&doctor::kernel_arguments()) {
-        add("sockets", doctor::NO_SOCKET_LIMIT, doctor::SOCKET_LIMIT_REMEDY);
-    }
-    if !has_open_files {
-        add("open_files", doctor::NO_OPEN_FILE_LIMIT, doctor::OPEN_FILE_LIMIT_REMEDY);
-    }
-    degraded
 }
 
 /// Less than this and nothing runs; more than this is a slip.

@@ -7,19 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use monstrum_sandbox::{
+    Chunk, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, SandboxError, Stream, Termination,
+};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::embedded::cgroups::ExecGroup;
-use crate::embedded::control::Answer;
-use crate::embedded::running::Running;
-use crate::embedded::wire::{Ended, Refusal, ToInit};
-use crate::error::SandboxError;
-use crate::exec::{
-    Chunk, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream, Termination,
-};
+use crate::cgroups::ExecGroup;
+use crate::control::Answer;
+use crate::running::Running;
+use crate::wire::{Ended, Refusal, ToInit};
 
 /// A command and its environment, less than one argument of a program may have.
 const COMMAND_BYTES_MAX: usize = 120 << 10;
@@ -361,17 +360,17 @@ mod tests {
     async fn where_a_command_does_not_end_its_sandbox_is_stopped() {
         use futures::FutureExt as _;
 
-        use crate::embedded::cgroups::Cgroups;
-        use crate::embedded::control::{receive, send};
-        use crate::embedded::ids::Ids;
-        use crate::embedded::running::Sockets;
-        use crate::embedded::sys;
-        use crate::embedded::wire::FromKeeper;
+        use crate::cgroups::Cgroups;
+        use crate::control::{receive, send};
+        use crate::ids::Ids;
+        use crate::running::Sockets;
+        use crate::sys;
+        use crate::wire::FromKeeper;
 
         let root = tempfile::tempdir().expect("a temporary folder can be made");
         std::fs::write(root.path().join("cgroup.controllers"), "memory pids").expect("it is written");
         let cgroups = Cgroups::find(root.path(), "t").expect("it looks like version 2");
-        let sandbox = cgroups.create("ms-1-1", &crate::Limits::default()).expect("its groups are made");
+        let sandbox = cgroups.create("ms-1-1", &monstrum_sandbox::Limits::default()).expect("its groups are made");
         let (ends, stays) = (sandbox.exec(1).expect("it is made"), sandbox.exec(2).expect("it is made"));
         let mut held = std::process::Command::new("sleep").arg("600").spawn().expect("it starts");
         let groups = root.path().join("monstrum-t/ms-1-1/box");

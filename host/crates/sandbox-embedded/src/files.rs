@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt as _;
+use monstrum_sandbox::{ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, SandboxError, WORKSPACE};
 use rustix::fs::MemfdFlags;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 
-use crate::embedded::control::Answer;
-use crate::embedded::running::Running;
-use crate::embedded::wire::{Refusal, ToInit};
-use crate::embedded::worker::{Fault, Found, Operation, PART_BYTES_MAX, Part};
-use crate::error::SandboxError;
-use crate::files::{ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, WORKSPACE};
+use crate::control::Answer;
+use crate::running::Running;
+use crate::wire::{Refusal, ToInit};
+use crate::worker::{Fault, Found, Operation, PART_BYTES_MAX, Part};
 
 /// How long a worker may be silent: far longer than a disk takes for one piece.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -138,7 +137,7 @@ pub async fn rename(running: &Arc<Running>, from: &str, to: &str) -> Result<(), 
 pub async fn archive(
     running: &Arc<Running>,
     path: &str,
-    limits: crate::ArchiveLimits,
+    limits: monstrum_sandbox::ArchiveLimits,
 ) -> Result<ByteStream, SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::Archive { path, limits }, None).await?;

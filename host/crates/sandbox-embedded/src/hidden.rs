@@ -16,10 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use monstrum_sandbox::SandboxError;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{OpenTreeFlags, open_tree};
-
-use crate::error::SandboxError;
 
 /// How old the list that a start uses is at most.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::embedded::launcher::IDS;
+use crate::launcher::IDS;
 
 /// The first id that is used: above those that distributions give to users and to their containers.
 const FIRST: u32 = 0x4000_0000;

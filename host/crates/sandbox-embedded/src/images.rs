@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use monstrum_sandbox::SandboxName;
 use monstrum_types::UtcMillis;
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
-
-use crate::provider::SandboxName;
 
 /// One inode for so many bytes: enough for the small files of a package manager.
 const BYTES_PER_INODE: &str = "8192";

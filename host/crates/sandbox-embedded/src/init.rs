@@ -9,15 +9,15 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use monstrum_sandbox::WORKSPACE;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus};
 use rustix::thread::UnshareFlags;
 
-use crate::embedded::launcher::{during, join_user_namespace, reap};
-use crate::embedded::wire::{self, Ended, FromInit, Launch, Received, Refusal, ToInit};
-use crate::embedded::{hardening, mounts, sys, worker};
-use crate::files::WORKSPACE;
+use crate::launcher::{during, join_user_namespace, reap};
+use crate::wire::{self, Ended, FromInit, Launch, Received, Refusal, ToInit};
+use crate::{hardening, mounts, sys, worker};
 
 /// What the keeper reads when the init is ready. Anything else is the reason why it is not.
 pub const READY: &str = "ready";

@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 
-use crate::embedded::cgroups::{self, SandboxGroup};
-use crate::embedded::init::{self, Prepared};
-use crate::embedded::sys;
-use crate::embedded::wire::{self, FromKeeper, Launch, Received};
+use crate::cgroups::{self, SandboxGroup};
+use crate::init::{self, Prepared};
+use crate::sys;
+use crate::wire::{self, FromKeeper, Launch, Received};
 
 /// What the launcher and everything that it forks are called.
 pub const ARGUMENT: &str = "init";

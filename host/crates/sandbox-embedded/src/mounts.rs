@@ -21,10 +21,10 @@ use rustix::mount::{
     move_mount, open_tree, unmount,
 };
 
-use crate::embedded::hidden;
-use crate::embedded::launcher::during;
-use crate::embedded::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
-use crate::embedded::wire::Launch;
+use crate::hidden;
+use crate::launcher::during;
+use crate::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
+use crate::wire::Launch;
 
 /// Devices that hold nothing and reach nothing, by their numbers.
 const DEVICES: [(&str, u32, u32); 6] =

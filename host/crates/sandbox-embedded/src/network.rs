@@ -18,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ipnet::Ipv4Net;
+use monstrum_sandbox::SandboxError;
 use monstrum_types::special_purpose::is_public;
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use self::listing::{Interface, Route, parse};
 use super::programs::{self, ProgramError};
-use crate::SandboxError;
 
 /// Of the range for benchmarks (RFC 2544), which no network uses in earnest: Docker, virtual machines and offices take
 /// theirs from the private ranges, and VPNs from 100.64.0.0/10. Its upper half, since some proxies take the lower.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use monstrum_sandbox::{ExecRequest, SandboxError, Termination, WORKSPACE};
 use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
@@ -14,15 +15,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::embedded::cgroups::{ExecGroup, SandboxGroup};
-use crate::embedded::control::{self, Control};
-use crate::embedded::ids::IdRange;
-use crate::embedded::network::FullNetwork;
-use crate::embedded::sys;
-use crate::embedded::wire::{self, FromKeeper};
-use crate::error::SandboxError;
-use crate::exec::{ExecRequest, Termination};
-use crate::files::WORKSPACE;
+use crate::cgroups::{ExecGroup, SandboxGroup};
+use crate::control::{self, Control};
+use crate::ids::IdRange;
+use crate::network::FullNetwork;
+use crate::sys;
+use crate::wire::{self, FromKeeper};
 
 /// How long a sandbox may take to begin, far longer than it does on a machine under load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);

@@ -14,9 +14,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 pub use build::{BuildOptions, build_template};
+use monstrum_sandbox::SandboxError;
 use sha2::{Digest, Sha256};
-
-use crate::SandboxError;
 
 /// Changes whenever the default template is made in another way, so that an older one is not used.
 const RECIPE: &str = "default-4";

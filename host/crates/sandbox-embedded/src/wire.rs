@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use monstrum_sandbox::Limits;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -14,8 +15,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::embedded::cgroups::Cgroups;
-use crate::provider::Limits;
+use crate::cgroups::Cgroups;
 
 /// A command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into the kernel's default buffer.
 pub const MESSAGE_BYTES_MAX: usize = 176 << 10;

@@ -7,12 +7,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use monstrum_sandbox::{ArchiveLimits, EntryKind, LIST_ENTRIES_MAX, SPARSE_BYTES_MAX, SandboxError, WORKSPACE};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
-
-use crate::error::SandboxError;
-use crate::files::{ArchiveLimits, EntryKind, LIST_ENTRIES_MAX, SPARSE_BYTES_MAX, WORKSPACE};
 
 mod archive;
 mod paths;

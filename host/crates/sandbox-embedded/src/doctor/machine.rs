@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use crate::embedded::cgroups::{self, Cgroups};
-use crate::embedded::totals::HostCounts;
-use crate::embedded::{hidden, images, programs, template};
+use crate::cgroups::{self, Cgroups};
+use crate::totals::HostCounts;
+use crate::{hidden, images, programs, template};
 
 /// The facts.
 #[derive(Debug, Clone)]
@@ -101,7 +101,7 @@ fn existing(folder: &Path) -> PathBuf {
 }
 
 /// What the kernel was started with.
-pub(in crate::embedded) fn kernel_arguments() -> String {
+pub(crate) fn kernel_arguments() -> String {
     text("/proc/cmdline")
 }
 

@@ -1,6 +1,6 @@
 use super::machine::{ControlGroups, drops_forwarded, file_system_of};
 use super::*;
-use crate::embedded::totals::{HostCounts, TotalSettings};
+use crate::totals::{HostCounts, TotalSettings};
 
 /// A machine on which nothing is to be mended.
 fn sound() -> Machine {

@@ -1,21 +1,22 @@
 //! What the host counts once for all sandboxes together.
 
-use crate::embedded::doctor::machine::Machine;
-use crate::embedded::doctor::{Check, degraded, ok};
-use crate::embedded::mounts::TERMINALS_MAX;
-use crate::embedded::totals::{TotalSettings, Totals};
-use crate::provider::Limits;
+use monstrum_sandbox::Limits;
+
+use crate::doctor::machine::Machine;
+use crate::doctor::{Check, degraded, ok};
+use crate::mounts::TERMINALS_MAX;
+use crate::totals::{TotalSettings, Totals};
 
 /// Said where the buffers of sockets cannot be limited.
-pub(in crate::embedded) const NO_SOCKET_LIMIT: &str =
+pub(crate) const NO_SOCKET_LIMIT: &str =
     "the buffers of sockets do not count as memory of a sandbox: a few sandboxes can use up what the host has";
 /// What helps against that.
-pub(in crate::embedded) const SOCKET_LIMIT_REMEDY: &str = "boot without cgroup.memory=nosocket, or use a kernel with memory.kmem.tcp.limit_in_bytes or control groups version 2";
+pub(crate) const SOCKET_LIMIT_REMEDY: &str = "boot without cgroup.memory=nosocket, or use a kernel with memory.kmem.tcp.limit_in_bytes or control groups version 2";
 /// Said where files are used up before memory.
-pub(in crate::embedded) const NO_OPEN_FILE_LIMIT: &str =
+pub(crate) const NO_OPEN_FILE_LIMIT: &str =
     "fs.file-max is too low and cannot be raised: sandboxes can use up the files that the host can open";
 /// What helps against that.
-pub(in crate::embedded) const OPEN_FILE_LIMIT_REMEDY: &str =
+pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str =
     "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` says how far";
 
 /// What a server is to run.

@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use monstrum_sandbox::Limits;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::{attach_below, if_there, tmpfs, tree};
-use crate::embedded::sys::{MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
-use crate::embedded::wire::Launch;
-use crate::provider::Limits;
+use crate::sys::{MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
+use crate::wire::Launch;
 
 /// Where they are made before they are attached.
 const FOLDER: &str = "s";

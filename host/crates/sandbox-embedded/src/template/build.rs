@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use monstrum_sandbox::SandboxError;
 use rustix::fs::{FlockOperation, flock};
 use sha2::{Digest, Sha512};
 
 use super::{BUILT, Template, TemplateError, content, copy};
-use crate::SandboxError;
-use crate::embedded::programs;
+use crate::programs;
 
 /// What is installed beside what a system cannot be without. npm is not among them: as a package it needs 400 others.
 const PACKAGES: &str =

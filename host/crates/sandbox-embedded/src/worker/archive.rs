@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, Read as _, Write};
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
+use monstrum_sandbox::{ArchiveLimits, WORKSPACE};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 use zip::write::{SimpleFileOptions, StreamWriter, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
-use crate::embedded::worker::{Answer, Fault, FaultKind, PART_BYTES_MAX, paths};
-use crate::files::{ArchiveLimits, WORKSPACE};
+use crate::worker::{Answer, Fault, FaultKind, PART_BYTES_MAX, paths};
 
 /// A file from here on needs the larger form of an entry. It may be longer by the time it is read.
 const LARGE_BYTES: u64 = 1 << 31;

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use monstrum_sandbox::WORKSPACE;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2, readlinkat, statat};
 use rustix::io::Errno;
 
-use crate::embedded::worker::{Fault, FaultKind};
-use crate::files::WORKSPACE;
+use crate::worker::{Fault, FaultKind};
 
 /// Links on one path, as many as the kernel follows.
 const LINKS_MAX: usize = 40;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use monstrum_sandbox::contract::{self, LocalHost, Subject};
-use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 use monstrum_sandbox::{ExecRequest, Limits, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 fn options(folder: &Path) -> EmbeddedOptions {

@@ -6,10 +6,9 @@ mod world;
 use std::os::fd::AsFd;
 
 use monstrum_sandbox::contract::Subject;
-use monstrum_sandbox::embedded::network::{FullNetwork, Settings};
-use monstrum_sandbox::{
-    Embedded, EmbeddedOptions, ExecRequest, Network, SandboxError, SandboxName, SandboxProvider, Spec,
-};
+use monstrum_sandbox::{ExecRequest, Network, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox_embedded::network::{FullNetwork, Settings};
+use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions};
 use world::{Namespace, World};
 
 const TAG: &str = "1a2b3c4d";

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use monstrum_sandbox::{
+    ArchiveLimits, ByteStream, Capabilities, Ensured, ExecOutput, ExecRequest, Feed, FileEntry, Inspection,
+    SandboxError, SandboxName, SandboxProvider, Spec,
+};
 use monstrum_types::UtcMillis;
 
-use crate::embedded::{Embedded, NAME, exec, files, on_disk};
-use crate::error::SandboxError;
-use crate::exec::{ExecOutput, ExecRequest, Feed};
-use crate::files::{ArchiveLimits, ByteStream, FileEntry};
-use crate::provider::{Capabilities, Ensured, Inspection, SandboxName, SandboxProvider, Spec};
+use super::{Embedded, NAME, on_disk};
+use crate::{exec, files};
 
 impl SandboxProvider for Embedded {
     fn name(&self) -> &'static str {
