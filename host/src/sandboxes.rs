@@ -20,7 +20,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox::{
+    Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec, Unavailable,
+};
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
 use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId};
 use tokio::sync::{Mutex, Notify, RwLock};
@@ -28,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::SandboxSettings;
+use crate::plugins::with_causes;
 use activity::Activities;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
@@ -44,9 +47,9 @@ const LEASE_MS: i64 = 90_000;
 /// Why there is no answer of a sandbox.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// There is no provider that could be used at present; the same may work later.
-    #[error("{0}")]
-    Unavailable(String),
+    /// No provider can be used now; the same request may succeed later.
+    #[error(transparent)]
+    Unavailable(Unavailable),
     #[error("there is no such sandbox")]
     NotFound,
     /// The conversation is another user's.
@@ -67,10 +70,16 @@ pub enum Fault {
     Store(#[from] StoreError),
 }
 
+impl Fault {
+    fn unavailable(message: impl Into<String>) -> Fault {
+        Fault::Unavailable(Unavailable::new(message))
+    }
+}
+
 impl From<SandboxError> for Fault {
     fn from(error: SandboxError) -> Self {
         match error {
-            SandboxError::Unavailable(words) => Fault::Unavailable(words),
+            SandboxError::Unavailable(reason) => Fault::Unavailable(reason),
             other => Fault::Provider(other),
         }
     }
@@ -210,7 +219,7 @@ impl Sandboxes {
 
     fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {
         if self.closing.is_cancelled() {
-            return Err(Fault::Unavailable("the server is shutting down".to_owned()));
+            return Err(Fault::unavailable("the server is shutting down"));
         }
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
@@ -240,18 +249,33 @@ async fn within<T>(
     what: &str,
     work: impl Future<Output = Result<T, SandboxError>>,
 ) -> Result<T, SandboxError> {
-    let late = || SandboxError::Unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
+    let late = || SandboxError::unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// An error as rows and the log have it: a provider may repeat what a sandbox has said.
-fn told(error: &SandboxError) -> String {
+/// An error with its causes as rows and the log have it: bounded and without control characters, since it may quote the
+/// output of a program in a sandbox.
+fn described(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };
-    error.to_string().chars().take(CHARS_MAX).map(plain).collect()
+    with_causes(error).chars().take(CHARS_MAX).map(plain).collect()
 }
 
 /// A name for an operation that nobody else has.
 fn operation() -> String {
     uuid::Uuid::now_v7().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn error_of_a_row_has_its_causes_and_is_bounded() {
+        let error = SandboxError::unavailable_because("the sandbox did not start", io::Error::other("no\nspace"));
+        assert_eq!(described(&error), "the sandbox did not start: no space");
+        assert_eq!(described(&SandboxError::Exhausted("x".repeat(400))).len(), 300);
+    }
 }

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::data::Data;
 use crate::app::App;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
+use crate::plugins::with_causes;
 use crate::sandboxes::{Place, Sandboxes};
 
 /// Where the embedded provider keeps what stays of sandboxes, in the data folder.
@@ -31,9 +32,7 @@ pub(super) async fn open(
     let place = Place { node: data.node.clone(), is_shared: false };
     let provider = match (other, settings.sandboxes.kind) {
         (Some(other), _) => Ok(other),
-        (None, SandboxKind::Off) => {
-            Err(SandboxError::Unavailable("sandboxes are off on this server (--sandbox off)".to_owned()))
-        }
+        (None, SandboxKind::Off) => Err(SandboxError::unavailable("sandboxes are off on this server (--sandbox off)")),
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
     let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.clone());
@@ -68,7 +67,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
             Ok(provider)
         }
         Err(error) => {
-            tracing::warn!(%error, "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
+            tracing::warn!(error = %with_causes(&error), "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
             Err(error)
         }
     }
@@ -80,13 +79,13 @@ async fn warm_up(provider: std::sync::Weak<monstrum_sandbox_embedded::Embedded>)
     tokio::time::sleep(WARM_UP_AFTER).await;
     let Some(provider) = provider.upgrade() else { return };
     if let Err(error) = provider.warm_up().await {
-        tracing::warn!(%error, "the template of sandboxes is not made yet");
+        tracing::warn!(error = %with_causes(&error), "the template of sandboxes is not made yet");
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    Err(SandboxError::Unavailable("the embedded provider of sandboxes needs Linux".to_owned()))
+    Err(SandboxError::unavailable("the embedded provider of sandboxes needs Linux"))
 }
 
 /// What is done for them in the background, until the server stops.

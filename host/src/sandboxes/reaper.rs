@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use monstrum_sandbox::SandboxError;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use monstrum_types::WorkspaceId;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, name, operation, told, within};
+use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, described, name, operation, within};
 use crate::config::SANDBOX_IDLE_S;
+use crate::plugins::with_causes;
 
 /// The longest that a provider may take to stop a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -116,7 +118,7 @@ impl Sandboxes {
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
         if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
-            tracing::warn!(%error, "the provider of sandboxes is not well");
+            tracing::warn!(error = %with_causes(&error), "the provider of sandboxes is not well");
         }
         self.note_uses().await?;
         let mut idle_of = HashMap::new();
@@ -177,7 +179,7 @@ impl Sandboxes {
         let stop = |row: SandboxRow| async move {
             let id = row.id;
             if let Err(error) = self.stop_row(row).await {
-                tracing::warn!(sandbox.id = %id, %error, "a sandbox is not stopped yet");
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox is not stopped yet");
             }
         };
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
@@ -191,7 +193,9 @@ impl Sandboxes {
             this.moved.notify_waiters();
             stopped
         });
-        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was given up".to_owned())))
+        task.await.unwrap_or_else(|error| {
+            Err(SandboxError::unavailable_because("the stop of the sandbox was given up", error).into())
+        })
     }
 
     /// The same where no caller can go away.
@@ -207,8 +211,8 @@ impl Sandboxes {
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
             // What runs still runs; what was in between is not known.
-            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(told(error))),
-            Err(error) => (SandboxStatus::Error, Some(told(error))),
+            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
+            Err(error) => (SandboxStatus::Error, Some(described(error))),
         };
         let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
         if !self.store.settle_sandbox(row.id, &operation, SandboxStatus::Stopping, &settled).await? {

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{Fault, LEASE_MS, Sandboxes};
+use crate::plugins::with_causes;
 
 /// How long a claim waits for others that make room, and how often it makes room that another claim takes.
 const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -143,7 +144,9 @@ impl Sandboxes {
                     return Ok(true);
                 }
                 Ok(false) => {}
-                Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
+                Err(error) => {
+                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one")
+                }
             }
             // Others wait behind this one.
             if begun.elapsed() > MAKING_MAX {

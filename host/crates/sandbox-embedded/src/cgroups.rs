@@ -31,6 +31,18 @@ const SOCKET_MEMORY_PART: u64 = 8;
 /// Where the kernel counts buffers of sockets apart, the limit of a group.
 const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
+/// Why this machine cannot limit sandboxes.
+#[derive(Debug, thiserror::Error)]
+pub enum NoController {
+    #[error("the control group controller `{controller}` is not available in {}", root.display())]
+    Unified { controller: &'static str, root: PathBuf },
+    #[error(
+        "there is neither a control group tree in {} nor one of the controller `{controller}` below it",
+        root.display()
+    )]
+    Separate { controller: &'static str, root: PathBuf },
+}
+
 /// The control groups of this machine, below which ours are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cgroups {
@@ -51,23 +63,18 @@ enum Hierarchy {
 
 impl Cgroups {
     /// Finds them below `root`; `tag` tells ours from those of another server on this machine.
-    pub fn find(root: &Path, tag: &str) -> Result<Cgroups, String> {
+    pub fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
         let folder = format!("monstrum-{tag}");
         if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
             let has = |name: &str| controllers.split_whitespace().any(|controller| controller == name);
             if let Some(missing) = ["memory", "pids"].into_iter().find(|name| !has(name)) {
-                return Err(format!("the control group controller `{missing}` is not available in {}", root.display()));
+                return Err(NoController::Unified { controller: missing, root: root.to_owned() });
             }
             let hierarchy = Hierarchy::V2 { root: root.to_owned(), has_cpu: has("cpu") };
             return Ok(Cgroups { hierarchy, folder, totals: None });
         }
         let tree = |name: &str, file: &str| Some(root.join(name)).filter(|tree| tree.join(file).exists());
-        let missing = |name: &str| {
-            format!(
-                "there is neither a control group tree in {} nor one of the controller `{name}` below it",
-                root.display()
-            )
-        };
+        let missing = |controller| NoController::Separate { controller, root: root.to_owned() };
         let memory = tree("memory", "memory.limit_in_bytes").or_else(|| tree("memory", "cgroup.procs"));
         let hierarchy = Hierarchy::V1 {
             memory: memory.ok_or_else(|| missing("memory"))?,

@@ -157,7 +157,7 @@ impl Embedded {
         F: Future<Output = Result<T, SandboxError>> + Send + 'static,
     {
         let ended = tokio::spawn(work(Arc::clone(&self.0))).await;
-        ended.unwrap_or_else(|_| Err(SandboxError::Unavailable("the server is being shut down".to_owned())))
+        ended.unwrap_or_else(|error| Err(SandboxError::unavailable_because("the server is shutting down", error)))
     }
 }
 
@@ -187,7 +187,7 @@ impl Inner {
     }
 
     async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
-        let gone = || SandboxError::Unavailable("the template that this sandbox was made of is gone".to_owned());
+        let gone = || SandboxError::unavailable("the template that this sandbox was made of is gone");
         if base == TemplateKind::Built {
             return self.built.clone().ok_or_else(gone);
         }
@@ -221,7 +221,7 @@ impl Inner {
         };
         let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
         let ids = self.ids.take().ok_or_else(exhausted)?;
-        let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
+        let failed = |error: io::Error| SandboxError::unavailable_because("the sandbox did not start", error);
         let group = self.cgroups.group(name.as_str(), &spec.limits);
         let launch = Launch {
             image,
@@ -257,8 +257,7 @@ impl Inner {
     /// Refuses to start what could fill the host's disk: that is where the audit is, without which nothing runs.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
-        let failed =
-            |error: io::Error| SandboxError::Unavailable(format!("the disk of the host cannot be looked at: {error}"));
+        let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
         let image = fs::metadata(image).map_err(failed)?;
         let may_grow = image.len().saturating_sub(image.blocks() * 512);
         let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
@@ -285,7 +284,7 @@ impl Inner {
             let base = self.options.template;
             let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
             let made = made.expect("making an image does not panic");
-            made.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not made: {error}")))?;
+            made.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not made", error))?;
         }
         let begun = self.begin(name, spec, !is_there).await;
         if begun.is_err() && !is_there {
@@ -344,7 +343,7 @@ impl Inner {
         let (images, own) = (self.images.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
         let removed = removed.expect("removing an image does not panic");
-        removed.map_err(|error| SandboxError::Unavailable(format!("the disk of the sandbox was not removed: {error}")))
+        removed.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not removed", error))
     }
 
     fn look(&self, name: &SandboxName) -> Option<Inspection> {
@@ -393,5 +392,5 @@ async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, SandboxError> {
     let done = tokio::task::spawn_blocking(work).await.expect("work on files does not panic");
-    done.map_err(|error| SandboxError::Unavailable(format!("{what}: {error}")))
+    done.map_err(|error| SandboxError::unavailable_because(format!("{what} cannot be read or changed"), error))
 }

@@ -44,7 +44,7 @@ pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed
     running.sweep();
     let began = Instant::now();
     let id = running.control.next_id();
-    let failed = |error: io::Error| SandboxError::Unavailable(format!("the command could not be started: {error}"));
+    let failed = |error: io::Error| SandboxError::unavailable_because("the command could not be started", error);
     let group = running.group.exec(id).map_err(failed)?;
     let doors = group.doors().map_err(failed)?;
     let mut command = Command { running: Arc::clone(running), group: Some(group) };

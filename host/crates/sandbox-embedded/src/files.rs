@@ -1,6 +1,6 @@
 //! Files of a sandbox, from the host's side: what a path may look like, and the answers of a worker.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result
         )));
     }
     let failed =
-        |error: std::io::Error| SandboxError::Unavailable(format!("the content could not be handed over: {error}"));
+        |error: io::Error| SandboxError::unavailable_because("the content could not be passed to the sandbox", error);
     let memory = rustix::fs::memfd_create("content", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
     let mut memory = std::fs::File::from(memory);
     memory.write_all(content).map_err(failed)?;
@@ -164,7 +164,7 @@ fn found(part: Part, bytes: &[u8]) -> Result<Found, SandboxError> {
 
 /// A worker that does not keep to the agreement is one that somebody else has taken over.
 fn broken() -> SandboxError {
-    SandboxError::Unavailable("the sandbox gave an answer that makes no sense".to_owned())
+    SandboxError::unavailable("the sandbox sent an answer that breaks the protocol")
 }
 
 /// A process in the sandbox that works on its files, and its answer. It ends when this is dropped.
@@ -184,10 +184,9 @@ impl Worker {
         content: Option<OwnedFd>,
     ) -> Result<Worker, SandboxError> {
         let place = timeout(PLACE_MAX, Arc::clone(&running.workers).acquire_owned()).await;
-        let full = |_| SandboxError::Unavailable("too many files of this sandbox are in use at present".to_owned());
+        let full = |_| SandboxError::unavailable("too many files of this sandbox are in use; try again");
         let place = place.map_err(full)?.expect("nobody closes it");
-        let failed =
-            |error: std::io::Error| SandboxError::Unavailable(format!("the files could not be reached: {error}"));
+        let failed = |error: io::Error| SandboxError::unavailable_because("the files could not be reached", error);
         let (read, write) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let from = Receiver::from_owned_fd(read).map_err(failed)?;
@@ -206,7 +205,7 @@ impl Worker {
             return Ok(None);
         }
         let part = timeout(SILENCE_MAX, self.part()).await;
-        let part = part.map_err(|_| SandboxError::Unavailable("the sandbox does not answer".to_owned()))?;
+        let part = part.map_err(|_| SandboxError::unavailable("the sandbox does not answer"))?;
         let (part, bytes) = part?;
         match part {
             Part::Entry | Part::Bytes => Ok(Some((part, bytes))),
@@ -243,7 +242,7 @@ impl Worker {
             Ok(Answer::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
                 SandboxError::Exhausted(why)
             }
-            _ => SandboxError::Unavailable("the sandbox ended before the work was done".to_owned()),
+            _ => SandboxError::unavailable("the sandbox ended before the work was done"),
         }
     }
 

@@ -79,9 +79,8 @@ impl Hidden {
         let file = self.file.clone();
         let made = tokio::task::spawn_blocking(move || write(&file)).await;
         made.expect("making a list does not panic").map_err(|error| {
-            tracing::error!(%error, "what sandboxes may see of /usr could not be found out");
-            let words = "what a sandbox may see of /usr could not be found out; the log says why";
-            SandboxError::Unavailable(words.to_owned())
+            tracing::error!(%error, "the list of private files in /usr could not be made");
+            SandboxError::unavailable("the list of private files in /usr could not be made; the log says why")
         })
     }
 }

@@ -3,13 +3,14 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use monstrum_sandbox::SandboxName;
 use monstrum_types::UtcMillis;
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
+
+use crate::programs;
 
 /// One inode for so many bytes: enough for the small files of a package manager.
 const BYTES_PER_INODE: &str = "8192";
@@ -175,17 +176,12 @@ impl Images {
         let file = File::create(&part)?;
         file.set_len(u64::from(mib) << 20)?;
         drop(file);
-        let output = Command::new(program)
-            .env_clear()
-            .args(["-q", "-F", "-b", "4096", "-m", "0", "-i", BYTES_PER_INODE, "-J", JOURNAL_MIB])
-            .args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", "sandbox"])
-            .arg(&part)
-            .stdin(Stdio::null())
-            .output()?;
-        if !output.status.success() {
+        let mut mkfs = programs::command(program);
+        mkfs.args(["-q", "-F", "-b", "4096", "-m", "0", "-i", BYTES_PER_INODE, "-J", JOURNAL_MIB]);
+        mkfs.args(["-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard", "-L", "sandbox"]).arg(&part);
+        if let Err(error) = programs::run(mkfs, "") {
             remove(&part)?;
-            let told = String::from_utf8_lossy(&output.stderr);
-            return Err(io::Error::other(format!("mkfs.ext4 failed: {}", told.trim())));
+            return Err(io::Error::other(error));
         }
         fs::rename(&part, &blank)?;
         Ok(blank)

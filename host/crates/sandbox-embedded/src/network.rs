@@ -311,10 +311,10 @@ impl FullNetwork {
         tracing::error!(error = error as &dyn std::error::Error, "the network of a sandbox could not be {what}");
         match error {
             NetworkError::Full { .. } => SandboxError::Exhausted("there is no free address for a sandbox".to_owned()),
-            NetworkError::Overlap { range, .. } => SandboxError::Unavailable(format!(
+            NetworkError::Overlap { range, .. } => SandboxError::unavailable(format!(
                 "the network range {range} of sandboxes is used by a network of the host; set another one"
             )),
-            _ => SandboxError::Unavailable(format!("the network of the sandbox could not be {what}")),
+            _ => SandboxError::unavailable(format!("the network of the sandbox could not be {what}")),
         }
     }
 }

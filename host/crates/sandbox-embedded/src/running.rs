@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use monstrum_sandbox::{ExecRequest, SandboxError, Termination, WORKSPACE};
+use rustix::io::Errno;
 use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe::Receiver;
@@ -38,6 +39,28 @@ const AWAY_BYTES: usize = 64 << 10;
 const AWAY_PAUSE: Duration = Duration::from_millis(10);
 /// Operations on files at once, fewer than the init may have processes.
 const WORKERS_MAX: usize = 32;
+
+/// Why a keeper did not start or stop its sandbox.
+#[derive(Debug, thiserror::Error)]
+enum KeeperError {
+    /// In the keeper's words: it is another process.
+    #[error("{0}")]
+    Failed(String),
+    #[error("the keeper reported that {0}")]
+    Unexpected(&'static str),
+    #[error("the keeper ended")]
+    Gone,
+    #[error("the keeper did not answer within {} s", .0.as_secs())]
+    TimedOut(Duration),
+    #[error("the connection to the keeper or the init failed")]
+    Connection(#[from] io::Error),
+}
+
+impl From<Errno> for KeeperError {
+    fn from(error: Errno) -> KeeperError {
+        KeeperError::Connection(error.into())
+    }
+}
 
 /// A sandbox that runs, or did until a moment ago.
 pub struct Running {
@@ -82,19 +105,19 @@ impl Running {
     pub async fn begin(sockets: Sockets, group: SandboxGroup, ids: IdRange) -> Result<Arc<Running>, SandboxError> {
         let Sockets { keeper, init, launched } = sockets;
         drop(launched);
-        let failed = |error: io::Error| SandboxError::Unavailable(format!("the sandbox did not start: {error}"));
-        let keeper = sys::watched(keeper).map_err(failed)?;
+        let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not start", error);
+        let keeper = sys::watched(keeper).map_err(|error| failed(error.into()))?;
         let (pid, namespace) = match timeout(BEGIN_MAX, control::receive::<FromKeeper>(&keeper)).await {
             Ok(Ok(Some(mut received))) => match received.message {
                 FromKeeper::Ready { pid } => (pid, received.descriptors.pop()),
-                FromKeeper::Failed(why) => return Err(failed(io::Error::other(why))),
-                FromKeeper::Stopped => return Err(failed(io::Error::other("it ended at once"))),
+                FromKeeper::Failed(reason) => return Err(failed(KeeperError::Failed(reason))),
+                FromKeeper::Stopped => return Err(failed(KeeperError::Unexpected("it stopped at once"))),
             },
-            Ok(Ok(None)) => return Err(failed(io::Error::other("its keeper ended"))),
+            Ok(Ok(None)) => return Err(failed(KeeperError::Gone)),
             Ok(Err(error)) => return Err(failed(error.into())),
-            Err(_) => return Err(failed(io::Error::other("it took too long"))),
+            Err(_) => return Err(failed(KeeperError::TimedOut(BEGIN_MAX))),
         };
-        let control = Control::new(init).map_err(failed)?;
+        let control = Control::new(init).map_err(|error| failed(error.into()))?;
         let running = Arc::new(Running {
             control,
             group,
@@ -116,7 +139,7 @@ impl Running {
         let own = Arc::clone(self);
         let connected = tokio::task::spawn_blocking(move || {
             let namespace = own.namespace.as_ref().ok_or_else(|| {
-                SandboxError::Unavailable("the keeper of the sandbox did not tell which network it has".to_owned())
+                SandboxError::unavailable("the keeper of the sandbox did not send its network namespace")
             })?;
             // It goes with the namespace.
             network.attach(namespace.as_fd()).map(drop)
@@ -130,7 +153,7 @@ impl Running {
         if !is_new {
             // It is there, so that a worker opens it and makes nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
-            let late = || SandboxError::Unavailable("the sandbox does not answer".to_owned());
+            let late = || SandboxError::unavailable("the sandbox does not answer");
             return looked.unwrap_or_else(|_| Err(late()));
         }
         let request = ExecRequest { output_bytes_max: PROBE_BYTES_MAX, ..ExecRequest::new("true").within(PROBE_MAX) };
@@ -138,9 +161,10 @@ impl Running {
         match (output.exit_code, output.termination) {
             (0, Termination::Exited) => Ok(()),
             (code, termination) => {
-                let told = output.stderr.text;
-                let how = termination.as_str();
-                Err(SandboxError::Unavailable(format!("the shell of the sandbox does not work: {how}, {code}: {told}")))
+                let (how, stderr) = (termination.as_str(), output.stderr.text);
+                Err(SandboxError::unavailable(format!(
+                    "the shell of the sandbox does not work: {how}, {code}: {stderr}"
+                )))
             }
         }
     }
@@ -152,30 +176,30 @@ impl Running {
         }
     }
 
-    fn tell_keeper(&self) -> Result<(), rustix::io::Errno> {
+    fn tell_keeper(&self) -> Result<(), Errno> {
         match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
             // It ended by itself.
-            Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            Err(Errno::NOTCONN) => Ok(()),
             told => told,
         }
     }
 
     /// Ends everything in it. Returns when its image is whole and nothing of it is left.
     pub async fn end(&self) -> Result<(), SandboxError> {
-        let failed = |why: String| SandboxError::Unavailable(format!("the sandbox did not stop: {why}"));
-        self.tell_keeper().map_err(|error| failed(error.to_string()))?;
+        let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not stop", error);
+        self.tell_keeper().map_err(|error| failed(error.into()))?;
         let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
         self.readers().drain(..).for_each(|reader| reader.abort());
         match told {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
-                FromKeeper::Failed(why) => Err(failed(why)),
-                FromKeeper::Ready { .. } => Err(failed("its keeper is confused".to_owned())),
+                FromKeeper::Failed(reason) => Err(failed(KeeperError::Failed(reason))),
+                FromKeeper::Ready { .. } => Err(failed(KeeperError::Unexpected("it became ready a second time"))),
             },
             // It has told its end before, or was ended itself: then the kernel has cleaned up.
             Ok(Ok(None)) => Ok(()),
-            Ok(Err(error)) => Err(failed(error.to_string())),
-            Err(_) => Err(failed("it takes too long".to_owned())),
+            Ok(Err(error)) => Err(failed(error.into())),
+            Err(_) => Err(failed(KeeperError::TimedOut(END_MAX))),
         }
     }
 
@@ -241,5 +265,30 @@ impl Drop for Busy {
 impl Drop for Running {
     fn drop(&mut self) {
         self.readers().drain(..).for_each(|reader| reader.abort());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use monstrum_sandbox::Limits;
+
+    use super::*;
+    use crate::cgroups::Cgroups;
+    use crate::ids::Ids;
+
+    #[tokio::test]
+    async fn failed_start_has_the_reason_as_its_source() {
+        let root = tempfile::tempdir().expect("a temporary folder can be made");
+        std::fs::write(root.path().join("cgroup.controllers"), "memory pids").expect("it is written");
+        let cgroups = Cgroups::find(root.path(), "t").expect("it looks like version 2");
+        let group = cgroups.group("ms-1-1", &Limits::default());
+        let ids = Ids::of("t").take().expect("a range is free");
+        // The keeper's end is closed when `begin` drops it: there is no keeper.
+        let sockets = Sockets::new().expect("they are made");
+        let error = Running::begin(sockets, group, ids).await.err().expect("nothing answers");
+        assert_eq!(error.to_string(), "the sandbox did not start");
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("the keeper ended"));
     }
 }

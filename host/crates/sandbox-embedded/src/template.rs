@@ -66,13 +66,10 @@ pub fn default_template(dir: &Path) -> Result<Template, SandboxError> {
 }
 
 /// The built template, where there is one.
-pub fn built_template(dir: &Path) -> Result<Option<Template>, SandboxError> {
+pub fn built_template(dir: &Path) -> Option<Template> {
     let root = dir.join(BUILT).join("root");
     // The folder is put in place whole: what is there is all of it.
-    if !root.is_dir() {
-        return Ok(None);
-    }
-    Ok(Some(described(&root, &root, None)))
+    root.is_dir().then(|| described(&root, &root, None))
 }
 
 /// What the default template of a host would have, without making it.
@@ -123,13 +120,13 @@ impl TemplateError {
     /// What is said outside; the cause goes to the log.
     fn told(self) -> SandboxError {
         match self {
-            TemplateError::Host(text) => SandboxError::Unavailable(text),
+            TemplateError::Host(text) => SandboxError::unavailable(text),
             error => {
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "the template of sandboxes could not be made"
                 );
-                SandboxError::Unavailable("the template of sandboxes could not be made; the log says why".to_owned())
+                SandboxError::unavailable("the template of sandboxes could not be made; the log says why")
             }
         }
     }

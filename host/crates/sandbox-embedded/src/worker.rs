@@ -114,7 +114,7 @@ impl From<Fault> for SandboxError {
             FaultKind::NotFound => SandboxError::NotFound(fault.message),
             FaultKind::Invalid => SandboxError::Invalid(fault.message),
             FaultKind::Exhausted => SandboxError::Exhausted(fault.message),
-            FaultKind::Unavailable => SandboxError::Unavailable(fault.message),
+            FaultKind::Unavailable => SandboxError::unavailable(fault.message),
         }
     }
 }

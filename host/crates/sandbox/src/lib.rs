@@ -10,7 +10,7 @@ mod exec;
 mod files;
 mod provider;
 
-pub use error::SandboxError;
+pub use error::{SandboxError, Unavailable};
 pub use exec::{
     Chunk, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream,
     Termination,

@@ -63,9 +63,9 @@ fn version_2_ends_a_group_by_one_word() {
 #[test]
 fn a_machine_without_the_controllers_is_refused_by_name() {
     let root = unified("cpu pids");
-    assert!(Cgroups::find(root.path(), "t").unwrap_err().contains("`memory` is not available"));
+    assert!(Cgroups::find(root.path(), "t").unwrap_err().to_string().contains("`memory` is not available"));
     let empty = tempfile::tempdir().unwrap();
-    assert!(Cgroups::find(empty.path(), "t").unwrap_err().contains("`memory`"));
+    assert!(Cgroups::find(empty.path(), "t").unwrap_err().to_string().contains("`memory`"));
 }
 
 #[test]

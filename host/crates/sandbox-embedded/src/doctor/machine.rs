@@ -89,7 +89,7 @@ impl Machine {
             free_bytes: statvfs(&folder).ok().map(|found| found.f_bavail.saturating_mul(found.f_frsize)),
             counts: HostCounts::read(),
             raises_open_files: access("/proc/sys/fs/file-max", Access::WRITE_OK).is_ok(),
-            has_built_template: matches!(built, Ok(Some(_))),
+            has_built_template: built.is_some(),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Modules {
 }
 
 fn control_groups(root: &Path) -> Result<ControlGroups, String> {
-    let found = Cgroups::find(root, "doctor")?;
+    let found = Cgroups::find(root, "doctor").map_err(|error| error.to_string())?;
     let memory = if found.version() == 2 { root.to_owned() } else { root.join("memory") };
     Ok(ControlGroups {
         version: found.version(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use monstrum_sandbox::{Degraded, SandboxError};
 
 use super::{EmbeddedOptions, TEMPLATES};
-use crate::cgroups::{self, Cgroups};
+use crate::cgroups::{self, Cgroups, NoController};
 use crate::images::{self, Images, TemplateKind};
 use crate::network::FullNetwork;
 use crate::template::{self, Template};
@@ -29,36 +29,69 @@ pub(super) struct Prepared {
     pub(super) degraded: Vec<Degraded>,
 }
 
+/// Why this machine cannot run sandboxes.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error("the server does not run as root; `monstrum sandbox doctor` lists what else is missing")]
+    NotRoot,
+    #[error("this program does not call `run_if_launcher` at its start")]
+    NoLauncher,
+    #[error("{what} failed")]
+    System {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error(
+        "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)"
+    )]
+    FolderInUsr,
+    #[error("mkfs.ext4 is not installed (Debian package e2fsprogs)")]
+    NoMkfs,
+    #[error(transparent)]
+    Cgroups(#[from] NoController),
+    #[error("there is no built template; make it with `monstrum sandbox template build`")]
+    NoTemplate,
+}
+
+impl PrepareError {
+    fn system(what: &'static str) -> impl Fn(io::Error) -> PrepareError {
+        move |source| PrepareError::System { what, source }
+    }
+}
+
+impl From<PrepareError> for SandboxError {
+    /// The message has the reason, since it is the whole answer of a server without sandboxes; the source is what the
+    /// system said.
+    fn from(error: PrepareError) -> SandboxError {
+        let message = format!("sandboxes cannot run here: {error}");
+        match error {
+            PrepareError::System { source, .. } => SandboxError::unavailable_because(message, source),
+            _ => SandboxError::unavailable(message),
+        }
+    }
+}
+
 pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxError> {
-    let not_ready = |why: String| SandboxError::Unavailable(format!("sandboxes cannot run here: {why}"));
     if !rustix::process::geteuid().is_root() {
-        let why = "the server does not run as root; `monstrum sandbox doctor` says what else is missing";
-        return Err(not_ready(why.to_owned()));
+        return Err(PrepareError::NotRoot.into());
     }
     if options.program.is_none() && !launcher::can_launch() {
-        return Err(not_ready("this program does not know how to start them".to_owned()));
+        return Err(PrepareError::NoLauncher.into());
     }
-    let failed = |error: io::Error| not_ready(format!("{}: {error}", options.folder.display()));
-    raise_limit_of_files().map_err(failed)?;
-    fs::create_dir_all(options.folder.join("stage")).map_err(failed)?;
-    fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-    let folder = options.folder.canonicalize().map_err(failed)?;
-    if options.template == TemplateKind::Host && folder.starts_with("/usr") {
-        let why = "the data folder lies in /usr, which sandboxes can read; move it, or build a template (--sandbox-template built)";
-        return Err(not_ready(why.to_owned()));
-    }
+    prepare_folder(options)?;
     if images::mkfs().is_none() {
-        return Err(not_ready("mkfs.ext4 is not installed (Debian package e2fsprogs)".to_owned()));
+        return Err(PrepareError::NoMkfs.into());
     }
-    let tag = tag(&options.folder).map_err(failed)?;
+    let tag = tag(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
     let host = HostCounts::read();
     let totals = Totals::of(&host, options.totals);
-    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(not_ready)?.within(totals);
-    cgroups.remove_all().map_err(|error| not_ready(format!("control groups cannot be used: {error}")))?;
-    let images = Images::open(&options.folder).map_err(failed)?;
-    let built = template::built_template(&options.folder.join(TEMPLATES))?;
+    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(PrepareError::from)?.within(totals);
+    cgroups.remove_all().map_err(PrepareError::system("removing control groups"))?;
+    let images = Images::open(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
+    let built = template::built_template(&options.folder.join(TEMPLATES));
     if options.template == TemplateKind::Built && built.is_none() {
-        return Err(not_ready("there is no built template; make it with `monstrum sandbox template build`".to_owned()));
+        return Err(PrepareError::NoTemplate.into());
     }
     let full = FullNetwork::new(&tag, options.network.clone()).and_then(|network| {
         network.clear()?;
@@ -66,6 +99,18 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
     });
     let degraded = degraded(&cgroups, totals::raise_open_files(&host, &totals));
     Ok(Prepared { built, cgroups, images, full, tag, degraded })
+}
+
+fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
+    raise_limit_of_files().map_err(PrepareError::system("raising the limit of open files"))?;
+    let failed = || PrepareError::system("making the data folder");
+    fs::create_dir_all(options.folder.join("stage")).map_err(failed())?;
+    fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed())?;
+    let folder = options.folder.canonicalize().map_err(failed())?;
+    if options.template == TemplateKind::Host && folder.starts_with("/usr") {
+        return Err(PrepareError::FolderInUsr);
+    }
+    Ok(())
 }
 
 /// Each command takes a few files of the server's, and each sandbox some more.

@@ -73,9 +73,10 @@ impl SandboxProvider for Embedded {
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>> {
         async {
-            let names = self.0.images.names();
             let names =
-                names.map_err(|error| SandboxError::Unavailable(format!("the folder of sandboxes: {error}")))?;
+                self.0.images.names().map_err(|error| {
+                    SandboxError::unavailable_because("the folder of sandboxes cannot be read", error)
+                })?;
             let names = names.iter().filter_map(|name| name.parse().ok());
             Ok(names.filter_map(|name| self.0.look(&name)).collect())
         }

@@ -71,13 +71,10 @@ pub fn build_template(
     options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Template, SandboxError> {
+    // An operator at a terminal builds, and sees the causes.
     built(dir, options, progress).map_err(|error| match error {
-        // Whoever builds is an operator at a terminal, who is to see the cause.
-        TemplateError::Program(error) => SandboxError::Unavailable(error.to_string()),
-        TemplateError::File { path, source } => {
-            SandboxError::Unavailable(format!("failed to make `{}`: {source}", path.display()))
-        }
-        error => error.told(),
+        TemplateError::Host(text) => SandboxError::unavailable(text),
+        error => SandboxError::unavailable_because("the template could not be built", error),
     })
 }
 
