@@ -1,7 +1,8 @@
-//! Which conversation has which sandbox: made when it is first used, stopped when nobody uses it, deleted on demand.
+//! The sandboxes of conversations: each is created when it is first used, stopped when it is idle, and deleted on
+//! request.
 //!
-//! What is decided here stands in rows, which change by compare-and-swap, so that several processes on one database agree
-//! on who does what; the provider does it. Whether a bot may have a sandbox at all is not decided here.
+//! Decisions are rows of the database, which change by compare-and-swap, so that several hosts on one database agree.
+//! The provider carries them out. The policy decides elsewhere whether a bot may have a sandbox at all.
 
 mod activity;
 mod conversation;
@@ -32,6 +33,7 @@ use tokio_util::task::TaskTracker;
 use crate::config::SandboxSettings;
 use crate::plugins::with_causes;
 use activity::Activities;
+use room::RoomLocks;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
@@ -40,11 +42,11 @@ pub use open::Open;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::{SandboxLimits, WorkspaceSandbox};
 
-/// How long one operation on a sandbox counts as under way. Longer than any may take, so that whoever is not heard of
-/// for so long is dead.
+/// The lease of one operation on a sandbox. It is longer than any operation, so that a host whose lease has expired is
+/// dead.
 const LEASE_MS: i64 = 90_000;
 
-/// Why there is no answer of a sandbox.
+/// Why a sandbox did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// No provider can be used now; the same request may succeed later.
@@ -52,16 +54,16 @@ pub enum Fault {
     Unavailable(Unavailable),
     #[error("there is no such sandbox")]
     NotFound,
-    /// The conversation is another user's.
+    /// The conversation belongs to another user.
     #[error("this conversation has a sandbox with another user")]
     OtherUser,
-    /// The name of the sandbox is taken by what it must not be shared with.
+    /// Another conversation or bot has the sandbox of this name.
     #[error("{0}")]
     Conflict(&'static str),
-    /// It ran once, and the provider no longer has its files: they are not replaced by empty ones.
+    /// The sandbox ran before, and the provider no longer has its files. They are not replaced by empty ones.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
-    /// The workspace keeps as many sandboxes as it may.
+    /// The workspace keeps as many sandboxes as its limit allows.
     #[error("{0}")]
     Limit(String),
     #[error(transparent)]
@@ -90,43 +92,43 @@ pub struct Sandboxes {
     provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
     /// The data folder of this host.
     node: String,
-    /// Whether every host on the database reaches the provider's sandboxes, and not this one only.
+    /// Whether every host on the database can reach the provider's sandboxes.
     is_shared: bool,
     store: Store,
     clock: Arc<dyn Clock>,
     settings: SandboxSettings,
     activities: Activities,
-    /// Sandboxes in which nothing has run since they were started, for somebody looked at their files.
+    /// Sandboxes that have run no command since they were started: only their files were used.
     quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
-    /// Held while a sandbox is counted and claimed, so that no more run than may.
+    /// Held while running sandboxes are counted and one is claimed, so that the limit holds.
     claiming: Mutex<()>,
-    /// Held by whoever found no room until it has its place.
-    making_room: Mutex<()>,
-    /// Held for writing while rows and provider are compared: nothing is started meanwhile.
+    /// Held by a claim that found no place, until it has one.
+    making_room: RoomLocks,
+    /// Held for writing while rows are compared with the provider, so that no sandbox starts meanwhile.
     comparing: RwLock<()>,
-    /// A row has moved on.
+    /// A row has changed.
     moved: Notify,
     /// A deletion is due.
     deletion: Notify,
-    /// The sweep is due before its time.
+    /// A sweep is due before its time.
     sweep: Notify,
     /// Switches of bots may have changed.
     switched: Notify,
-    /// What no caller can cancel.
+    /// Tasks that no caller can cancel.
     running: TaskTracker,
     closing: CancellationToken,
 }
 
-/// Where a host keeps its sandboxes.
+/// The place of a host's sandboxes.
 pub struct Place {
     /// The data folder of this host.
     pub node: String,
-    /// Whether every host on the database reaches the provider's sandboxes, and not this one only.
+    /// Whether every host on the database can reach the provider's sandboxes.
     pub is_shared: bool,
 }
 
 impl Sandboxes {
-    /// Sandboxes of a provider, or of none, and why.
+    /// The sandboxes of a provider, or the reason why there is no provider.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,
@@ -144,7 +146,7 @@ impl Sandboxes {
             settings,
             quiet: std::sync::Mutex::default(),
             claiming: Mutex::new(()),
-            making_room: Mutex::new(()),
+            making_room: RoomLocks::default(),
             comparing: RwLock::new(()),
             moved: Notify::new(),
             deletion: Notify::new(),
@@ -155,7 +157,7 @@ impl Sandboxes {
         })
     }
 
-    /// What the provider really has. Fails where there is none that could be used, with the reason.
+    /// What the provider offers. Fails if no provider can be used, with the reason.
     pub fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
         match &self.provider {
             Ok(provider) => provider.capabilities(),
@@ -163,7 +165,7 @@ impl Sandboxes {
         }
     }
 
-    /// Runs a command in the sandbox of a conversation, which is made or resumed for it.
+    /// Runs a command in the sandbox of a conversation, and creates or resumes the sandbox for it.
     pub async fn exec(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -175,7 +177,7 @@ impl Sandboxes {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
-    /// The sandbox of a conversation in this workspace, if it has one; with a bot, only where it is that bot's.
+    /// Finds the sandbox of a conversation in this workspace; with a bot, only a sandbox of that bot.
     pub async fn find(
         &self,
         workspace: WorkspaceId,
@@ -187,7 +189,7 @@ impl Sandboxes {
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
 
-    /// A sandbox of this workspace; with a bot, only where it is that bot's.
+    /// Finds a sandbox of this workspace; with a bot, only a sandbox of that bot.
     pub async fn get(
         &self,
         workspace: WorkspaceId,
@@ -198,7 +200,7 @@ impl Sandboxes {
         row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(Fault::NotFound)
     }
 
-    /// A page of the sandboxes of this workspace.
+    /// A page of the workspace's sandboxes.
     pub async fn list(
         &self,
         workspace: WorkspaceId,
@@ -208,7 +210,7 @@ impl Sandboxes {
         Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
-    /// What a sandbox of this workspace would be started with.
+    /// The parameters with which a sandbox of this workspace would start.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
         Ok(self.settings_of(workspace).await?.spec(&self.settings))
     }
@@ -224,7 +226,7 @@ impl Sandboxes {
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// The workspace's settings. One that is gone has none; one whose row is not the one that was sealed is refused.
+    /// The settings of a workspace: the defaults if it was deleted, an error if its row fails verification.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
         let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
@@ -238,12 +240,12 @@ fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
 }
 
-/// Whether the provider has made the sandbox of a row at some time: only then is what is missing lost.
+/// Whether the provider has ever created the sandbox of a row. Only then do missing files mean that it is lost.
 fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// What a provider did within `max`; one that takes longer cannot be used at present.
+/// Awaits a provider for `max` at most; a slower provider is unavailable.
 async fn within<T>(
     max: Duration,
     what: &str,
@@ -261,7 +263,7 @@ fn described(error: &SandboxError) -> String {
     with_causes(error).chars().take(CHARS_MAX).map(plain).collect()
 }
 
-/// A name for an operation that nobody else has.
+/// A unique name for an operation.
 fn operation() -> String {
     uuid::Uuid::now_v7().to_string()
 }
