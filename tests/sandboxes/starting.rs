@@ -28,6 +28,7 @@ on_both! {
     a_sandbox_that_never_ran_is_made_however_often_it_failed,
     as_many_run_as_may,
     the_one_without_use_for_longest_makes_room,
+    sandbox_whose_stop_failed_is_tried_last,
     one_that_needs_room_is_made_room_for_once,
     a_bot_that_is_gone_gets_none,
     a_caller_that_goes_away_leaves_it_whole,
@@ -331,6 +332,24 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
     hosts.exec(&host, "idle", "true").await?;
     assert_eq!(hosts.rows().await?, "busy running\nidle running\nnext stopped");
     held.abort();
+    Ok(())
+}
+
+async fn sandbox_whose_stop_failed_is_tried_last(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(SandboxSettings { running_max: 3, ..SandboxSettings::default() });
+    for chat in ["oldest", "older", "old"] {
+        hosts.exec(&host, chat, "true").await?;
+        hosts.after(Duration::from_secs(1));
+    }
+    host.note_uses().await?;
+    hosts.after(Duration::from_secs(61));
+    hosts.double.fail_for(&hosts.name("oldest"), SandboxError::unavailable("it does not end"));
+    hosts.exec(&host, "first", "true").await?;
+    assert_eq!(hosts.double.asked(Asked::Stop), 2, "the oldest is tried once");
+    hosts.exec(&host, "second", "true").await?;
+    assert_eq!(hosts.double.asked(Asked::Stop), 3, "and not again while another can be stopped");
+    let rows = "first running\nold stopped\nolder stopped\noldest running (it does not end)\nsecond running";
+    assert_eq!(hosts.rows().await?, rows);
     Ok(())
 }
 

@@ -174,7 +174,8 @@ impl Sandboxes {
     }
 
     /// Stops a sandbox whose place `for_row` may take, and returns whether it found one. Sandboxes of bots and
-    /// workspaces over their share come first, then the one that is unused for longest.
+    /// workspaces over their share come first, then the one that is unused for longest. Those whose last stop failed
+    /// come last: each attempt takes time that the claim does not have.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -194,7 +195,10 @@ impl Sandboxes {
                 && !self.activities.is_active(row.id)
                 && shares.may_displace(&taken, why, by, (row.workspace_id, row.bot_id))
         });
-        idle.sort_by_key(|row| (Reverse(shares.excess(&taken, row.workspace_id, row.bot_id)), row.last_active_at));
+        idle.sort_by_key(|row| {
+            let excess = shares.excess(&taken, row.workspace_id, row.bot_id);
+            (row.error.is_some(), Reverse(excess), row.last_active_at)
+        });
         let begun = Instant::now();
         for row in &idle {
             match self.claim_and_stop(row).await {
