@@ -11,6 +11,7 @@ const CRATES: &[&[&str]] = &[
     &["manifest"],
     &["guardian", "vault", "store", "package"],
     &["egress", "runtime", "sandbox"],
+    &["sandbox-embedded"],
     &["host"],
 ];
 
@@ -23,6 +24,10 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("wasmtime", &["host/crates/runtime"]),
     ("wasmtime_wasi", &["host/crates/runtime"]),
     ("clap", &["host/src/cli", "host/src/config.rs", "host/src/main.rs", "host/crates/xtask"]),
+    (
+        "monstrum_sandbox_embedded",
+        &["host/src/boot/sandboxes.rs", "host/src/cli/sandbox", "host/src/main.rs", "host/crates/sandbox-embedded"],
+    ),
     ("reqwest", &["host/crates/egress", "host/src/cli", "host/src/telemetry/otel.rs"]),
 ];
 
@@ -99,7 +104,7 @@ fn crates_use_only_what_lies_below_them() {
         };
         for line in &source.code() {
             for (name, other) in &layer_of {
-                let used = *name != own && names_crate(line, &format!("monstrum_{name}"));
+                let used = *name != own && names_crate(line, &format!("monstrum_{}", name.replace('-', "_")));
                 if used && *other >= layer && own != "host" {
                     faults.push(format!("{}: `{own}` must not use `{name}`: {line}", source.path));
                 }

@@ -93,7 +93,7 @@ impl Hosts {
     pub(crate) fn host_without(&self, why: &str) -> Arc<Sandboxes> {
         let place = Place { node: NODE.to_owned(), is_shared: false };
         let (store, clock) = (self.store.clone(), Arc::clone(&self.clock));
-        let why = SandboxError::Unavailable(why.to_owned());
+        let why = SandboxError::unavailable(why);
         Sandboxes::new(Err(why), place, store, clock, Options::default())
     }
 

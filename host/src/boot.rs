@@ -50,6 +50,8 @@ pub use data::{
 pub use offline::{OfflineChange, OfflineError, recorded, recorded_with};
 pub use recovery::{RecoveryError, recover_root_key};
 pub use sandboxes::SANDBOX_FOLDER;
+#[cfg(target_os = "linux")]
+pub(crate) use sandboxes::{KeptImages, kept_images};
 
 /// How often the server checks whether the policy in force is that of the database.
 const POLICY_POLL: Duration = Duration::from_millis(500);

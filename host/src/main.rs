@@ -5,6 +5,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Before anything else has begun: what becomes the launcher of sandboxes has one thread, and nothing in memory.
     #[cfg(target_os = "linux")]
-    monstrum_sandbox::run_if_launcher();
+    monstrum_sandbox_embedded::run_if_launcher();
     monstrum_host::cli::main()
 }

@@ -1,7 +1,8 @@
-//! The sandboxes of conversations: created on first use, stopped when idle, deleted on demand.
+//! The sandboxes of conversations: each is created when it is first used, stopped when it is idle, and deleted on
+//! request.
 //!
-//! Every decision is stored in a row that changes by compare-and-swap, so that several processes on one database agree;
-//! the provider carries the decision out. Whether a bot may have a sandbox is decided elsewhere.
+//! Decisions are rows of the database, which change by compare-and-swap, so that several hosts on one database agree.
+//! The provider carries them out. The policy decides elsewhere whether a bot may have a sandbox at all.
 
 mod activity;
 mod conversation;
@@ -22,14 +23,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use monstrum_sandbox::{Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox::{
+    Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec, Unavailable,
+};
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
 use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::plugins::with_causes;
 use activity::Activities;
+use room::RoomLocks;
 
 pub use conversation::{Conversation, InvalidConversation, PART_BYTES_MAX};
 pub use file_turns::{FREE_BYTES, FileTurns, Turn};
@@ -39,28 +44,28 @@ pub use options::Options;
 pub use reconcile::ASIDE_KEPT_MS;
 pub use settings::out_of_range;
 
-/// The lease of an operation on a sandbox. It is longer than any operation may take, so a claim older than its lease has
-/// expired.
+/// The lease of one operation on a sandbox. It is longer than any operation, so that a host whose lease has expired is
+/// dead.
 const LEASE_MS: i64 = 90_000;
 
-/// Why a sandbox could not be used.
+/// Why a sandbox did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The provider is unavailable; a retry may succeed later.
-    #[error("{0}")]
-    Unavailable(String),
+    /// No provider can be used now; the same request may succeed later.
+    #[error(transparent)]
+    Unavailable(Unavailable),
     #[error("there is no such sandbox")]
     NotFound,
-    /// The sandbox of the conversation belongs to another user.
+    /// The conversation belongs to another user.
     #[error("this conversation has a sandbox with another user")]
     OtherUser,
-    /// The name of the sandbox is in use by a conversation or bot that must not share it.
+    /// Another conversation or bot has the sandbox of this name.
     #[error("{0}")]
     Conflict(&'static str),
-    /// The sandbox ran before, but the provider no longer has its files. They are not replaced by an empty sandbox.
+    /// The sandbox ran before, and the provider no longer has its files. They are not replaced by empty ones.
     #[error("the files of the sandbox are missing on the server")]
     Lost,
-    /// The workspace has reached the limit of sandboxes that it keeps.
+    /// The workspace keeps as many sandboxes as its limit allows.
     #[error("{0}")]
     Limit(String),
     #[error(transparent)]
@@ -69,10 +74,16 @@ pub enum Fault {
     Store(#[from] StoreError),
 }
 
+impl Fault {
+    fn unavailable(message: impl Into<String>) -> Fault {
+        Fault::Unavailable(Unavailable::new(message))
+    }
+}
+
 impl From<SandboxError> for Fault {
     fn from(error: SandboxError) -> Self {
         match error {
-            SandboxError::Unavailable(words) => Fault::Unavailable(words),
+            SandboxError::Unavailable(reason) => Fault::Unavailable(reason),
             other => Fault::Provider(other),
         }
     }
@@ -83,25 +94,25 @@ pub struct Sandboxes {
     provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
     /// The data folder of this host.
     node: String,
-    /// Whether every host on the database, and not only this one, reaches the provider's sandboxes.
+    /// Whether every host on the database can reach the provider's sandboxes.
     is_shared: bool,
     store: Store,
     clock: Arc<dyn Clock>,
     options: Options,
     activities: Activities,
-    /// Sandboxes that were started only to access their files, so that no command has run in them.
+    /// Sandboxes that have run no command since they were started: only their files were used.
     quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
-    /// Held while running sandboxes are counted and one is claimed, so that the limit is never exceeded.
+    /// Held while running sandboxes are counted and one is claimed, so that the limit holds.
     claiming: Mutex<()>,
-    /// Held by a claim that found no free place until it has one.
-    making_room: Mutex<()>,
-    /// Held for writing while rows and provider are compared, so that no sandbox starts meanwhile.
+    /// Held by a claim that found no place, until it has one.
+    making_room: RoomLocks,
+    /// Held for writing while rows are compared with the provider, so that no sandbox starts meanwhile.
     comparing: RwLock<()>,
-    /// Notified when a row has changed.
+    /// A row has changed.
     moved: Notify,
     /// Notified when a deletion is due.
     deletion: Notify,
-    /// Notified when a sweep is due early.
+    /// A sweep is due before its time.
     sweep: Notify,
     /// Notified when switches of bots may have changed.
     switched: Notify,
@@ -114,12 +125,12 @@ pub struct Sandboxes {
 pub struct Place {
     /// The data folder of this host.
     pub node: String,
-    /// Whether every host on the database, and not only this one, reaches the provider's sandboxes.
+    /// Whether every host on the database can reach the provider's sandboxes.
     pub is_shared: bool,
 }
 
 impl Sandboxes {
-    /// Sandboxes of this provider, or the reason why there is no provider.
+    /// The sandboxes of a provider, or the reason why there is no provider.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,
@@ -137,7 +148,7 @@ impl Sandboxes {
             options,
             quiet: std::sync::Mutex::default(),
             claiming: Mutex::new(()),
-            making_room: Mutex::new(()),
+            making_room: RoomLocks::default(),
             comparing: RwLock::new(()),
             moved: Notify::new(),
             deletion: Notify::new(),
@@ -148,7 +159,7 @@ impl Sandboxes {
         })
     }
 
-    /// The capabilities of the provider; the error is the reason why it is unavailable.
+    /// What the provider offers. Fails if no provider can be used, with the reason.
     pub fn capabilities(&self) -> Result<&Capabilities, SandboxError> {
         match &self.provider {
             Ok(provider) => provider.capabilities(),
@@ -156,7 +167,7 @@ impl Sandboxes {
         }
     }
 
-    /// Runs a command in the sandbox of a conversation, which is created or resumed if necessary.
+    /// Runs a command in the sandbox of a conversation, and creates or resumes the sandbox for it.
     pub async fn exec(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -168,7 +179,7 @@ impl Sandboxes {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
-    /// The sandbox of a conversation in this workspace, if there is one. With a bot, only a sandbox of that bot.
+    /// Finds the sandbox of a conversation in this workspace; with a bot, only a sandbox of that bot.
     pub async fn find(
         &self,
         workspace: WorkspaceId,
@@ -180,7 +191,7 @@ impl Sandboxes {
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
 
-    /// A sandbox of this workspace. With a bot, only a sandbox of that bot.
+    /// Finds a sandbox of this workspace; with a bot, only a sandbox of that bot.
     pub async fn get(
         &self,
         workspace: WorkspaceId,
@@ -191,7 +202,7 @@ impl Sandboxes {
         row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(Fault::NotFound)
     }
 
-    /// A page of the sandboxes of this workspace.
+    /// A page of the workspace's sandboxes.
     pub async fn list(
         &self,
         workspace: WorkspaceId,
@@ -201,7 +212,7 @@ impl Sandboxes {
         Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
-    /// The spec with which a sandbox of this workspace would be started.
+    /// The parameters with which a sandbox of this workspace would start.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
         Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
     }
@@ -212,12 +223,12 @@ impl Sandboxes {
 
     fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {
         if self.closing.is_cancelled() {
-            return Err(Fault::Unavailable("the server is shutting down".to_owned()));
+            return Err(Fault::unavailable("the server is shutting down"));
         }
         self.provider.as_ref().map_err(|error| error.clone().into())
     }
 
-    /// The settings of a workspace; the defaults for a deleted workspace. A row that does not match its seal is an error.
+    /// The settings of a workspace: the defaults if it was deleted, an error if its row fails verification.
     async fn settings_of(&self, workspace: WorkspaceId) -> Result<WorkspaceSandbox, StoreError> {
         let row = self.store.verified_workspace(workspace).await?;
         let Some(settings) = row.and_then(|row| row.sandbox) else { return Ok(WorkspaceSandbox::default()) };
@@ -231,29 +242,44 @@ fn name(row: &SandboxRow) -> SandboxName {
     SandboxName::new(row.workspace_id, &row.sandbox_id)
 }
 
-/// Whether the provider has ever created the sandbox of a row. Only then missing files are lost.
+/// Whether the provider has ever created the sandbox of a row. Only then do missing files mean that it is lost.
 fn has_run(row: &SandboxRow) -> bool {
     row.limit.is_some()
 }
 
-/// Waits for the provider up to `max`. After that it counts as unavailable.
+/// Awaits a provider for `max` at most; a slower provider is unavailable.
 async fn within<T>(
     max: Duration,
     what: &str,
     work: impl Future<Output = Result<T, SandboxError>>,
 ) -> Result<T, SandboxError> {
-    let late = || SandboxError::Unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
+    let late = || SandboxError::unavailable(format!("the sandbox was not {what} within {} s", max.as_secs()));
     tokio::time::timeout(max, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// The text of an error for rows and the log. A provider may repeat output of a sandbox, so the text is cut and cleaned.
-fn told(error: &SandboxError) -> String {
+/// An error with its causes as rows and the log have it: bounded and without control characters, since it may quote the
+/// output of a program in a sandbox.
+fn described(error: &SandboxError) -> String {
     const CHARS_MAX: usize = 300;
     let plain = |character: char| if character.is_control() { ' ' } else { character };
-    error.to_string().chars().take(CHARS_MAX).map(plain).collect()
+    with_causes(error).chars().take(CHARS_MAX).map(plain).collect()
 }
 
 /// A unique name for an operation.
 fn operation() -> String {
     uuid::Uuid::now_v7().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn error_of_a_row_has_its_causes_and_is_bounded() {
+        let error = SandboxError::unavailable_because("the sandbox did not start", io::Error::other("no\nspace"));
+        assert_eq!(described(&error), "the sandbox did not start: no space");
+        assert_eq!(described(&SandboxError::Exhausted("x".repeat(400))).len(), 300);
+    }
 }

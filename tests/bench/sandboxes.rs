@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions};
 use monstrum_sandbox::{Ensured, ExecRequest, SandboxName, SandboxProvider, Spec};
+use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions};
 use tokio::process::Command;
 use tokio::task::JoinSet;
 

@@ -151,7 +151,7 @@ async fn one_that_cannot_be_stopped_does_not_stop_the_sweep(hosts: Hosts) -> Res
     for chat in ["a", "b", "c"] {
         hosts.exec(&host, chat, "true").await?;
     }
-    hosts.double.fail_for(&hosts.name("b"), SandboxError::Unavailable("it is busy".to_owned()));
+    hosts.double.fail_for(&hosts.name("b"), SandboxError::unavailable("it is busy"));
     hosts.after(IDLE);
     host.sweep().await?;
     assert_eq!(hosts.rows().await?, "a stopped\nb running (it is busy)\nc stopped");

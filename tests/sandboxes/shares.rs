@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use monstrum_host::sandboxes::{Fault, Options, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest};
 use monstrum_types::{BotId, WorkspaceId};
+use support::Asked;
 
 use super::{Hosts, bot_in, conversation, on_both, words, workspace_named};
 
@@ -15,10 +16,13 @@ on_both! {
     a_bot_alone_has_all_places,
     a_bot_that_has_its_share_gives_up_its_own,
     what_has_more_than_its_share_gives_way_first,
+    bot_that_waits_for_its_own_place_holds_up_no_other,
 }
 
 /// Long enough ago that a sandbox may be stopped for another one.
 const UNUSED: Duration = Duration::from_secs(61);
+/// Far longer than a start takes here, and shorter than a claim waits for another one that makes room.
+const PROMPT: Duration = Duration::from_secs(15);
 
 fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
     hosts.host_with(Options { running_max: 4, ..Options::default() })
@@ -100,5 +104,29 @@ async fn what_has_more_than_its_share_gives_way_first(hosts: Hosts) -> Result<()
     exec(&host, third, "third").await?;
     let rows = "a stopped\nb running\nc running\nfellow running\nthird running";
     assert_eq!(hosts.rows().await?, rows, "the fellow's was unused for longer, but it has no more than its share");
+    Ok(())
+}
+
+async fn bot_that_waits_for_its_own_place_holds_up_no_other(hosts: Hosts) -> Result<()> {
+    let host = four_places(&hosts);
+    hosts.exec(&host, "a", "true").await?;
+    let (foreign, distant) =
+        (workspace_named(&hosts.store, "foreign").await?, workspace_named(&hosts.store, "distant").await?);
+    for (workspace, name) in [(foreign, "first"), (foreign, "second"), (distant, "third")] {
+        exec(&host, (workspace, bot_in(&hosts.store, workspace, name).await?), name).await?;
+    }
+    host.note_uses().await?;
+    hosts.after(UNUSED);
+    hosts.double.hang_for(&hosts.name("a"));
+    // The bot has its share of one, and waits until its own sandbox stops.
+    let waits = hosts.spawn_exec(&host, "b", "true");
+    hosts.double.reached(Asked::Stop, 1).await;
+    let newcomer = workspace_named(&hosts.store, "newcomer").await?;
+    let newcomer = (newcomer, bot_in(&hosts.store, newcomer, "newcomer").await?);
+    tokio::time::timeout(PROMPT, exec(&host, newcomer, "newcomer"))
+        .await
+        .context("it waited for the bot's place")??;
+    hosts.double.mend();
+    waits.await??;
     Ok(())
 }

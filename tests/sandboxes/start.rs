@@ -207,7 +207,7 @@ async fn what_runs_is_adopted(hosts: Hosts) -> Result<()> {
 async fn a_provider_that_cannot_be_asked_changes_nothing(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
     hosts.exec(&host, "a", "true").await?;
-    hosts.double.fail(Asked::List, SandboxError::Unavailable("not now".to_owned()));
+    hosts.double.fail(Asked::List, SandboxError::unavailable("not now"));
     assert_eq!(words(host.reconcile().await), "unavailable: not now");
     assert_eq!(hosts.rows().await?, "a running");
     Ok(())

@@ -27,6 +27,7 @@ on_both! {
     a_sandbox_that_never_ran_is_made_however_often_it_failed,
     as_many_run_as_may,
     the_one_without_use_for_longest_makes_room,
+    sandbox_whose_stop_failed_is_tried_last,
     one_that_needs_room_is_made_room_for_once,
     a_bot_that_is_gone_gets_none,
     a_caller_that_goes_away_leaves_it_whole,
@@ -164,9 +165,9 @@ async fn who_is_not_heard_of_is_taken_over_from(hosts: Hosts) -> Result<()> {
 
 async fn a_provider_that_is_down_leaves_nothing_and_comes_back(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
-    hosts.double.down(Some(SandboxError::Unavailable("it needs root".to_owned())));
+    hosts.double.down(Some(SandboxError::unavailable("it needs root")));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: it needs root");
-    assert_eq!(host.capabilities(), Err(SandboxError::Unavailable("it needs root".to_owned())));
+    assert_eq!(host.capabilities(), Err(SandboxError::unavailable("it needs root")));
     assert_eq!(hosts.rows().await?, "");
     hosts.double.mend();
     assert_eq!(hosts.exec(&host, "chat", "echo hello").await?.stdout.text, "hello\n");
@@ -178,13 +179,13 @@ async fn a_provider_that_fails_leaves_an_error_that_the_next_call_mends(hosts: H
     hosts.double.fail(Asked::EnsureRunning, SandboxError::Exhausted("no disk is left".to_owned()));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "no disk is left");
     assert_eq!(hosts.rows().await?, "chat error (no disk is left)");
-    hosts.double.fail(Asked::EnsureRunning, SandboxError::Unavailable("not now".to_owned()));
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::unavailable("not now"));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
     hosts.double.mend();
     hosts.exec(&host, "chat", "true").await?;
     assert_eq!(hosts.rows().await?, "chat running");
     // A command that could not be run says nothing of the sandbox.
-    hosts.double.fail(Asked::Exec, SandboxError::Unavailable("not now".to_owned()));
+    hosts.double.fail(Asked::Exec, SandboxError::unavailable("not now"));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
     assert_eq!(hosts.rows().await?, "chat running");
     Ok(())
@@ -275,7 +276,7 @@ async fn a_lost_sandbox_asks_for_no_place(hosts: Hosts) -> Result<()> {
 
 async fn a_sandbox_that_never_ran_is_made_however_often_it_failed(hosts: Hosts) -> Result<()> {
     let host = hosts.host();
-    hosts.double.fail(Asked::EnsureRunning, SandboxError::Unavailable("not now".to_owned()));
+    hosts.double.fail(Asked::EnsureRunning, SandboxError::unavailable("not now"));
     assert_eq!(words(hosts.exec(&host, "chat", "true").await), "unavailable: not now");
     hosts.double.mend();
     hosts.exec(&host, "chat", "true").await?;
@@ -320,7 +321,7 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
     hosts.after(Duration::from_secs(2));
     hosts.exec(&host, "next", "true").await?;
     assert_eq!(hosts.rows().await?, "busy running\nidle stopped\nnext running", "what is in use is left alone");
-    hosts.double.fail(Asked::Stop, SandboxError::Unavailable("it does not end".to_owned()));
+    hosts.double.fail(Asked::Stop, SandboxError::unavailable("it does not end"));
     hosts.after(Duration::from_secs(61));
     assert!(
         words(hosts.exec(&host, "idle", "true").await).contains("--sandbox-max 2"),
@@ -330,6 +331,24 @@ async fn the_one_without_use_for_longest_makes_room(hosts: Hosts) -> Result<()> 
     hosts.exec(&host, "idle", "true").await?;
     assert_eq!(hosts.rows().await?, "busy running\nidle running\nnext stopped");
     held.abort();
+    Ok(())
+}
+
+async fn sandbox_whose_stop_failed_is_tried_last(hosts: Hosts) -> Result<()> {
+    let host = hosts.host_with(Options { running_max: 3, ..Options::default() });
+    for chat in ["oldest", "older", "old"] {
+        hosts.exec(&host, chat, "true").await?;
+        hosts.after(Duration::from_secs(1));
+    }
+    host.note_uses().await?;
+    hosts.after(Duration::from_secs(61));
+    hosts.double.fail_for(&hosts.name("oldest"), SandboxError::unavailable("it does not end"));
+    hosts.exec(&host, "first", "true").await?;
+    assert_eq!(hosts.double.asked(Asked::Stop), 2, "the oldest is tried once");
+    hosts.exec(&host, "second", "true").await?;
+    assert_eq!(hosts.double.asked(Asked::Stop), 3, "and not again while another can be stopped");
+    let rows = "first running\nold stopped\nolder stopped\noldest running (it does not end)\nsecond running";
+    assert_eq!(hosts.rows().await?, rows);
     Ok(())
 }
 

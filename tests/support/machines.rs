@@ -84,7 +84,7 @@ impl Machines {
 
     fn up(&self) -> Result<(), SandboxError> {
         if self.is_down.load(Ordering::SeqCst) {
-            return Err(SandboxError::Unavailable("/dev/loop-control is gone".to_owned()));
+            return Err(SandboxError::unavailable("/dev/loop-control is gone"));
         }
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Machines {
         let half = content.len() / 2;
         let mut pieces = vec![Ok(content.slice(..half)), Ok(content.slice(half..))];
         if self.breaks_off.load(Ordering::SeqCst) {
-            pieces[1] = Err(SandboxError::Unavailable("the disk is gone".to_owned()));
+            pieces[1] = Err(SandboxError::unavailable("the disk is gone"));
         }
         let pieces: BoxStream<'static, _> = futures::stream::iter(pieces).boxed();
         pieces

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use monstrum_sandbox::{SandboxError, SandboxProvider};
+#[cfg(target_os = "linux")]
+pub(crate) use monstrum_sandbox_embedded::{KeptImages, kept_images};
 use monstrum_types::Clock;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -11,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::data::Data;
 use crate::app::App;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
+use crate::plugins::with_causes;
 use crate::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
@@ -29,9 +32,7 @@ pub(super) async fn open(
     let place = Place { node: data.node.clone(), is_shared: false };
     let provider = match (other, settings.sandboxes.kind) {
         (Some(other), _) => Ok(other),
-        (None, SandboxKind::Off) => {
-            Err(SandboxError::Unavailable("sandboxes are off on this server (--sandbox off)".to_owned()))
-        }
+        (None, SandboxKind::Off) => Err(SandboxError::unavailable("sandboxes are off on this server (--sandbox off)")),
         (None, SandboxKind::Embedded) => embedded(&data.path.join(SANDBOX_FOLDER), &settings.sandboxes).await,
     };
     let sandboxes = Sandboxes::new(provider, place, data.store.clone(), clock, settings.sandboxes.options.clone());
@@ -44,7 +45,7 @@ pub(super) async fn open(
 /// Starts the embedded provider. Without it the server runs without sandboxes.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    use monstrum_sandbox::embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
+    use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
 
     use crate::config::SandboxTemplate;
     let mut options = EmbeddedOptions::new(folder);
@@ -66,7 +67,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
             Ok(provider)
         }
         Err(error) => {
-            tracing::warn!(%error, "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
+            tracing::warn!(error = %with_causes(&error), "there are no sandboxes; `monstrum sandbox doctor` says what is missing");
             Err(error)
         }
     }
@@ -74,17 +75,17 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
 
 /// Prepares the template that the first sandbox needs, unless it exists or the server has stopped.
 #[cfg(target_os = "linux")]
-async fn warm_up(provider: std::sync::Weak<monstrum_sandbox::embedded::Embedded>) {
+async fn warm_up(provider: std::sync::Weak<monstrum_sandbox_embedded::Embedded>) {
     tokio::time::sleep(WARM_UP_AFTER).await;
     let Some(provider) = provider.upgrade() else { return };
     if let Err(error) = provider.warm_up().await {
-        tracing::warn!(%error, "the template of sandboxes is not made yet");
+        tracing::warn!(error = %with_causes(&error), "the template of sandboxes is not made yet");
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
-    Err(SandboxError::Unavailable("the embedded provider of sandboxes needs Linux".to_owned()))
+    Err(SandboxError::unavailable("the embedded provider of sandboxes needs Linux"))
 }
 
 /// The background tasks of sandboxes, until the server stops.

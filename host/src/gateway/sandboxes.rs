@@ -28,6 +28,7 @@ use crate::gateway::language::Language;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{self, CallResult, Chat};
 use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
+use crate::plugins::with_causes;
 use crate::sandboxes::Fault;
 
 /// The machine of a conversation.
@@ -237,7 +238,7 @@ fn wants_events(headers: &HeaderMap) -> bool {
 pub fn problem(fault: Fault) -> Problem {
     match fault {
         Fault::Unavailable(reason) => {
-            tracing::warn!(reason, "the sandbox is not available");
+            tracing::warn!(reason = with_causes(&reason), "the sandbox is not available");
             Problem::unavailable(UNAVAILABLE_TEXT)
         }
         Fault::NotFound => Problem::not_found("sandbox"),

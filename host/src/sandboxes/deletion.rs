@@ -9,6 +9,7 @@ use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+use crate::plugins::with_causes;
 
 /// How often the host looks for deletions that other hosts have requested, or that are due for a retry.
 const POLL: Duration = Duration::from_secs(5);
@@ -91,8 +92,10 @@ impl Sandboxes {
         let task = self.running.spawn(async move { this.delete_row(row).await });
         match task.await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(sandbox.id = %id, %error, "a sandbox cannot be deleted yet"),
-            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was aborted"),
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox cannot be deleted yet")
+            }
+            Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was given up"),
         }
         self.moved.notify_waiters();
     }
@@ -119,7 +122,7 @@ impl Sandboxes {
             Err(fault) => {
                 let doubled = BACK_OFF_MS.saturating_mul(1 << row.attempts.clamp(0, 10));
                 let next = self.clock.now().plus_ms(doubled.min(BACK_OFF_MS_MAX));
-                self.store.postpone_sandbox_deletion(row.id, &operation, next, &fault.to_string()).await?;
+                self.store.postpone_sandbox_deletion(row.id, &operation, next, &with_causes(&fault)).await?;
                 Err(fault)
             }
         }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use monstrum_sandbox::SandboxError;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use monstrum_types::{WorkspaceId, WorkspaceSandbox};
 use tokio::time::MissedTickBehavior;
@@ -15,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 use super::options::IDLE_S;
 use super::settings::idle;
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, name, operation, told, within};
+use super::{Fault, LEASE_MS, Sandboxes, described, name, operation, within};
+use crate::plugins::with_causes;
 
 /// The longest stop of a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
@@ -115,8 +117,8 @@ impl Sandboxes {
     /// workspace no longer allows. A failed stop is left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
-        if let Err(error) = within(HEALTH_MAX, "checked", provider.health()).await {
-            tracing::warn!(%error, "the provider of sandboxes is unhealthy");
+        if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
+            tracing::warn!(error = %with_causes(&error), "the provider of sandboxes is not well");
         }
         self.note_uses().await?;
         let mut idle_of = HashMap::new();
@@ -177,7 +179,7 @@ impl Sandboxes {
         let stop = |row: SandboxRow| async move {
             let id = row.id;
             if let Err(error) = self.stop_row(row).await {
-                tracing::warn!(sandbox.id = %id, %error, "a sandbox is not stopped yet");
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox is not stopped yet");
             }
         };
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
@@ -191,7 +193,9 @@ impl Sandboxes {
             this.moved.notify_waiters();
             stopped
         });
-        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the stop of the sandbox was aborted".to_owned())))
+        task.await.unwrap_or_else(|error| {
+            Err(SandboxError::unavailable_because("the stop of the sandbox was given up", error).into())
+        })
     }
 
     /// Stops the sandbox, for callers that cannot be cancelled.
@@ -206,9 +210,9 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // A running sandbox still runs; the state of any other is unknown.
-            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(told(error))),
-            Err(error) => (SandboxStatus::Error, Some(told(error))),
+            // What runs still runs; what was in between is not known.
+            Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
+            Err(error) => (SandboxStatus::Error, Some(described(error))),
         };
         let settled = SandboxSettled { status, last_active_at: None, error, limit: None, network: None };
         if !self.store.settle_sandbox(row.id, &operation, SandboxStatus::Stopping, &settled).await? {

@@ -11,6 +11,7 @@ use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use super::{Fault, LEASE_MS, Sandboxes, has_run, name, operation, within};
+use crate::plugins::with_causes;
 
 /// The longest listing of the provider's sandboxes.
 const LIST_MAX: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ impl Sandboxes {
         let mut is_logged = false;
         while let Err(error) = self.reconcile().await {
             if !is_logged {
-                tracing::warn!(%error, "the sandboxes of this host are not compared with their rows yet");
+                tracing::warn!(error = %with_causes(&error), "the sandboxes of this host are not compared with their rows yet");
                 is_logged = true;
             }
             if stop.run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL)).await.is_none() {
@@ -68,7 +69,7 @@ impl Sandboxes {
                     Ok(state) => state,
                     // The files may exist, so the row is not marked as lost; the other rows are corrected anyway.
                     Err(error) => {
-                        tracing::warn!(sandbox.id = %row.sandbox_id, %error, "the files of a sandbox could not be searched");
+                        tracing::warn!(sandbox.id = %row.sandbox_id, error = %with_causes(&error), "the files of a sandbox cannot be looked for");
                         continue;
                     }
                 },
@@ -78,7 +79,7 @@ impl Sandboxes {
         let unknown = found.into_keys();
         let set_aside = |name: SandboxName| async move {
             if let Err(error) = self.set_aside_unknown(provider.as_ref(), &name).await {
-                tracing::warn!(sandbox.name = %name, %error, "a sandbox without a row is not set aside");
+                tracing::warn!(sandbox.name = %name, error = %with_causes(&error), "a sandbox without a row is not set aside");
             }
         };
         futures::stream::iter(unknown).for_each_concurrent(AT_ONCE, set_aside).await;
@@ -177,7 +178,9 @@ impl Sandboxes {
         match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "sandboxes that were kept aside for 7 days are deleted"),
-            Err(error) => tracing::warn!(%error, "sandboxes that were kept aside for 7 days are not deleted yet"),
+            Err(error) => {
+                tracing::warn!(error = %with_causes(&error), "sandboxes that were kept aside for 7 days are not deleted yet")
+            }
         }
     }
 
@@ -212,7 +215,7 @@ impl Sandboxes {
         }
         match self.running_rows().await {
             Ok(rows) => self.stop_all(rows).await,
-            Err(error) => tracing::warn!(%error, "the sandboxes cannot be stopped"),
+            Err(error) => tracing::warn!(error = %with_causes(&error), "the sandboxes cannot be stopped"),
         }
     }
 

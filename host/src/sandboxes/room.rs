@@ -1,21 +1,27 @@
-//! Places for running sandboxes: claiming one, and stopping an idle sandbox to free one.
+//! Places for running sandboxes: claiming one, and stopping an idle sandbox for it.
 
 use std::cmp::Reverse;
-use std::time::{Duration, Instant};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
-use tokio::time::timeout;
+use monstrum_types::{BotId, WorkspaceId};
+use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::time::{Instant, timeout_at};
 
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{Fault, LEASE_MS, Sandboxes};
+use crate::plugins::with_causes;
 
-/// How long a claim waits for other claims that free a place.
+/// How long a claim waits for others that make room, and how often it makes room again after another claim has taken
+/// the place.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// How often a claim frees a place that another claim then takes.
 const TRIES: usize = 3;
-/// A sandbox that was used within this time is not stopped for another one.
+/// How long an unused sandbox is protected from being stopped for another one.
 const SPARED_MS: i64 = 60_000;
-/// How long a claim tries to free a place.
+/// How long a claim tries to make room.
 const MAKING_MAX: Duration = Duration::from_secs(5);
 /// How many rows are read at once.
 const ROWS: u32 = 200;
@@ -26,38 +32,92 @@ pub(super) enum Claimed {
     /// The row has changed.
     Moved,
     NoPlace(NoPlace),
-    /// The workspace has reached the limit of sandboxes that it keeps; the error text.
+    /// The workspace keeps as many sandboxes as its limit allows; the message.
     Limit(String),
 }
 
-/// Whether a sandbox was stopped for this claim, so that the claim may take its place.
+/// Whether a sandbox was stopped for this claim, so that the claim takes over its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     New,
     OfAnother,
 }
 
+/// Where a place is missing. One claim at a time makes room in each: a bot or workspace at its share stops its own
+/// sandboxes, and must not block the claims of others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Room {
+    Bot(BotId),
+    Workspace(WorkspaceId),
+    Host,
+}
+
+impl Room {
+    fn of(why: NoPlace, row: &SandboxRow) -> Room {
+        match why {
+            NoPlace::Bot => Room::Bot(row.bot_id),
+            NoPlace::Workspace => Room::Workspace(row.workspace_id),
+            // These may stop sandboxes of other workspaces.
+            NoPlace::Newcomers | NoPlace::All => Room::Host,
+        }
+    }
+}
+
+/// A lock for each room in which claims make room or wait to.
+#[derive(Default)]
+pub(super) struct RoomLocks(std::sync::Mutex<HashMap<Room, Arc<Mutex<()>>>>);
+
+impl RoomLocks {
+    async fn lock(&self, room: Room) -> OwnedMutexGuard<()> {
+        let lock = {
+            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, lock| Arc::strong_count(lock) > 1);
+            Arc::clone(locks.entry(room).or_default())
+        };
+        lock.lock_owned().await
+    }
+}
+
 impl Sandboxes {
-    /// Claims an unchanged row, or inserts a new one as claimed. If no place is free, an idle sandbox is stopped.
+    /// Claims a row that is still as `row` says, or adds it with a claim. If no place is free, an idle sandbox is stopped.
     pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
-        let why = match self.try_claim(row, is_new, operation, Place::New).await? {
-            Claimed::NoPlace(why) => why,
-            claimed => return Ok(claimed),
-        };
-        let Ok(_one_at_a_time) = timeout(WAIT_MAX, self.making_room.lock()).await else {
-            return Ok(Claimed::NoPlace(why));
-        };
-        // The server may be shutting down by now.
-        self.provider()?;
+        let until = Instant::now() + WAIT_MAX;
         let mut place = Place::New;
+        let mut claimed = self.try_claim(row, is_new, operation, place).await?;
         for _ in 0..TRIES {
-            match self.try_claim(row, is_new, operation, place).await? {
-                // Another claim may take the freed place.
-                Claimed::NoPlace(why) if self.make_room(row, why).await? => place = Place::OfAnother,
+            let Claimed::NoPlace(why) = claimed else { break };
+            let room = Room::of(why, row);
+            let Ok(_one_at_a_time) = timeout_at(until, self.making_room.lock(room)).await else { break };
+            // The server may have begun to shut down.
+            self.provider()?;
+            claimed = self.claim_in(room, row, is_new, operation, &mut place).await?;
+            if matches!(claimed, Claimed::NoPlace(why) if Room::of(why, row) == room) {
+                break;
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Claims a row and makes room for it in `room`, of which the caller holds the lock. It ends early when the place is
+    /// missing in another room.
+    async fn claim_in(
+        &self,
+        room: Room,
+        row: &SandboxRow,
+        is_new: bool,
+        operation: &str,
+        place: &mut Place,
+    ) -> Result<Claimed, Fault> {
+        for _ in 0..TRIES {
+            match self.try_claim(row, is_new, operation, *place).await? {
+                // Another claim may take the place that was just made.
+                Claimed::NoPlace(why) if Room::of(why, row) == room && self.make_room(row, why).await? => {
+                    *place = Place::OfAnother;
+                }
                 claimed => return Ok(claimed),
             }
         }
-        self.try_claim(row, is_new, operation, place).await
+        self.try_claim(row, is_new, operation, *place).await
     }
 
     async fn try_claim(&self, row: &SandboxRow, is_new: bool, operation: &str, place: Place) -> Result<Claimed, Fault> {
@@ -68,7 +128,7 @@ impl Sandboxes {
             None => self.refusal(row, place).await?.map(Claimed::NoPlace),
         };
         if let Some(refused) = refused {
-            // Another call may have created this very sandbox by now.
+            // Another call may have created this very sandbox and taken the place.
             let is_there = is_new
                 && self.store.sandbox_of_provider(row.workspace_id, &row.provider, &row.sandbox_id).await?.is_some();
             return Ok(if is_there { Claimed::Moved } else { refused });
@@ -99,7 +159,7 @@ impl Sandboxes {
             return Ok(shares.is_full(&taken).then_some(NoPlace::All));
         }
         let refused = shares.refusal(&taken, workspace, bot, Others { workspaces: true, bots: true });
-        // Other workspaces and bots matter only to a refusal.
+        // Only a refusal depends on whether there are others.
         if matches!(refused, None | Some(NoPlace::All)) {
             return Ok(refused);
         }
@@ -114,8 +174,9 @@ impl Sandboxes {
         Ok(Taken::of(&self.store.running_sandboxes_by_bot(&self.node, row.id).await?))
     }
 
-    /// Stops an idle sandbox whose place `for_row` may take, and returns whether there was one. Sandboxes of bots or
-    /// workspaces over their share come first, then those that were unused for longest.
+    /// Stops a sandbox whose place `for_row` may take, and returns whether it found one. Sandboxes of bots and
+    /// workspaces over their share come first, then the one that is unused for longest. Those whose last stop failed
+    /// come last: each attempt takes time that the claim does not have.
     async fn make_room(&self, for_row: &SandboxRow, why: NoPlace) -> Result<bool, StoreError> {
         let now = self.clock.now();
         let mut idle: Vec<SandboxRow> = Vec::new();
@@ -135,7 +196,10 @@ impl Sandboxes {
                 && !self.activities.is_active(row.id)
                 && shares.may_displace(&taken, why, by, (row.workspace_id, row.bot_id))
         });
-        idle.sort_by_key(|row| (Reverse(shares.excess(&taken, row.workspace_id, row.bot_id)), row.last_active_at));
+        idle.sort_by_key(|row| {
+            let excess = shares.excess(&taken, row.workspace_id, row.bot_id);
+            (row.error.is_some(), Reverse(excess), row.last_active_at)
+        });
         let begun = Instant::now();
         for row in &idle {
             match self.claim_and_stop(row).await {
@@ -144,9 +208,11 @@ impl Sandboxes {
                     return Ok(true);
                 }
                 Ok(false) => {}
-                Err(error) => tracing::warn!(sandbox.id = %row.id, %error, "a sandbox is not stopped for another one"),
+                Err(error) => {
+                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one")
+                }
             }
-            // Other claims wait for this one.
+            // Other claims are waiting.
             if begun.elapsed() > MAKING_MAX {
                 break;
             }

@@ -92,7 +92,7 @@ impl Sandboxes {
                 }
                 _ if Instant::now() >= until => {
                     let words = "another request is starting, stopping or deleting this sandbox; try again";
-                    return Err(Fault::Unavailable(words.to_owned()));
+                    return Err(Fault::unavailable(words));
                 }
                 Step::Again => {}
                 Step::Started => has_started = true,
@@ -132,7 +132,7 @@ impl Sandboxes {
         let now = self.clock.now();
         if !row.is_claimed(now) && row.next_attempt_at.is_some_and(|at| now < at) {
             let words = "the previous sandbox of this conversation is not deleted yet; try again later";
-            return Err(Fault::Unavailable(words.to_owned()));
+            return Err(Fault::unavailable(words));
         }
         self.delete_if_due(row).await;
         Ok(Step::Wait)
@@ -153,12 +153,12 @@ impl Sandboxes {
         if row.provider != provider {
             let own = &row.provider;
             let words = format!("this sandbox belongs to the provider `{own}`, but this server uses `{provider}`");
-            return Err(Fault::Unavailable(words));
+            return Err(Fault::unavailable(words));
         }
         match &row.node {
             Some(node) if *node != self.node => {
                 let words = format!("this sandbox is on the server whose node.id is {node}; send the request there");
-                Err(Fault::Unavailable(words))
+                Err(Fault::unavailable(words))
             }
             _ => Ok(()),
         }
@@ -221,7 +221,9 @@ impl Sandboxes {
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
-        task.await.unwrap_or_else(|_| Err(Fault::Unavailable("the start of the sandbox was aborted".to_owned())))
+        task.await.unwrap_or_else(|error| {
+            Err(SandboxError::unavailable_because("the start of the sandbox was given up", error).into())
+        })
     }
 
     async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
@@ -305,7 +307,7 @@ impl Sandboxes {
             Err(error) => SandboxSettled {
                 status: SandboxStatus::Error,
                 last_active_at: None,
-                error: Some(super::told(error)),
+                error: Some(super::described(error)),
                 limit: None,
                 network: None,
             },
@@ -326,7 +328,7 @@ impl Sandboxes {
             // Another request has changed the sandbox meanwhile, so its row is read again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
-                tracing::warn!(sandbox.id = %row.id, error = super::told(&error), "a sandbox was not started");
+                tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "a sandbox was not started");
                 Err(error.into())
             }
         }

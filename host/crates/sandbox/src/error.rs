@@ -1,24 +1,84 @@
-//! Why a provider did not do what it was asked for.
+//! Why a provider did not carry out a request.
 
-/// A failure of a provider. The texts name paths and limits inside a sandbox, never a place on the host.
+use std::error::Error;
+use std::sync::Arc;
+
+/// A failure of a provider. Users and bots may read the messages: they name paths and limits inside a sandbox, never a
+/// place on the host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// The provider cannot be used at present; the same request may work later.
-    #[error("{0}")]
-    Unavailable(String),
-    /// There is no such sandbox, or no such file in it.
+    /// The provider cannot do it now; the same request may succeed later.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// The sandbox, or the file in it, does not exist.
     #[error("{0}")]
     NotFound(String),
-    /// The sandbox changed state meanwhile; look again.
+    /// The state of the sandbox does not allow the request, for example because the sandbox is stopped.
     #[error("{0}")]
     Conflict(String),
-    /// The request cannot be carried out as it is, such as a path that leaves the workspace.
+    /// The request is not valid, for example because its path leaves the workspace.
     #[error("{0}")]
     Invalid(String),
-    /// This provider does not do that.
+    /// This provider, or this sandbox, cannot do it at all.
     #[error("{0}")]
     Unsupported(String),
-    /// A limit of the sandbox or of a request is used up.
+    /// The request exceeds a limit of the sandbox, of the request or of the host.
     #[error("{0}")]
     Exhausted(String),
+}
+
+impl SandboxError {
+    /// An unavailable provider, without a cause.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> SandboxError {
+        Unavailable::new(message).into()
+    }
+
+    /// An unavailable provider, because of `source`.
+    #[must_use]
+    pub fn unavailable_because(message: impl Into<String>, source: impl Error + Send + Sync + 'static) -> SandboxError {
+        SandboxError::Unavailable(Unavailable { message: message.into(), source: Some(Arc::new(source)) })
+    }
+}
+
+/// What cannot be done now, and its cause: the error of the operating system or of the provider's own code.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{message}")]
+pub struct Unavailable {
+    message: String,
+    // Shared, because the reason for which a host has no provider is the answer to every request.
+    #[source]
+    source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+/// By the messages: causes cannot be compared.
+impl PartialEq for Unavailable {
+    fn eq(&self, other: &Unavailable) -> bool {
+        self.message == other.message
+    }
+}
+
+impl Eq for Unavailable {}
+
+impl Unavailable {
+    /// Without a cause.
+    #[must_use]
+    pub fn new(message: impl Into<String>) -> Unavailable {
+        Unavailable { message: message.into(), source: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn cause_is_a_source_and_not_in_the_message() {
+        let error = SandboxError::unavailable_because("the disk of the sandbox was not made", io::Error::other("EIO"));
+        assert_eq!(error.to_string(), "the disk of the sandbox was not made");
+        assert_eq!(error.clone().source().map(ToString::to_string).as_deref(), Some("EIO"));
+        assert!(SandboxError::unavailable("not now").source().is_none());
+    }
 }

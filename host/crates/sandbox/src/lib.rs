@@ -5,22 +5,19 @@
 
 #[cfg(all(feature = "contract", target_os = "linux"))]
 pub mod contract;
-#[cfg(target_os = "linux")]
-pub mod embedded;
 mod error;
 mod exec;
 mod files;
 mod provider;
 
-#[cfg(target_os = "linux")]
-pub use embedded::{Embedded, EmbeddedOptions, TemplateKind, run_if_launcher};
-pub use error::SandboxError;
+pub use error::{SandboxError, Unavailable};
 pub use exec::{
     Chunk, EXEC_TIMEOUT_DEFAULT, EXEC_TIMEOUT_MAX, ExecOutput, ExecRequest, Feed, OUTPUT_BYTES_MAX, Output, Stream,
     Termination,
 };
 pub use files::{
-    ArchiveLimits, ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, LIST_ENTRIES_MAX, PATH_BYTES_MAX, WORKSPACE,
+    ArchiveLimits, ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, LIST_ENTRIES_MAX, PATH_BYTES_MAX,
+    SPARSE_BYTES_MAX, WORKSPACE,
 };
 pub use provider::{
     Capabilities, Degraded, Ensured, Inspection, Limits, Network, SandboxName, SandboxProvider, Spec, State,

@@ -55,7 +55,7 @@ impl FromStr for SandboxName {
         let is_safe = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
         let rest = text.strip_prefix("ms-").unwrap_or_default();
         if rest.is_empty() || rest.len() > 64 || !rest.bytes().all(is_safe) {
-            return Err(SandboxError::Invalid("this is no name of a sandbox".to_owned()));
+            return Err(SandboxError::Invalid("not a valid sandbox name".to_owned()));
         }
         Ok(SandboxName(text.to_owned()))
     }

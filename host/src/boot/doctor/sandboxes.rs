@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use monstrum_sandbox::SandboxName;
-use monstrum_sandbox::embedded::{KeptImages, kept_images};
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
 use monstrum_types::WorkspaceId;
 
 use super::Findings;
-use crate::boot::{Inspected, NODE_FILE, SANDBOX_FOLDER};
+use crate::boot::{Inspected, KeptImages, NODE_FILE, SANDBOX_FOLDER, kept_images};
 use crate::config::Settings;
 use crate::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 

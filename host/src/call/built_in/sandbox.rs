@@ -24,10 +24,10 @@ use crate::call::permitted::Execution;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::invalid_params;
 use crate::language::Language;
-use crate::plugins::Plugin;
 use crate::plugins::built_in::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
+use crate::plugins::{Plugin, with_causes};
 use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
 
 /// What a sandbox may take until it runs: longer than whoever starts it waits, so that the reason is that one's.
@@ -179,7 +179,7 @@ impl Machine<'_> {
                 Err(Box::new(CallOutcome::error(Code::Busy, message)))
             }
             Ok(Err(fault)) => Err(self.failed(fault)),
-            Err(_) => Err(self.failed(Fault::Unavailable("the sandbox did not start in time".to_owned()))),
+            Err(_) => Err(self.failed(SandboxError::unavailable("the sandbox did not start in time").into())),
         }
     }
 
@@ -207,7 +207,7 @@ impl Machine<'_> {
         let is_command = self.permit.tool() == SHELL;
         let outcome = match fault {
             Fault::Unavailable(reason) | Fault::Provider(SandboxError::Unavailable(reason)) => {
-                tracing::warn!(reason, "the sandbox is not available");
+                tracing::warn!(reason = with_causes(&reason), "the sandbox is not available");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
             Fault::Store(error) => {
@@ -322,7 +322,7 @@ async fn forget_oldest(open: &Open) {
     names.truncate(names.len().saturating_sub(OUTPUTS_MAX));
     for name in names {
         if let Err(error) = open.remove(&format!("{folder}/{name}")).await {
-            tracing::debug!(%error, "an old output stays in its sandbox");
+            tracing::debug!(error = %with_causes(&error), "an old output stays in its sandbox");
         }
     }
 }

@@ -106,9 +106,9 @@ mod linux {
     use std::path::Path;
     use std::process::ExitCode;
 
-    use monstrum_sandbox::embedded::TotalSettings;
-    use monstrum_sandbox::embedded::doctor::{self, Status};
-    use monstrum_sandbox::embedded::template::{BuildOptions, build_template};
+    use monstrum_sandbox_embedded::TotalSettings;
+    use monstrum_sandbox_embedded::doctor::{self, Status};
+    use monstrum_sandbox_embedded::template::{BuildOptions, build_template};
     use serde_json::json;
 
     use super::Build;

@@ -43,7 +43,7 @@ async fn opened(folder: &tempfile::TempDir) -> (Store, Arc<Vault>) {
     let store = store.with_row_key(Arc::new(TestRowKey));
     let (name, sealed) = ("rows".to_owned(), "sealed".to_owned());
     let record = InstanceKeyRow { name, version: 1, sealed, created_at: UtcMillis(0) };
-    assert!(store.found(&record, UtcMillis(0)).await.unwrap());
+    assert!(store.initialize(&record, UtcMillis(0)).await.unwrap());
     let vault = Arc::new(Vault::new(MasterKeys::create(&folder.path().join("master.key")).unwrap()));
     (store, vault)
 }

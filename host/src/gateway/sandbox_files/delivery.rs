@@ -133,7 +133,7 @@ fn until(
             Some(Piece::Content(Ok(piece))) => Some((Ok(piece), Some(handed))),
             Some(Piece::Content(Err(error))) => Some((Err(error), None)),
             Some(Piece::End) => None,
-            None => Some((Err(SandboxError::Unavailable("the download was ended".to_owned())), None)),
+            None => Some((Err(SandboxError::unavailable("the download was ended")), None)),
         }
     };
     stream::unfold(Some(handed), next).boxed()

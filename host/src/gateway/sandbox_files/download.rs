@@ -10,6 +10,7 @@ use monstrum_sandbox::{ArchiveLimits, ByteStream, EntryKind, SandboxError, WORKS
 
 use super::disposition::attachment;
 use crate::gateway::problem::Problem;
+use crate::plugins::with_causes;
 use crate::sandboxes::{Fault, Open};
 
 /// The answer that carries `path`, as it is to be delivered. What goes wrong before its first byte is a problem like any
@@ -41,10 +42,11 @@ pub(super) async fn answer(
             return Ok(Err(Problem::invalid_at("/path", "is neither a file nor a folder")));
         }
     };
-    let mut response =
-        Response::new(Body::from_stream(deliver(begun(content).await?, length).map(|piece| {
-            piece.inspect_err(|error| tracing::warn!(%error, "a download from a sandbox was broken off"))
-        })));
+    let mut response = Response::new(Body::from_stream(deliver(begun(content).await?, length).map(|piece| {
+        piece.inspect_err(
+            |error| tracing::warn!(error = %with_causes(error), "a download from a sandbox was broken off"),
+        )
+    })));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CONTENT_DISPOSITION, attachment(&name));

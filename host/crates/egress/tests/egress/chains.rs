@@ -111,7 +111,7 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
 }
 
 #[test]
-fn corpus() {
+fn the_corpus_is_redacted() {
     for echo in corpus::<Echo>(include_str!("../corpus/chains.jsonl")) {
         echo.check();
     }

@@ -208,7 +208,7 @@ impl Bench {
 }
 
 #[test]
-fn corpus() {
+fn the_corpus_of_requests() {
     let bench = Bench::new();
     let all: Vec<Written> = corpus(include_str!("../corpus/requests.jsonl"));
     let sent = all.iter().filter(|written| bench.check(written)).count();

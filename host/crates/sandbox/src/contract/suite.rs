@@ -50,30 +50,3 @@ macro_rules! contract_suite {
         }
     };
 }
-
-#[cfg(test)]
-mod tests {
-    /// A case that the macro does not name would never run.
-    #[test]
-    fn every_case_is_a_test() {
-        let suite = include_str!("suite.rs");
-        let themes = [
-            include_str!("archive.rs"),
-            include_str!("attacks.rs"),
-            include_str!("exec.rs"),
-            include_str!("files.rs"),
-            include_str!("isolation.rs"),
-            include_str!("lifecycle.rs"),
-            include_str!("limits.rs"),
-            include_str!("output.rs"),
-            include_str!("programs.rs"),
-        ];
-        for line in themes.iter().flat_map(|theme| theme.lines()) {
-            let case = line.strip_prefix("pub async fn ").and_then(|rest| rest.strip_suffix("(subject: &Subject) {"));
-            if let Some(case) = case {
-                let is_named = suite.split(|c: char| c != '_' && !c.is_alphanumeric()).any(|word| word == case);
-                assert!(is_named, "`{case}` is in no test");
-            }
-        }
-    }
-}

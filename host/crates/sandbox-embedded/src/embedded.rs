@@ -1,0 +1,396 @@
+//! The provider: what it holds, and what it does to one sandbox.
+
+mod launching;
+mod prepare;
+mod provider;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use monstrum_sandbox::{Capabilities, Ensured, Inspection, Limits, Network, SandboxError, SandboxName, Spec, State};
+use monstrum_types::UtcMillis;
+
+use self::launching::Launching;
+use self::prepare::{Prepared, prepare};
+use crate::cgroups::Cgroups;
+use crate::hidden::Hidden;
+use crate::ids::Ids;
+use crate::images::{Images, TemplateKind};
+use crate::network::{self, FullNetwork};
+use crate::running::{Running, Sockets};
+use crate::template::{self, Template};
+use crate::totals::TotalSettings;
+use crate::wire::{Launch, Usr};
+
+/// How rows name this provider.
+const NAME: &str = "embedded";
+/// What stays free on the host's disk when a sandbox starts.
+const RESERVE_BYTES: u64 = 512 << 20;
+/// The folder of templates.
+const TEMPLATES: &str = "template";
+/// The file that lists what sandboxes do not see of the host's /usr.
+const HIDDEN_FILE: &str = "hidden";
+
+/// Where and out of what sandboxes are made.
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// The provider's own folder, which nobody else uses.
+    pub folder: PathBuf,
+    /// A program whose `main` begins with [`crate::run_if_launcher`]; this one, if it is such a program.
+    pub program: Option<PathBuf>,
+    /// For sandboxes whose network is `full`.
+    pub network: network::Settings,
+    /// What a new sandbox is made of. One that is there stays what it is.
+    pub template: TemplateKind,
+    /// What all sandboxes may use together.
+    pub totals: TotalSettings,
+}
+
+impl EmbeddedOptions {
+    /// In `folder`, by this very program.
+    pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
+        EmbeddedOptions {
+            folder: folder.into(),
+            program: None,
+            network: network::Settings::default(),
+            template: TemplateKind::default(),
+            totals: TotalSettings::default(),
+        }
+    }
+}
+
+/// The provider.
+pub struct Embedded(Arc<Inner>);
+
+struct Inner {
+    options: EmbeddedOptions,
+    /// Made when the first sandbox needs it.
+    default: tokio::sync::OnceCell<Template>,
+    built: Option<Template>,
+    hidden: Hidden,
+    capabilities: Capabilities,
+    cgroups: Cgroups,
+    images: Images,
+    ids: Ids,
+    /// The way to a network, or why there is none.
+    full: Result<Arc<FullNetwork>, SandboxError>,
+    launching: Launching,
+    boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
+}
+
+/// The place of one sandbox, which it has from its first call on.
+#[derive(Default)]
+struct Slot {
+    /// Held while it is created, resumed, stopped or deleted.
+    changing: tokio::sync::Mutex<()>,
+    running: Mutex<Option<Arc<Running>>>,
+}
+
+impl Slot {
+    fn running(&self) -> Option<Arc<Running>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().filter(|running| !running.control.is_gone()).cloned()
+    }
+
+    fn take(&self) -> Option<Arc<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Ends what runs in it, and waits for what has ended by itself.
+    async fn end(&self) -> Result<(), SandboxError> {
+        let Some(running) = self.take() else { return Ok(()) };
+        let ended = running.end().await;
+        if ended.is_err() {
+            *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+        }
+        ended
+    }
+}
+
+impl Embedded {
+    /// The provider in a folder, if this machine can do what it needs. Ends and removes what an earlier life has left.
+    pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
+        let own = options.clone();
+        let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
+        let Prepared { built, cgroups, images, full, tag, degraded } = prepared.expect("preparing does not panic")?;
+        let described = match options.template {
+            TemplateKind::Host => None,
+            TemplateKind::Built => built.clone(),
+        };
+        let described = described.unwrap_or_else(|| template::of_host(Path::new("/")));
+        let capabilities = Capabilities {
+            system: described.system,
+            programs: described.programs,
+            networks: if full.is_ok() { vec![Network::None, Network::Full] } else { vec![Network::None] },
+            can_install_system_packages: described.can_install_system_packages,
+            degraded,
+        };
+        let inner = Inner {
+            hidden: Hidden::new(options.folder.join(HIDDEN_FILE)),
+            launching: Launching::new(options.program.clone()),
+            options,
+            default: tokio::sync::OnceCell::new(),
+            built,
+            capabilities,
+            cgroups,
+            images,
+            ids: Ids::of(&tag),
+            full,
+            boxes: Mutex::default(),
+        };
+        Ok(Embedded(Arc::new(inner)))
+    }
+
+    /// Makes what the first sandbox would otherwise have to wait for.
+    pub async fn warm_up(&self) -> Result<(), SandboxError> {
+        let template = self.0.template(self.0.options.template).await?;
+        self.0.usr(&template).await.map(drop)
+    }
+
+    /// Work that goes on when nobody waits for it any more: half of it must not be left.
+    async fn to_the_end<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, SandboxError>> + Send + 'static,
+    {
+        let ended = tokio::spawn(work(Arc::clone(&self.0))).await;
+        ended.unwrap_or_else(|error| Err(SandboxError::unavailable_because("the server is shutting down", error)))
+    }
+}
+
+impl Inner {
+    fn slot(&self, name: &SandboxName) -> Arc<Slot> {
+        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(boxes.entry(name.clone()).or_default())
+    }
+
+    /// Forgets the place of a sandbox that is gone, if nobody waits for it.
+    fn forget(&self, name: &SandboxName, slot: Arc<Slot>) {
+        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(slot);
+        if boxes.get(name).is_some_and(|slot| Arc::strong_count(slot) == 1) {
+            boxes.remove(name);
+        }
+    }
+
+    fn running(&self, name: &SandboxName) -> Result<Arc<Running>, SandboxError> {
+        let slot = self.slot(name);
+        let running = slot.running();
+        if running.is_none() && self.images.find(name.as_str()).is_none() {
+            self.forget(name, slot);
+            return Err(SandboxError::NotFound("there is no such sandbox".to_owned()));
+        }
+        running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
+    }
+
+    async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
+        let gone = || SandboxError::unavailable("the template that this sandbox was made of is gone");
+        if base == TemplateKind::Built {
+            return self.built.clone().ok_or_else(gone);
+        }
+        let templates = self.options.folder.join(TEMPLATES);
+        let make = || async {
+            let made = tokio::task::spawn_blocking(move || {
+                let template = template::default_template(&templates)?;
+                template::remove_stale(&templates, &template)?;
+                Ok(template)
+            });
+            made.await.expect("making a template does not panic")
+        };
+        self.default.get_or_try_init(make).await.cloned()
+    }
+
+    /// What a sandbox of this template has of the host's /usr.
+    async fn usr(&self, template: &Template) -> Result<Option<Usr>, SandboxError> {
+        let Some(folder) = template.usr.clone() else { return Ok(None) };
+        Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
+    }
+
+    async fn begin(&self, name: &SandboxName, spec: Spec, is_new: bool) -> Result<Arc<Running>, SandboxError> {
+        let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
+        let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
+        self.check_room(&image)?;
+        let template = self.template(base).await?;
+        let usr = self.usr(&template).await?;
+        let network = match spec.network {
+            Network::None => None,
+            Network::Full => Some(self.full.clone()?),
+        };
+        let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
+        let ids = self.ids.take().ok_or_else(exhausted)?;
+        let failed = |error: io::Error| SandboxError::unavailable_because("the sandbox did not start", error);
+        let group = self.cgroups.group(name.as_str(), &spec.limits);
+        let launch = Launch {
+            image,
+            template: template.root,
+            usr,
+            resolv_conf: network.as_ref().map(|network| network.resolv_conf()),
+            stage: self.options.folder.join("stage"),
+            id_base: ids.base,
+            cgroups: self.cgroups.clone(),
+            name: name.to_string(),
+            limits: spec.limits,
+        };
+        let sockets = Sockets::new().map_err(failed)?;
+        self.launching.launch(&launch, &sockets).await.map_err(failed)?;
+        let running = Running::begin(sockets, group, ids).await?;
+        let works = async {
+            if let Some(network) = network {
+                running.connect(network).await?;
+            }
+            running.probe(is_new).await
+        };
+        if let Err(error) = works.await {
+            // Its keeper must be done before another start makes control groups of the same name.
+            if let Err(error) = running.end().await {
+                tracing::error!(sandbox = %name, %error, "a sandbox that does not work could not be ended");
+            }
+            return Err(error);
+        }
+        tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
+        Ok(running)
+    }
+
+    /// Refuses to start what could fill the host's disk: that is where the audit is, without which nothing runs.
+    fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
+        use std::os::unix::fs::MetadataExt as _;
+        let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
+        let image = fs::metadata(image).map_err(failed)?;
+        let may_grow = image.len().saturating_sub(image.blocks() * 512);
+        let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        if free < may_grow.saturating_add(RESERVE_BYTES) {
+            let words = "the disk of the host has no room for what this sandbox may write";
+            return Err(SandboxError::Exhausted(words.to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn ensure(&self, name: &SandboxName, spec: Spec) -> Result<Ensured, SandboxError> {
+        check(&spec.limits)?;
+        let slot = self.slot(name);
+        let _one_at_a_time = slot.changing.lock().await;
+        if slot.running().is_some() {
+            return Ok(Ensured::AlreadyRunning);
+        }
+        // One that ended by itself may not have let go of its image.
+        slot.end().await?;
+        let is_there = self.images.find(name.as_str()).is_some();
+        if !is_there {
+            let (images, own, mib) = (self.images.clone(), name.to_string(), spec.limits.disk_mib);
+            let base = self.options.template;
+            let made = tokio::task::spawn_blocking(move || images.create(&own, base, mib)).await;
+            let made = made.expect("making an image does not panic");
+            made.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not made", error))?;
+        }
+        let begun = self.begin(name, spec, !is_there).await;
+        if begun.is_err() && !is_there {
+            // Nothing was in it, so nothing is lost; and what does not work is not kept.
+            self.remove(name).await?;
+        }
+        *slot.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun?);
+        Ok(if is_there { Ensured::Resumed } else { Ensured::Created })
+    }
+
+    async fn stop(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
+    async fn delete(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+            self.remove(name).await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
+    async fn set_aside(&self, name: &SandboxName, now: UtcMillis) -> Result<(), SandboxError> {
+        let slot = self.slot(name);
+        {
+            let _one_at_a_time = slot.changing.lock().await;
+            slot.end().await?;
+            let (images, own) = (self.images.clone(), name.to_string());
+            on_disk("the image of the sandbox", move || images.set_aside(&own, now)).await?;
+        }
+        self.forget(name, slot);
+        Ok(())
+    }
+
+    async fn take_back(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError> {
+        let slot = self.slot(name);
+        let taken = {
+            let _one_at_a_time = slot.changing.lock().await;
+            let (images, own) = (self.images.clone(), name.to_string());
+            on_disk("the image of the sandbox", move || images.take_back(&own, since)).await?
+        };
+        self.forget(name, slot);
+        Ok(taken)
+    }
+
+    async fn remove(&self, name: &SandboxName) -> Result<(), SandboxError> {
+        let (images, own) = (self.images.clone(), name.to_string());
+        let removed = tokio::task::spawn_blocking(move || images.delete(&own)).await;
+        let removed = removed.expect("removing an image does not panic");
+        removed.map_err(|error| SandboxError::unavailable_because("the disk of the sandbox was not removed", error))
+    }
+
+    fn look(&self, name: &SandboxName) -> Option<Inspection> {
+        self.images.find(name.as_str())?;
+        let slot = self.slot(name);
+        let running = slot.running();
+        let execs = running.as_ref().map_or(0, |running| running.execs());
+        let state = match running {
+            _ if slot.changing.try_lock().is_err() => State::Changing,
+            Some(_) => State::Running,
+            None => State::Stopped,
+        };
+        Some(Inspection { name: name.clone(), state, execs })
+    }
+}
+
+/// What still runs ends with the server.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.cgroups.remove_all() {
+            tracing::error!(%error, "the control groups of sandboxes could not be removed");
+        }
+    }
+}
+
+/// Less than this and nothing runs; more than this is a slip.
+fn check(limits: &Limits) -> Result<(), SandboxError> {
+    for (name, value, least, most) in [
+        ("cpu_millis", limits.cpu_millis, 10, 1_024_000),
+        ("memory_mib", limits.memory_mib, 32, 1 << 20),
+        ("disk_mib", limits.disk_mib, 16, 1 << 20),
+        ("tmp_mib", limits.tmp_mib, 1, 1 << 20),
+        ("processes", limits.processes, 8, 1 << 20),
+        ("processes_per_exec", limits.processes_per_exec, 4, 1 << 20),
+    ] {
+        if !(least..=most).contains(&value) {
+            return Err(SandboxError::Invalid(format!("the limit {name} is {least} to {most}, not {value}")));
+        }
+    }
+    Ok(())
+}
+
+/// Does what waits for the disk; an error says of what.
+async fn on_disk<T: Send + 'static>(
+    what: &'static str,
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> Result<T, SandboxError> {
+    let done = tokio::task::spawn_blocking(work).await.expect("work on files does not panic");
+    done.map_err(|error| SandboxError::unavailable_because(format!("{what} cannot be read or changed"), error))
+}

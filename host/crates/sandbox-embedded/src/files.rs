@@ -1,0 +1,294 @@
+//! Files of a sandbox, from the host's side: what a path may look like, and the answers of a worker.
+
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use monstrum_sandbox::{ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, SandboxError, WORKSPACE};
+use rustix::fs::MemfdFlags;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::timeout;
+
+use crate::control::Answer;
+use crate::running::Running;
+use crate::wire::{Refusal, ToInit};
+use crate::worker::{Fault, Found, Operation, PART_BYTES_MAX, Part};
+
+/// How long a worker may be silent: far longer than a disk takes for one piece.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// How long whoever wants a file waits for others who have theirs, in the same sandbox.
+const PLACE_MAX: Duration = Duration::from_secs(5);
+
+/// A path as workers take it: relative to the workspace, `.` for the workspace itself.
+pub fn relative(path: &str) -> Result<String, SandboxError> {
+    let invalid = |why: String| Err(SandboxError::Invalid(why));
+    if path.len() > PATH_BYTES_MAX {
+        return invalid(format!("a path has at most {PATH_BYTES_MAX} bytes"));
+    }
+    if path.contains('\0') {
+        return invalid("a path has no zero byte".to_owned());
+    }
+    let relative = match path.strip_prefix(WORKSPACE) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
+        _ if path.starts_with('/') => return invalid(format!("the path lies outside of {WORKSPACE}")),
+        _ => path,
+    };
+    let parts: Vec<&str> = relative.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    Ok(if parts.is_empty() { ".".to_owned() } else { parts.join("/") })
+}
+
+/// The absolute path of an entry of `folder`.
+fn absolute(folder: &str, name: &str) -> String {
+    match folder {
+        "." => format!("{WORKSPACE}/{name}"),
+        folder => format!("{WORKSPACE}/{folder}/{name}"),
+    }
+}
+
+fn entry(folder: &str, found: Found) -> FileEntry {
+    let Found { name, kind, size, modified_ms } = found;
+    FileEntry { path: absolute(folder, &name), name, kind, size, modified_ms }
+}
+
+fn folder_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or(".", |(folder, _)| folder)
+}
+
+/// The entries of a folder, by name.
+pub async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
+    let path = relative(path)?;
+    let mut answer = Worker::begin(running, &Operation::List { path: path.clone() }, None).await?;
+    let mut entries = Vec::new();
+    while let Some((part, bytes)) = answer.next().await? {
+        entries.push(entry(&path, found(part, &bytes)?));
+    }
+    entries.sort_by(|a: &FileEntry, b| a.name.cmp(&b.name));
+    Ok(entries)
+}
+
+/// One entry.
+pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
+    let path = relative(path)?;
+    if path == "." {
+        let (name, kind) = (WORKSPACE.trim_start_matches('/').to_owned(), EntryKind::Directory);
+        return Ok(FileEntry { name, path: WORKSPACE.to_owned(), kind, size: 0, modified_ms: 0 });
+    }
+    let mut answer = Worker::begin(running, &Operation::Stat { path: path.clone() }, None).await?;
+    let (part, bytes) = answer.next().await?.ok_or_else(broken)?;
+    Ok(entry(folder_of(&path), found(part, &bytes)?))
+}
+
+/// What a path leads to, over links.
+pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
+    let path = relative(path)?;
+    if path == "." {
+        return stat(running, WORKSPACE).await;
+    }
+    let mut answer = Worker::begin(running, &Operation::Target { path: path.clone() }, None).await?;
+    let (part, bytes) = answer.next().await?.ok_or_else(broken)?;
+    Ok(entry(folder_of(&path), found(part, &bytes)?))
+}
+
+/// A file, as it is read.
+pub async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
+    let path = relative(path)?;
+    let mut answer = Worker::begin(running, &Operation::Read { path: path.clone() }, None).await?;
+    let (part, bytes) = answer.next().await?.ok_or_else(broken)?;
+    Ok((entry(folder_of(&path), found(part, &bytes)?), answer.stream()))
+}
+
+/// Replaces a file.
+pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result<(), SandboxError> {
+    let path = relative(path)?;
+    if content.len() > FILE_BYTES_MAX {
+        return Err(SandboxError::Invalid(format!(
+            "a file of more than {FILE_BYTES_MAX} bytes is not written at once"
+        )));
+    }
+    let failed =
+        |error: io::Error| SandboxError::unavailable_because("the content could not be passed to the sandbox", error);
+    let memory = rustix::fs::memfd_create("content", MemfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+    let mut memory = std::fs::File::from(memory);
+    memory.write_all(content).map_err(failed)?;
+    done(running, &Operation::Write { path }, Some(memory.into())).await
+}
+
+/// Makes a folder.
+pub async fn mkdir(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
+    done(running, &Operation::Mkdir { path: relative(path)? }, None).await
+}
+
+/// Removes an entry.
+pub async fn remove(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
+    done(running, &Operation::Remove { path: relative(path)? }, None).await
+}
+
+/// Moves an entry.
+pub async fn rename(running: &Arc<Running>, from: &str, to: &str) -> Result<(), SandboxError> {
+    done(running, &Operation::Rename { from: relative(from)?, to: relative(to)? }, None).await
+}
+
+/// A folder as a ZIP.
+pub async fn archive(
+    running: &Arc<Running>,
+    path: &str,
+    limits: monstrum_sandbox::ArchiveLimits,
+) -> Result<ByteStream, SandboxError> {
+    let path = relative(path)?;
+    let mut answer = Worker::begin(running, &Operation::Archive { path, limits }, None).await?;
+    // A folder that is not there is told before the first byte.
+    let first = answer.bytes().await?;
+    let first = futures::stream::iter(first.map(Ok));
+    Ok(first.chain(answer.stream()).boxed())
+}
+
+async fn done(running: &Arc<Running>, operation: &Operation, content: Option<OwnedFd>) -> Result<(), SandboxError> {
+    let mut answer = Worker::begin(running, operation, content).await?;
+    match answer.next().await? {
+        None => Ok(()),
+        Some(_) => Err(broken()),
+    }
+}
+
+fn found(part: Part, bytes: &[u8]) -> Result<Found, SandboxError> {
+    if part != Part::Entry {
+        return Err(broken());
+    }
+    serde_json::from_slice(bytes).map_err(|_| broken())
+}
+
+/// A worker that does not keep to the agreement is one that somebody else has taken over.
+fn broken() -> SandboxError {
+    SandboxError::unavailable("the sandbox sent an answer that breaks the protocol")
+}
+
+/// A process in the sandbox that works on its files, and its answer. It ends when this is dropped.
+struct Worker {
+    from: Receiver,
+    answered: oneshot::Receiver<Answer>,
+    is_at_end: bool,
+    _place: OwnedSemaphorePermit,
+    /// It is not stopped for want of activity while somebody reads.
+    _running: Arc<Running>,
+}
+
+impl Worker {
+    async fn begin(
+        running: &Arc<Running>,
+        operation: &Operation,
+        content: Option<OwnedFd>,
+    ) -> Result<Worker, SandboxError> {
+        let place = timeout(PLACE_MAX, Arc::clone(&running.workers).acquire_owned()).await;
+        let full = |_| SandboxError::unavailable("too many files of this sandbox are in use; try again");
+        let place = place.map_err(full)?.expect("nobody closes it");
+        let failed = |error: io::Error| SandboxError::unavailable_because("the files could not be reached", error);
+        let (read, write) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
+        let from = Receiver::from_owned_fd(read).map_err(failed)?;
+        let id = running.control.next_id();
+        let text = serde_json::to_vec(operation).expect("an operation has nothing that JSON has not");
+        let beside = [Some(write.as_fd()), content.as_ref().map(AsFd::as_fd)];
+        let beside: Vec<_> = beside.into_iter().flatten().collect();
+        let asked = running.control.ask(id, ToInit::Files { id }, &text, &beside).await;
+        let answered = asked.map_err(|error| failed(error.into()))?;
+        Ok(Worker { from, answered, is_at_end: false, _place: place, _running: Arc::clone(running) })
+    }
+
+    /// The next part; `None` at the end of a whole answer.
+    async fn next(&mut self) -> Result<Option<(Part, Bytes)>, SandboxError> {
+        if self.is_at_end {
+            return Ok(None);
+        }
+        let part = timeout(SILENCE_MAX, self.part()).await;
+        let part = part.map_err(|_| SandboxError::unavailable("the sandbox does not answer"))?;
+        let (part, bytes) = part?;
+        match part {
+            Part::Entry | Part::Bytes => Ok(Some((part, bytes))),
+            Part::Fault => {
+                self.is_at_end = true;
+                let fault: Fault = serde_json::from_slice(&bytes).map_err(|_| broken())?;
+                Err(fault.into())
+            }
+            Part::End => {
+                self.is_at_end = true;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn part(&mut self) -> Result<(Part, Bytes), SandboxError> {
+        let mut head = [0; 5];
+        if self.from.read_exact(&mut head).await.is_err() {
+            return Err(self.cut_off());
+        }
+        let [kind, length @ ..] = head;
+        let length = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
+        let part = Part::of(kind).filter(|_| length <= PART_BYTES_MAX).ok_or_else(broken)?;
+        let mut bytes = vec![0; length];
+        if self.from.read_exact(&mut bytes).await.is_err() {
+            return Err(self.cut_off());
+        }
+        Ok((part, bytes.into()))
+    }
+
+    fn cut_off(&mut self) -> SandboxError {
+        self.is_at_end = true;
+        match self.answered.try_recv() {
+            Ok(Answer::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
+                SandboxError::Exhausted(why)
+            }
+            _ => SandboxError::unavailable("the sandbox ended before the work was done"),
+        }
+    }
+
+    async fn bytes(&mut self) -> Result<Option<Bytes>, SandboxError> {
+        match self.next().await? {
+            None => Ok(None),
+            Some((Part::Bytes, bytes)) => Ok(Some(bytes)),
+            Some(_) => Err(broken()),
+        }
+    }
+
+    fn stream(self) -> ByteStream {
+        let pieces = futures::stream::unfold(Some(self), async |worker| {
+            let mut worker = worker?;
+            match worker.bytes().await {
+                Ok(None) => None,
+                Ok(Some(bytes)) => Some((Ok(bytes), Some(worker))),
+                Err(error) => Some((Err(error), None)),
+            }
+        });
+        pieces.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_workspace_or_refused() {
+        for (path, expected) in [
+            ("", "."),
+            (".", "."),
+            ("/workspace", "."),
+            ("/workspace/", "."),
+            ("/workspace//a/./b/", "a/b"),
+            ("a/b", "a/b"),
+            ("-rf", "-rf"),
+            // What it leads to is the kernel's to judge.
+            ("a/../../etc", "a/../../etc"),
+            ("/workspace/../etc", "../etc"),
+        ] {
+            assert_eq!(relative(path).unwrap(), expected, "{path}");
+        }
+        for path in ["/", "/etc/passwd", "/workspaces", "//workspace", "a\0b", &"x".repeat(PATH_BYTES_MAX + 1)] {
+            assert!(matches!(relative(path), Err(SandboxError::Invalid(_))), "{path}");
+        }
+    }
+}

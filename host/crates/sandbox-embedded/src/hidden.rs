@@ -1,0 +1,199 @@
+//! What of the host's /usr a sandbox does not see: every entry that not everybody may read.
+//!
+//! /usr belongs to the root of the sandbox, who may replace what is there, and who could for the same reason read what
+//! on the host only root may. So a layer of whiteouts lies above it, made anew for each start from a list. The list is
+//! made before the first start, anew beside one that finds half of [`LIST_AGE_MAX`] gone, and before one that finds it older.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, Metadata};
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use monstrum_sandbox::SandboxError;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+/// How old the list that a start uses is at most.
+const LIST_AGE_MAX: Duration = Duration::from_secs(300);
+/// No /usr has more; a walk that ends here has missed something.
+const ENTRIES_MAX: usize = 5_000_000;
+/// Ends each path of the list, since no path has it.
+const END: u8 = 0;
+
+/// The list of one provider, in a file: init reads it.
+#[derive(Clone)]
+pub(super) struct Hidden {
+    file: PathBuf,
+    /// When it was begun.
+    made: Arc<tokio::sync::Mutex<Option<Instant>>>,
+    is_made_again: Arc<AtomicBool>,
+    /// Held while it is written.
+    writing: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Hidden {
+    pub(super) fn new(file: PathBuf) -> Hidden {
+        Hidden { file, made: Arc::default(), is_made_again: Arc::default(), writing: Arc::default() }
+    }
+
+    /// The list, which whoever asks waits for where there is none or it is too old.
+    pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
+        let mut made = self.made.lock().await;
+        // From before the walk: what changes in its course may be missed by it.
+        let now = Instant::now();
+        match made.map(|at| now - at) {
+            Some(age) if age <= LIST_AGE_MAX / 2 => {}
+            Some(age) if age <= LIST_AGE_MAX => self.make_again(),
+            _ => {
+                self.make().await?;
+                *made = Some(now);
+            }
+        }
+        Ok(self.file.clone())
+    }
+
+    /// Makes a new one, unless somebody does.
+    fn make_again(&self) {
+        let (this, now) = (self.clone(), Instant::now());
+        if this.is_made_again.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tokio::spawn(async move {
+            if this.make().await.is_ok() {
+                let mut made = this.made.lock().await;
+                *made = (*made).max(Some(now));
+            }
+            this.is_made_again.store(false, Ordering::Relaxed);
+        });
+    }
+
+    async fn make(&self) -> Result<(), SandboxError> {
+        let _writing = self.writing.lock().await;
+        let file = self.file.clone();
+        let made = tokio::task::spawn_blocking(move || write(&file)).await;
+        made.expect("making a list does not panic").map_err(|error| {
+            tracing::error!(%error, "the list of private files in /usr could not be made");
+            SandboxError::unavailable("the list of private files in /usr could not be made; the log says why")
+        })
+    }
+}
+
+fn write(file: &Path) -> io::Result<()> {
+    // As sandboxes see it: without what is mounted in it.
+    let usr: OwnedFd = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
+    let found = find(Path::new(&format!("/proc/self/fd/{}", usr.as_raw_fd())))?;
+    let content: Vec<u8> =
+        found.iter().flat_map(|path| path.as_os_str().as_bytes().iter().copied().chain([END])).collect();
+    let beside = file.with_extension("new");
+    fs::write(&beside, content)?;
+    fs::rename(&beside, file)
+}
+
+/// The entries below a folder that not everybody may read, as paths from there, in order. A folder stands for what is
+/// in it.
+pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut found, mut folders, mut left) = (Vec::new(), vec![PathBuf::new()], ENTRIES_MAX);
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(root.join(&folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !folder.as_os_str().is_empty() => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            left = left.checked_sub(1).ok_or_else(|| io::Error::other("there are too many files to look at"))?;
+            let metadata = match entry.metadata() {
+                // It went in the meantime.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
+            let path = folder.join(entry.file_name());
+            if !is_for_everybody(&metadata) {
+                found.push(path);
+            } else if metadata.is_dir() {
+                folders.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn is_for_everybody(metadata: &Metadata) -> bool {
+    let mode = metadata.permissions().mode();
+    // A folder that may be entered but not listed hides no file whose name is known.
+    let needed = if metadata.is_dir() { 0o001 } else { 0o004 };
+    metadata.is_symlink() || mode & needed == needed
+}
+
+/// Makes, in the empty folder `layer`, what has to lie above `usr` to hide the entries of the list.
+pub(super) fn cover(list: &[u8], usr: &Path, layer: &Path) -> io::Result<()> {
+    let mut folders = BTreeSet::new();
+    for path in list.split(|byte| *byte == END).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+        if above(&path, usr, layer, &mut folders)? {
+            mknodat(CWD, layer.join(&path), FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes the folders above a path as they are in `usr`; or says that one of them is no more.
+fn above(path: &Path, usr: &Path, layer: &Path, made: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
+    let mut folder = PathBuf::new();
+    for name in path.parent().into_iter().flat_map(Path::iter).map(OsStr::to_owned) {
+        folder.push(name);
+        if made.contains(&folder) {
+            continue;
+        }
+        let metadata = match fs::symlink_metadata(usr.join(&folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            metadata => metadata?,
+        };
+        if !metadata.is_dir() {
+            return Ok(false);
+        }
+        let own = layer.join(&folder);
+        DirBuilder::new().mode(0o700).create(&own)?;
+        std::os::unix::fs::chown(&own, Some(metadata.uid()), Some(metadata.gid()))?;
+        fs::set_permissions(&own, metadata.permissions())?;
+        made.insert(folder.clone());
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_not_everybody_may_read_is_found() {
+        let root = tempfile::tempdir().expect("a temporary folder can be made");
+        let folder = |path: &str, mode: u32| DirBuilder::new().mode(mode).create(root.path().join(path)).expect("made");
+        for (path, mode) in [("open", 0o755), ("closed", 0o750), ("entered", 0o711), ("listed", 0o744)] {
+            folder(path, mode);
+        }
+        folder("open/deep", 0o755);
+        let files = ["all", "open/group", "open/deep/own", "closed/all", "entered/own", "entered/all", "listed/all"];
+        for path in files {
+            let mode = match path.rsplit('/').next() {
+                Some("own") => 0o600,
+                Some("group") => 0o640,
+                _ => 0o644,
+            };
+            fs::write(root.path().join(path), path).expect("it is written");
+            fs::set_permissions(root.path().join(path), fs::Permissions::from_mode(mode)).expect("it is set");
+        }
+        std::os::unix::fs::symlink("open/group", root.path().join("link")).expect("it is made");
+        let found = find(root.path()).expect("it can be walked");
+        let paths: Vec<_> = found.iter().map(|path| path.to_str().expect("text")).collect();
+        assert_eq!(paths, ["closed", "entered/own", "listed", "open/deep/own", "open/group"]);
+        assert!(find(&root.path().join("nothing")).is_err(), "no answer is no permission");
+    }
+}

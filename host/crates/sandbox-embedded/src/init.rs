@@ -1,0 +1,247 @@
+//! The first process of a sandbox: builds it around itself, gives up every right that is not needed, and then starts
+//! commands for the host.
+//!
+//! It runs with no more rights than the commands that it starts, and they cannot look into it: its memory belongs to the
+//! host's user namespace. When its socket or its keeper is gone it ends, and the kernel ends everything else in it.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use monstrum_sandbox::WORKSPACE;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus};
+use rustix::thread::UnshareFlags;
+
+use crate::launcher::{during, join_user_namespace, reap};
+use crate::wire::{self, Ended, FromInit, Launch, Received, Refusal, ToInit};
+use crate::{hardening, mounts, sys, worker};
+
+/// What the keeper reads when the init is ready. Anything else is the reason why it is not.
+pub const READY: &str = "ready";
+
+/// The environment of every command, before what its request adds.
+const ENVIRONMENT: [(&str, &str); 7] = [
+    ("HOME", "/root"),
+    ("LANG", "C.UTF-8"),
+    ("LOGNAME", "root"),
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("SHELL", "/bin/bash"),
+    ("TERM", "dumb"),
+    ("USER", "root"),
+];
+/// Where there is no network: package managers say so at once, and do not try again and again.
+const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), ("PIP_RETRIES", "0")];
+/// What a sandbox calls itself.
+const HOST_NAME: &[u8] = b"sandbox";
+
+/// What the keeper has got ready.
+pub struct Prepared<'a> {
+    pub launch: &'a Launch,
+    /// The image as a block device.
+    pub device: &'a str,
+    /// The user namespace of the sandbox.
+    pub ids: BorrowedFd<'a>,
+    /// To the host.
+    pub socket: BorrowedFd<'a>,
+    /// Readable as soon as the init is in its control groups.
+    pub go: BorrowedFd<'a>,
+    /// Where it tells that it is ready, or why not.
+    pub tell: BorrowedFd<'a>,
+}
+
+/// The init, from its first step to its end.
+pub fn run(prepared: &Prepared<'_>) -> i32 {
+    let begun = begin(prepared);
+    let text = match &begun {
+        Ok(_) => READY.to_owned(),
+        Err(error) => error.to_string(),
+    };
+    // Where the keeper is gone, nobody would end this process later.
+    if rustix::io::write(prepared.tell, text.as_bytes()).is_err() {
+        return 1;
+    }
+    let Ok(children) = begun else { return 1 };
+    if sys::keep_only(&[prepared.socket, children.as_fd()]).is_err() {
+        return 1;
+    }
+    let socket = prepared.socket;
+    let environment = environment(prepared.launch);
+    let outcome = Init { socket, children, environment, running: HashMap::new() }.serve();
+    i32::from(outcome.is_err())
+}
+
+fn environment(launch: &Launch) -> Vec<String> {
+    let without_network = WITHOUT_NETWORK.iter().filter(|_| launch.resolv_conf.is_none());
+    // `nproc` and every program that counts threads by it.
+    let threads = format!("OMP_NUM_THREADS={}", mounts::view::processors(&launch.limits));
+    let fixed = ENVIRONMENT.iter().chain(without_network).map(|(name, value)| format!("{name}={value}"));
+    fixed.chain([threads]).collect()
+}
+
+fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
+    let Prepared { launch, device, ids, socket, go, tell } = *prepared;
+    sys::keep_only(&[ids, socket, go, tell])?;
+    rustix::process::setsid()?;
+    let mut is_placed = [0];
+    if rustix::io::read(go, &mut is_placed)? == 0 {
+        return Err(io::Error::other("the keeper is gone"));
+    }
+    let spaces = UnshareFlags::NEWNS
+        | UnshareFlags::NEWNET
+        | UnshareFlags::NEWIPC
+        | UnshareFlags::NEWUTS
+        | UnshareFlags::NEWCGROUP;
+    sys::unshare(spaces).map_err(during("making namespaces"))?;
+    rustix::system::sethostname(HOST_NAME)?;
+    sys::bring_loopback_up().map_err(during("bringing the loopback interface up"))?;
+    // Root in the sandbox has no rights over its network: what needs none there is opened to everybody.
+    let of_network = |knob: &str, value: &str| match std::fs::write(format!("/proc/sys/net/ipv4/{knob}"), value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written.map_err(during("setting up the network")),
+    };
+    of_network("ip_unprivileged_port_start", "0")?;
+    of_network("ping_group_range", "0 2147483647")?;
+    mounts::build(launch, device, ids)?;
+    join_user_namespace(ids).map_err(during("joining the user namespace"))?;
+    become_root_of_sandbox().map_err(during("becoming the root of the sandbox"))?;
+    hardening::limit_resources().map_err(during("limiting resources"))?;
+    hardening::drop_capabilities().map_err(during("dropping capabilities"))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let children = sys::signals_of_children()?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    hardening::filter_system_calls().map_err(during("filtering system calls"))?;
+    Ok(children)
+}
+
+fn become_root_of_sandbox() -> io::Result<()> {
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    set_thread_groups(&[])?;
+    set_thread_res_gid(Some(rustix::fs::Gid::ROOT), Some(rustix::fs::Gid::ROOT), Some(rustix::fs::Gid::ROOT))?;
+    Ok(set_thread_res_uid(Some(rustix::fs::Uid::ROOT), Some(rustix::fs::Uid::ROOT), Some(rustix::fs::Uid::ROOT))?)
+}
+
+struct Init<'a> {
+    socket: BorrowedFd<'a>,
+    children: OwnedFd,
+    /// Of every command.
+    environment: Vec<String>,
+    /// What each child is for.
+    running: HashMap<Pid, u64>,
+}
+
+impl Init<'_> {
+    fn serve(&mut self) -> io::Result<()> {
+        loop {
+            let mut polled =
+                [PollFd::from_borrowed_fd(self.socket, PollFlags::IN), PollFd::new(&self.children, PollFlags::IN)];
+            match poll(&mut polled, None) {
+                Err(Errno::INTR) => continue,
+                polled => polled?,
+            };
+            let asked = !polled[0].revents().is_empty();
+            for (pid, status) in reap(&self.children) {
+                // What is not known was orphaned inside, and is nobody's.
+                if let (Some(id), Some(ended)) = (self.running.remove(&pid), how(status)) {
+                    self.tell(&FromInit::Ended { id, ended })?;
+                }
+            }
+            if asked {
+                let Some(received) = wire::receive(self.socket)? else { return Ok(()) };
+                self.begin(&received)?;
+            }
+        }
+    }
+
+    fn begin(&mut self, received: &Received<ToInit>) -> io::Result<()> {
+        let id = match received.message {
+            ToInit::Exec { id } | ToInit::Files { id } => id,
+        };
+        let forked = sys::fork(|| match received.message {
+            ToInit::Exec { id } => {
+                let why = command(&received.rest, &received.descriptors, &self.environment);
+                // The host takes this for the end; the end that follows is of nothing that it knows.
+                let _gone = wire::send(self.socket, &FromInit::Refused { id, why }, &[], &[]);
+                1
+            }
+            ToInit::Files { .. } => worker::run(&received.rest, &received.descriptors),
+        });
+        match forked {
+            Ok(pid) => {
+                self.running.insert(pid, id);
+                Ok(())
+            }
+            Err(error) => {
+                let why = Refusal::Room(format!("no process could be started: {error}"));
+                self.tell(&FromInit::Refused { id, why })
+            }
+        }
+    }
+
+    fn tell(&self, message: &FromInit) -> io::Result<()> {
+        Ok(wire::send(self.socket, message, &[], &[])?)
+    }
+}
+
+fn how(status: WaitStatus) -> Option<Ended> {
+    status.exit_status().map(Ended::Exited).or_else(|| status.terminating_signal().map(Ended::Signalled))
+}
+
+/// Becomes the command. Only returns where that failed, with the reason.
+fn command(rest: &[u8], descriptors: &[OwnedFd], environment: &[String]) -> Refusal {
+    match try_command(rest, descriptors, environment) {
+        Err(why) => why,
+        Ok(never) => match never {},
+    }
+}
+
+fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Result<std::convert::Infallible, Refusal> {
+    let broken = |error: io::Error| Refusal::Shell(error.to_string());
+    let asked = |error: io::Error| Refusal::Request(error.to_string());
+    let invalid = || asked(io::ErrorKind::InvalidInput.into());
+    let mut texts = rest.split_inclusive(|byte| *byte == 0).map(|part| text(part).map_err(asked));
+    let (Some(command), Some(folder)) = (texts.next().transpose()?, texts.next().transpose()?) else {
+        return Err(invalid());
+    };
+    let [output, error, groups @ ..] = descriptors else { return Err(invalid()) };
+    for group in groups {
+        rustix::io::write(group, b"0")
+            .map_err(|error| Refusal::Room(during("joining the control group")(error.into()).to_string()))?;
+    }
+    rustix::process::setsid().map_err(|error| broken(error.into()))?;
+    rustix::process::chdir(WORKSPACE).map_err(|error| broken(during("entering the workspace")(error.into())))?;
+    rustix::process::chdir(&*folder).map_err(|error| asked(during("entering the folder")(error.into())))?;
+    let mut environment = Vec::new();
+    for variable in common {
+        environment.push(CString::new(variable.as_str()).map_err(|error| broken(error.into()))?);
+    }
+    for variable in texts {
+        environment.push(variable?);
+    }
+    place_streams(output, error).map_err(broken)?;
+    sys::reset_signals();
+    let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
+    let failed = sys::exec(c"/bin/bash", &arguments, &environment);
+    // The command and its variables are limited, but by more than the kernel may allow.
+    if failed.raw_os_error() == Some(libc::E2BIG) {
+        return Err(asked(failed));
+    }
+    Err(broken(during("starting the shell")(failed)))
+}
+
+/// No input, the pipes of the host for output, and nothing else.
+fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(output)?;
+    rustix::stdio::dup2_stderr(error)?;
+    sys::close_at_exec_from(3)
+}
+
+/// Text that ends with its zero byte.
+fn text(bytes: &[u8]) -> io::Result<CString> {
+    CString::from_vec_with_nul(bytes.to_vec()).map_err(io::Error::other)
+}

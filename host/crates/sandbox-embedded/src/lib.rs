@@ -1,0 +1,37 @@
+//! The default provider: sandboxes out of what every Linux has, without a daemon.
+//!
+//! ```text
+//! host ── launcher ── keeper ── init ── commands
+//!            (of all)   (of one sandbox: namespaces, mounts, control groups)
+//! ```
+//!
+//! The host speaks with the init of each sandbox directly; the launcher only starts them, and a keeper only ends one. What
+//! stays of a sandbox is one file, `boxes/{name}` below the provider's folder.
+#![cfg(target_os = "linux")]
+
+mod cgroups;
+mod control;
+pub mod doctor;
+mod embedded;
+mod exec;
+mod files;
+mod hardening;
+mod hidden;
+mod ids;
+mod images;
+mod init;
+mod launcher;
+mod mounts;
+pub mod network;
+mod programs;
+mod running;
+mod sys;
+pub mod template;
+mod totals;
+mod wire;
+mod worker;
+
+pub use embedded::{Embedded, EmbeddedOptions};
+pub use images::{KeptAside, KeptImages, TemplateKind, kept_images};
+pub use launcher::run_if_launcher;
+pub use totals::TotalSettings;

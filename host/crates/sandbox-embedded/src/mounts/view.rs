@@ -1,0 +1,150 @@
+//! Files by which programs learn how large their machine is: the sandbox's own size in place of the host's.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use monstrum_sandbox::Limits;
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use super::{attach_below, if_there, tmpfs, tree};
+use crate::sys::{MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
+use crate::wire::Launch;
+
+/// Where they are made before they are attached.
+const FOLDER: &str = "s";
+/// A list of processors has about a KiB for each.
+const FOLDER_MIB: u32 = 4;
+/// Of /sys, what says how many processors there are.
+const PROCESSORS: &str = "devices/system/cpu";
+
+/// How many processors a sandbox may use at once.
+pub fn processors(limits: &Limits) -> u32 {
+    limits.cpu_millis.div_ceil(1000).max(1)
+}
+
+/// Attaches them over the files of /proc, and makes a /sys of nothing else.
+pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>) -> io::Result<()> {
+    std::fs::create_dir(FOLDER)?;
+    let folder = tmpfs(launch.id_base, FOLDER_MIB, 64, "755", MountAttrFlags::empty())?;
+    super::attach(&folder, CWD, FOLDER)?;
+    let count = processors(&launch.limits);
+    let attributes = MOUNT_RDONLY | MOUNT_NODEV | MOUNT_NOSUID | MOUNT_NOEXEC;
+    for (name, at, content) in [
+        ("boot_id", "sys/kernel/random/boot_id", boot_id()?),
+        ("cpuinfo", "cpuinfo", cpuinfo(&std::fs::read_to_string("/proc/cpuinfo")?, count)),
+        ("file-nr", "sys/fs/file-nr", "0\t0\t0\n".to_owned()),
+        ("loadavg", "loadavg", "0.00 0.00 0.00 1/1 1\n".to_owned()),
+        ("meminfo", "meminfo", meminfo(launch.limits.memory_mib)),
+        ("stat", "stat", stat(&std::fs::read_to_string("/proc/stat")?, count)),
+    ] {
+        let file = Path::new(FOLDER).join(name);
+        std::fs::write(&file, content)?;
+        own(launch, &file)?;
+        if_there(attach_below(&tree(CWD, &file, attributes, None)?, proc, at))?;
+    }
+    let sys = Path::new(FOLDER).join("sys");
+    let processors = sys.join(PROCESSORS);
+    std::fs::create_dir_all(&processors)?;
+    for folder in processors.ancestors().take_while(|folder| folder.starts_with(&sys)) {
+        own(launch, folder)?;
+    }
+    let range = if count == 1 { "0\n".to_owned() } else { format!("0-{}\n", count - 1) };
+    for name in ["online", "possible", "present"] {
+        let file = processors.join(name);
+        std::fs::write(&file, &range)?;
+        own(launch, &file)?;
+    }
+    match attach_below(&tree(CWD, &sys, attributes, None)?, root, "sys") {
+        // A sandbox may have made something else of it.
+        Err(error)
+            if [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
+                .iter()
+                .any(|gone| error.raw_os_error() == Some(gone.raw_os_error())) =>
+        {
+            Ok(())
+        }
+        attached => attached,
+    }
+}
+
+/// Has the root of the sandbox own it.
+fn own(launch: &Launch, path: &Path) -> io::Result<()> {
+    std::os::unix::fs::chown(path, Some(launch.id_base), Some(launch.id_base))?;
+    let mode = if path.is_dir() { 0o755 } else { 0o444 };
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
+}
+
+/// A random one: that of the host tells which sandboxes are on one host.
+fn boot_id() -> io::Result<String> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    // A UUID of version 4.
+    (random[6], random[8]) = (random[6] & 0x0f | 0x40, random[8] & 0x3f | 0x80);
+    let digits = hex::encode(random);
+    let (time, rest) = digits.split_at(8);
+    Ok(format!("{time}-{}-{}-{}-{}\n", &rest[..4], &rest[4..8], &rest[8..12], &rest[12..]))
+}
+
+/// As many processors as the sandbox has, and no counts of what the host does. The time at which the host was started is
+/// kept: programs add up times of processes from it, and the kernel tells it in other ways.
+fn stat(of_host: &str, count: u32) -> String {
+    let none = |name: String| format!("{name} 0 0 0 0 0 0 0 0 0 0\n");
+    let all = none("cpu ".to_owned());
+    let each: String = (0..count).map(|number| none(format!("cpu{number}"))).collect();
+    let start = of_host.lines().find(|line| line.starts_with("btime ")).unwrap_or("btime 0");
+    format!("{all}{each}intr 0\nctxt 0\n{start}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n")
+}
+
+/// The first of the host's processors.
+fn cpuinfo(of_host: &str, count: u32) -> String {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let processors = of_host.split_inclusive("\n\n").filter(|part| part.starts_with("processor"));
+    processors.take(count).collect()
+}
+
+/// What programs read of it. It does not change with what is in use.
+fn meminfo(memory_mib: u32) -> String {
+    let all = u64::from(memory_mib) * 1024;
+    let lines = [
+        ("MemTotal", all),
+        ("MemFree", all),
+        ("MemAvailable", all),
+        ("Buffers", 0),
+        ("Cached", 0),
+        ("SwapCached", 0),
+        ("Active", 0),
+        ("Inactive", 0),
+        ("SwapTotal", 0),
+        ("SwapFree", 0),
+        ("Dirty", 0),
+        ("Mapped", 0),
+        ("Shmem", 0),
+        ("Slab", 0),
+        ("SReclaimable", 0),
+        ("SUnreclaim", 0),
+    ];
+    lines.iter().map(|(name, kib)| format!("{:<16}{kib:>8} kB\n", format!("{name}:"))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_written_as_the_kernel_writes_it() {
+        assert!(meminfo(1024).starts_with("MemTotal:        1048576 kB\nMemFree:  "));
+        let host = "processor\t: 0\nflags\t: a\n\nprocessor\t: 1\nflags\t: a\n\nprocessor\t: 2\nflags\t: a\n\n";
+        assert_eq!(cpuinfo(host, 1), "processor\t: 0\nflags\t: a\n\n");
+        assert_eq!(cpuinfo(host, 9), host);
+        assert_eq!(
+            stat("cpu  1 2 3\ncpu0 1 2 3\nintr 7 7\nbtime 12\n", 2),
+            "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\nintr 0\nctxt 0\nbtime 12\n\
+             processes 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n"
+        );
+        let of = |cpu_millis| processors(&Limits { cpu_millis, ..Limits::default() });
+        assert_eq!([of(50), of(1000), of(1001), of(4000)], [1, 1, 2, 4]);
+    }
+}

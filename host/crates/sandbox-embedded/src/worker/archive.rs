@@ -1,0 +1,305 @@
+//! A folder as a ZIP, written as it is read. What is too much for one is found out before its first byte, as far as it
+//! is there by then.
+//!
+//! A link to a file in the workspace is packed as that file. A link to a folder that is packed as well stays a link. All
+//! others are named in [`LEFT_OUT`].
+
+use std::fs::File;
+use std::io::{self, Read as _, Write};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+
+use monstrum_sandbox::{ArchiveLimits, WORKSPACE};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+use zip::write::{SimpleFileOptions, StreamWriter, ZipWriter};
+use zip::{CompressionMethod, DateTime};
+
+use crate::worker::{Answer, Fault, FaultKind, PART_BYTES_MAX, paths};
+
+/// A file from here on needs the larger form of an entry. It may be longer by the time it is read.
+const LARGE_BYTES: u64 = 1 << 31;
+/// Opens what is there itself, and waits for nobody.
+const FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// Names the links that are not packed, and why. A file of this name in the folder itself is packed in its place.
+const LEFT_OUT: &str = "LINKS-LEFT-OUT.txt";
+
+/// Writes everything beneath `folder`, in no order. What is neither file, folder nor link is left out.
+pub fn write(
+    workspace: BorrowedFd<'_>,
+    folder: &OwnedFd,
+    limits: ArchiveLimits,
+    answer: &mut Answer<'_>,
+) -> Result<(), Fault> {
+    let links = Links { workspace, root: place(folder)?, left_out: Vec::new() };
+    measure(&links, folder, b"", &mut Tally::new(limits), 0)?;
+    let to = Counted { to: answer, bytes_left: limits.bytes_max };
+    let mut archive = Archive { zip: ZipWriter::new_stream(to), tally: Tally::new(limits), links };
+    archive.folder(folder, b"", 0)?;
+    archive.tell_left_out(folder)?;
+    let mut to = archive.zip.finish().map_err(|error| fault(error.into()))?.into_inner();
+    to.flush()?;
+    Ok(())
+}
+
+/// What an archive has, and may have.
+struct Tally {
+    limits: ArchiveLimits,
+    entries: usize,
+    bytes: u64,
+}
+
+impl Tally {
+    fn new(limits: ArchiveLimits) -> Tally {
+        Tally { limits, entries: 0, bytes: 0 }
+    }
+
+    fn enter(&self, depth: usize) -> Result<(), Fault> {
+        match self.limits.depth_max {
+            most if depth > most => Err(too_much(&format!("folders more than {most} deep"))),
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<(), Fault> {
+        self.entries += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.entries > self.limits.entries_max {
+            return Err(too_much(&format!("more than {} entries", self.limits.entries_max)));
+        }
+        if self.bytes > self.limits.bytes_max {
+            return Err(too_much(&format!("files of more than {} bytes", self.limits.bytes_max)));
+        }
+        Ok(())
+    }
+}
+
+fn too_much(what: &str) -> Fault {
+    Fault::new(FaultKind::Exhausted, format!("the folder has {what}, too much for one archive"))
+}
+
+/// Where links lead.
+struct Links<'a> {
+    workspace: BorrowedFd<'a>,
+    /// Where the packed folder is.
+    root: Vec<u8>,
+    /// Lines of [`LEFT_OUT`].
+    left_out: Vec<String>,
+}
+
+/// What a link leads to.
+enum Led {
+    File(File, Stat),
+    /// A folder that is packed, by its path from the packed one.
+    Folder(Vec<u8>),
+    Nowhere(String),
+}
+
+impl Links<'_> {
+    /// `path` is that of the link from the packed folder.
+    fn follow(&self, path: &[u8]) -> Result<Led, Fault> {
+        let beneath = self.root.strip_prefix(WORKSPACE.as_bytes()).unwrap_or_default();
+        let whole = [beneath.strip_prefix(b"/").unwrap_or(b"."), b"/", path].concat();
+        let opened = match paths::open(self.workspace, &whole, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
+            Ok(opened) => opened,
+            Err(Fault { kind: FaultKind::Unavailable, message }) => {
+                return Err(Fault::new(FaultKind::Unavailable, message));
+            }
+            Err(fault) => return Ok(Led::Nowhere(fault.message)),
+        };
+        let stat = fstat(&opened)?;
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => Led::File(File::from(opened), stat),
+            FileType::Directory => {
+                let target = place(&opened)?;
+                match target.strip_prefix(self.root.as_slice()) {
+                    Some(rest) if rest.is_empty() || rest.starts_with(b"/") => {
+                        Led::Folder(rest.strip_prefix(b"/").unwrap_or(rest).to_vec())
+                    }
+                    _ => Led::Nowhere("the folder is not a part of this archive".to_owned()),
+                }
+            }
+            _ => Led::Nowhere("it is neither a file nor a folder".to_owned()),
+        })
+    }
+}
+
+/// The path of what is open, without links.
+fn place(opened: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    Ok(readlinkat(CWD, format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?.into_bytes())
+}
+
+/// Counts everything beneath `folder` without reading its files.
+fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, depth: usize) -> Result<(), Fault> {
+    tally.enter(depth)?;
+    for entry in Dir::read_from(folder)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let stat = match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => continue,
+            stat => stat?,
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                tally.count(0)?;
+                match openat(folder, name, FLAGS | OFlags::DIRECTORY, Mode::empty()) {
+                    // Another thing by now, or gone.
+                    Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => {}
+                    opened => measure(links, &opened?, &[path, name, b"/"].concat(), tally, depth + 1)?,
+                }
+            }
+            FileType::RegularFile => tally.count(stat.st_size.unsigned_abs())?,
+            FileType::Symlink => match links.follow(&[path, name].concat())? {
+                Led::File(_, stat) => tally.count(stat.st_size.unsigned_abs())?,
+                Led::Folder(_) | Led::Nowhere(_) => tally.count(0)?,
+            },
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Has an end.
+struct Counted<W> {
+    to: W,
+    bytes_left: u64,
+}
+
+impl<W: Write> Write for Counted<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        let left = self.bytes_left.checked_sub(written as u64);
+        self.bytes_left = left.ok_or(io::ErrorKind::FileTooLarge)?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+struct Archive<'a, W: Write> {
+    zip: ZipWriter<StreamWriter<W>>,
+    tally: Tally,
+    links: Links<'a>,
+}
+
+impl<W: Write> Archive<'_, W> {
+    /// `path` is that from the packed folder, and ends with `/` unless it is empty.
+    fn folder(&mut self, folder: &OwnedFd, path: &[u8], depth: usize) -> Result<(), Fault> {
+        self.tally.enter(depth)?;
+        for entry in Dir::read_from(folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let path = [path, name].concat();
+            match openat(folder, name, FLAGS, Mode::empty()) {
+                Ok(opened) => self.entry(opened, &path, depth)?,
+                Err(Errno::LOOP) => self.link(&path)?,
+                // A socket, or gone by now.
+                Err(Errno::NXIO | Errno::NOENT) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, opened: OwnedFd, path: &[u8], depth: usize) -> Result<(), Fault> {
+        let stat = fstat(&opened)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                self.tally.count(0)?;
+                self.zip.add_directory(readable(path), options(&stat)).map_err(|error| fault(error.into()))?;
+                self.folder(&opened, &[path, b"/"].concat(), depth + 1)
+            }
+            FileType::RegularFile => self.file(File::from(opened), &stat, path),
+            _ => Ok(()),
+        }
+    }
+
+    fn file(&mut self, file: File, stat: &Stat, path: &[u8]) -> Result<(), Fault> {
+        let size = stat.st_size.unsigned_abs();
+        self.tally.count(size)?;
+        self.zip.start_file(readable(path), options(stat)).map_err(|error| fault(error.into()))?;
+        // What is written to it meanwhile is not ours to wait for.
+        self.copy(file.take(size))
+    }
+
+    fn link(&mut self, path: &[u8]) -> Result<(), Fault> {
+        match self.links.follow(path)? {
+            Led::File(file, stat) => self.file(file, &stat, path),
+            Led::Folder(target) => {
+                self.tally.count(0)?;
+                let up = path.iter().filter(|byte| **byte == b'/').count();
+                let target = format!("./{}{}", "../".repeat(up), readable(&target));
+                let added = self.zip.add_symlink(readable(path), target, SimpleFileOptions::default());
+                added.map_err(|error| fault(error.into()))
+            }
+            Led::Nowhere(why) => {
+                self.tally.count(0)?;
+                self.links.left_out.push(format!("{}: {why}\n", readable(path)));
+                Ok(())
+            }
+        }
+    }
+
+    /// Names the links that are missing, unless the folder has a file of that name.
+    fn tell_left_out(&mut self, folder: &OwnedFd) -> Result<(), Fault> {
+        if self.links.left_out.is_empty() || statat(folder, LEFT_OUT, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
+            return Ok(());
+        }
+        let text = self.links.left_out.concat();
+        self.zip.start_file(LEFT_OUT, SimpleFileOptions::default()).map_err(|error| fault(error.into()))?;
+        self.zip.write_all(text.as_bytes()).map_err(fault)
+    }
+
+    fn copy(&mut self, mut from: impl io::Read) -> Result<(), Fault> {
+        let mut piece = vec![0; PART_BYTES_MAX];
+        loop {
+            match from.read(&mut piece)? {
+                0 => return Ok(()),
+                length => self.zip.write_all(&piece[..length]).map_err(fault)?,
+            }
+        }
+    }
+}
+
+fn options(stat: &Stat) -> SimpleFileOptions {
+    SimpleFileOptions::default()
+        .compression_method(CompressionMethod::Deflated)
+        .last_modified_time(modified(stat.st_mtime))
+        .unix_permissions(stat.st_mode & 0o777)
+        .large_file(stat.st_size.unsigned_abs() >= LARGE_BYTES)
+}
+
+fn fault(error: io::Error) -> Fault {
+    if error.kind() == io::ErrorKind::FileTooLarge {
+        return Fault::new(FaultKind::Exhausted, "the archive became too large");
+    }
+    error.into()
+}
+
+/// A path as text: bytes that are not UTF-8, what separates folders elsewhere, and `%` itself, are written as `%` and two
+/// digits, so that no two names become one.
+fn readable(path: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in path.utf8_chunks() {
+        text.push_str(&chunk.valid().replace('%', "%25").replace('\\', "%5C"));
+        for byte in chunk.invalid() {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// To the second; what lies before 1980 or after 2107 has the format's earliest date.
+fn modified(seconds: i64) -> DateTime {
+    let Some(at) = chrono::DateTime::from_timestamp(seconds, 0) else { return DateTime::default() };
+    DateTime::try_from(at.naive_utc()).unwrap_or_default()
+}
