@@ -15,7 +15,7 @@ fn call(tool: &str, params: Value) -> Call {
         "github_add_comment" => "issue.comment.write",
         "github_list_comments" => "issue.comment.read",
         "github_get_repo" => "repo.read",
-        other => panic!("{other} is none of the eight tools"),
+        other => panic!("{other} is not one of the eight tools"),
     };
     let Value::Object(params) = params else { panic!("{params} is no object") };
     Call::new(tool, operation).params(params)

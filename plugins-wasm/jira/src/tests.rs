@@ -12,7 +12,7 @@ fn call(tool: &str, params: Value) -> Call {
     let operation = match tool {
         "jira_list_issues" => "issue.read",
         "jira_create_issue" => "issue.write",
-        other => panic!("{other} is none of the two tools"),
+        other => panic!("{other} is not one of the two tools"),
     };
     let Value::Object(params) = params else { panic!("{params} is no object") };
     Call::new(tool, operation).params(params).config("api_base", BASE)
