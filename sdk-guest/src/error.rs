@@ -141,7 +141,7 @@ failure_codes! {
     Dns = "dns",
     /// No connection could be made.
     Connect = "connect",
-    /// The server's certificate is not trusted, or there is no common TLS version.
+    /// The server's certificate is not trusted, or the TLS versions differ.
     Tls = "tls",
     /// There was no response in time.
     Timeout = "timeout",

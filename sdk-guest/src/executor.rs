@@ -78,8 +78,8 @@ pub trait Executor {
     /// The operations of the plugin.
     const OPERATIONS: Operations;
 
-    /// The functions for infrastructure code; see [`functions`](macro@crate::functions). A plugin with functions ends with
-    /// `export!(MyPlugin with functions)`.
+    /// The functions for infrastructure code; see [`functions`](macro@crate::functions). A plugin with functions ends
+    /// with `export!(MyPlugin with functions)`.
     const FUNCTIONS: Functions = Functions::new(&[]);
 
     /// Runs first, after the handler was found. If it returns an outcome, the call ends.
@@ -97,8 +97,8 @@ pub trait Executor {
         Ok(())
     }
 
-    /// Converts a handler's error to the outcome; by default to an error with its text. Scope violations are not passed to
-    /// this hook, so that a plugin cannot convert them to another outcome.
+    /// Converts a handler's error to the outcome; by default to an error with its text. Scope violations are not passed
+    /// to this hook, so that a plugin cannot convert them to another outcome.
     fn handle_error(&self, request: &Request, error: Error) -> Outcome {
         let _ = request;
         error.into()

@@ -1,8 +1,9 @@
 //! Functions for infrastructure code, which a plugin may provide besides its tools.
 //!
-//! Tools are for bots and subject to roles and scopes. Functions are for the operators of the platform, who call them as
-//! `platform.{type}.{function}` with a root key; bots cannot call them. The limits of a call, the egress rules and the audit
-//! are the same as for tools. A call may name a resource to use its credential; otherwise there is no credential.
+//! Tools are for bots and subject to roles and scopes. Functions are for the operators of the platform, who call them
+//! as `platform.{type}.{function}` with a root key; bots cannot call them. The limits of a call, the egress rules and
+//! the audit are the same as for tools. A call may name a resource to use its credential; otherwise it has no
+//! credential.
 
 use crate::executor::{Executor, Handler};
 use crate::request::Request;

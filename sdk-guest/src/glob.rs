@@ -1,8 +1,8 @@
 //! Shell-style globs, as used by the host: `*`, `?`, `[seq]` and `[!seq]`. They match the whole text, case-sensitively.
 
-/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, including `/` and
-/// the empty text; `?` is one character; `[seq]` is one of the listed characters or ranges; `[!seq]` is any other
-/// character. An unclosed `[` is a literal.
+/// Whether the whole of `text` matches `pattern`, by the rules of Python's `fnmatchcase`: `*` is any text, including
+/// `/` and the empty text; `?` is one character; `[seq]` is one of the listed characters or ranges; `[!seq]` is any
+/// other character. An unclosed `[` is a literal.
 ///
 /// ```
 /// use monstrum_sdk::glob;
@@ -82,10 +82,11 @@ fn parse(pattern: &str) -> Vec<Piece> {
     pieces
 }
 
-/// The set after a `[`, and its length including the `]`. A `]` in first place is a member, and so is a `-` at either end.
+/// The set after a `[`, and its length including the `]`. A `]` in first place is a member, and so is a `-` at either
+/// end.
 ///
-/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If the
-/// dropped range leaves `!-b` at the front, that means "neither `-` nor `b`".
+/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If
+/// the dropped range leaves `!-b` at the front, that means "neither `-` nor `b`".
 fn set(chars: &[char]) -> Option<(Piece, usize)> {
     let start = usize::from(chars.first() == Some(&'!'));
     let end = start + 1 + chars.get(start + 1..)?.iter().position(|character| *character == ']')?;
@@ -105,8 +106,8 @@ fn set(chars: &[char]) -> Option<(Piece, usize)> {
     Some((Piece::Set { negated, ranges }, end + 1))
 }
 
-/// Splits a set into ranges. A hyphen in first or last place, or right after a range, is a character. Reversed ranges are
-/// dropped.
+/// Splits a set into ranges. A hyphen in first or last place, or right after a range, is a character. Reversed ranges
+/// are dropped.
 fn ranges(body: &[char]) -> Vec<(char, char)> {
     let one = |character: &char| (*character, *character);
     let mut ranges = Vec::new();

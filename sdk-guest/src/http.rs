@@ -1,7 +1,7 @@
 //! Requests to the upstream, which the host resolves, checks, authenticates and redacts.
 //!
-//! Plugins never see a credential. If the origin is in the credential's audience, the host adds the credential, refreshes
-//! it before it expires, and after a 401 refreshes it and repeats the request once.
+//! Plugins never see a credential. If the origin is in the credential's audience, the host adds the credential,
+//! refreshes it before it expires, and after a 401 refreshes it and repeats the request once.
 
 mod pages;
 mod path;
@@ -192,7 +192,7 @@ impl HttpRequest {
     /// Sends the request and returns the response, with any status.
     ///
     /// # Errors
-    /// [`Error::Host`] if there is no response; [`Error::Message`] if the request could not be built.
+    /// [`Error::Host`] if the host received no response; [`Error::Message`] if the request could not be built.
     pub fn send(self) -> Result<HttpResponse, Error> {
         match self.defect {
             Some(error) => Err(error),
@@ -203,14 +203,14 @@ impl HttpRequest {
     /// Sends the request and parses the response as JSON; an empty body is `null`.
     ///
     /// # Errors
-    /// As [`send`](Self::send); [`Error::Http`] for a status outside 200 to 299; [`Error::Message`] if the response is not
-    /// the expected JSON.
+    /// As [`send`](Self::send); [`Error::Http`] for a status outside 200 to 299; [`Error::Message`] if the response is
+    /// not the expected JSON.
     pub fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
         self.send()?.error_for_status()?.json()
     }
 
-    /// Sends the request, follows the `next` links in Link headers (RFC 8288), and concatenates the JSON lists of at most
-    /// `pages_max` pages.
+    /// Sends the request, follows the `next` links in Link headers (RFC 8288), and concatenates the JSON lists of at
+    /// most `pages_max` pages.
     ///
     /// A `next` link to another origin is not followed, because the upstream must not choose the server of the next
     /// request.

@@ -106,8 +106,8 @@ impl Scope {
         &self.0
     }
 
-    /// Whether each set with `key` has a pattern that `matches` accepts. An empty list permits nothing. If no set has the
-    /// key, everything is permitted.
+    /// Whether each set with `key` has a pattern that `matches` accepts. An empty list permits nothing. If no set has
+    /// the key, everything is permitted.
     ///
     /// ```
     /// use monstrum_sdk::{Scope, glob};
@@ -159,7 +159,8 @@ impl TryFrom<types::ExecuteRequest> for Request {
     }
 }
 
-/// Parses a part of the request. A part that is not valid fails the call: an unreadable scope must not count as no scope.
+/// Parses a part of the request. A part that is not valid fails the call: an unreadable scope must not count as no
+/// scope.
 fn from_json<T: DeserializeOwned>(part: &str, text: &str) -> Result<T, Error> {
     serde_json::from_str(text).map_err(|error| Error::Message(format!("invalid {part} in the request: {error}")))
 }

@@ -1,9 +1,9 @@
 //! The Linux sandbox of the conversation in which the call runs.
 //!
-//! It needs the capability `sandbox` in the manifest and a bot with `use_agent_sandbox` enabled. Each use is a child call
-//! in the audit, with the same checks as a call of the bot. Calls without a conversation have no sandbox. The sandbox is
-//! created on first use; files under `/workspace` are kept for the next call of the same conversation. Commands run within
-//! the remaining time of the parent call.
+//! It needs the capability `sandbox` in the manifest and a bot with `use_agent_sandbox` enabled. Each use is a child
+//! call in the audit, with the same checks as a call of the bot. Calls without a conversation have no sandbox. The
+//! sandbox is created on first use; files under `/workspace` are kept for the next call of the same conversation.
+//! Commands run within the remaining time of the parent call.
 
 use crate::error::Failure;
 use crate::host;

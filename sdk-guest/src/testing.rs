@@ -1,8 +1,8 @@
 //! A test kit, which runs a plugin's executor natively under `cargo test`, with prepared answers of the upstream.
 //!
-//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request without a
-//! prepared answer fails the test, and so does an unused answer. The work of the host, such as authorization, injection
-//! and redaction, is not part of these tests.
+//! A test prepares a [`Call`], runs it, and checks the [`Run`]: the outcome, the requests and the log. A request
+//! without a prepared answer fails the test, and so does an unused answer. The work of the host, such as authorization,
+//! injection and redaction, is not part of these tests.
 //!
 //! ```
 //! use monstrum_sdk::testing::{Answer, Call};
@@ -60,8 +60,8 @@ pub(crate) struct ToolAnswer {
 }
 
 impl Call {
-    /// A call of a tool with its operation, the ids `test-request`, `test-bot` and `test-task`, the locale `en-US` and a
-    /// deadline of 30 s.
+    /// A call of a tool with its operation, the ids `test-request`, `test-bot` and `test-task`, the locale `en-US` and
+    /// a deadline of 30 s.
     pub fn new(tool_name: &str, operation: &str) -> Self {
         let request = Request {
             request_id: "test-request".to_owned(),

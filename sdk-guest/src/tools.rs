@@ -1,9 +1,9 @@
 //! Calls of tools of other plugins.
 //!
-//! A child call is made as the same bot, with all permission checks, and within the remaining time of the parent call. It
-//! needs three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`, the binding lists
-//! it under `allow_calls`, and the bot itself may call the tool. A tool that is not granted gets the same error as one that
-//! does not exist.
+//! A child call is made as the same bot, with all permission checks, and within the remaining time of the parent call.
+//! It needs three grants: the manifest has the capability `tools` and lists the tool under `executor.calls`, the
+//! binding lists it under `allow_calls`, and the bot itself may call the tool. A tool that is not granted gets the same
+//! error as one that does not exist.
 
 use std::fmt;
 
@@ -39,8 +39,8 @@ pub struct PluginClient {
 }
 
 impl PluginClient {
-    /// A client for the tools of `plugin`. By convention their names start with the plugin's name and `_`. Tool names have no
-    /// hyphens, so a hyphen in the plugin's name becomes `_`: the tools of `acme-tickets` are `acme_tickets_…`.
+    /// A client for the tools of `plugin`. By convention their names start with the plugin's name and `_`. Tool names
+    /// have no hyphens, so a hyphen in the plugin's name becomes `_`: the tools of `acme-tickets` are `acme_tickets_…`.
     ///
     /// For tools with other names, use [`call_tool`].
     #[must_use]

@@ -1,7 +1,7 @@
-//! The GitHub plugin: issues, comments, labels and repositories by GitHub's REST API.
+//! The GitHub plugin: issues, comments, labels and repositories, with GitHub's REST API.
 //!
-//! What a bot may do is declared in `monstrum.yaml` and enforced by the host. What is left to the plugin is to send the
-//! right request, and to refuse a repository that would lead to another path than the one that was authorised.
+//! The host enforces the permissions that `monstrum.yaml` declares. The plugin builds the requests, and refuses
+//! repository names that would change the authorised path.
 
 #![forbid(unsafe_code)]
 
@@ -18,12 +18,12 @@ use monstrum_sdk::{
 use repo::Repo;
 
 const API: &str = "https://api.github.com";
-/// GitHub refuses requests without one.
+/// The User-Agent; GitHub refuses requests without one.
 const USER_AGENT: &str = concat!("monstrum-github/", env!("CARGO_PKG_VERSION"));
-/// The most that GitHub puts on a page, and what the manifest says of comments where a caller names no number: comments of
-/// the usual 2 KB fill a fourth of a result.
+/// The largest page of GitHub, which is also the default for comments in the manifest: with an average of 2 KB, they
+/// take a quarter of a result.
 const PER_PAGE_MAX: u64 = 100;
-/// Enough for GitHub's own message, and little enough for a model's context.
+/// Characters of an error: enough for GitHub's own message, and short enough for a model's context.
 const ERROR_BODY_CHARS_MAX: usize = 200;
 
 struct GitHub;
@@ -75,7 +75,7 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
 
 fn issue_write(request: &Request) -> Result<Value, Error> {
     let repo = Repo::of(request)?;
-    // A model often fills what it does not mean to set with nothing; taken literally, that would empty the issue.
+    // Models often send empty values for fields that they do not want to change, which would clear these fields.
     let fields: Map<String, Value> = ["title", "body", "labels", "assignees", "state"]
         .into_iter()
         .filter_map(|name| Some((name.to_owned(), request.params.get(name).filter(|value| !is_empty(value))?.clone())))
@@ -98,11 +98,11 @@ fn comment_list(request: &Request) -> Result<Value, Error> {
     page(comments, request)
 }
 
-/// The page of a list that the caller asks for, or the first.
+/// Fetches the requested page of a list, by default the first.
 fn page(list: HttpRequest, request: &Request) -> Result<Value, Error> {
     let number = given_count(request, "page")?.filter(|number| *number > 1);
     let response = list.optional_query("page", number).send()?.error_for_status()?;
-    // The host refuses a larger result without a word on how to get a smaller one.
+    // The host refuses larger results, but its error does not say how to get a smaller one.
     if response.body().len() > RESULT_BYTES_MAX {
         return Err(Error::message("This page is larger than 1 MiB; ask for fewer items with per_page"));
     }
@@ -135,7 +135,7 @@ fn label_write(request: &Request) -> Result<Value, Error> {
         .json()
 }
 
-/// GitHub removes one label by one request, so each label has a result of its own.
+/// GitHub removes one label per request, so each label has its own result.
 fn label_remove(http: &Http, repo: &Repo, number: u64, labels: &[String]) -> Result<Value, Error> {
     let mut results = Vec::with_capacity(labels.len());
     for label in labels {
@@ -165,12 +165,12 @@ fn issue_number(request: &Request) -> Result<u64, Error> {
     }
 }
 
-/// A number that is there and not zero.
+/// A number parameter, if it is present and not zero.
 fn given_count(request: &Request, name: &str) -> Result<Option<u64>, Error> {
     Ok(request.optional_param::<u64>(name)?.filter(|count| *count > 0))
 }
 
-/// A text that is there and not empty.
+/// A text parameter, if it is present and not empty.
 fn given_text(request: &Request, name: &str) -> Result<Option<String>, Error> {
     Ok(request.optional_param::<String>(name)?.filter(|text| !text.is_empty()))
 }

@@ -1,11 +1,11 @@
-//! The repository that a call concerns.
+//! The repository of a call.
 
 use monstrum_sdk::{Error, Request, Value};
 
-/// `owner/name`, in nothing but the characters that GitHub allows.
+/// A repository name `owner/name`, with only the characters that GitHub allows.
 ///
-/// A binding to `acme/*` permits the text `acme/../../user` too, so it is here that such a text ends: only one slash,
-/// and no segment that leads out of its place.
+/// A binding to `acme/*` also permits the text `acme/../../user`. This type refuses it: it allows only one slash, and
+/// no `.` or `..` segments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Repo {
     pub(crate) owner: String,
@@ -13,7 +13,7 @@ pub(crate) struct Repo {
 }
 
 impl Repo {
-    /// The repository that the parameter `repo` names.
+    /// The repository of the parameter `repo`.
     pub(crate) fn of(request: &Request) -> Result<Self, Error> {
         request
             .params
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_elsewhere_is_no_repository() {
+    fn names_that_change_the_path_are_refused() {
         let texts = [
             "",
             "/",

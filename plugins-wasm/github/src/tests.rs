@@ -15,7 +15,7 @@ fn call(tool: &str, params: Value) -> Call {
         "github_add_comment" => "issue.comment.write",
         "github_list_comments" => "issue.comment.read",
         "github_get_repo" => "repo.read",
-        other => panic!("{other} is none of the eight tools"),
+        other => panic!("{other} is not one of the eight tools"),
     };
     let Value::Object(params) = params else { panic!("{params} is no object") };
     Call::new(tool, operation).params(params)
@@ -40,7 +40,7 @@ fn get_repo_reads_the_repository_with_githubs_headers() {
 }
 
 #[test]
-fn an_enterprise_base_takes_the_place_of_the_public_one() {
+fn an_enterprise_base_replaces_the_public_one() {
     let answer = Answer::get("https://ghe.example/api/v3/repos/acme/site").json(json!({}));
     call("github_get_repo", json!({ "repo": "acme/site" }))
         .config("api_base", "https://ghe.example/api/v3/")
@@ -89,7 +89,7 @@ fn create_issue_sends_what_is_given() {
 }
 
 #[test]
-fn update_issue_leaves_alone_what_is_empty() {
+fn update_issue_ignores_empty_values() {
     let params = json!({
         "repo": "acme/site", "issue_number": 7, "state": "closed", "title": "", "body": null, "labels": [], "assignees": [],
     });
@@ -112,7 +112,7 @@ fn add_labels_sends_them_all_at_once() {
 }
 
 #[test]
-fn remove_labels_asks_for_each_and_tells_of_each() {
+fn remove_labels_removes_and_reports_each() {
     let labels = format!("{SITE}/issues/7/labels");
     let run = call(
         "github_remove_labels",
@@ -127,7 +127,7 @@ fn remove_labels_asks_for_each_and_tells_of_each() {
 }
 
 #[test]
-fn remove_labels_never_asks_for_all_of_them() {
+fn remove_labels_never_removes_all_labels() {
     let run =
         call("github_remove_labels", json!({ "repo": "acme/site", "issue_number": 7, "labels": [""] })).run(&GitHub);
     assert!(run.requests.is_empty());
@@ -147,7 +147,7 @@ fn add_comment_sends_its_body() {
 }
 
 #[test]
-fn list_comments_reads_the_page_that_is_asked_for() {
+fn list_comments_reads_the_requested_page() {
     let comments = format!("{SITE}/issues/7/comments");
     for (page, query) in [
         (json!({}), "per_page=100"),
@@ -158,7 +158,7 @@ fn list_comments_reads_the_page_that_is_asked_for() {
     ] {
         let mut params = json!({ "repo": "acme/site", "issue_number": 7 });
         params.as_object_mut().unwrap().extend(page.as_object().unwrap().clone());
-        // A next page is the caller's to ask for, wherever the answer says that it is.
+        // Only the caller requests a next page; the link in the response is ignored.
         let answer = Answer::get(&format!("{comments}?{query}"))
             .json(json!([{ "id": 1 }]))
             .header("Link", &format!("<{comments}?page=2>; rel=\"next\""));
@@ -167,7 +167,7 @@ fn list_comments_reads_the_page_that_is_asked_for() {
 }
 
 #[test]
-fn a_page_that_no_result_can_hold_names_the_way_to_a_smaller_one() {
+fn the_error_for_a_large_page_suggests_a_smaller_one() {
     let body = json!([{ "body": "x".repeat(1 << 20) }]);
     for (tool, path) in [("github_list_comments", "issues/7/comments"), ("github_list_issues", "issues")] {
         let answer = Answer::get(&format!("{SITE}/{path}")).json(body.clone());
@@ -177,7 +177,7 @@ fn a_page_that_no_result_can_hold_names_the_way_to_a_smaller_one() {
 }
 
 #[test]
-fn a_repository_that_leads_elsewhere_is_refused_by_every_tool() {
+fn a_repository_that_changes_the_path_is_refused_by_all_tools() {
     let tools = manifest()["resource_type"]["tools"].as_array().unwrap().clone();
     assert_eq!(tools.len(), 8);
     for repo in [
@@ -199,7 +199,7 @@ fn a_repository_that_leads_elsewhere_is_refused_by_every_tool() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_parameters_are_named() {
     let cases = [
         ("github_update_issue", json!({ "title": "x" }), "issue_number is required"),
         ("github_update_issue", json!({ "issue_number": 0 }), "issue_number is required"),
@@ -226,7 +226,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn githubs_errors_are_cut_and_told() {
+fn errors_of_github_are_cut() {
     let get = |answer: Answer| run("github_get_repo", json!({ "repo": "acme/site" }), answer);
     let not_found = get(Answer::get(SITE).status(404).body(r#"{"message":"Not Found"}"#));
     assert_eq!(not_found.log[0].fields, json!({ "status": 404 }));
@@ -238,7 +238,7 @@ fn githubs_errors_are_cut_and_told() {
 }
 
 #[test]
-fn an_operation_that_is_not_there_is_unknown() {
+fn an_unknown_operation_is_an_error() {
     assert_eq!(Call::new("github_get_repo", "repo.delete").run(&GitHub).error(), "Unknown operation: repo.delete");
 }
 
@@ -251,13 +251,13 @@ fn texts(value: &Value, key: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_operation_of_the_manifest_has_a_handler_and_no_other() {
+fn the_operations_are_those_of_the_manifest() {
     let handled: BTreeSet<String> = GitHub::OPERATIONS.keys().map(str::to_owned).collect();
     assert_eq!(texts(&manifest()["resource_type"]["tools"], "operation"), handled);
 }
 
 #[test]
-fn the_translations_cover_every_text_and_english_is_the_manifests() {
+fn the_translations_are_complete_and_english_equals_the_manifest() {
     let manifest = manifest();
     let resource_type = &manifest["resource_type"];
     let mut expected = serde_json::Map::new();

@@ -1,7 +1,7 @@
-//! The Jira plugin: listing and creating issues by the REST API of Jira Cloud.
+//! The Jira plugin: lists and creates issues with the REST API of Jira Cloud.
 //!
-//! What a bot may do is declared in `monstrum.yaml` and enforced by the host. What is left to the plugin is to send the
-//! right request, and to see that no parameter becomes a query for more than the project that was authorised.
+//! The host enforces the permissions that `monstrum.yaml` declares. The plugin builds the requests, and ensures that a
+//! parameter cannot extend a query beyond the authorised project.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +18,13 @@ use monstrum_sdk::{
 use project::ProjectKey;
 
 const USER_AGENT: &str = concat!("monstrum-jira/", env!("CARGO_PKG_VERSION"));
-/// What the manifest says where a caller names no number.
+/// The default number of results in the manifest.
 const RESULTS_DEFAULT: u64 = 50;
-/// The most that Jira gives at once with all fields of the issues.
+/// The most issues that Jira returns at once with all fields.
 const RESULTS_MAX: u64 = 100;
-/// What the manifest says where a caller names no type.
+/// The default issue type in the manifest.
 const ISSUE_TYPE_DEFAULT: &str = "Task";
-/// Enough for Jira's own message, and little enough for a model's context.
+/// Characters of an error: enough for Jira's own message, and short enough for a model's context.
 const ERROR_BODY_CHARS_MAX: usize = 200;
 const NOT_FOUND: u16 = 404;
 
@@ -65,15 +65,15 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     let http = http(request);
     let search =
         |path: &'static str| http.get(path).query("jql", &jql).query("maxResults", results_max.min(RESULTS_MAX));
-    // Without `fields` this search answers with bare ids.
+    // Without `fields` this search returns only ids.
     let by_token =
         search("/rest/api/3/search/jql").query("fields", "*navigable").optional_query("nextPageToken", token.as_ref());
     let response = by_token.send()?;
     if response.status() != NOT_FOUND {
         return within_a_result(&response.error_for_status()?);
     }
-    // A Jira that is older than this search has the one before it, which Jira Cloud has taken away. It counts issues where
-    // the later one has tokens.
+    // Older Jira servers have only the previous search, which Jira Cloud has removed. It paginates by offset and not by
+    // token.
     let start = match token.as_deref().map(str::parse::<u64>) {
         None => None,
         Some(Ok(start)) => Some(start),
@@ -83,7 +83,8 @@ fn issue_list(request: &Request) -> Result<Value, Error> {
     Ok(with_token(within_a_result(&older)?))
 }
 
-/// The answer, unless it is too large to be a result: the host says no word on how to get a smaller one.
+/// The response, or an error that suggests fewer issues if it is too large. The host's error would not say how to do
+/// that.
 fn within_a_result(response: &HttpResponse) -> Result<Value, Error> {
     if response.body().len() > RESULT_BYTES_MAX {
         return Err(Error::message("These issues are larger than 1 MiB; ask for fewer with max_results"));
@@ -91,7 +92,7 @@ fn within_a_result(response: &HttpResponse) -> Result<Value, Error> {
     response.json()
 }
 
-/// An answer of the older search with the token of its next page, where there is one.
+/// Adds the token of the next page, if any, to a response of the previous search.
 fn with_token(mut answer: Value) -> Value {
     let number = |name: &str| answer.get(name).and_then(Value::as_u64);
     let issues = answer.get("issues").and_then(Value::as_array).map_or(0, Vec::len);
@@ -117,7 +118,7 @@ fn issue_create(request: &Request) -> Result<Value, Error> {
     http(request).post("/rest/api/3/issue").body_json(&json!({ "fields": fields })).json()
 }
 
-/// A text in Atlassian's document format, one paragraph a line. The format has no empty texts.
+/// A text in Atlassian's document format, with a paragraph for each line. The format does not allow empty texts.
 fn document(text: &str) -> Value {
     let paragraph = |line: &str| json!({ "type": "paragraph", "content": [{ "type": "text", "text": line }] });
     let content: Vec<Value> = text.lines().filter(|line| !line.trim().is_empty()).map(paragraph).collect();
@@ -128,7 +129,7 @@ fn http(request: &Request) -> Http {
     Http::new(request).header("Accept", "application/json").header("User-Agent", USER_AGENT)
 }
 
-/// A text that is there and not blank.
+/// A text parameter, if it is present and not blank.
 fn given_text(request: &Request, name: &str) -> Result<Option<String>, Error> {
     Ok(request.optional_param::<String>(name)?.filter(|text| !text.trim().is_empty()))
 }

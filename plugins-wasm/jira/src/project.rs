@@ -1,16 +1,16 @@
-//! The project that a call concerns.
+//! The project of a call.
 
 use monstrum_sdk::{Error, Request, Value};
 
-/// A project's key, in nothing but the characters that Jira allows.
+/// A project key, with only the characters that Jira allows.
 ///
-/// The key becomes part of a query, and a binding to `ACME*` permits the text `ACME or project = SECRET` too, so it is
-/// here that such a text ends. A number would be a project's id, by which any project could be named.
+/// The key becomes part of a query, and a binding to `ACME*` also permits the text `ACME or project = SECRET`. This
+/// type refuses it. It also refuses numbers, which Jira would read as the id of any project.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProjectKey(String);
 
 impl ProjectKey {
-    /// The key that the parameter `project` holds.
+    /// The key of the parameter `project`.
     pub(crate) fn of(request: &Request) -> Result<Self, Error> {
         request
             .params
@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_say_more_than_one_project_is_no_key() {
+    fn keys_that_extend_the_query_are_refused() {
         let texts = [
             "",
             "10001",

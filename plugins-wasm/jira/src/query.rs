@@ -1,12 +1,12 @@
-//! Queries in JQL, Jira's query language, in which no value can become a condition.
+//! Queries in JQL, Jira's query language, with escaped values.
 
 use monstrum_sdk::Error;
 
 use crate::project::ProjectKey;
 
-/// The query for the issues of a project, in one status if there is one.
+/// The query for the issues of a project, optionally with a status.
 pub(crate) fn issues_of(project: &ProjectKey, status: Option<&str>) -> Result<String, Error> {
-    // In quotation marks, for a key such as `AND` is a word of the language otherwise.
+    // Quoted, because a key such as `AND` is a keyword.
     let mut jql = format!("project = \"{}\"", project.as_str());
     if let Some(status) = status {
         jql.push_str(" AND status = ");
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_stays_inside_of_its_quotation_marks() {
+    fn a_status_is_quoted() {
         assert_eq!(of("In Progress"), Ok(r#"project = "PROJ" AND status = "In Progress""#.to_owned()));
         let attacks = [
             (r#"x" OR project = "SECRET"#, r#""x\" OR project = \"SECRET""#),

@@ -12,7 +12,7 @@ fn call(tool: &str, params: Value) -> Call {
     let operation = match tool {
         "jira_list_issues" => "issue.read",
         "jira_create_issue" => "issue.write",
-        other => panic!("{other} is none of the two tools"),
+        other => panic!("{other} is not one of the two tools"),
     };
     let Value::Object(params) = params else { panic!("{params} is no object") };
     Call::new(tool, operation).params(params).config("api_base", BASE)
@@ -23,13 +23,13 @@ fn run(tool: &str, params: Value, answer: Answer) -> Run {
     call(tool, params).answer(answer).run(&Jira)
 }
 
-/// The URL of a search for the issues that `jql`, percent-encoded, finds.
+/// The URL of a search with the percent-encoded `jql`.
 fn search(jql: &str, results_max: u64) -> String {
     format!("{BASE}/rest/api/3/search/jql?jql={jql}&maxResults={results_max}&fields=%2Anavigable")
 }
 
 #[test]
-fn list_issues_asks_for_one_project_with_jiras_headers() {
+fn list_issues_requests_one_project_with_jiras_headers() {
     let url = search("project%20%3D%20%22PROJ%22", 50);
     let run = run("jira_list_issues", json!({ "project": "PROJ" }), Answer::get(&url).json(json!({ "issues": [] })));
     let headers = [("Accept", "application/json"), ("User-Agent", "monstrum-jira/1.0.0")];
@@ -48,7 +48,7 @@ fn list_issues_filters_by_status() {
 }
 
 #[test]
-fn a_jira_without_the_present_search_is_asked_by_the_one_before() {
+fn an_older_jira_gets_the_previous_search() {
     let before = format!("{BASE}/rest/api/3/search?jql=project%20%3D%20%22PROJ%22&maxResults=50");
     let run = call("jira_list_issues", json!({ "project": "PROJ" }))
         .answer(Answer::get(&search("project%20%3D%20%22PROJ%22", 50)).status(404))
@@ -58,7 +58,7 @@ fn a_jira_without_the_present_search_is_asked_by_the_one_before() {
 }
 
 #[test]
-fn list_issues_goes_on_where_the_answer_before_ended() {
+fn list_issues_continues_with_a_token() {
     let jql = "project%20%3D%20%22PROJ%22";
     let url = format!("{}&nextPageToken=CAEaAggD", search(jql, 100));
     let params = json!({ "project": "PROJ", "max_results": 1000, "next_page_token": "CAEaAggD" });
@@ -68,7 +68,7 @@ fn list_issues_goes_on_where_the_answer_before_ended() {
 }
 
 #[test]
-fn the_search_before_counts_issues_where_the_present_one_has_tokens() {
+fn the_previous_search_continues_with_an_offset() {
     let jql = "project%20%3D%20%22PROJ%22";
     let older = |query: &str| format!("{BASE}/rest/api/3/search?jql={jql}&maxResults=2{query}");
     let page = |token: Option<&str>, query: &str, answer: Value| {
@@ -89,7 +89,7 @@ fn the_search_before_counts_issues_where_the_present_one_has_tokens() {
 }
 
 #[test]
-fn issues_that_no_result_can_hold_name_the_way_to_fewer() {
+fn the_error_for_a_large_result_suggests_fewer_issues() {
     let answer =
         Answer::get(&search("project%20%3D%20%22PROJ%22", 50)).json(json!({ "issues": ["x".repeat(1 << 20)] }));
     let run = run("jira_list_issues", json!({ "project": "PROJ" }), answer);
@@ -114,7 +114,7 @@ fn create_issue_sends_what_is_given() {
 }
 
 #[test]
-fn create_issue_leaves_out_what_is_empty() {
+fn create_issue_omits_empty_values() {
     let params = json!({ "project": "PROJ", "summary": "Broken", "description": "", "issue_type": null });
     let run = run("jira_create_issue", params, Answer::post(ISSUE).status(201).json(json!({})));
     let expected = json!({ "project": { "key": "PROJ" }, "summary": "Broken", "issuetype": { "name": "Task" } });
@@ -122,7 +122,7 @@ fn create_issue_leaves_out_what_is_empty() {
 }
 
 #[test]
-fn a_project_that_would_say_more_is_refused_by_both_tools() {
+fn a_project_that_extends_the_query_is_refused_by_both_tools() {
     for project in
         [json!("PROJ OR project = SECRET"), json!("10001"), json!(""), json!(null), json!(7), json!(["PROJ"])]
     {
@@ -135,7 +135,7 @@ fn a_project_that_would_say_more_is_refused_by_both_tools() {
 }
 
 #[test]
-fn what_is_missing_is_named() {
+fn missing_parameters_are_named() {
     let cases = [
         ("jira_create_issue", json!({ "summary": " " }), "summary is required"),
         ("jira_list_issues", json!({ "max_results": 0 }), "max_results must be at least 1"),
@@ -152,7 +152,7 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn jiras_errors_are_cut_and_told() {
+fn errors_of_jira_are_cut() {
     let post = |answer: Answer| run("jira_create_issue", json!({ "project": "PROJ", "summary": "x" }), answer);
     let refused = post(Answer::post(ISSUE).status(400).body(r#"{"errorMessages":["no such type"]}"#));
     assert_eq!(refused.log[0].fields, json!({ "status": 400 }));
@@ -167,7 +167,7 @@ fn jiras_errors_are_cut_and_told() {
 }
 
 #[test]
-fn an_operation_that_is_not_there_is_unknown() {
+fn an_unknown_operation_is_an_error() {
     assert_eq!(Call::new("jira_list_issues", "issue.delete").run(&Jira).error(), "Unknown operation: issue.delete");
 }
 
@@ -176,7 +176,7 @@ fn manifest() -> Value {
 }
 
 #[test]
-fn every_operation_of_the_manifest_has_a_handler_and_no_other() {
+fn the_operations_are_those_of_the_manifest() {
     let handled: BTreeSet<String> = Jira::OPERATIONS.keys().map(str::to_owned).collect();
     let manifest = manifest();
     let tools = manifest["resource_type"]["tools"].as_array().unwrap();
@@ -185,7 +185,7 @@ fn every_operation_of_the_manifest_has_a_handler_and_no_other() {
 }
 
 #[test]
-fn the_translations_cover_every_text_and_english_is_the_manifests() {
+fn the_translations_are_complete_and_english_equals_the_manifest() {
     let manifest = manifest();
     let resource_type = &manifest["resource_type"];
     let mut expected = serde_json::Map::new();

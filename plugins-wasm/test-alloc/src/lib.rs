@@ -1,4 +1,4 @@
-//! Takes memory, and writes to it, until there is none; in chunks of nothing it does not begin.
+//! Allocates and writes memory until the limit is reached; does nothing if the chunk size is 0.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Calls tools of other plugins: one, many, itself, and without end. The contract's own function is called, so that nothing
-//! of the SDK stands between the test and the host.
+//! Calls tools of other plugins: one, many, its own, and endlessly. It uses the generated bindings, so that the tests
+//! do not depend on the SDK.
 
 #![forbid(unsafe_code)]
 
@@ -84,7 +84,7 @@ fn storm(_: &Request) -> Result<Value, Error> {
     let mut n = 0_u32;
     loop {
         n = n.wrapping_add(1);
-        // Not even the answer is looked at.
+        // The result is ignored.
         drop(tools::call("test_echo_open", &json!({ "n": n }).to_string()));
     }
 }

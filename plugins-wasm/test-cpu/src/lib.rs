@@ -1,4 +1,4 @@
-//! Computes for as long as it is told to, and returns as much as it is told to, within the limits of a call or beyond.
+//! Computes and returns as much as its parameters say, within the limits of a call or beyond.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Shows what it was given, and sends what it is told to, as it is: the contract's own functions are called, so that
-//! nothing of the SDK stands between the test and the host.
+//! Returns its parameters, and sends requests unchanged. It uses the generated bindings, so that the tests do not
+//! depend on the SDK.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use monstrum_sdk::log::{self, Level};
 use monstrum_sdk::wit::monstrum::plugin::{credentials, http, types};
 use monstrum_sdk::{Error, Executor, Map, Operations, Request, Value, json, operations};
 
-/// A longer body is not returned, so that the limit of a result does not get in the way of the one of an answer.
+/// Longer bodies are not returned, so that the limit of a result does not interfere with that of a response.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
 struct Echo;

@@ -1,4 +1,4 @@
-//! Does what is harmless once far too often, and tells what came of it.
+//! Repeats harmless operations far too often, and reports the results.
 
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]
@@ -11,10 +11,10 @@ use monstrum_sdk::log::{self, Level};
 use monstrum_sdk::wit::monstrum::plugin::http;
 use monstrum_sdk::{Error, Executor, Operations, Request, Value, json, operations};
 
-/// As long as a line of the log may be.
+/// The maximum length of a log line.
 const LINE_BYTES: usize = 4096;
 
-/// Would count the calls, if an instance were used twice.
+/// Counts calls, to detect that an instance is used twice.
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
 struct Flood;

@@ -1,4 +1,4 @@
-//! Functions that do what they are told to, and some that should not do what they do.
+//! Functions for tests, some of which misbehave.
 
 #![forbid(unsafe_code)]
 
@@ -26,7 +26,7 @@ fn echo(request: &Request) -> Result<Value, Error> {
     Ok(json!({ "params": request.params, "credential": format!("{:?}", credentials::status()) }))
 }
 
-/// By the contract's own function, so that the URL goes as it is.
+/// Uses the generated bindings, so that the URL is sent unchanged.
 fn get(request: &Request) -> Result<Value, Error> {
     let response = http::send(&http::Request {
         method: "GET".to_owned(),

@@ -1,4 +1,4 @@
-//! Imports an interface that no host offers, and uses it, so that it stays an import.
+//! Imports an unknown interface, and uses it so that the import is not removed.
 
 #![cfg(target_arch = "wasm32")]
 #![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]

@@ -1,4 +1,4 @@
-//! Never returns: it computes without end, or sleeps; by mode `none` it does neither.
+//! Never returns: it computes or sleeps endlessly. With mode `none` it returns.
 
 #![forbid(unsafe_code)]
 

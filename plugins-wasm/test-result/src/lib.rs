@@ -1,4 +1,4 @@
-//! Returns what a host must not hand on as it is. Written without the SDK, which would not let it.
+//! Returns invalid results. It does not use the SDK, which would prevent them.
 
 #![cfg(target_arch = "wasm32")]
 #![allow(unsafe_code, reason = "the macros of wit-bindgen expand to it")]
@@ -10,10 +10,10 @@ mod wit {
 
 use wit::exports::monstrum::plugin::executor::{ExecuteRequest, ExecuteResult, Guest};
 
-/// A host hands on at most 1 MiB, and at most 64 levels.
+/// The limits of a result are 1 MiB and 64 levels.
 const BIG_BYTES: usize = 1_100_000;
 const DEEP_LEVELS: usize = 200_000;
-/// More than a guest has, and a little less.
+/// More than the memory of a guest, and a little less.
 const HUGE_BYTES: usize = 100_000_000;
 const LARGE_BYTES: usize = 50_000_000;
 
@@ -21,7 +21,7 @@ struct Results;
 
 impl Guest for Results {
     fn execute(request: ExecuteRequest) -> ExecuteResult {
-        // The parameters are valid against a schema with one member, so its value is the fourth part between quotes.
+        // The schema has one parameter, so its value is the fourth part when split at quotes.
         match request.params.split('"').nth(3).unwrap_or_default() {
             "big" => ExecuteResult::Success(format!("\"{}\"", "x".repeat(BIG_BYTES))),
             "large" => ExecuteResult::Success("x".repeat(LARGE_BYTES)),

@@ -1,4 +1,4 @@
-//! Uses the sandbox of its conversation: commands, folders and files, and says which failures it met.
+//! Uses the sandbox of its conversation: commands, directories and files. It reports failures.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ impl Executor for Sandbox {
 
 monstrum_sdk::export!(Sandbox);
 
-/// How much of a file the answer shows.
+/// Bytes of a file in the result.
 const SHOWN_BYTES_MAX: usize = 64;
 
 fn exec(request: &Request) -> Result<Value, Error> {

@@ -1,4 +1,4 @@
-//! Tries everything to get hold of its own credential, and reports what each attempt gave.
+//! Tries to read its own credential in many ways, and reports the result of each attempt.
 
 #![cfg(target_arch = "wasm32")]
 
@@ -11,7 +11,7 @@ use monstrum_sdk::http::HttpRequest;
 use monstrum_sdk::wit::monstrum::plugin::credentials;
 use monstrum_sdk::{Error, Executor, Http, Operations, Request, Value, json, operations};
 
-/// Where a process finds secrets on an ordinary machine.
+/// Files with secrets on an ordinary machine.
 const FILES: [&str; 6] =
     ["/proc/self/environ", "/proc/self/maps", "/etc/passwd", "/var/run/secrets", "monstrum.yaml", ".env"];
 const FOLDERS: [&str; 3] = ["/", ".", "/proc/self/fd"];
@@ -41,7 +41,7 @@ fn run(request: &Request) -> Result<Value, Error> {
         "smuggled": sent(http.get("/echo-headers").header("X-Smuggled", "a\r\nAuthorization: Bearer forged")),
         "given": [&request.resource_config, &request.context],
     });
-    // Last, when whatever the host has written into the memory is there.
+    // Last, after the host has written to the memory.
     report["memory"] = memory::search(&patterns)?;
     Ok(report)
 }

@@ -1,6 +1,6 @@
-//! A search of the guest's own whole memory.
+//! A search of the guest's whole memory.
 //!
-//! What is searched for comes in reverse and in hex, and is never put together, so a hit is none of its own copies.
+//! The patterns are reversed and in hex and are never decoded in memory, so that the search does not find itself.
 
 #![allow(unsafe_code, reason = "reading all of the memory is what this guest is for")]
 
@@ -8,7 +8,7 @@ use monstrum_sdk::{Error, Value, json};
 
 const PAGE_BYTES: usize = 65_536;
 
-/// How often each pattern, the hex of its bytes in reverse order, is in the memory.
+/// The number of occurrences of each pattern, which is the hex of its reversed bytes.
 pub(crate) fn search(patterns: &[String]) -> Result<Value, Error> {
     let reversed = patterns.iter().map(|hex| bytes(hex)).collect::<Option<Vec<Vec<u8>>>>();
     let reversed = reversed.ok_or_else(|| Error::message("a pattern is not hex"))?;
@@ -18,7 +18,7 @@ pub(crate) fn search(patterns: &[String]) -> Result<Value, Error> {
     }
     let size = core::arch::wasm32::memory_size(0) * PAGE_BYTES;
     let mut hits = vec![0_u32; reversed.len()];
-    // Address 0 is left out: to Rust it is no place to read from.
+    // Address 0 is skipped, because Rust does not allow reading from it.
     for at in 1..size {
         if starts[usize::from(byte(at))] {
             for (pattern, hits) in reversed.iter().zip(&mut hits) {
@@ -34,8 +34,8 @@ fn is_at(reversed: &[u8], at: usize) -> bool {
 }
 
 fn byte(at: usize) -> u8 {
-    // SAFETY: callers stay below the size of the memory, all of which can be read; volatile, because much of it belongs
-    // to no object that the compiler knows of.
+    // SAFETY: callers stay below the size of the memory, all of which can be read; volatile, because much of it does
+    // not belong to objects that the compiler knows.
     unsafe { core::ptr::with_exposed_provenance::<u8>(at).read_volatile() }
 }
 

@@ -1,4 +1,4 @@
-//! Crashes, in each of the ways that a component can; by mode `none` it does not, to show that the next call is well.
+//! Crashes in all ways that a component can. With mode `none` it succeeds, to test that the next call is not affected.
 
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
-//! Sends what it is told to by `wasi:http`, so that whatever is tested of the contract's own interface can be tested of
-//! this one: the same parameters, the same answers, and failures under the names that the contract has for them.
+//! Sends requests by `wasi:http`, so that the tests of the plugin's own HTTP interface run with this one too. It has
+//! the same parameters and results, and uses the failure codes of the plugin interface.
 
 #![cfg(target_arch = "wasm32")]
 #![forbid(unsafe_code)]
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use monstrum_sdk::{Error, Executor, Map, Operations, Request, Value, json, operations};
 use outgoing::{Asked, Failed, Pending};
 
-/// A longer body is not returned, so that the limit of a result does not get in the way of the one of an answer.
+/// Longer bodies are not returned, so that the limit of a result does not interfere with that of a response.
 const BODY_BYTES_MAX: usize = 512 * 1024;
 
 struct Fetch;
@@ -65,7 +65,7 @@ fn flood(request: &Request) -> Result<Value, Error> {
     if request.optional_param("forsake")?.unwrap_or(false) {
         return Ok(json!({ "begun": pending.len() }));
     }
-    // All heads before the first body, so that the host has to hold all answers at once.
+    // Read all heads before the first body, so that the host must hold all responses at once.
     let heads: Vec<_> = pending.into_iter().map(|pending| pending.and_then(Pending::head)).collect();
     let mut ends = BTreeMap::<String, u32>::new();
     for head in heads {
@@ -78,7 +78,7 @@ fn flood(request: &Request) -> Result<Value, Error> {
     Ok(json!(ends))
 }
 
-/// The URL as the host would make it of the same parameters.
+/// The URL that the host would build from the same parameters.
 fn url(request: &Request, query: &[(String, String)]) -> Result<String, Error> {
     let path: String = request.optional_param("path")?.unwrap_or_else(|| "/".to_owned());
     let mut url = if path.contains("://") {

@@ -1,4 +1,4 @@
-//! `wasi:http` as a plugin's author would use it.
+//! `wasi:http` as the author of a plugin would use it.
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{
@@ -22,16 +22,16 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// A failure under the name that the contract has for it, and what `wasi:http` calls it.
+/// A failure, with its code in the plugin interface and its name in `wasi:http`.
 pub(crate) struct Failed {
     pub(crate) code: &'static str,
     pub(crate) message: String,
 }
 
-/// A request on its way.
+/// A request in flight.
 pub(crate) struct Pending(FutureIncomingResponse);
 
-/// An answer whose body has not been read.
+/// A response whose body has not been read.
 pub(crate) struct Head(IncomingResponse);
 
 pub(crate) fn begin(asked: &Asked) -> Result<Pending, Failed> {
@@ -70,7 +70,7 @@ pub(crate) fn begin(asked: &Asked) -> Result<Pending, Failed> {
     Ok(Pending(pending))
 }
 
-/// Writes until all is written or the host wants no more of it; the answer says why.
+/// Writes until all is written or the host closes the stream; the response has the reason.
 fn send_body(body: OutgoingBody, bytes: &[u8], trailer: Option<&str>) -> Result<(), Failed> {
     let stream = body.write().map_err(|()| invalid("no stream"))?;
     let writable = stream.subscribe();
@@ -132,7 +132,7 @@ fn all_of(body: &IncomingBody) -> Result<Vec<u8>, Failed> {
     }
 }
 
-/// More fields than any host should take.
+/// More fields than a host should accept.
 pub(crate) fn many_fields(count: usize) -> Result<(), Failed> {
     let fields = Fields::new();
     (0..count).try_for_each(|number| fields.append(&format!("x-{number}"), b"x").map_err(of_header))

@@ -1,7 +1,7 @@
 //! Pagination by Link headers (RFC 8288).
 //!
-//! Only `next` links to the origin of the first request are followed, because the upstream must not choose the server of
-//! the next request.
+//! Only `next` links to the origin of the first request are followed, because the upstream must not choose the server
+//! of the next request.
 
 use serde_json::Value;
 
@@ -58,8 +58,8 @@ impl PartialEq for Origin {
 }
 
 impl Origin {
-    /// The origin of an absolute http or https URL. `None` if the authority has anything besides a host and port, such as
-    /// userinfo or a backslash, because URL parsers interpret it differently.
+    /// The origin of an absolute http or https URL. `None` if the authority has anything besides a host and port, such
+    /// as userinfo or a backslash, because URL parsers interpret it differently.
     fn of(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = scheme.to_ascii_lowercase();

@@ -17,7 +17,8 @@ pub(crate) const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.
 pub struct Path(Result<String, Error>);
 
 impl Path {
-    /// A computed path or URL, used unchanged. Use it for URLs from the upstream itself, never for text from the caller.
+    /// A computed path or URL, used unchanged. Use it for URLs from the upstream itself, never for text from the
+    /// caller.
     #[must_use]
     pub fn raw(text: impl Into<String>) -> Self {
         Path(Ok(text.into()))
@@ -82,8 +83,8 @@ pub const fn placeholders(template: &str) -> usize {
     count
 }
 
-/// A [`Path`](crate::Path) from a template. Each `{}` is replaced by a percent-encoded value, which thus stays inside its
-/// segment. If a value is empty or makes a segment `.` or `..`, sending the request fails.
+/// A [`Path`](crate::Path) from a template. Each `{}` is replaced by a percent-encoded value, which thus stays inside
+/// its segment. If a value is empty or makes a segment `.` or `..`, sending the request fails.
 ///
 /// ```
 /// use monstrum_sdk::{Path, path};

@@ -7,8 +7,8 @@ use crate::wit::monstrum::plugin::{http as wire, types};
 
 /// An answer of the upstream to one request, or the failure of the request.
 ///
-/// A request matches by method and URL. If the URL has a `?`, the percent-encoded query must be equal, including the order
-/// of parameters; otherwise any query matches.
+/// A request matches by method and URL. If the URL has a `?`, the percent-encoded query must be equal, including the
+/// order of parameters; otherwise any query matches.
 ///
 /// ```
 /// use monstrum_sdk::{FailureCode, json, testing::Answer};

@@ -1,8 +1,8 @@
 //! Step 5, second half: the HTTP clients, and the conversion of their errors.
 //!
-//! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that there is no second
-//! look-up with another answer, and its pooled connections go to these addresses only. The cache key is exactly what was
-//! checked, so a name with new addresses gets a new client.
+//! A client is bound to one host and one set of checked addresses. Its resolver always fails, so that a second look-up
+//! cannot return another answer, and its pooled connections go to these addresses only. The cache key is exactly what
+//! was checked, so a name with new addresses gets a new client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -17,8 +17,8 @@ use url::Url;
 pub struct Credential {
     /// The fields by name.
     pub fields: BTreeMap<String, Secret>,
-    /// The fields that the manifest declares as not secret, such as a user's e-mail address. All other fields are secret,
-    /// including undeclared ones.
+    /// The fields that the manifest declares as not secret, such as a user's e-mail address. All other fields are
+    /// secret, including undeclared ones.
     pub plain_fields: BTreeSet<String>,
     /// The inject rules, which were stored with the credential.
     pub inject: Vec<InjectRule>,

@@ -25,8 +25,8 @@ const OWNED: &[&str] = &[
 /// Prefixes of further such headers.
 const OWNED_PREFIXES: &[&str] = &["proxy-", "x-forwarded-"];
 
-/// Headers that are refused in requests with a credential: cookies are a second credential, and a partial response could
-/// split a secret.
+/// Headers that are refused in requests with a credential: cookies are a second credential, and a partial response
+/// could split a secret.
 const OWNED_WITH_CREDENTIAL: &[&str] = &["cookie", "range", "if-range"];
 
 /// The method, if it is allowed.

@@ -137,8 +137,8 @@ fn add_path(outgoing: &mut Outgoing, credential: &Credential, rule: &PathRule) -
     if outgoing.url.path() == filled { Ok(()) } else { Err(unusable()) }
 }
 
-/// The positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes braces. The
-/// rest of the path stays as it was written.
+/// The positions of `wanted` in `path`. Its characters may be percent-encoded, because the URL parser encodes braces.
+/// The rest of the path stays as it was written.
 fn placeholders_in(path: &[u8], wanted: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let place_at = move |start: usize| {
         let mut at = start;

@@ -12,8 +12,8 @@ pub struct Scope {
     pub api_base: Option<Url>,
     /// Further allowed origins.
     pub egress: Vec<OriginPattern>,
-    /// The current inject rules of the manifest. A plugin may not set the headers that they name, even in requests without
-    /// a credential.
+    /// The current inject rules of the manifest. A plugin may not set the headers that they name, even in requests
+    /// without a credential.
     pub inject: Vec<InjectRule>,
     /// The current audience of the manifest and the configuration. A request to another origin is sent without a
     /// credential, so that the state of the credential does not affect it.

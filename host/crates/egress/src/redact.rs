@@ -2,8 +2,8 @@
 //!
 //! Percent and JSON escapes can be mixed in many ways, so they are not searched as patterns. Instead, the text and its
 //! decoded views (`views`) are searched, and matches are traced back to the text. Base64, base64url, hex and UTF-16 are
-//! patterns (`patterns`), which are found in one pass (`search`). Secrets that are encoded again inside base64 or hex are
-//! found by decoding the digits (`runs`). Other transformations by an upstream are not detected.
+//! patterns (`patterns`), which are found in one pass (`search`). Secrets that are encoded again inside base64 or hex
+//! are found by decoding the digits (`runs`). Other transformations by an upstream are not detected.
 
 mod escapes;
 mod patterns;
@@ -141,8 +141,8 @@ impl Redactor {
 
     fn redact_json_by(&self, text: JsonText, watch: Option<&Watch>) -> JsonText {
         let contains = |bytes: &[u8]| !self.find_by(bytes, Case::AsWritten, watch).is_empty();
-        // Without escapes, the strings are in the text unchanged, so that one search of the whole text suffices. A number
-        // has several spellings, so numeric secrets need a search of the parsed numbers.
+        // Without escapes, the strings are in the text unchanged, so that one search of the whole text suffices. A
+        // number has several spellings, so numeric secrets need a search of the parsed numbers.
         let is_plain = !text.as_str().contains('\\') && !self.numeric;
         if self.search.is_none() || is_plain && !contains(text.as_str().as_bytes()) {
             return text;
@@ -229,8 +229,8 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// The ranges of secrets in `text`, which is a view at nesting `depth`, sorted and without overlaps. Incomplete if the
-    /// watch ends the search.
+    /// The ranges of secrets in `text`, which is a view at nesting `depth`, sorted and without overlaps. Incomplete if
+    /// the watch ends the search.
     fn find(&self, text: &[u8], depth: usize) -> Vec<Range<usize>> {
         if self.watch.is_some_and(|watch| !watch.may_look_at(text.len())) {
             return Vec::new();
@@ -324,8 +324,8 @@ fn replace_in(text: String, ranges: &[Range<usize>]) -> String {
     String::from_utf8_lossy(&replace(text.as_bytes(), ranges)).into_owned()
 }
 
-/// The redactor and the search budget of a call. Values are only added: a token that was replaced during the call is still
-/// redacted afterwards, because the plugin may have read it before.
+/// The redactor and the search budget of a call. Values are only added: a token that was replaced during the call is
+/// still redacted afterwards, because the plugin may have read it before.
 #[derive(Default)]
 pub struct RedactorCell {
     current: RwLock<Arc<Redactor>>,

@@ -9,8 +9,8 @@ use crate::url::follow;
 
 /// The request that follows the response; `None` if that is not a redirect.
 ///
-/// The request goes through all checks again, like one of the plugin. After a redirect to another origin it is no longer
-/// authenticated, not even after a further redirect back.
+/// The request goes through all checks again, like one of the plugin. A redirect to another origin clears its
+/// authentication, and a further redirect back does not restore it.
 pub(crate) fn next(
     request: &HttpRequest,
     from: &Url,

@@ -1,8 +1,8 @@
 //! Name resolution.
 //!
 //! The system's resolver blocks a thread for as long as the name server takes. The number of look-ups is therefore
-//! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its thread
-//! is free again.
+//! limited, so that a hostile name server cannot block all threads. An abandoned look-up keeps its permit until its
+//! thread is free again.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;

@@ -235,7 +235,7 @@ fn is_dropped(name: &str, inject: &[InjectRule]) -> bool {
         || is_injected(name, inject)
 }
 
-/// How long the other side asks to be left alone: in seconds, or until a date (RFC 9110, section 10.2.3).
+/// The time to wait of a Retry-After header: in seconds, or until a date (RFC 9110, section 10.2.3).
 fn retry_after_ms(status: StatusCode, headers: &HeaderMap, now: UtcMillis) -> Option<u32> {
     if status != StatusCode::TOO_MANY_REQUESTS && status != StatusCode::SERVICE_UNAVAILABLE {
         return None;

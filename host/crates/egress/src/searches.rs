@@ -1,8 +1,8 @@
 //! The scheduling and the budget of searches for secrets.
 //!
-//! A search of a small text runs in place. A larger one runs on a blocking thread, with at most as many at once as there
-//! are processors; calls that have used the least of their budget come first. Each view of a text is charged to the call's
-//! budget. When the call has ended or its budget is spent, its search ends before the next view.
+//! A search of a small text runs in place. A larger one runs on a blocking thread, with at most as many at once as
+//! there are processors; calls that have used the least of their budget come first. Each view of a text is charged to
+//! the call's budget. When the call has ended or its budget is spent, its search ends before the next view.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,7 +34,8 @@ impl Default for SearchBudget {
 }
 
 impl SearchBudget {
-    /// The budget of a call with this much fuel. With the default fuel, fifty responses with 10 MiB of ordinary text fit.
+    /// The budget of a call with this much fuel. With the default fuel, fifty responses with 10 MiB of ordinary text
+    /// fit.
     #[must_use]
     pub fn of_fuel(fuel: u64) -> Self {
         SearchBudget { bytes: AtomicU64::new(0), bytes_max: fuel.saturating_mul(BYTES_PER_FUEL) }

@@ -202,7 +202,8 @@ impl Sending<'_, '_> {
         if credential.refreshable && expires_in_ms < REFRESH_BEFORE_MS {
             // The refresh sends a request too.
             self.announce().await?;
-            // While the old credential is valid, the request waits only briefly; the refresh continues for later requests.
+            // While the old credential is valid, the request waits only briefly; the refresh continues for later
+            // requests.
             let refreshed = self.credentials.refresh(&credential);
             let refreshed = if expires_in_ms > 0 {
                 timeout(REFRESH_WAIT_MAX, refreshed).await.unwrap_or(Err(CredentialState::Unavailable))

@@ -1,8 +1,8 @@
 //! Step 1, first half: the URL of a request.
 //!
 //! URL parsers repair their input: they drop tabs, convert backslashes, resolve `..` and rewrite unusual spellings of
-//! addresses. After a repair, the request could differ from what was checked. Therefore the text is checked before it is
-//! parsed, and refused if parsing changes more than escapes.
+//! addresses. After a repair, the request could differ from what was checked. Therefore the text is checked before it
+//! is parsed, and refused if parsing changes more than escapes.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -116,8 +116,8 @@ fn check_characters(text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and some
-/// servers cut a segment at `;`.
+/// Refuses segments that a server could resolve: `.` and `..` after one decoding. Decoding may reveal separators, and
+/// some servers cut a segment at `;`.
 fn check_segments(path: &str) -> Result<(), Failure> {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let decoded: Vec<u8> = percent_decode_str(path).collect();

@@ -74,8 +74,8 @@ pub(crate) enum Refusal<'a> {
 }
 
 impl Denial {
-    /// The denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so that guessing
-    /// names reveals nothing.
+    /// The denial for a tool that does not exist. Its message is the same as for a tool that roles hide, so that
+    /// guessing names reveals nothing.
     #[must_use]
     pub fn unknown_tool(tool: &str) -> Denial {
         Denial {

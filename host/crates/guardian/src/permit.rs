@@ -44,7 +44,7 @@ pub struct Permit {
 /// Decides whether a call may run and, if so, makes its permit.
 ///
 /// # Errors
-/// The budget of steps is spent, so there is no permit. The inner error is the denial, for the response and the audit.
+/// The budget of steps is spent before a decision. The inner error is the denial, for the response and the audit.
 pub fn authorize(subject: &Subject<'_>, call: CallFacts, effort: &Effort) -> Result<Result<Permit, Denial>, Overrun> {
     if let Decision::Deny(denial) = decide_within(subject, Question::Call(&call.params), effort)? {
         return Ok(Err(denial));

@@ -123,8 +123,8 @@ pub(crate) struct Constraint {
 }
 
 impl ToolRules {
-    /// Evaluates the dimensions of the manifest for one tool. `declares` returns whether the tool's input_schema declares
-    /// the parameter at a path.
+    /// Evaluates the dimensions of the manifest for one tool. `declares` returns whether the tool's input_schema
+    /// declares the parameter at a path.
     #[must_use]
     pub fn new(
         tool: ToolName,
@@ -146,8 +146,8 @@ impl ToolRules {
         ToolRules { tool, operation, dimensions, forwards: false }
     }
 
-    /// Marks a tool that only forwards to another call, which is checked itself with the same delegation. Keys of a link
-    /// that the tool does not have are for that call and do not deny this one.
+    /// Marks a tool that only forwards to another call, which is checked itself with the same delegation. Keys of a
+    /// link that the tool does not have are for that call and do not deny this one.
     #[must_use]
     pub fn forwarding(self) -> ToolRules {
         ToolRules { forwards: true, ..self }

@@ -106,7 +106,7 @@ impl Locales {
         self.tags().find(|tag| primary(tag).eq_ignore_ascii_case(prefix))
     }
 
-    /// The text of `key` in language `tag`, or the manifest's `own` text if there is no translation.
+    /// The text of `key` in language `tag`, or the manifest's `own` text if it is not translated.
     #[must_use]
     pub fn text<'a>(&'a self, tag: Option<&str>, key: &str, own: &'a str) -> &'a str {
         let translated = tag.and_then(|tag| self.files.get(tag)).and_then(|texts| texts.get(key));
@@ -188,8 +188,8 @@ fn thousandths(text: &str) -> Option<u16> {
     }
 }
 
-/// Whether the text has the form of a language tag (BCP 47): parts of at most 8 letters and digits, separated by `-`, of
-/// which the first has letters only.
+/// Whether the text has the form of a language tag (BCP 47): parts of at most 8 letters and digits, separated by `-`,
+/// of which the first has letters only.
 fn is_language_tag(text: &str) -> bool {
     let part = |part: &str| (1..=8).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_alphanumeric());
     text.len() <= 64

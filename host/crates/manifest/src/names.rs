@@ -1,7 +1,7 @@
 //! The names that a manifest claims for its plugin, read leniently from stored manifests.
 //!
-//! A stored manifest may violate newer rules. Its names still belong to its plugin, so that no other plugin can take them
-//! without approval.
+//! A stored manifest may violate newer rules. Its names still belong to its plugin, so that no other plugin can take
+//! them without approval.
 
 use monstrum_types::{ResourceTypeId, ToolName};
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! Origin patterns: the servers that a plugin may connect to, and those that may receive a credential.
 //!
-//! Patterns are parsed strictly, because a lenient parser could send a credential to the wrong server: an origin has one
-//! spelling, and a wildcard stands for exactly one label under a registered domain.
+//! Patterns are parsed strictly, because a lenient parser could send a credential to the wrong server: an origin has
+//! one spelling, and a wildcard stands for exactly one label under a registered domain.
 
 use std::fmt;
 use std::str::FromStr;
@@ -121,10 +121,11 @@ fn host_of(url: &Url) -> Result<String, &'static str> {
     }
 }
 
-/// Whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so it matches
-/// no pattern with one.
+/// Whether `path` contains `..` after a server decodes its escapes. Such a path could leave a path prefix, so it
+/// matches no pattern with one.
 fn climbs(path: &str) -> bool {
-    // A server behind a proxy may see text that was decoded more than once. Paths with more levels of escapes are refused.
+    // A server behind a proxy may see text that was decoded more than once. Paths with more levels of escapes are
+    // refused.
     const DECODINGS_MAX: usize = 4;
     let mut bytes = path.as_bytes().to_vec();
     for _ in 0..DECODINGS_MAX {

@@ -22,8 +22,8 @@ pub fn parse(file: &str, text: &str) -> Result<Manifest, ManifestErrors> {
     parse_within(file, text, SchemaLimits::Current)
 }
 
-/// Parses a stored manifest, which an earlier release may have accepted. Unlike with [`parse()`], its schemas may exceed
-/// the current limits; [`InputSchema::exceeds`](crate::InputSchema::exceeds) lists what does.
+/// Parses a stored manifest, which an earlier release may have accepted. Unlike with [`parse()`], its schemas may
+/// exceed the current limits; [`InputSchema::exceeds`](crate::InputSchema::exceeds) lists what does.
 ///
 /// # Errors
 /// As for [`parse()`].

@@ -78,8 +78,8 @@ impl InputSchema {
     /// Compiles a schema. `effort` is the budget to check its defaults.
     ///
     /// # Errors
-    /// A message for the author, if the schema is not a JSON Schema for objects, has an external or recursive reference,
-    /// has a pattern that cannot run in linear time, rejects one of its own defaults, or exceeds `limits`.
+    /// A message for the author, if the schema is not a JSON Schema for objects, has an external or recursive
+    /// reference, has a pattern that cannot run in linear time, rejects one of its own defaults, or exceeds `limits`.
     pub fn compile(schema: &Map<String, Value>, limits: SchemaLimits, effort: &Effort) -> Result<InputSchema, String> {
         match schema.get("type") {
             None => {}
@@ -104,8 +104,8 @@ impl InputSchema {
         Ok(compiled)
     }
 
-    /// Checks parameters and fills in the defaults, also in nested objects, within the budget `effort`. The inner result
-    /// is the parameters, or at most 100 validation errors with JSON pointers into the parameters.
+    /// Checks parameters and fills in the defaults, also in nested objects, within the budget `effort`. The inner
+    /// result is the parameters, or at most 100 validation errors with JSON pointers into the parameters.
     ///
     /// # Errors
     /// The budget was spent before the check ended.

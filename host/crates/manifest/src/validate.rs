@@ -1,6 +1,7 @@
 //! Validation of a manifest's content: names, references between its parts, limits.
 //!
-//! All errors are collected, so that an author can fix them at once. Each names its field, and the parser finds the line.
+//! All errors are collected, so that an author can fix them at once. Each names its field, and the parser finds the
+//! line.
 
 mod auth;
 pub(crate) mod contract;

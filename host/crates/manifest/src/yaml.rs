@@ -60,7 +60,8 @@ fn syntax_message(error: &serde_yaml::Error) -> String {
     format!("not valid YAML: {}", cut(what, 200))
 }
 
-/// The position of the value at `path`, or of its key. For a missing value, the position of its nearest existing parent.
+/// The position of the value at `path`, or of its key. For a missing value, the position of its nearest existing
+/// parent.
 pub(crate) fn locate(text: &str, path: &FieldPath, at_key: bool) -> Option<Position> {
     let probe = Probe { path: &path.0, at_key };
     let error = probe.deserialize(serde_yaml::Deserializer::from_str(text)).err()?;

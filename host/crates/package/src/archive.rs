@@ -212,7 +212,8 @@ impl Archive {
         &self.files[MANIFEST]
     }
 
-    /// The single top-level folder, if the archive has one: it was made from the plugin's folder, not from its contents.
+    /// The single top-level folder, if the archive has one: it was made from the plugin's folder, not from its
+    /// contents.
     #[must_use]
     pub fn folder(&self) -> Option<&str> {
         self.folder.as_deref()

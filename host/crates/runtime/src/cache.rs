@@ -1,8 +1,8 @@
 //! The cache of compiled components on disk, so that unchanged components are not compiled at each start.
 //!
 //! Loading machine code is equivalent to running it. Therefore only the owner has access to the folder, and a file is
-//! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a file is
-//! missing, unreadable or forged, the component is compiled again; errors of the cache never fail a load.
+//! loaded only if its MAC proves that this installation wrote it, under this name, with this build and engine. If a
+//! file is missing, unreadable or forged, the component is compiled again; errors of the cache never fail a load.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{Hash, Hasher};
@@ -139,9 +139,9 @@ fn remove(path: &Path) -> io::Result<()> {
 
 #[expect(unsafe_code, reason = "wasmtime has no safe function to load machine code")]
 fn deserialize(engine: &wasmtime::Engine, code: &[u8]) -> wasmtime::Result<Component> {
-    // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these bytes
-    // was verified: a holder of this installation's key wrote them, which writes only such output, under a name that
-    // identifies this build, the engine's settings and the component.
+    // SAFETY: `code` must be the output of `Component::serialize` of the same wasmtime build. The MAC of exactly these
+    // bytes was verified: a holder of this installation's key wrote them, which writes only such output, under a name
+    // that identifies this build, the engine's settings and the component.
     unsafe { Component::deserialize(engine, code) }
 }
 

@@ -23,7 +23,7 @@ use crate::store::{self, State};
 /// The end of a call, with its log. It is not redacted yet.
 #[derive(Debug)]
 pub struct CallEnd {
-    /// The plugin's result, or why there is no result.
+    /// The plugin's result, or why the call has none.
     pub outcome: Result<ExecuteResult, StopReason>,
     /// The fuel that was used. Waiting in host calls uses no fuel. 0 after an internal error of the host.
     pub fuel_used: u64,

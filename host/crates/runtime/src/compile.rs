@@ -1,8 +1,8 @@
 //! Compiles components in threads of lower priority than those of calls, with a time limit.
 //!
-//! A running compilation cannot be stopped. After the time limit the caller no longer waits, and the compilation goes on
-//! in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on concurrent
-//! compilations. Its result still goes to the cache.
+//! A running compilation cannot be stopped. After the time limit the caller no longer waits, and the compilation goes
+//! on in the background. It keeps its semaphore permit until it ends, so that retries cannot exceed the limit on
+//! concurrent compilations. Its result still goes to the cache.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;

@@ -254,7 +254,7 @@ fn check_functions(names: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The host of a trial, which fails all host calls because there is no call.
+/// The host of a trial, which fails all host calls because a trial does not belong to a call.
 pub(crate) struct NoHost;
 
 impl HostCalls for NoHost {

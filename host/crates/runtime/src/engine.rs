@@ -1,7 +1,7 @@
 //! The one engine of the process, and the [`Runtime`] that loads components into it.
 //!
-//! All runtimes of a process share the engine, because its pool reserves terabytes of address space. The engine is dropped
-//! with the last runtime. A thread advances the epoch, at which guests yield.
+//! All runtimes of a process share the engine, because its pool reserves terabytes of address space. The engine is
+//! dropped with the last runtime. A thread advances the epoch, at which guests yield.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -24,8 +24,8 @@ use crate::error::{LoadError, RuntimeError};
 use crate::limits::{CORE_INSTANCES_MAX, MEMORIES_MAX, MEMORY_BYTES_MAX, TABLES_MAX};
 use crate::store::{self, State};
 
-/// Concurrent calls, running or waiting in a host call. Further calls wait, within their own time limit. With 64 MiB each
-/// they fill the memory of a large server.
+/// Concurrent calls, running or waiting in a host call. Further calls wait, within their own time limit. With 64 MiB
+/// each they fill the memory of a large server.
 const CALLS_MAX: u32 = 1024;
 
 /// Time that a guest computes before it yields its thread.
@@ -38,8 +38,8 @@ const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 const MEMORY_KEEP_BYTES: usize = 1 << 20;
 const TABLE_KEEP_BYTES: usize = 64 << 10;
 
-/// Unused slots that keep the memory of their last call. With wasmtime's default of 100, a server with many plugins grew
-/// for half an hour; fewer slots are enough for plugins in frequent use.
+/// Unused slots that keep the memory of their last call. With wasmtime's default of 100, a server with many plugins
+/// grew for half an hour; fewer slots are enough for plugins in frequent use.
 const WARM_SLOTS_MAX: u32 = 32;
 
 /// Address space of each memory: with 4 GiB, accesses need no bounds checks.
@@ -75,8 +75,8 @@ impl Runtime {
         Ok(Runtime { engine, cache, compile_timeout: COMPILE_TIMEOUT })
     }
 
-    /// Checks a component, compiles it or loads it from the cache, and starts it once as a trial. The trial has the memory
-    /// limit of calls, a short time limit, and a host that fails all host calls.
+    /// Checks a component, compiles it or loads it from the cache, and starts it once as a trial. The trial has the
+    /// memory limit of calls, a short time limit, and a host that fails all host calls.
     pub async fn load(
         &self,
         plugin: &PluginName,

@@ -1,5 +1,5 @@
-//! The host functions that components import. This module only converts types and counts calls; the [`HostCalls`] of the
-//! call does the work.
+//! The host functions that components import. This module only converts types and counts calls; the [`HostCalls`] of
+//! the call does the work.
 
 use futures::future::BoxFuture;
 use monstrum_types::{
@@ -18,7 +18,8 @@ pub const HOST_CALLS_MAX: u32 = 1000;
 /// HTTP requests of one call, to protect upstream servers.
 pub const HTTP_CALLS_MAX: u32 = 50;
 
-/// The host functions for one call. The implementation holds the call's permit, because this crate does not know policies.
+/// The host functions for one call. The implementation holds the call's permit, because this crate does not know
+/// policies.
 pub trait HostCalls: Send + Sync {
     /// Sends a request, which has not been checked yet.
     fn http_send(&self, request: HttpRequest) -> BoxFuture<'_, Result<HttpResponse, Failure>>;
@@ -30,8 +31,8 @@ pub trait HostCalls: Send + Sync {
         Box::pin(std::future::ready(Err(failure)))
     }
 
-    /// Runs a command in the sandbox of the conversation. The arguments of this and the other sandbox functions have not
-    /// been checked yet. By default no sandbox is available.
+    /// Runs a command in the sandbox of the conversation. The arguments of this and the other sandbox functions have
+    /// not been checked yet. By default no sandbox is available.
     fn sandbox_exec(&self, _command: String, _timeout_s: Option<u32>) -> BoxFuture<'_, Result<SandboxOutput, Failure>> {
         no_sandbox()
     }

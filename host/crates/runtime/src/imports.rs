@@ -177,8 +177,8 @@ fn read(wasm: &[u8]) -> Result<Outside, String> {
     Ok(outside)
 }
 
-/// The name of an import for the check. An import that is not an interface, or implements one under another name, gets a
-/// name that no interface has.
+/// The name of an import for the check. An import that is not an interface, or implements one under another name, gets
+/// a name that no interface has.
 fn import_name(name: ComponentExternName<'_>, ty: ComponentTypeRef) -> String {
     match (name.implements, ty) {
         (None, ComponentTypeRef::Instance(_)) => name.full_name().into_owned(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use wasmtime::ResourceLimiter;
 
-/// The maximum of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a plugin and
-/// enough for the largest interpreters that are compiled to components.
+/// The maximum of all memory limits, which is the size of a pool slot. 1 GiB is sixteen times the default of a plugin
+/// and enough for the largest interpreters that are compiled to components.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
 /// Core instances of one component. CPython with its shared libraries has about 30.
@@ -17,8 +17,8 @@ pub(crate) const MEMORIES_MAX: u32 = 4;
 /// Tables of one component: one for each of its larger modules, and a few small ones for the adapters between them.
 pub(crate) const TABLES_MAX: u32 = 16;
 
-/// Live resource handles of one call, in the host and in the guest: streams, pollables and errors of WASI. A plugin without
-/// files and sockets needs a dozen.
+/// Live resource handles of one call, in the host and in the guest: streams, pollables and errors of WASI. A plugin
+/// without files and sockets needs a dozen.
 pub(crate) const HANDLES_MAX: usize = 1024;
 
 /// Random bytes in one request of the guest: longer than any key or nonce.
@@ -43,8 +43,8 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// The bytes that a guest may pass in one host call or as its result. Data that is in its memory once always fits; a
-    /// list that refers to the same bytes many times may not.
+    /// The bytes that a guest may pass in one host call or as its result. Data that is in its memory once always fits;
+    /// a list that refers to the same bytes many times may not.
     pub(crate) fn hostcall_bytes(&self) -> usize {
         self.memory_bytes_usize().max(HOSTCALL_BYTES_MIN)
     }
@@ -60,11 +60,11 @@ impl Default for CallLimits {
     }
 }
 
-/// Limits the total size of all memories and tables of a component, including their initial sizes. wasmtime's own limiter
-/// has separate limits for each.
+/// Limits the total size of all memories and tables of a component, including their initial sizes. wasmtime's own
+/// limiter has separate limits for each.
 ///
-/// Growth that was allowed stays counted even if it then fails. wasmtime also reports failures of growth that it did not
-/// ask about, so subtracting failed growth would let a guest lower the total.
+/// Growth that was allowed stays counted even if it then fails. wasmtime also reports failures of growth that it did
+/// not ask about, so subtracting failed growth would let a guest lower the total.
 pub(crate) struct MemoryLimiter {
     bytes_max: usize,
     bytes: usize,

@@ -191,7 +191,8 @@ pub(crate) enum Stream {
     Stderr,
 }
 
-/// A standard stream of the guest. It is always ready and never fails, so that a guest does not fail if its log is full.
+/// A standard stream of the guest. It is always ready and never fails, so that a guest does not fail if its log is
+/// full.
 #[derive(Clone)]
 pub(crate) struct LogStream {
     log: SharedLog,

@@ -13,8 +13,8 @@ use crate::limits::{CallLimits, HANDLES_MAX, MemoryLimiter, RANDOM_BYTES_MAX};
 use crate::log::{LogStream, SharedLog, Stream};
 use crate::wasi_http::{self, Outgoing};
 
-/// Fuel after which a guest reports its usage if it makes no host calls. For a guest that times out, up to this much fuel
-/// is not counted: 0.5 % of the default budget.
+/// Fuel after which a guest reports its usage if it makes no host calls. For a guest that times out, up to this much
+/// fuel is not counted: 0.5 % of the default budget.
 const FUEL_REPORT_INTERVAL: u64 = 5_000_000;
 
 /// The host's state of one call.

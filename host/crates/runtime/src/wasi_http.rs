@@ -1,8 +1,9 @@
 //! `wasi:http` for components that use it instead of `monstrum:plugin/http`.
 //!
-//! Both interfaces share one path: a request is converted to an [`HttpRequest`] with `authenticate` set and goes through
-//! [`HostCalls::http_send`], with the same counters and limits. Egress decides about destinations and headers. This module
-//! adds limits on the memory that a guest can make the host hold, because this interface allows concurrent requests.
+//! Both interfaces share one path: a request is converted to an [`HttpRequest`] with `authenticate` set and goes
+//! through [`HostCalls::http_send`], with the same counters and limits. Egress decides about destinations and headers.
+//! This module adds limits on the memory that a guest can make the host hold, because this interface allows concurrent
+//! requests.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ use wasmtime_wasi_http::{
 use crate::host::{Counters, HostCalls};
 use crate::store::State;
 
-/// Bytes of one `fields` resource: the 32 KiB of headers that a request may have, and the bookkeeping for 100 of them. A
-/// guest that writes more traps.
+/// Bytes of one `fields` resource: the 32 KiB of headers that a request may have, and the bookkeeping for 100 of them.
+/// A guest that writes more traps.
 const FIELDS_BYTES_MAX: usize = REQUEST_HEADER_BYTES_MAX + REQUEST_HEADERS_MAX * 160;
 
 /// Bytes that a guest may write to a body at once. The host holds up to twice as much for each body that is not sent.
@@ -156,7 +157,8 @@ async fn collected(
     Ok((request, held))
 }
 
-/// The guest's headers as text. Their limits are checked here too, because this interface has a specific error for them.
+/// The guest's headers as text. Their limits are checked here too, because this interface has a specific error for
+/// them.
 fn written(headers: &HeaderMap) -> Result<Vec<(String, String)>, Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
     if headers.len() > REQUEST_HEADERS_MAX || bytes > REQUEST_HEADER_BYTES_MAX {
@@ -193,8 +195,8 @@ fn hold(held: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, Err
     Arc::clone(held).try_acquire_many_owned(bytes).map_err(|_| Error::ConnectionLimitReached)
 }
 
-/// The timeout that the guest requested. The timeout for the first byte starts after the connection is made, so both are
-/// added. The timeout between bytes is ignored in favour of the call's time limit.
+/// The timeout that the guest requested. The timeout for the first byte starts after the connection is made, so both
+/// are added. The timeout between bytes is ignored in favour of the call's time limit.
 fn timeout_ms(options: RequestOptions) -> Option<u32> {
     let first_byte = options.first_byte_timeout?;
     let asked = first_byte.saturating_add(options.connect_timeout.unwrap_or(Duration::ZERO));

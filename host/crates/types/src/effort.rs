@@ -1,8 +1,9 @@
 //! The work budget of one check.
 //!
-//! Plugins and tenants write patterns and schemas, and callers send the values to match. The work of a check is therefore
-//! bounded in advance: it spends steps from a budget that the host sets. A step takes about a nanosecond in an optimised
-//! build. The crates that do the work state a bound for each piece; they know nothing of threads, deadlines or tasks.
+//! Plugins and tenants write patterns and schemas, and callers send the values to match. The work of a check is
+//! therefore bounded in advance: it spends steps from a budget that the host sets. A step takes about a nanosecond in
+//! an optimised build. The crates that do the work state a bound for each piece; they know nothing of threads,
+//! deadlines or tasks.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! JSON that is passed on without being parsed into values. A result can have a megabyte, and the code between the plugin
-//! and the caller only needs to know that it is valid.
+//! JSON that is passed on without being parsed into values. A result can have a megabyte, and the code between the
+//! plugin and the caller only needs to know that it is valid.
 
 use std::fmt;
 

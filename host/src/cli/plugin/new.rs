@@ -153,8 +153,8 @@ fn files(name: &PluginName, sdk: Option<&str>) -> Result<Vec<(String, String)>, 
     all.push(("monstrum.schema.json".to_owned(), monstrum_manifest::json_schema_text()));
     if sdk.is_none() {
         all.extend(files::SDK_PACKAGE.iter().map(|(path, text)| ((*path).to_owned(), fill(text))));
-        let verbatim = files::CONTRACT.iter().chain(files::SDK_SOURCES);
-        all.extend(verbatim.map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+        all.extend(files::CONTRACT.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())));
+        all.extend(files::sdk_sources().into_iter().map(|(path, text)| (path, text.to_owned())));
     }
     let manifest = all.iter().find(|(path, _)| path == MANIFEST).map(|(_, text)| text.as_str()).unwrap_or_default();
     // Reserved names, and beginnings of tool names that belong to the platform.

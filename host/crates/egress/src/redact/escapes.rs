@@ -1,7 +1,7 @@
 //! Decodes escapes.
 //!
-//! Each kind of escape starts with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust, `%` in
-//! URLs and `&` in HTML. SECURITY.md lists the supported escapes.
+//! Each kind of escape starts with a byte of its own, its mark: `\` in strings of JSON, JavaScript, Python and Rust,
+//! `%` in URLs and `&` in HTML. SECURITY.md lists the supported escapes.
 
 use std::sync::LazyLock;
 
@@ -22,8 +22,8 @@ const NUMBER_DIGITS_MAX: usize = 8;
 pub(super) struct Escapes {
     /// The marks of the kinds. With fewer than three kinds, the last mark is repeated.
     marks: [u8; 3],
-    /// Whether a number in HTML without `;` ends before it leaves ASCII, so that `&#x2Fabc` is read as `/abc`. HTML parsers
-    /// read all digits, but if all secrets are ASCII, the result of that is not in a secret.
+    /// Whether a number in HTML without `;` ends before it leaves ASCII, so that `&#x2Fabc` is read as `/abc`. HTML
+    /// parsers read all digits, but if all secrets are ASCII, the result of that is not in a secret.
     pub(super) short_numbers: bool,
 }
 
@@ -53,7 +53,8 @@ impl Escapes {
         MARKS.iter().all(|mark| self.marks.contains(mark))
     }
 
-    /// The distance to the first mark. If no mark is near, whole chunks are searched, which compiles to SIMD instructions.
+    /// The distance to the first mark. If no mark is near, whole chunks are searched, which compiles to SIMD
+    /// instructions.
     pub(super) fn position(self, text: &[u8]) -> Option<usize> {
         let [one, two, three] = self.marks;
         if two == three { position(text, [one, two]) } else { position(text, self.marks) }
@@ -157,8 +158,8 @@ fn code_point(text: &[u8]) -> Option<Unit> {
     (digits == NUMBER_DIGITS_MAX).then(|| Unit::character(character, 2 + digits))
 }
 
-/// Like [`code_point`], if the case of `\U` was lost, as in the names of headers. If it were `\u`, its four digits would be
-/// one of the controls U+0000 to U+0003, which do not occur in secrets.
+/// Like [`code_point`], if the case of `\U` was lost, as in the names of headers. If it were `\u`, its four digits
+/// would be one of the controls U+0000 to U+0003, which do not occur in secrets.
 fn code_point_in_lower_case(text: &[u8]) -> Option<Unit> {
     matches!(text, [b'0', b'0', b'0', b'0'..=b'3', ..]).then(|| code_point(text))?
 }

@@ -104,8 +104,8 @@ fn read_escaped(bytes: &[u8]) -> Vec<u8> {
     read
 }
 
-/// The base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be decoded, so
-/// it is searched as a pattern.
+/// The base64 of the other encodings of a secret. Base64 in lower case, as in the name of a header, cannot be decoded,
+/// so it is searched as a pattern.
 pub(super) fn in_base64(secret: &str) -> Vec<Pattern> {
     let bytes = secret.as_bytes();
     let json = Zeroizing::new(serde_json::Value::from(secret).to_string());
@@ -168,8 +168,8 @@ fn in_html(secret: &str) -> Vec<String> {
 }
 
 /// The base64 of the secret with and without padding, and inside other data: at each of the three alignments, the
-/// characters that the secret alone determines. For 8 bytes these are at least 10 characters (60 bits), so that matches by
-/// chance are unlikely.
+/// characters that the secret alone determines. For 8 bytes these are at least 10 characters (60 bits), so that matches
+/// by chance are unlikely.
 fn base64_of(bytes: &[u8]) -> Vec<Pattern> {
     let mut texts = vec![STANDARD.encode(bytes), URL_SAFE.encode(bytes)];
     for engine in [&STANDARD_NO_PAD, &URL_SAFE_NO_PAD] {

@@ -1,8 +1,8 @@
 //! Decodes runs of base64 and hex digits in a text.
 //!
-//! The decoded data may be encoded again, so that the patterns of a secret do not occur in the text itself. The start of
-//! an encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks, because
-//! MIME and PEM break lines.
+//! The decoded data may be encoded again, so that the patterns of a secret do not occur in the text itself. The start
+//! of an encoding in a run is not known, so the run is decoded at each alignment. Runs continue after line breaks,
+//! because MIME and PEM break lines.
 
 use std::ops::Range;
 
@@ -31,8 +31,8 @@ const MARGIN: usize = 3;
 impl Digits {
     pub(super) const ALL: [Digits; 2] = [Digits::Base64, Digits::Hex];
 
-    /// The ranges of `text` whose decoded bytes `search` finds. If all secrets are `printable`, decoded bytes that are not
-    /// are skipped. The ranges that `search` returns must be sorted and must not overlap.
+    /// The ranges of `text` whose decoded bytes `search` finds. If all secrets are `printable`, decoded bytes that are
+    /// not are skipped. The ranges that `search` returns must be sorted and must not overlap.
     pub(super) fn find(
         self,
         text: &[u8],

@@ -21,8 +21,8 @@ const SHIFT_MAX: u8 = (SECRET_BYTES_MIN - BLOCK + 1) as u8;
 /// Number of shifts, which fit into the L1 cache.
 const SHIFTS: usize = 1 << 15;
 
-/// Backslashes at the start of a secret that are considered after an accidental escape. With more, each position of a long
-/// run of backslashes would have to be examined.
+/// Backslashes at the start of a secret that are considered after an accidental escape. With more, each position of a
+/// long run of backslashes would have to be examined.
 const BACKSLASHES_MAX: usize = 8;
 
 /// A compiled set of patterns, each of at least [`SECRET_BYTES_MIN`] bytes.
@@ -73,8 +73,8 @@ impl Search {
         Search { patterns, shifts, endings, starts, is_start, is_pair, is_first, backslashes }
     }
 
-    /// The most backslashes at a position from which two nested views can reveal the start of a pattern. Each view halves
-    /// their number.
+    /// The most backslashes at a position from which two nested views can reveal the start of a pattern. Each view
+    /// halves their number.
     pub(super) fn backslashes_max(&self) -> usize {
         4 * self.backslashes + 3
     }

@@ -338,8 +338,8 @@ fn json_with_duplicate_keys_or_unusual_numbers() {
     assert_eq!(told("s3cr3t-t0ken", r#"{ "a": [1.50, "x"] }"#), r#"{ "a": [1.50, "x"] }"#);
 }
 
-/// All texts of a value are searched at once. Each encoding must be found in each text, and text that spans two texts must
-/// not match.
+/// All texts of a value are searched at once. Each encoding must be found in each text, and text that spans two texts
+/// must not match.
 #[test]
 fn each_text_of_a_json_value_is_searched() {
     let secret = "s3cret-token/0001";

@@ -1,7 +1,7 @@
 //! Decoded views of a text, in which a secret is plain text.
 //!
-//! A view does not store offsets. If there are matches in it, the text is decoded a second time to trace their ranges back.
-//! Thus a view never takes more memory than the text, even for hostile input.
+//! A view does not store offsets. If there are matches in it, the text is decoded a second time to trace their ranges
+//! back. Thus a view never takes more memory than the text, even for hostile input.
 
 use std::ops::Range;
 
@@ -30,9 +30,9 @@ pub(super) struct Nature {
 }
 
 impl View {
-    /// The views for secrets of this nature. Escapes are decoded in one view, so that mixed and nested escapes are found. A
-    /// kind of escape whose mark occurs in a secret has its own view, because the secret itself may look like an escape and
-    /// would be changed if other kinds are decoded along with it.
+    /// The views for secrets of this nature. Escapes are decoded in one view, so that mixed and nested escapes are
+    /// found. A kind of escape whose mark occurs in a secret has its own view, because the secret itself may look like
+    /// an escape and would be changed if other kinds are decoded along with it.
     pub(super) fn of(nature: Nature) -> Vec<View> {
         let escapes = |marks: &[u8]| Escapes::of(marks, nature.printable).map(View::Escapes);
         let (alone, together): (Vec<_>, Vec<_>) = MARKS.into_iter().zip(nature.marks).partition(|(_, held)| *held);
@@ -70,8 +70,8 @@ impl View {
     }
 
     /// Decodes the text; `None` if that changes nothing. Calls `within` for each position inside an escape, because a
-    /// secret may start there if the escape is accidental. In a run of backslashes, `within` is called only for positions
-    /// with at most `backslashes_max` of them left.
+    /// secret may start there if the escape is accidental. In a run of backslashes, `within` is called only for
+    /// positions with at most `backslashes_max` of them left.
     pub(super) fn decode(self, text: &[u8], backslashes_max: usize, within: impl FnMut(usize)) -> Option<Vec<u8>> {
         match self {
             View::Even => Some(text.iter().copied().step_by(2).collect()),
@@ -168,8 +168,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The first decoded bytes of `text`. `None` if it is too short, or if `may_be` is false for the first one or more of
-    /// them.
+    /// The first decoded bytes of `text`. `None` if it is too short, or if `may_be` is false for the first one or more
+    /// of them.
     pub(super) fn first<const N: usize>(self, text: &[u8], may_be: impl Fn(&[u8]) -> bool) -> Option<[u8; N]> {
         let (mut first, mut filled, mut at) = ([0; N], 0, 0);
         while filled < N {

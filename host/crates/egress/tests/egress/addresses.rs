@@ -22,8 +22,8 @@ fn registry() -> Vec<(IpNet, bool)> {
     rows.collect()
 }
 
-/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in 2000::/3 and
-/// not in an entry.
+/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in 2000::/3
+/// and not in an entry.
 fn by_registry(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
     let entries = registry.iter().filter(|(net, _)| net.contains(&address));
     match address {
@@ -39,7 +39,7 @@ fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The address with these bits, in the family of `like`; `None` if there is no such address.
+/// The address with these bits, in the family of `like`; `None` if it does not exist.
 fn address(bits: u128, like: IpAddr) -> Option<IpAddr> {
     match like {
         IpAddr::V4(_) => u32::try_from(bits).ok().map(|bits| Ipv4Addr::from_bits(bits).into()),
@@ -137,8 +137,8 @@ async fn addresses_of_the_registry_are_refused_as_literals_and_by_name() {
     }
 }
 
-/// Hosts that a parser, a resolver or a library may treat as this machine, and how each is refused in a plugin's URL. Only
-/// the canonical spelling is accepted.
+/// Hosts that a parser, a resolver or a library may treat as this machine, and how each is refused in a plugin's URL.
+/// Only the canonical spelling is accepted.
 const SPELLINGS: &[(&str, FailureCode)] = &[
     // Canonical spelling: the address is checked.
     ("127.0.0.1", FailureCode::Denied),

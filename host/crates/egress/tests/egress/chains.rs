@@ -33,8 +33,8 @@ impl Echo {
         [&self.inner, &self.outer].iter().any(|name| name.contains("lines"))
     }
 
-    /// Whether the chain is base64 of a string escape or a character reference. Base64 in lower case cannot be decoded, and
-    /// there are too many ways to escape to search for each.
+    /// Whether the chain is base64 of a string escape or a character reference. Base64 in lower case cannot be decoded,
+    /// and there are too many ways to escape to search for each.
     pub(crate) fn is_base64_of_escapes(&self) -> bool {
         let escapes = ["\\x", "\\u{}", "\\U", "HTML", "a string in single quotes"];
         self.outer.starts_with("base64") && escapes.iter().any(|escape| self.inner.starts_with(escape))
@@ -96,8 +96,8 @@ pub(crate) fn echoes() -> impl Strategy<Value = Echo> {
     let names: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
     (secrets(), select(names.clone()), select(names), neighbours(), neighbours()).prop_map(
         |(secret, inner, outer, mut before, mut after)| {
-            // If a neighbour merges with the first escape, only patterns and further escapes after it are found. An upstream
-            // that does this on purpose could as well reverse the secret.
+            // If a neighbour merges with the first escape, only patterns and further escapes after it are found. An
+            // upstream that does this on purpose could as well reverse the secret.
             if inner.contains("lines") || inner.contains("UTF-16") {
                 before.push(' ');
             }

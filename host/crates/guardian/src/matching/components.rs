@@ -1,8 +1,8 @@
 //! Search for a run of path components in a path, in one pass.
 //!
-//! This is Shift-And over components, as in `search` over characters: bit `i` of the state is set if the components read
-//! so far end with the first `i + 1` components of the run. Each component of a path is compared once with each different
-//! glob of the run, however many partial matches there are.
+//! This is Shift-And over components, as in `search` over characters: bit `i` of the state is set if the components
+//! read so far end with the first `i + 1` components of the run. Each component of a path is compared once with each
+//! different glob of the run, however many partial matches there are.
 
 use std::collections::HashMap;
 

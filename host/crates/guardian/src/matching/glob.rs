@@ -1,8 +1,7 @@
 //! Compiled globs with the semantics of Python's `fnmatch.fnmatchcase`.
 //!
 //! A pattern is split at its stars into runs. The first run must match the start of the value and the last its end. The
-//! runs between are searched from left to right; the leftmost match is always sufficient, so that there is no
-//! backtracking.
+//! runs between are searched from left to right, without backtracking: the leftmost match is always sufficient.
 
 use super::search::Search;
 use super::weight::Matching;
@@ -299,9 +298,9 @@ enum Item {
 
 /// Parses the text between `[` and `]`.
 ///
-/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If the
-/// dropped range leaves `!-b` at the front, that means "neither `-` nor `b`". This parser does the same, because patterns
-/// must have the same meaning as in Python.
+/// Python drops reversed ranges before it checks whether the set starts with `!`, so that `[z-a!b]` means `[!b]`. If
+/// the dropped range leaves `!-b` at the front, that means "neither `-` nor `b`". This parser does the same, because
+/// patterns must have the same meaning as in Python.
 fn parse_set(body: &[char]) -> Element {
     let items = set_items(body);
     let mut ranges = Vec::with_capacity(items.len() + 1);

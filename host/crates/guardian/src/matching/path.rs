@@ -6,8 +6,8 @@ use super::weight::Matching;
 
 /// A compiled path pattern.
 ///
-/// Value and pattern are normalised as POSIX paths: `//` and `/./` become `/`, `..` removes the component before it, and
-/// a trailing `/` is dropped. Nothing else is interpreted: `~`, backslashes, percent signs and symlinks are not.
+/// Value and pattern are normalised as POSIX paths: `//` and `/./` become `/`, `..` removes the component before it,
+/// and a trailing `/` is dropped. Nothing else is interpreted: `~`, backslashes, percent signs and symlinks are not.
 ///
 /// | pattern | matches | does not match |
 /// | --- | --- | --- |

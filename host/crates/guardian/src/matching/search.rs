@@ -24,8 +24,8 @@ pub(super) struct Search {
     rest: Box<[Element]>,
 }
 
-/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end there, so that the
-/// time depends on the size of the table and not on how many classes an element accepts.
+/// Builds the table. Each row is the previous row, changed for the elements whose ranges begin or end there, so that
+/// the time depends on the size of the table and not on how many classes an element accepts.
 fn masks(elements: &[Element], classes: usize, words: usize, class_of: impl Fn(u32) -> usize) -> Vec<u64> {
     let mut changes: Vec<(usize, usize)> = Vec::new();
     for (index, element) in elements.iter().enumerate() {

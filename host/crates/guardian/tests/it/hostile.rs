@@ -1,4 +1,5 @@
-//! Inputs designed to be slow. The time limits are generous for a busy machine, and far shorter than backtracking takes.
+//! Inputs designed to be slow. The time limits are generous for a busy machine, and far shorter than backtracking
+//! takes.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! The cost of a schema for each value, by the kind of the value.
 //!
-//! The bound holds for each single value in the parameters or the result; a check spends it for all values in advance. A
-//! value is visited by every schema that describes it. `unevaluatedProperties` and `unevaluatedItems` visit it again with
-//! the schemas next to them, so that nesting them doubles the visits at each level. Matches of `pattern` and
+//! The bound holds for each single value in the parameters or the result; a check spends it for all values in advance.
+//! A value is visited by every schema that describes it. `unevaluatedProperties` and `unevaluatedItems` visit it again
+//! with the schemas next to them, so that nesting them doubles the visits at each level. Matches of `pattern` and
 //! `uniqueItems` are not included: they spend their steps when they run.
 //!
 //! The constants are about three times the measured values of an optimised build, where a step took 0.1 to 0.3

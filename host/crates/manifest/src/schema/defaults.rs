@@ -16,7 +16,8 @@ struct Entry {
 }
 
 impl Defaults {
-    /// The defaults of the properties that `schema` always declares. A default of null means that the parameter is absent.
+    /// The defaults of the properties that `schema` always declares. A default of null means that the parameter is
+    /// absent.
     pub(super) fn of(root: &Value, schema: &Value) -> Defaults {
         let mut entries = Vec::new();
         for part in certain_parts(root, schema) {

@@ -13,8 +13,8 @@ pub enum SchemaLimits {
 /// Steps of one check of parameters or of a result: at most a quarter of a second. Parameters of an ordinary tool take
 /// about ten thousand, a list of a thousand objects with a hundred members each ten million.
 pub const CHECK_STEPS_MAX: u64 = 1 << 28;
-/// Steps to check the defaults of all tools while a manifest is loaded: about a second. A hundred tools with ten defaults
-/// each take about ten million.
+/// Steps to check the defaults of all tools while a manifest is loaded: about a second. A hundred tools with ten
+/// defaults each take about ten million.
 pub const MANIFEST_STEPS_MAX: u64 = 1 << 30;
 
 /// Characters of a text with a `pattern`, unless the schema has a larger `maxLength`: names, ids and addresses are

@@ -1,4 +1,5 @@
-//! The regular expressions of a schema: their compiled size, and the keyword `pattern`, which spends steps for each match.
+//! The regular expressions of a schema: their compiled size, and the keyword `pattern`, which spends steps for each
+//! match.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The budget of the validation that runs on the current thread.
 //!
-//! The validator passes only the value to its keywords, so keywords whose work depends on the value find the budget in a
-//! thread-local variable. A validation runs on one thread.
+//! The validator passes only the value to its keywords, so keywords whose work depends on the value find the budget in
+//! a thread-local variable. A validation runs on one thread.
 
 use std::cell::RefCell;
 

@@ -95,7 +95,8 @@ fn end(archive: &[u8]) -> Result<(usize, usize), ArchiveError> {
         .ok_or(ArchiveError::Layout("its central directory is not where its end record says"))
 }
 
-/// Reads a record of the central directory and the local header of its file; also returns the offset of the next record.
+/// Reads a record of the central directory and the local header of its file; also returns the offset of the next
+/// record.
 fn central(archive: &[u8], at: usize, directory_end: usize, directory: usize) -> Result<(Entry, usize), ArchiveError> {
     let cut = || ArchiveError::Layout("its central directory is cut off");
     let record = archive.get(at..directory_end).ok_or_else(cut)?;

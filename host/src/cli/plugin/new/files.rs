@@ -1,7 +1,9 @@
-//! What a new plugin consists of. The files are in this program, so that an author needs no checkout and no network but
-//! cargo's registry, and has the SDK and the contract of the very host that will load the plugin.
+//! The files of a new plugin. They are embedded in this program, so that authors need only cargo and its registry, and
+//! use the SDK and the WIT of the host that will load the plugin.
 
-/// A file of the new folder: its path and its text, in which `{{…}}` is filled in.
+use include_dir::{Dir, include_dir};
+
+/// A file of the new folder: its path, and its text with placeholders `{{…}}`.
 type File = (&'static str, &'static str);
 
 macro_rules! scaffold {
@@ -16,16 +18,7 @@ macro_rules! repository {
     };
 }
 
-macro_rules! sdk_sources {
-    ($($path:literal),* $(,)?) => {
-        &[$((
-            concat!("sdk/src/", $path),
-            include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../sdk-guest/src/", $path)),
-        )),*]
-    };
-}
-
-/// The plugin itself.
+/// The files of the plugin itself.
 pub(super) const PLUGIN: &[File] = scaffold![
     "Cargo.toml" from "Cargo.toml.in",
     ".gitignore" from "gitignore",
@@ -37,45 +30,35 @@ pub(super) const PLUGIN: &[File] = scaffold![
     "tests/scope.yaml" from "tests/scope.yaml",
 ];
 
-/// The package of the SDK, which stands alone here.
+/// The manifest of the SDK, which is not part of a workspace here.
 pub(super) const SDK_PACKAGE: &[File] = scaffold!["sdk/Cargo.toml" from "sdk/Cargo.toml.in"];
 
-/// What is the same wherever it lies. Nothing is filled in.
+/// Files of the repository, without placeholders.
 pub(super) const CONTRACT: &[File] = repository![
     "wit/0.1.0/world.wit" from "wit/0.1.0/world.wit",
     "sdk/LICENSE-MIT" from "LICENSE-MIT",
     "sdk/LICENSE-APACHE" from "LICENSE-APACHE",
 ];
 
-/// The SDK's code. Nothing is filled in.
-pub(super) const SDK_SOURCES: &[File] = sdk_sources![
-    "credentials.rs",
-    "error.rs",
-    "executor.rs",
-    "functions.rs",
-    "glob.rs",
-    "host.rs",
-    "http.rs",
-    "http/pages.rs",
-    "http/path.rs",
-    "http/response.rs",
-    "lib.rs",
-    "log.rs",
-    "outcome.rs",
-    "request.rs",
-    "sandbox.rs",
-    "testing.rs",
-    "testing/answer.rs",
-    "testing/host.rs",
-    "testing/sandbox.rs",
-    "testing/tests.rs",
-    "tools.rs",
-    "wit.rs",
-];
+/// `build.rs` makes cargo notice new files in this folder.
+static SDK_SOURCES: Dir<'static> = include_dir!("$CARGO_MANIFEST_DIR/../sdk-guest/src");
+
+/// The source files of the SDK, without placeholders.
+pub(super) fn sdk_sources() -> Vec<(String, &'static str)> {
+    rust_files(&SDK_SOURCES)
+}
+
+fn rust_files(folder: &'static Dir<'static>) -> Vec<(String, &'static str)> {
+    let files = folder.files().filter(|file| file.path().extension().is_some_and(|extension| extension == "rs"));
+    let own = files.map(|file| {
+        let text = file.contents_utf8().expect("Rust files are UTF-8");
+        (format!("sdk/src/{}", file.path().display()), text)
+    });
+    own.chain(folder.dirs().flat_map(rust_files)).collect()
+}
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::path::Path;
 
     use super::*;
@@ -84,26 +67,18 @@ mod tests {
         Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
     }
 
-    fn rust_files(folder: &Path, below: &str, found: &mut BTreeSet<String>) {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let name = format!("{below}/{}", path.file_name().unwrap().to_str().unwrap());
-            if path.is_dir() { rust_files(&path, &name, found) } else { found.extend([name]) }
-        }
-    }
-
     #[test]
-    fn the_whole_sdk_comes_along() {
-        let mut present = BTreeSet::new();
-        rust_files(&repository().join("sdk-guest/src"), "sdk/src", &mut present);
-        let embedded: BTreeSet<String> = SDK_SOURCES.iter().map(|(path, _)| (*path).to_owned()).collect();
-        assert_eq!(embedded, present, "SDK_SOURCES lists the files of sdk-guest/src");
+    fn the_sdk_and_all_worlds_are_embedded() {
+        let paths: Vec<String> = sdk_sources().into_iter().map(|(path, _)| path).collect();
+        for path in ["sdk/src/lib.rs", "sdk/src/http/pages.rs", "sdk/src/testing/tests.rs"] {
+            assert!(paths.iter().any(|embedded| embedded == path), "{path} is not in {paths:?}");
+        }
         let worlds: Vec<_> = std::fs::read_dir(repository().join("wit/0.1.0")).unwrap().collect();
         assert_eq!(worlds.len(), 1, "CONTRACT lists the files of wit/0.1.0");
     }
 
     #[test]
-    fn the_package_of_the_sdk_says_what_its_own_says() {
+    fn the_manifest_of_the_sdk_agrees_with_its_own() {
         let read =
             |path: &str| -> toml::Table { std::fs::read_to_string(repository().join(path)).unwrap().parse().unwrap() };
         let (root, own) = (read("Cargo.toml"), read("sdk-guest/Cargo.toml"));
