@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, ensure};
+use monstrum_core::policy::row_seals;
+use monstrum_core::sandboxes::Conversation;
 use monstrum_host::boot::{self, Outside, Running};
 use monstrum_host::config::{ServeFlags, Settings};
-use monstrum_host::policy::row_seals;
-use monstrum_host::sandboxes::Conversation;
 use monstrum_store::{SandboxRow, SandboxStatus, StoreOptions};
 use monstrum_types::{Clock, SandboxInstanceId, SystemClock};
 use reqwest::Method;

@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use monstrum_host::policy::row_seals;
-use monstrum_host::sandboxes::{Conversation, Fault, Options, Place, Sandboxes};
+use monstrum_core::policy::row_seals;
+use monstrum_core::sandboxes::{Conversation, Fault, Options, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};

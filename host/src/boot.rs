@@ -22,26 +22,26 @@ use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::app::App;
-use crate::audit::{Auditor, HEADS_FILE, Heads};
-use crate::call::Calls;
-use crate::call::admission::Lanes;
-use crate::call::execute::Executor;
-use crate::call::ledger::Ledger;
 use crate::config::Settings;
-use crate::credentials::Refresher;
 use crate::gateway;
-use crate::meters;
-use crate::oauth::Oauth;
-use crate::plugins::packages::Packages;
-use crate::plugins::registry::Registry;
-use crate::plugins::{Plugins, owners};
-use crate::policy::Policy;
-use crate::policy::key_uses;
-use crate::policy::pattern_limits::PatternRoom;
-use crate::sandboxes::FileTurns;
 use crate::telemetry::recorder;
 use listen::Patience;
+use monstrum_core::app::App;
+use monstrum_core::audit::{Auditor, HEADS_FILE, Heads};
+use monstrum_core::call::Calls;
+use monstrum_core::call::admission::Lanes;
+use monstrum_core::call::execute::Executor;
+use monstrum_core::call::ledger::Ledger;
+use monstrum_core::credentials::Refresher;
+use monstrum_core::meters;
+use monstrum_core::oauth::Oauth;
+use monstrum_core::plugins::packages::Packages;
+use monstrum_core::plugins::registry::Registry;
+use monstrum_core::plugins::{Plugins, owners};
+use monstrum_core::policy::Policy;
+use monstrum_core::policy::key_uses;
+use monstrum_core::policy::pattern_limits::PatternRoom;
+use monstrum_core::sandboxes::FileTurns;
 
 pub use data::{
     ADMIN_KEY_FILE, AUDIT_KEYS, Data, DataError, Inspected, Lock, NODE_FILE, Unsealed, connections_of_servers,
@@ -76,13 +76,13 @@ pub enum BootError {
     #[error(transparent)]
     Data(#[from] DataError),
     #[error("the plugins folder cannot be used")]
-    Plugins(#[from] crate::plugins::folder::FolderError),
+    Plugins(#[from] monstrum_core::plugins::folder::FolderError),
     #[error("cannot create the plugins folder {}", path.display())]
     CreatePlugins { path: PathBuf, source: std::io::Error },
     #[error("the engine for components does not start")]
     Runtime(#[from] monstrum_runtime::RuntimeError),
     #[error("cannot use the heads of the audit")]
-    Heads(#[from] crate::audit::HeadsError),
+    Heads(#[from] monstrum_core::audit::HeadsError),
     #[error("the database cannot be used")]
     Store(#[from] monstrum_store::StoreError),
     #[error("cannot listen on {address}")]

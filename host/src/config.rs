@@ -21,10 +21,10 @@ pub use connections::Connections;
 pub use public_url::PublicUrl;
 pub use sandboxes::{SandboxKind, SandboxSettings, SandboxTemplate, SandboxTotals};
 
-use crate::call::admission::{self, CALLS_MAX};
-use crate::plugins::Ceilings;
-use crate::plugins::registry::Place;
-use crate::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
+use monstrum_core::call::admission::{self, CALLS_MAX};
+use monstrum_core::plugins::Ceilings;
+use monstrum_core::plugins::registry::Place;
+use monstrum_core::policy::pattern_limits::{WORKSPACE_MIB_DEFAULT, WORKSPACE_MIB_MAX};
 
 /// The flags of `monstrum serve`.
 #[derive(Args, Clone, Debug, Default, Deserialize)]

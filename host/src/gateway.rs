@@ -53,9 +53,9 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::app::App;
 use crate::gateway::extract::{Admin, Operator, Root};
 use crate::telemetry::recorder;
+use monstrum_core::app::App;
 
 pub use docs::description;
 pub use idempotency::{forget_expired, place_of_answer};

@@ -1,23 +1,9 @@
-//! The Monstrum host: plugins in, governed tool calls out. ARCHITECTURE.md shows the way of a call through these modules.
+//! The Monstrum server and command line, on top of `monstrum-core`.
 
 #![forbid(unsafe_code)]
 
-pub mod app;
-pub mod audit;
-pub mod beside;
 pub mod boot;
-pub mod call;
-pub mod call_types;
-pub mod checks;
 pub mod cli;
 pub mod config;
-pub mod credentials;
-pub mod fair_queue;
 pub mod gateway;
-pub mod language;
-pub mod meters;
-pub mod oauth;
-pub mod plugins;
-pub mod policy;
-pub mod sandboxes;
 pub mod telemetry;

@@ -41,7 +41,7 @@ pub struct Telemetry {
 
 /// Installs the subscriber of the process; a second call changes nothing. Call this inside the async runtime.
 pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
-    let filter = EnvFilter::try_new(&settings.log)
+    let filter = EnvFilter::try_new(with_core(&settings.log))
         .map_err(|source| TelemetryError::Filter { filter: settings.log.clone(), source })?;
     let filter =
         QUIET.iter().fold(filter, |filter, quiet| filter.add_directive(quiet.parse().expect("a constant directive")));
@@ -56,6 +56,21 @@ pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
         tracing::debug!("a log subscriber is installed already");
     }
     Ok(telemetry)
+}
+
+/// The filter with each directive for the host's target repeated for that of core: calls, the audit and the policy logged
+/// under `monstrum_host` before they were a crate of their own.
+fn with_core(filter: &str) -> String {
+    const HOST: &str = "monstrum_host";
+    let core = |directive: &str| {
+        directive.trim().strip_prefix(HOST).map(|rest| format!(",monstrum_core{rest}")).unwrap_or_default()
+    };
+    // A directive with fields may contain commas.
+    if filter.contains(['[', '{']) {
+        return filter.to_owned();
+    }
+    let repeated: String = filter.split(',').map(core).collect();
+    format!("{filter}{repeated}")
 }
 
 #[cfg(feature = "otel")]
@@ -78,5 +93,20 @@ impl Telemetry {
         if let Some(exporter) = self.exporter {
             exporter.flush().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_for_the_host_hold_for_core_as_well() {
+        assert_eq!(with_core("info"), "info");
+        assert_eq!(
+            with_core("info, monstrum_host=debug,monstrum_host::call=trace"),
+            "info, monstrum_host=debug,monstrum_host::call=trace,monstrum_core=debug,monstrum_core::call=trace"
+        );
+        assert_eq!(with_core("monstrum_host[{a=1,b}]=debug"), "monstrum_host[{a=1,b}]=debug");
     }
 }

@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use memchr::memchr;
+use monstrum_core::audit::verify;
 use monstrum_egress::Redactor;
 use monstrum_guardian::{
     BindingRules, Decision, Grant, GrantSource, Question, ScopeConstraints, SetSource, Subject, ToolRules, decide,
 };
-use monstrum_host::audit::verify;
 use monstrum_manifest::{MatchMode, ScopeDimension};
 use monstrum_types::Secret;
 use serde_json::{Map, Value, json};

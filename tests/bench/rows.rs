@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use monstrum_host::policy::row_seals;
+use monstrum_core::policy::row_seals;
 use monstrum_store::{BindingRow, BotRow, DEFAULT_WORKSPACE, ResourceRow, Store, StoreOptions};
 use monstrum_types::{BindingId, BotId, Clock, ResourceId, SystemClock, UtcMillis, WorkspaceId};
 use serde_json::json;

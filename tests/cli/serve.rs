@@ -150,7 +150,7 @@ async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     [stderr]
     error: log filter `loud==`
       error parsing level filter: expected one of "off", "error", "warn", "info", "debug", "trace", or a number 0-5
-    hint: give --log like info or monstrum_host=debug,info
+    hint: give --log like info or monstrum=debug,info
     [exit 1]
     $ --lisen 127.0.0.1:0
     [stderr]

@@ -156,7 +156,7 @@ async fn one_that_hangs_does_not_hold_up_the_others(hosts: Hosts) -> Result<()> 
 }
 
 async fn an_app_takes_its_sandboxes_along(hosts: Hosts) -> Result<()> {
-    use monstrum_host::sandboxes::Conversation;
+    use monstrum_core::sandboxes::Conversation;
     use monstrum_sandbox::ExecRequest;
     let host = hosts.host();
     let other = bot_in(&hosts.store, hosts.workspace, "other").await?;

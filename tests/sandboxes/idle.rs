@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::sandboxes::Conversation;
+use monstrum_core::sandboxes::Conversation;
 use monstrum_sandbox::{ExecRequest, Network, SandboxError};
 use monstrum_store::{BotRow, SandboxStatus};
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! How many sandboxes a workspace keeps.
 
 use anyhow::Result;
-use monstrum_host::sandboxes::Options;
+use monstrum_core::sandboxes::Options;
 use monstrum_sandbox::ExecRequest;
 
 use super::{Hosts, bot_in, conversation, on_both, words, workspace_named};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use monstrum_host::sandboxes::{Fault, Options, Sandboxes};
+use monstrum_core::sandboxes::{Fault, Options, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest};
 use monstrum_types::{BotId, WorkspaceId};
 use support::Asked;

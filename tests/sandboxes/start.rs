@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::sandboxes::Options;
+use monstrum_core::sandboxes::Options;
 use monstrum_sandbox::SandboxError;
 use monstrum_store::SandboxStatus;
 use support::Asked;

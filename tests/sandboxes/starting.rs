@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use monstrum_host::sandboxes::{Conversation, Options};
+use monstrum_core::sandboxes::{Conversation, Options};
 use monstrum_sandbox::{ExecRequest, SandboxError};
 use monstrum_store::{SandboxRow, SandboxStatus};
 use support::Asked;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use monstrum_host::sandboxes::{Fault, Sandboxes};
+use monstrum_core::sandboxes::{Fault, Sandboxes};
 use monstrum_sandbox::SandboxError;
 use support::Asked;
 

@@ -11,10 +11,12 @@ use monstrum_types::{Clock, KeyId, Secret};
 use monstrum_vault::{AuditKeys, MasterKeys, Vault, VaultError};
 use rustix::fs::FlockOperation;
 
-use crate::audit::{HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version};
 use crate::config::{DatabaseUrl, MASTER_KEY_VARIABLE, MasterKeyPlace, Settings};
-use crate::policy::api_key;
-use crate::policy::row_seals::{self, RowKeyError};
+use monstrum_core::audit::{
+    HeadsError, KeyRing, Rollback, RollbackError, RollbackList, find_rollback, signed_row_key_version,
+};
+use monstrum_core::policy::api_key;
+use monstrum_core::policy::row_seals::{self, RowKeyError};
 
 /// The file of the first root key.
 pub const ADMIN_KEY_FILE: &str = "admin.key";

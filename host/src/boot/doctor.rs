@@ -16,13 +16,13 @@ use monstrum_store::{PAGE_ITEMS_MAX, Page, ResourceRow, StoreError, TrustRow};
 use monstrum_types::{Clock, SystemClock};
 use serde::Serialize;
 
-use crate::audit::find_rollback;
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
-use crate::credentials::Refresher;
-use crate::plugins::{Plugin, PluginStatus, Plugins, with_causes};
-use crate::policy::row_seals::RowKeyError;
-use crate::policy::{Policy, Resource};
+use monstrum_core::audit::find_rollback;
+use monstrum_core::credentials::Refresher;
+use monstrum_core::plugins::{Plugin, PluginStatus, Plugins, with_causes};
+use monstrum_core::policy::row_seals::RowKeyError;
+use monstrum_core::policy::{Policy, Resource};
 
 /// With less free space than this, an hour of audit may fill the disk.
 const FREE_BYTES_MIN: u64 = 1 << 30;

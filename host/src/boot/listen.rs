@@ -32,8 +32,8 @@ use tower::ServiceExt;
 
 use crate::config::Connections;
 use crate::gateway::{Pace, Problem};
-use crate::meters::{self, RefusedBy};
 use activity::{Activity, Tracked, Verdict, Watched};
+use monstrum_core::meters::{self, RefusedBy};
 use room::{Room, Seat};
 
 pub use descriptors::raise as raise_descriptors;

@@ -7,7 +7,7 @@ use monstrum_types::{CallOutcome, Clock, Code, JsonText, RequestId};
 use serde_json::Value;
 
 use super::Data;
-use crate::audit::{
+use monstrum_core::audit::{
     AuditUnavailable, Auditor, Change, HEADS_FILE, Heads, HeadsError, RollbackError, RollbackList, find_rollback,
 };
 

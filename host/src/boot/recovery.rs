@@ -8,7 +8,7 @@ use monstrum_types::{Clock, KeyId, Secret};
 use serde_json::{Value, json};
 
 use super::{Data, OfflineChange, OfflineError, recorded};
-use crate::policy::api_key;
+use monstrum_core::policy::api_key;
 
 /// Why no key was created.
 #[derive(Debug, thiserror::Error)]

@@ -13,9 +13,11 @@ use serde::Serialize;
 
 use crate::boot::{AUDIT_KEYS, Data};
 use crate::config::MasterKeyPlace;
-use crate::credentials::{self, GivenFor};
-use crate::policy::row_seals::ROW_KEY;
-use crate::{gateway, oauth};
+use monstrum_core::credentials::{self, GivenFor};
+use monstrum_core::oauth;
+use monstrum_core::policy::row_seals::ROW_KEY;
+
+use crate::gateway;
 
 /// Records of one batch: they are held in memory, and one may have 16 MiB.
 const BATCH_RECORDS: u32 = 16;

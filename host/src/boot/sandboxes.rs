@@ -11,10 +11,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::data::Data;
-use crate::app::App;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
-use crate::plugins::with_causes;
-use crate::sandboxes::{Place, Sandboxes};
+use monstrum_core::app::App;
+use monstrum_core::plugins::with_causes;
+use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::failure::Failure;
 use super::{FolderFlags, Options, folder, output};
-use crate::audit;
 use crate::config::Settings;
+use monstrum_core::audit;
 
 /// The most that the API gives at a time.
 const PAGE_ROWS_MAX: usize = 1000;

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::failure::Failure;
 use super::{Options, output};
-use crate::plugins::packages::unpack;
+use monstrum_core::plugins::packages::unpack;
 
 /// What the index is called.
 const INDEX: &str = "index.json";

@@ -67,7 +67,7 @@ const SEE_MORE: &str = "run it again with --log debug to see more";
 
 fn telemetry_hint(error: &TelemetryError) -> &'static str {
     match error {
-        TelemetryError::Filter { .. } => "give --log like info or monstrum_host=debug,info",
+        TelemetryError::Filter { .. } => "give --log like info or monstrum=debug,info",
         #[cfg(not(feature = "otel"))]
         TelemetryError::NotBuilt => "build it with `--features otel`, or leave --otlp-endpoint out",
         #[cfg(feature = "otel")]

@@ -10,7 +10,7 @@ use monstrum_sandbox::Limits;
 use serde::Deserialize;
 
 use super::ServeFlags;
-use crate::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES};
+use monstrum_core::sandboxes::options::{CPU_MILLIS, DISK_MIB, IDLE_S, MEMORY_MIB, Options, PROCESSES};
 
 const SWEEP_S: RangeInclusive<u32> = 1..=86_400;
 const RUNNING_MAX: RangeInclusive<u32> = 1..=10_000;

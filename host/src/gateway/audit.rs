@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::audit;
 use crate::gateway::extract::{Faults, Id, Operator, PageQuery, Params, Root};
 use crate::gateway::problem::{Problem, ProblemBody};
+use monstrum_core::app::App;
+use monstrum_core::audit;
 
 /// Calls read at a time for an export: few round trips, little memory.
 const EXPORT_PAGE: u32 = 500;

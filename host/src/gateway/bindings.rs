@@ -14,13 +14,13 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Admin, Caller, Id, Ids, Input, Operator, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 use input::{BindingChange, Delegate, Limits, NewBinding, Permissions};
+use monstrum_core::app::App;
+use monstrum_core::policy::pattern_limits::{compiled_bytes, lists_of_binding};
 
 /// What a bot may do with a resource.
 #[derive(Serialize, ToSchema)]

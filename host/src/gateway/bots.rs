@@ -10,13 +10,13 @@ use monstrum_types::{BotId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
+use monstrum_core::app::App;
+use monstrum_core::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
 /// Most characters of a description, and of a system prompt: more than any model reads at once.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
@@ -214,7 +214,7 @@ pub async fn usage(
 pub async fn prompt(
     State(app): State<Arc<App>>,
     caller: Caller,
-    language: Language,
+    InLanguage(language): InLanguage,
     Id(id): Id<BotId>,
 ) -> Result<Json<Prompt>, Problem> {
     caller.may_use(id)?;

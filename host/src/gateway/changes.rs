@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::audit;
 use crate::gateway::extract::{Admin, Caller, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
+use monstrum_core::app::App;
+use monstrum_core::audit;
 
 /// A change that a handler is about to make.
 pub struct Change {

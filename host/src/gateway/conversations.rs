@@ -9,12 +9,12 @@ use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandbox_files::check_part;
 use crate::gateway::sandboxes::problem;
+use monstrum_core::app::App;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -15,16 +15,16 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::call_types::incoming::IncomingCall;
-use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Admin, Faults, Id, ThisRequest, whole_body};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
 use crate::gateway::tools::{CallResult, ran};
-use crate::policy::{Resource, Snapshot};
+use monstrum_core::app::App;
+use monstrum_core::call_types::incoming::IncomingCall;
+use monstrum_core::credentials::{ConfirmError, GivenFor, new_row};
+use monstrum_core::policy::{Resource, Snapshot};
 
 /// What is known of a credential.
 #[derive(Serialize, ToSchema)]
@@ -248,7 +248,7 @@ pub struct CredentialTest {
 pub async fn test(
     State(app): State<Arc<App>>,
     Admin(caller): Admin,
-    language: Language,
+    InLanguage(language): InLanguage,
     ThisRequest(request_id): ThisRequest,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<CredentialTest>, Problem> {

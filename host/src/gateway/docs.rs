@@ -13,9 +13,9 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use crate::app::App;
 use crate::gateway::extract::Reader;
 use crate::gateway::problem::{Problem, ProblemBody};
+use monstrum_core::app::App;
 
 const DESCRIPTION_PATH: &str = "/api/openapi.json";
 

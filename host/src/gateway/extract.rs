@@ -14,12 +14,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
-use crate::app::App;
-use crate::beside::Beside;
-use crate::call_types::incoming::CallerKey;
 use crate::gateway::options::Options;
 use crate::gateway::pace::TooSlow;
 use crate::gateway::problem::{Problem, unverified_text};
+use monstrum_core::app::App;
+use monstrum_core::beside::Beside;
+use monstrum_core::call_types::incoming::CallerKey;
 
 /// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
 pub const BODY_BYTES_MAX: usize = 2 << 20;
@@ -143,7 +143,7 @@ impl FromRequestParts<Arc<App>> for Caller {
             return Err(Problem::unavailable("the keys could not be read"));
         }
         let snapshot = app.policy.load();
-        let key_hash = crate::policy::api_key::hash(key);
+        let key_hash = monstrum_core::policy::api_key::hash(key);
         let Some(entry) = snapshot.key(&key_hash) else {
             return Err(Problem::unauthenticated("this key does not exist"));
         };

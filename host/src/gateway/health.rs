@@ -9,10 +9,10 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
-use crate::app::App;
 use crate::gateway::extract::Reader;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::telemetry::recorder;
+use monstrum_core::app::App;
 
 /// Says that the server lives
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()),

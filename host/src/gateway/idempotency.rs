@@ -19,10 +19,10 @@ use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::app::App;
-use crate::beside::in_place;
 use crate::gateway::extract::{Caller, whole_body};
 use crate::gateway::problem::Problem;
+use monstrum_core::app::App;
+use monstrum_core::beside::in_place;
 
 const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 /// Says that an answer is the stored one.

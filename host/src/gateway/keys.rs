@@ -10,13 +10,13 @@ use monstrum_types::{BotId, KeyId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Admin, Caller, Faults, Id, Input, PageQuery, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::policy::Snapshot;
-use crate::policy::api_key::{self, NewKey};
+use monstrum_core::app::App;
+use monstrum_core::policy::Snapshot;
+use monstrum_core::policy::api_key::{self, NewKey};
 
 /// Held while a root key is deleted, so that of the last two only one can go.
 static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -7,16 +7,19 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use http::header;
 
-use crate::app::App;
-pub use crate::language::Language;
+use monstrum_core::app::App;
+use monstrum_core::language::Language;
 
-impl FromRequestParts<Arc<App>> for Language {
+/// The language that the caller prefers.
+pub struct InLanguage(pub Language);
+
+impl FromRequestParts<Arc<App>> for InLanguage {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Infallible> {
         let lines = parts.headers.get_all(header::ACCEPT_LANGUAGE).iter();
         // A line that is not text names no language.
         let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();
-        Ok(Language::new(lines.join(",")))
+        Ok(InLanguage(Language::new(lines.join(","))))
     }
 }

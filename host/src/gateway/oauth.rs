@@ -16,13 +16,13 @@ use monstrum_types::{OauthFlowId, ResourceId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::credentials::{CredentialMetadata, as_it_stands, credential_of, served};
 use crate::gateway::extract::{Admin, Id, Ids, OptionalInput, Params};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::resources::resource;
-use crate::oauth::OauthError;
+use monstrum_core::app::App;
+use monstrum_core::oauth::OauthError;
 
 /// Where an admin's browser begins.
 #[derive(Serialize, ToSchema)]
@@ -254,14 +254,12 @@ impl From<OauthError> for Problem {
     }
 }
 
-impl OauthError {
-    /// The status of the page that tells of it.
-    fn page_status(&self) -> StatusCode {
-        match self {
-            OauthError::Token(_) => StatusCode::BAD_GATEWAY,
-            OauthError::Store(_) | OauthError::Audit(_) => StatusCode::SERVICE_UNAVAILABLE,
-            OauthError::Vault(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => StatusCode::BAD_REQUEST,
-        }
+/// The status of the page that shows the error to a browser.
+fn page_status(error: &OauthError) -> StatusCode {
+    match error {
+        OauthError::Token(_) => StatusCode::BAD_GATEWAY,
+        OauthError::Store(_) | OauthError::Audit(_) => StatusCode::SERVICE_UNAVAILABLE,
+        OauthError::Vault(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::BAD_REQUEST,
     }
 }

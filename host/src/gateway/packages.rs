@@ -14,14 +14,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Id, Operator, Root, read_body, whole_body};
 use crate::gateway::plugins::Plugin;
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::plugins::folder::staging::StageError;
-use crate::plugins::packages::{PackageError, Upload};
-use crate::plugins::{InstallError, Installed, LoadError, UninstallError, with_causes};
+use monstrum_core::app::App;
+use monstrum_core::plugins::folder::staging::StageError;
+use monstrum_core::plugins::packages::{PackageError, Upload};
+use monstrum_core::plugins::{InstallError, Installed, LoadError, UninstallError, with_causes};
 
 /// A package, its signature, and what stands around them in a form.
 const FORM_BYTES_MAX: usize = PACKAGE_BYTES_MAX + (64 << 10);

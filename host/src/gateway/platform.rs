@@ -10,12 +10,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::call_types::incoming::IncomingCall;
 use crate::gateway::extract::{Ids, Input, Root, ThisRequest};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{CallResult, run};
+use monstrum_core::app::App;
+use monstrum_core::call_types::incoming::IncomingCall;
 
 /// A call of a function.
 #[derive(Deserialize, ToSchema)]
@@ -37,7 +37,7 @@ pub struct FunctionCall {
 pub async fn call(
     State(app): State<Arc<App>>,
     Root(caller): Root,
-    language: Language,
+    InLanguage(language): InLanguage,
     ThisRequest(request_id): ThisRequest,
     Ids(resource_type, function): Ids<ResourceTypeId, String>,
     Input(input): Input<FunctionCall>,

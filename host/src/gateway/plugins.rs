@@ -9,11 +9,11 @@ use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Id, Operator, OptionalInput, PageQuery, Params, Root, page_by_name};
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::plugins::{self, ApproveError, Entry, LoadError};
+use monstrum_core::app::App;
+use monstrum_core::plugins::{self, ApproveError, Entry, LoadError};
 
 /// Whether a plugin serves.
 #[derive(Serialize, ToSchema)]

@@ -8,10 +8,10 @@ use monstrum_package::Listing;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::gateway::extract::{PageQuery, Params, Root, page_by_name};
 use crate::gateway::packages::problem;
 use crate::gateway::problem::{Problem, ProblemBody};
+use monstrum_core::app::App;
 
 /// A plugin of the registry.
 #[derive(Serialize, ToSchema)]

@@ -14,11 +14,12 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::extract::{Id, Operator, PageQuery, Params, page_by_name};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
-use crate::plugins::Plugin;
+use monstrum_core::app::App;
+use monstrum_core::language::Language;
+use monstrum_core::plugins::Plugin;
 
 /// The contract of a resource type.
 #[derive(Serialize, ToSchema)]
@@ -130,7 +131,7 @@ pub struct ResourceTypeList {
 pub async fn list(
     State(app): State<Arc<App>>,
     _: Operator,
-    language: Language,
+    InLanguage(language): InLanguage,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ResourceTypeList>, Problem> {
     let snapshot = app.policy.load();
@@ -146,7 +147,7 @@ pub async fn list(
 pub async fn show(
     State(app): State<Arc<App>>,
     _: Operator,
-    language: Language,
+    InLanguage(language): InLanguage,
     Id(id): Id<ResourceTypeId>,
 ) -> Result<Json<ResourceType>, Problem> {
     let snapshot = app.policy.load();

@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::beside::Beside;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::credentials::{CredentialMetadata, credential_of};
 use crate::gateway::extract::{Caller, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::plugins::{Plugin, built_in};
+use monstrum_core::app::App;
+use monstrum_core::beside::Beside;
+use monstrum_core::plugins::{Plugin, built_in};
 
 /// More ranges than any operator keeps in view.
 const ADDRESSES_MAX: usize = 256;

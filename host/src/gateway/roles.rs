@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Admin, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::{rules, scope_warnings};
-use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
+use monstrum_core::app::App;
+use monstrum_core::policy::pattern_limits::{compiled_bytes, lists_of_role};
 
 /// What a binding with this role allows. A list that is absent does not restrict; if both are, nothing is allowed.
 #[derive(Serialize, ToSchema)]

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use monstrum_types::WorkspaceId;
 use serde_json::Value;
 
-use crate::app::App;
 use crate::gateway::extract::Faults;
 use crate::gateway::problem::Problem;
-pub use crate::policy::pattern_limits::pointer_token;
-use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
+use monstrum_core::app::App;
+pub use monstrum_core::policy::pattern_limits::pointer_token;
+use monstrum_core::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
 pub fn name(faults: &mut Faults, path: &str, name: &str) {

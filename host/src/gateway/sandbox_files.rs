@@ -27,16 +27,17 @@ use utoipa::ToSchema;
 
 use self::record::Record;
 use self::revocation::{Revoked, guarded};
-use crate::app::App;
-use crate::beside::Beside;
-use crate::call::built_in::sandbox::{digest, whole_file};
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Input, read_body, whole_body_of};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::sandboxes::{problem_in, problem_of_path};
-use crate::policy::Snapshot;
-use crate::sandboxes::{FREE_BYTES, Fault, Open, PART_BYTES_MAX, Turn};
+use monstrum_core::app::App;
+use monstrum_core::beside::Beside;
+use monstrum_core::call::built_in::sandbox::{digest, whole_file};
+use monstrum_core::language::Language;
+use monstrum_core::policy::Snapshot;
+use monstrum_core::sandboxes::{FREE_BYTES, Fault, Open, PART_BYTES_MAX, Turn};
 
 /// The largest body: the largest file, with room for what JSON escapes.
 const BODY_BYTES_MAX: usize = 2 * FILE_BYTES_MAX;
@@ -125,7 +126,7 @@ static CONTENTS: Beside = Beside::new();
 pub async fn file(
     State(app): State<Arc<App>>,
     caller: Caller,
-    language: Language,
+    InLanguage(language): InLanguage,
     request: Request,
 ) -> Result<Response, Problem> {
     let place = Place { app: &app, caller: &caller, language: &language };
@@ -204,7 +205,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T, Problem>>) -> Result<T,
 pub async fn download(
     State(app): State<Arc<App>>,
     caller: Caller,
-    language: Language,
+    InLanguage(language): InLanguage,
     version: Version,
     request: Request,
 ) -> Result<Response, Problem> {

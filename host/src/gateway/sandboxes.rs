@@ -19,17 +19,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::call::built_in::sandbox::{lost_text, unavailable_text};
-use crate::call_types::incoming::IncomingCall;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Caller, Faults, Id, Input, PageQuery, Params, ThisRequest};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::tools::{self, CallResult, Chat};
-use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
-use crate::plugins::with_causes;
-use crate::sandboxes::Fault;
+use monstrum_core::app::App;
+use monstrum_core::call::built_in::sandbox::{lost_text, unavailable_text};
+use monstrum_core::call_types::incoming::IncomingCall;
+use monstrum_core::language::Language;
+use monstrum_core::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
+use monstrum_core::plugins::with_causes;
+use monstrum_core::sandboxes::Fault;
 
 /// The machine of a conversation.
 #[derive(Serialize, ToSchema)]
@@ -181,7 +182,7 @@ pub async fn delete(
 pub async fn exec(
     State(app): State<Arc<App>>,
     Seen { caller, row }: Seen,
-    language: Language,
+    InLanguage(language): InLanguage,
     ThisRequest(request_id): ThisRequest,
     headers: HeaderMap,
     Input(input): Input<ExecInput>,

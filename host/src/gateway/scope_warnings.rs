@@ -4,9 +4,9 @@
 use monstrum_types::{RoleId, WorkspaceId};
 use serde_json::Value;
 
-use crate::plugins::Plugin;
-use crate::policy::Snapshot;
-use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
+use monstrum_core::plugins::Plugin;
+use monstrum_core::policy::Snapshot;
+use monstrum_core::policy::pattern_limits::SCOPE_KEYS_MAX;
 
 /// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
 pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {

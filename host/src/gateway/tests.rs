@@ -7,10 +7,10 @@ use http::{Method, Request, StatusCode, header};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::app::App;
 use crate::boot::{self, Running};
 use crate::config::{ServeFlags, Settings};
 use crate::gateway;
+use monstrum_core::app::App;
 
 /// A server on an empty folder, spoken to without a socket.
 struct Server {

@@ -15,20 +15,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::audit::AuditUnavailable;
-use crate::beside::in_place;
-use crate::call::CallAnswer;
-use crate::call::check::{self, Prediction};
-use crate::call::resolve::{self, ResolvedCall};
-use crate::call::session::Session;
-use crate::call_types::incoming::IncomingCall;
-use crate::checks::{Unchecked, pay_for_object};
 use crate::gateway::extract::{Caller, Faults, Id, Ids, Input, Params, ThisRequest};
-use crate::gateway::language::Language;
+use crate::gateway::language::InLanguage;
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
 use crate::gateway::sandbox_files::check_part;
+use monstrum_core::app::App;
+use monstrum_core::audit::AuditUnavailable;
+use monstrum_core::beside::in_place;
+use monstrum_core::call::CallAnswer;
+use monstrum_core::call::check::{self, Prediction};
+use monstrum_core::call::resolve::{self, ResolvedCall};
+use monstrum_core::call::session::Session;
+use monstrum_core::call_types::incoming::IncomingCall;
+use monstrum_core::checks::{Unchecked, pay_for_object};
+use monstrum_core::language::Language;
 
 /// Most characters of a caller's own id of a task or a conversation.
 const FOREIGN_ID_CHARS_MAX: usize = 256;
@@ -177,7 +178,7 @@ pub enum Decision {
 pub async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
-    language: Language,
+    InLanguage(language): InLanguage,
     Id(bot): Id<BotId>,
     Params(query): Params<ToolsQuery>,
 ) -> Result<Response, Problem> {
@@ -211,7 +212,7 @@ pub async fn list(
 pub async fn call(
     State(app): State<Arc<App>>,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
-    language: Language,
+    InLanguage(language): InLanguage,
     ThisRequest(request_id): ThisRequest,
     Input(input): Input<CallInput>,
 ) -> Result<Response, Problem> {
@@ -252,7 +253,7 @@ pub async fn ran(app: &App, call: IncomingCall) -> Result<CallResult, Problem> {
 pub async fn check(
     State(app): State<Arc<App>>,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
-    language: Language,
+    InLanguage(language): InLanguage,
     ThisRequest(request_id): ThisRequest,
     Input(input): Input<CheckInput>,
 ) -> Result<Json<CheckResult>, Problem> {

@@ -11,11 +11,11 @@ use monstrum_types::{TrustId, UtcMillis};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::Change;
 use crate::gateway::extract::{Faults, Id, Input, PageQuery, Params, Root, given};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use monstrum_core::app::App;
 
 /// A key whose signature counts for some plugins.
 #[derive(Serialize, ToSchema)]

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Faults, Id, Input, PageQuery, Params, Root, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
-use crate::sandboxes;
+use monstrum_core::app::App;
+use monstrum_core::sandboxes;
 
 /// Everything but plugins belongs to a workspace, and nothing is seen across them.
 #[derive(Serialize, ToSchema)]

@@ -38,7 +38,9 @@ pub(super) fn exporter(endpoint: &str) -> Result<(Exporter, BoxedLayer), Failure
         .build();
     let tracer = provider.tracer("monstrum");
     // Only spans of the host: spans of libraries could hold sent data.
-    let own = Targets::new().with_target("monstrum_host", LevelFilter::DEBUG);
+    let own = Targets::new()
+        .with_target("monstrum_core", LevelFilter::DEBUG)
+        .with_target("monstrum_host", LevelFilter::DEBUG);
     let layer = tracing_opentelemetry::layer().with_tracer(tracer).with_filter(own).boxed();
     Ok((Exporter(provider), layer))
 }

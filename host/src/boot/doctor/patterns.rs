@@ -7,8 +7,8 @@ use monstrum_types::WorkspaceId;
 
 use super::Findings;
 use crate::config::Settings;
-use crate::policy::Policy;
-use crate::policy::pattern_limits::{
+use monstrum_core::policy::Policy;
+use monstrum_core::policy::pattern_limits::{
     PatternRoom, list_errors, lists_of_binding, lists_of_role, scopes_error, scopes_of_binding,
 };
 

@@ -9,7 +9,7 @@ use monstrum_types::WorkspaceId;
 use super::Findings;
 use crate::boot::{Inspected, KeptImages, NODE_FILE, SANDBOX_FOLDER, kept_images};
 use crate::config::Settings;
-use crate::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
+use monstrum_core::sandboxes::{ASIDE_KEPT_MS, Kept, Options};
 
 /// How many rows are read at once.
 const ROWS: u32 = 500;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Connections;
-use crate::meters::{self, RefusedBy};
+use monstrum_core::meters::{self, RefusedBy};
 
 /// The default of the most connections in all: with a head of 64 KiB each, these hold 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::Progress;
 use crate::boot::{Data, OfflineChange, OfflineError, recorded};
-use crate::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, with_newest_key};
+use monstrum_core::policy::row_seals::{ROW_KEY, RowKeyError, with_fresh_key, with_newest_key};
 
 /// The result of a rotation.
 #[derive(Clone, Debug, Serialize)]

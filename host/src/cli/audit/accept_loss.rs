@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::super::failure::Failure;
 use super::super::{FolderFlags, Options, folder, output};
-use crate::audit::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
 use crate::boot::{Data, OfflineChange, OfflineError, recorded_with};
+use monstrum_core::audit::{AcceptedLoss, HeadsError, Rollback, RollbackError, find_rollback};
 
 /// A reason is one line of a person's words.
 const REASON_CHARS_MAX: usize = 500;

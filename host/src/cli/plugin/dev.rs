@@ -23,7 +23,7 @@ use super::source::Source;
 use super::workbench::{Home, Workbench};
 use watch::Watch;
 
-use crate::plugins::folder::MANIFEST;
+use monstrum_core::plugins::folder::MANIFEST;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// Where `executor` writes the lines of plugins.
 const LINES: &str = "plugin";
 /// Where `call` tells how a call ended.
-const CALLS: &str = "monstrum_host::call";
+const CALLS: &str = "monstrum_core::call";
 const ENDED: &str = "call ended";
 
 /// Something that a call has said.

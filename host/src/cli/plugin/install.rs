@@ -21,10 +21,10 @@ use super::super::failure::Failure;
 use super::super::{Options, output, resolve};
 use super::{show_loaded, validate};
 use crate::config::ServeFlags;
-use crate::plugins::Package;
-use crate::plugins::folder::staging::Staged;
-use crate::plugins::folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
-use crate::plugins::packages;
+use monstrum_core::plugins::Package;
+use monstrum_core::plugins::folder::staging::Staged;
+use monstrum_core::plugins::folder::{MANIFEST_BYTES_MAX, PluginFolder, check_plugins_dir};
+use monstrum_core::plugins::packages;
 
 /// What is sent at a time: often enough for the bar to move.
 const CHUNK_BYTES: usize = 64 << 10;

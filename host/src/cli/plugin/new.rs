@@ -11,7 +11,7 @@ use monstrum_types::PluginName;
 use super::super::failure::Failure;
 use super::super::output;
 use super::source::{make_dir, write};
-use crate::plugins::folder::MANIFEST;
+use monstrum_core::plugins::folder::MANIFEST;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::super::failure::Failure;
 use super::super::{Options, output};
 use super::{signing, validate};
-use crate::plugins::TrustedTypes;
-use crate::plugins::folder::{
+use monstrum_core::plugins::TrustedTypes;
+use monstrum_core::plugins::folder::{
     COMPONENT_BYTES_MAX, FolderError, ICON_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST_BYTES_MAX, PluginFolder,
 };
 

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 
 use super::super::failure::Failure;
 use super::super::output;
-use crate::plugins::Ceilings;
-use crate::plugins::{Plugin, Tool};
+use monstrum_core::plugins::Ceilings;
+use monstrum_core::plugins::{Plugin, Tool};
 
 /// The summary. Where the operator's configuration decides, it is that of a resource with the manifest's defaults.
 #[derive(Serialize)]

@@ -10,7 +10,7 @@ use rustix::fs::{CWD, RenameFlags};
 
 use super::super::failure::Failure;
 use super::faults;
-use crate::plugins::folder::{COMPONENT_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX};
+use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, LOCALE_BYTES_MAX, MANIFEST, MANIFEST_BYTES_MAX};
 
 const HINT_FILE: &str = "is DIR the folder of your plugin, and may you read what is in it?";
 

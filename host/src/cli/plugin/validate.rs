@@ -12,9 +12,9 @@ use super::super::failure::Failure;
 use super::super::output;
 use super::faults::{fault, show};
 use super::permissions::Permissions;
-use crate::plugins::Ceilings;
-use crate::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
-use crate::plugins::{self, LoadError};
+use monstrum_core::plugins::Ceilings;
+use monstrum_core::plugins::folder::{COMPONENT_BYTES_MAX, FolderError, MANIFEST, MANIFEST_BYTES_MAX, PluginFolder};
+use monstrum_core::plugins::{self, LoadError};
 
 /// What was found in a folder.
 struct Findings {

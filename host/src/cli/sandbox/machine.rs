@@ -116,7 +116,7 @@ mod linux {
     use crate::cli::failure::Failure;
     use crate::cli::output;
     use crate::config::{SandboxSettings, Settings};
-    use crate::sandboxes::Options;
+    use monstrum_core::sandboxes::Options;
 
     pub(super) fn examine(settings: &Settings, json: bool) -> Result<ExitCode, Failure> {
         let SandboxSettings { options: Options { running_max, limits, .. }, totals, .. } = settings.sandboxes;

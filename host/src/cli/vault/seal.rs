@@ -9,12 +9,12 @@ use monstrum_store::{Scope, ScopeRow, Store, StoreError, Table, Unsealed as Unse
 use monstrum_types::{SystemClock, WorkspaceId};
 use serde_json::{Value, json};
 
-use crate::audit::{HEADS_FILE, rows_were_sealed};
 use crate::boot::{Data, OfflineChange, OfflineError, Unsealed, connections_of_servers, recorded};
 use crate::cli::failure::Failure;
 use crate::cli::{DATABASE_HINT, FolderFlags, Options, folder, output};
 use crate::config::Settings;
-use crate::policy::row_seals::{ROW_KEY, RowSeals};
+use monstrum_core::audit::{HEADS_FILE, rows_were_sealed};
+use monstrum_core::policy::row_seals::{ROW_KEY, RowSeals};
 
 const RUNNING: &str = "stop every server of this database first";
 /// So much of the hash of a key tells it from another one.

@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::gateway::extract::{Faults, given, named};
 use crate::gateway::problem::Problem;
 use crate::gateway::{rules, scope_warnings};
-use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
+use monstrum_core::app::App;
+use monstrum_core::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
 type ScopeConstraints = BTreeMap<String, Vec<String>>;
 

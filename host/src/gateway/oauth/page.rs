@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 
-use crate::oauth::{Begun, OauthError};
+use monstrum_core::oauth::{Begun, OauthError};
 
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 /// As long as an authorization may take.
@@ -38,7 +38,7 @@ pub fn success() -> Response {
 
 /// It is not, and why.
 pub fn failure(error: &OauthError) -> Response {
-    let status = error.page_status();
+    let status = super::page_status(error);
     let text = match error {
         OauthError::Vault(_) | OauthError::Store(_) => {
             tracing::error!(%error, "an authorization failed");

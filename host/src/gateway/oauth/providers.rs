@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::credentials::provider::{parse_url, proposed, seal_secret};
 use crate::gateway::changes::{Change, changed_at};
 use crate::gateway::extract::{Admin, Faults, Id, Input, Operator, PageQuery, Params, given, named};
 use crate::gateway::problem::{Problem, ProblemBody};
 use crate::gateway::rules;
+use monstrum_core::app::App;
+use monstrum_core::credentials::provider::{parse_url, proposed, seal_secret};
 
 const URL_CHARS_MAX: usize = 2048;
 const SCOPES_MAX: usize = 100;

@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use super::revocation::revoked;
-use crate::app::App;
 use crate::gateway::extract::Caller;
-use crate::sandboxes::Turn;
+use monstrum_core::app::App;
+use monstrum_core::sandboxes::Turn;
 
 /// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
 /// would keep it awake for ever.

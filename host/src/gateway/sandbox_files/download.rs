@@ -10,8 +10,8 @@ use monstrum_sandbox::{ArchiveLimits, ByteStream, EntryKind, SandboxError, WORKS
 
 use super::disposition::attachment;
 use crate::gateway::problem::Problem;
-use crate::plugins::with_causes;
-use crate::sandboxes::{Fault, Open};
+use monstrum_core::plugins::with_causes;
+use monstrum_core::sandboxes::{Fault, Open};
 
 /// The answer that carries `path`, as it is to be delivered. What goes wrong before its first byte is a problem like any
 /// other.

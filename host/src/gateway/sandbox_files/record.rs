@@ -9,10 +9,10 @@ use monstrum_store::SandboxRow;
 use monstrum_types::{CallOutcome, Code, JsonText};
 use serde_json::Value;
 
-use crate::app::App;
-use crate::audit::{Entry, Reading};
 use crate::gateway::extract::Caller;
 use crate::gateway::problem::Problem;
+use monstrum_core::app::App;
+use monstrum_core::audit::{Entry, Reading};
 
 /// The row of one request.
 pub(super) struct Record(Entry);

@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use super::has_switch;
-use crate::app::App;
 use crate::gateway::extract::Caller;
 use crate::gateway::problem::Problem;
+use monstrum_core::app::App;
 
 /// The revoked permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

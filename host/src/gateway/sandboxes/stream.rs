@@ -12,10 +12,10 @@ use monstrum_sandbox::{Chunk, Stream as Of};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::app::App;
-use crate::call_types::incoming::{Attachments, IncomingCall};
 use crate::gateway::problem::Problem;
 use crate::gateway::tools::{self, CallResult};
+use monstrum_core::app::App;
+use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
 
 /// Pieces of output that wait for the client. A client that is slower slows the command.
 const PIECES_MAX: usize = 16;

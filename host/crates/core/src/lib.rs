@@ -1,0 +1,19 @@
+//! What Monstrum does, without any interface: plugins in, governed tool calls out. ARCHITECTURE.md shows the path of a call
+//! through these modules.
+
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod audit;
+pub mod beside;
+pub mod call;
+pub mod call_types;
+pub mod checks;
+pub mod credentials;
+pub mod fair_queue;
+pub mod language;
+pub mod meters;
+pub mod oauth;
+pub mod plugins;
+pub mod policy;
+pub mod sandboxes;
