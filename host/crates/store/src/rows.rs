@@ -19,10 +19,11 @@ mod verify;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use monstrum_types::WorkspaceId;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::encoding::{MAC_LABEL, SUM_LABEL};
 use self::total::Total;
@@ -230,7 +231,7 @@ impl Rows {
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// The MAC and the addend of a row that is written.

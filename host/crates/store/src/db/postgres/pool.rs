@@ -2,10 +2,11 @@
 //!
 //! This is not the pool of sqlx, which pings the server each time a connection is returned, and without a time limit.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -88,7 +89,7 @@ impl Pool {
 
     async fn take_idle(&self, generation: u64) -> Option<PgConnection> {
         loop {
-            let mut idle = self.idle().pop()?;
+            let mut idle = self.idle.lock().pop()?;
             if idle.generation != generation {
                 continue;
             }
@@ -104,7 +105,7 @@ impl Pool {
 
     fn put(&self, connection: PgConnection, generation: u64) {
         if !self.permits.is_closed() {
-            self.idle().push(Idle { connection, generation, since: Instant::now() });
+            self.idle.lock().push(Idle { connection, generation, since: Instant::now() });
         }
     }
 
@@ -117,15 +118,11 @@ impl Pool {
         self.permits.close();
         self.rollbacks.close();
         self.rollbacks.wait().await;
-        let idle = std::mem::take(&mut *self.idle());
+        let idle = std::mem::take(&mut *self.idle.lock());
         for idle in idle {
             // If the message does not arrive, the server notices the closed socket.
             drop(timeout(CLOSE_TIMEOUT, idle.connection.close()).await);
         }
-    }
-
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
