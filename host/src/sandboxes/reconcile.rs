@@ -1,4 +1,4 @@
-//! At the start: what the provider has is compared with the rows, and set right. At the end: what runs is stopped.
+//! Compares rows with the provider at the start and corrects them, and stops running sandboxes at the end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use tokio_util::sync::CancellationToken;
 use super::{Fault, LEASE_MS, Sandboxes, has_run, name, operation, within};
 use crate::plugins::with_causes;
 
-/// The longest that a provider may take to list what it has.
+/// How long a provider may take to list its sandboxes.
 const LIST_MAX: Duration = Duration::from_secs(30);
-/// How soon a comparison is tried again that could not be made.
+/// How soon a failed comparison is repeated.
 const AGAIN: Duration = Duration::from_secs(10);
 /// How many rows are read at once.
 const ROWS: u32 = 500;
-/// How many sandboxes without a row are set aside at once, and how long one may take.
+/// How many sandboxes without a row are set aside concurrently, and how long each may take.
 const AT_ONCE: usize = 8;
 const SET_ASIDE_MAX: Duration = Duration::from_secs(60);
-/// How long the files of a sandbox without a row are kept: the database may be an older copy than the files, and a week
-/// is enough to notice that and to restore the right one.
+/// How long the files of a sandbox without a row are kept. The database may be an older copy than the files; a week is
+/// enough to notice that and restore the right one.
 pub const ASIDE_KEPT_MS: i64 = 7 * 24 * 3600 * 1000;
 
 impl Sandboxes {
-    /// Says in the rows that nothing runs: whatever the host before this one had running has ended with it. The first request
-    /// must not find a row that says otherwise; whether a provider has something else, [`Sandboxes::reconcile`] finds out.
+    /// Marks all sandboxes of this host as stopped, because they ended with the previous process. The first request
+    /// must not find a row that says otherwise. [`Sandboxes::reconcile`] finds out later what the provider has.
     pub async fn nothing_runs_yet(&self) -> Result<(), StoreError> {
         if self.is_shared { Ok(()) } else { self.store.stop_sandboxes_of_node(&self.node).await }
     }
 
-    /// Compares until it has succeeded once, or is told to stop.
+    /// Compares until one comparison has succeeded, or until `stop`.
     pub async fn follow_start(self: Arc<Self>, stop: CancellationToken) {
         let mut is_told = false;
         while let Err(error) = self.reconcile().await {
@@ -46,16 +46,16 @@ impl Sandboxes {
         }
     }
 
-    /// Compares what the provider has with the rows: what has no row is set aside, and what a row says is set right.
-    /// Rows of other hosts are left alone, for the provider knows nothing of theirs.
+    /// Compares the provider's sandboxes with the rows: sandboxes without a row are set aside, and wrong rows are
+    /// corrected. Rows of other hosts are ignored, because this provider does not know their sandboxes.
     pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
         let _comparing = self.comparing.write().await;
         let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
         if !self.is_shared {
-            // The data folder has one host, and this is it: whoever has claimed a row of its before is dead.
+            // The data folder belongs to one host at a time, so that a previous owner of these leases is dead.
             self.store.release_sandboxes_of_node(&self.node).await?;
         }
-        // Rows first: one that changes after it was read is not written over.
+        // Rows first: a row that changes after it was read is not overwritten.
         let rows = self.rows(provider.name()).await?;
         let listed = within(LIST_MAX, "listed", provider.list()).await?;
         let mut found: HashMap<SandboxName, Inspection> =
@@ -63,9 +63,9 @@ impl Sandboxes {
         for row in rows {
             let state = match found.remove(&name(&row)) {
                 Some(inspection) => Some(inspection.state),
-                None => match self.take_back(provider.as_ref(), &row).await {
+                None => match self.restore(provider.as_ref(), &row).await {
                     Ok(state) => state,
-                    // The files may be there, so the row is not lost; the others are set right all the same.
+                    // The files may exist, so the row is not lost. The other rows are corrected anyway.
                     Err(error) => {
                         tracing::warn!(sandbox.id = %row.sandbox_id, error = %with_causes(&error), "the files of a sandbox cannot be looked for");
                         continue;
@@ -86,11 +86,11 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// What is bound to this host is part of its server, and has ended with it. A server without a provider begins none.
+    /// Sandboxes bound to this host ended with its previous process. A server without a provider starts none.
     async fn nothing_runs(&self) -> Result<(), Fault> {
         self.store.release_sandboxes_of_node(&self.node).await?;
         for row in self.rows_of_all().await? {
-            // Whether there are files of it, no provider can say.
+            // Without a provider it is unknown whether the files exist.
             if row.status != SandboxStatus::Lost {
                 self.set_right(&row, Some(State::Stopped)).await?;
             }
@@ -105,7 +105,7 @@ impl Sandboxes {
         Ok(rows)
     }
 
-    /// The same, whichever provider they had.
+    /// The rows of this host's sandboxes, of any provider.
     async fn rows_of_all(&self) -> Result<Vec<SandboxRow>, StoreError> {
         let mut rows: Vec<SandboxRow> = Vec::new();
         loop {
@@ -120,7 +120,7 @@ impl Sandboxes {
 
     async fn set_right(&self, row: &SandboxRow, state: Option<State>) -> Result<(), StoreError> {
         let status = match (state, row.status) {
-            // The job goes on.
+            // The deletion continues.
             (_, SandboxStatus::Deleting) => return Ok(()),
             (Some(State::Running), SandboxStatus::Running) => return Ok(()),
             (Some(State::Running), _) => SandboxStatus::Running,
@@ -128,7 +128,7 @@ impl Sandboxes {
             (None, _) if has_run(row) => SandboxStatus::Lost,
             (Some(State::Stopped) | None, SandboxStatus::Stopped) => return Ok(()),
             (Some(State::Stopped) | None, _) => SandboxStatus::Stopped,
-            // Whoever needs it waits for it.
+            // The next call waits for the change.
             (Some(State::Changing), _) => return Ok(()),
         };
         if row.is_claimed(self.clock.now()) {
@@ -148,20 +148,21 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Brings back what was set aside while another copy of the database was in use; the state of the sandbox then.
-    async fn take_back(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
+    /// Restores files that were set aside while another copy of the database was in use, and returns the state of the
+    /// sandbox then.
+    async fn restore(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
         if !has_run(row) || row.status == SandboxStatus::Deleting {
             return Ok(None);
         }
-        let taken = within(SET_ASIDE_MAX, "taken back", provider.take_back(&name(row), row.created_at)).await?;
+        let taken = within(SET_ASIDE_MAX, "restored", provider.restore(&name(row), row.created_at)).await?;
         if taken {
             tracing::warn!(sandbox.id = %row.id, "the files of a sandbox were kept aside; it has them again");
         }
         Ok(taken.then_some(State::Stopped))
     }
 
-    /// Sets aside what has no row, in whatever state it is. It is not deleted: the database may be an older one that was
-    /// restored.
+    /// Sets a sandbox without a row aside, in any state. It is not deleted, because the database may be an older copy
+    /// that was restored.
     async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), Fault> {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
@@ -171,7 +172,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes what was set aside long enough ago. What cannot be deleted is left to the next time.
+    /// Deletes files that were set aside long enough ago. Failures are left to the next time.
     pub(super) async fn delete_aside(&self, provider: &dyn SandboxProvider) {
         let before = self.clock.now().plus_ms(-ASIDE_KEPT_MS);
         match within(SET_ASIDE_MAX, "deleted", provider.delete_aside(before)).await {
@@ -183,7 +184,7 @@ impl Sandboxes {
         }
     }
 
-    /// Whether any host has a row of it.
+    /// Whether any host has a row of the sandbox.
     async fn is_known(&self, name: &SandboxName, provider: &str) -> Result<bool, StoreError> {
         let rest = name.as_str().strip_prefix("ms-").unwrap_or_default();
         let Some((workspace, sandbox_id)) = rest.rsplit_once('-') else { return Ok(false) };
@@ -191,14 +192,14 @@ impl Sandboxes {
         Ok(self.store.sandbox_of_provider(workspace, provider, sandbox_id).await?.is_some())
     }
 
-    /// Ends what this host has running, within `grace`: commands are cut off, sandboxes stopped and their rows set.
-    /// What every host reaches runs on.
+    /// Stops this host's sandboxes within `grace`: it cuts off commands, stops the sandboxes and updates their rows.
+    /// Sandboxes that every host can reach keep running.
     pub async fn shut_down(self: &Arc<Self>, grace: Duration) {
         self.closing.cancel();
         self.activities.cut_all();
         let stopped = async {
             self.stop_running().await;
-            // Starts that were under way are over then, and there are no further ones.
+            // Starts in progress have finished then, and no further ones begin.
             let _comparing = self.comparing.write().await;
             self.stop_running().await;
             self.running.close();

@@ -1,4 +1,4 @@
-//! Finding the sandbox of a conversation, or making it, and having it run.
+//! Finding or creating the sandbox of a conversation, and starting it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,40 +15,40 @@ use super::room::Claimed;
 use super::settings::{told, word};
 use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
-/// The longest that a provider may take to have a sandbox run: far beyond what any needs.
+/// How long a provider may take to start a sandbox, far longer than any needs.
 const START_MAX: Duration = Duration::from_secs(60);
-/// The longest that it may take to say whether it has the files of a sandbox.
+/// How long a provider may take to report whether it has the files of a sandbox.
 const LOOK_MAX: Duration = Duration::from_secs(10);
-/// The longest that a call waits for what others do with its sandbox: one start, and what comes before it.
+/// How long a call waits for other operations on its sandbox: one start, and what precedes it.
 const WAIT_MAX: Duration = Duration::from_secs(75);
-/// How long it waits before it looks again, unless it is told earlier that something has moved.
+/// The poll interval while waiting, unless a change is reported earlier.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// How old the note of a sandbox's last activity may be when it is used again.
+/// How old the recorded activity may be when a sandbox is used again.
 const TOUCH_AGAIN_MS: i64 = 200;
-/// How old it may be while it is in use. Less than half of the shortest time that
-/// counts as idle, so that no sweep takes what is in use for idle.
+/// How old the recorded activity may be during a use: less than half of the shortest idle time, so that no sweep treats
+/// a sandbox in use as idle.
 pub(super) const TOUCH_MS: i64 = 2000;
 
-/// Which sandbox is wanted.
+/// The requested sandbox.
 #[derive(Clone)]
 enum Sought {
     Conversation { workspace: WorkspaceId, bot: BotId, of: Conversation },
     Row { workspace: WorkspaceId, id: SandboxInstanceId },
 }
 
-/// What one look has come to.
+/// The result of one step.
 enum Step {
     Entered(Box<SandboxRow>, Activity),
-    /// The row has moved on.
+    /// The row has changed.
     Again,
     /// The sandbox was started.
     Started,
-    /// Somebody else is at work on it.
+    /// Another operation is in progress.
     Wait,
 }
 
 impl Sandboxes {
-    /// The sandbox of a conversation, running. It is made where there is none.
+    /// The sandbox of a conversation, running. It is created if necessary.
     pub async fn of_conversation(
         self: &Arc<Self>,
         workspace: WorkspaceId,
@@ -58,12 +58,12 @@ impl Sandboxes {
         self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
     }
 
-    /// A sandbox that is there, running.
+    /// An existing sandbox, running.
     pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, Fault> {
         self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
     }
 
-    /// Has a sandbox run of which the provider says that it does not, whatever its row says.
+    /// Starts a sandbox that the provider reports as stopped, even if its row says that it runs.
     pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
         let sought = Sought::Row { workspace: row.workspace_id, id: row.id };
         if let Some(row) = self.store.sandbox(row.workspace_id, row.id).await?
@@ -86,7 +86,7 @@ impl Sandboxes {
             moved.as_mut().enable();
             match self.step(&sought).await? {
                 Step::Entered(row, activity) => {
-                    // Counting takes too long for each use.
+                    // Counting is too slow for every use.
                     let warning = if has_started { self.warning(row.workspace_id).await } else { None };
                     return Ok(Open::new(Arc::clone(self), *row, activity, warning));
                 }
@@ -96,7 +96,7 @@ impl Sandboxes {
                 }
                 Step::Again => {}
                 Step::Started => has_started = true,
-                // Told or not: it looks again.
+                // Looks again after a notification or the interval.
                 Step::Wait => drop(timeout(LOOK_AGAIN, moved).await),
             }
         }
@@ -138,7 +138,7 @@ impl Sandboxes {
         Ok(Step::Wait)
     }
 
-    /// Of the conversation, or what stands in its way.
+    /// The sandbox of the conversation, or another one with its name.
     async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, Fault> {
         let provider = self.provider()?.name();
         let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
@@ -164,21 +164,22 @@ impl Sandboxes {
         }
     }
 
-    /// Whether it runs with a network that its workspace has no more.
+    /// Whether the sandbox has a network that its workspace no longer has.
     pub(super) async fn has_to_stop(&self, row: &SandboxRow) -> Result<bool, StoreError> {
         if row.network.as_deref() != Some(word(Network::Full)) {
             return Ok(false);
         }
         match self.settings_of(row.workspace_id).await {
             Ok(settings) => Ok(settings.network != Some(Network::Full)),
-            // What cannot be read permits nothing.
+            // Settings that cannot be read permit nothing.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => Ok(true),
             Err(error) => Err(error),
         }
     }
 
-    /// In use from here on, unless it was stopped or deleted in this moment. The row is looked at once more: whoever deletes
-    /// the sandbox from then on finds this use and cuts it off, so that it never comes to one of the same name.
+    /// Marks the sandbox as in use, unless it was stopped or deleted at this moment. The row is read again after that:
+    /// a later deletion finds this use and cuts it off, so that the use never continues in a new sandbox of the same
+    /// name.
     async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
@@ -216,8 +217,8 @@ impl Sandboxes {
         })
     }
 
-    /// Starts the sandbox of a row that stands as `row` says, or of a new one. A caller that goes away leaves no row
-    /// behind on which nobody works.
+    /// Starts the sandbox of a row, or of a new row. The start continues if the caller goes away, so that no unfinished
+    /// row is left.
     async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
@@ -228,10 +229,10 @@ impl Sandboxes {
 
     async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
         let _comparing = self.comparing.read().await;
-        // Nothing is written for a provider that cannot do it.
+        // Nothing is written for a provider that cannot start the sandbox.
         let provider = self.provider()?;
         provider.capabilities()?;
-        // Before it asks for a place, which would stop another sandbox for one that cannot run.
+        // Checked before a place is claimed: the claim might stop another sandbox for one that cannot run.
         if has_run(&row) && within(LOOK_MAX, "looked for", provider.inspect(&name(&row))).await?.is_none() {
             return self.find_files(provider.as_ref(), &row).await;
         }
@@ -250,14 +251,14 @@ impl Sandboxes {
         started
     }
 
-    /// Gives a sandbox the files back that were set aside. Where there are none, it is lost.
+    /// Restores files that were set aside. If there are none, the sandbox is lost.
     async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, Fault> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
             return Ok(Step::Again);
         }
-        let taken = within(START_MAX, "looked for", provider.take_back(&name(row), row.created_at)).await;
+        let taken = within(START_MAX, "looked for", provider.restore(&name(row), row.created_at)).await;
         if matches!(taken, Ok(false)) {
             self.settle(row, &operation, row.status, &lost()).await?;
         } else {
@@ -271,7 +272,7 @@ impl Sandboxes {
         Err(Fault::Lost)
     }
 
-    /// Ends an operation that brought a sandbox to `from`.
+    /// Finishes an operation that brought a sandbox to `from`.
     async fn settle(
         &self,
         row: &SandboxRow,
@@ -280,7 +281,7 @@ impl Sandboxes {
         settled: &SandboxSettled,
     ) -> Result<(), StoreError> {
         if !self.store.settle_sandbox(row.id, operation, from, settled).await? {
-            // It is to be deleted by now, and that may go ahead.
+            // The row is being deleted by now, and the deletion may proceed.
             self.store.release_sandbox(row.id, operation).await?;
             self.deletion.notify_one();
         }
@@ -325,7 +326,7 @@ impl Sandboxes {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
                 Ok(Step::Started)
             }
-            // Somebody else has moved it meanwhile: that counts as done, and is looked at again.
+            // Another operation has changed the sandbox: its state is read again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
                 tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "a sandbox was not started");
@@ -335,7 +336,7 @@ impl Sandboxes {
     }
 }
 
-/// How a sandbox stands whose files are missing.
+/// The row of a sandbox whose files are missing.
 fn lost() -> SandboxSettled {
     SandboxSettled {
         status: SandboxStatus::Lost,
@@ -346,24 +347,24 @@ fn lost() -> SandboxSettled {
     }
 }
 
-/// Tells the operator once.
+/// Logs a lost sandbox once.
 fn tell_lost(row: &SandboxRow) {
     if row.status != SandboxStatus::Lost {
         tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not made anew");
     }
 }
 
-/// Has the sandbox of a row run; `None` where it ran before and its files are gone. A new one in its place would pass for
-/// the one that the caller knows.
+/// Starts the sandbox of a row; `None` if it ran before and its files are missing. A new sandbox in its place would
+/// look like the one that the caller knows.
 async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
     let name = name(row);
-    if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.take_back(&name, row.created_at).await? {
+    if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.restore(&name, row.created_at).await? {
         return Ok(None);
     }
     provider.ensure_running(&name, spec).await.map(Some)
 }
 
-/// The name of a sandbox is ambiguous, and it is nobody's but its conversation's and its bot's.
+/// Names of sandboxes are ambiguous: checks that this one belongs to the conversation and the bot.
 fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Fault> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());
