@@ -1,4 +1,4 @@
-//! Which provider the sandboxes of this server have.
+//! The provider of this server's sandboxes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::config::{SandboxKind, SandboxSettings, Settings};
 use crate::plugins::with_causes;
 use crate::sandboxes::{Place, Sandboxes};
 
-/// Where the embedded provider keeps what stays of sandboxes, in the data folder.
+/// The folder of the embedded provider in the data folder.
 pub const SANDBOX_FOLDER: &str = "sandbox";
-/// When a server has other things behind it than its start.
+/// When the other work of a start is done.
 #[cfg(target_os = "linux")]
 const WARM_UP_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// The sandboxes of this server, with the provider that its settings name, or with `other`.
+/// The sandboxes of this server, with the provider of its settings, or with `other`.
 pub(super) async fn open(
     settings: &Settings,
     data: &Data,
@@ -42,7 +42,7 @@ pub(super) async fn open(
     sandboxes
 }
 
-/// A machine that cannot have sandboxes still has a server.
+/// A machine without sandboxes still has a server.
 #[cfg(target_os = "linux")]
 async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn SandboxProvider>, SandboxError> {
     use monstrum_sandbox_embedded::{Embedded, EmbeddedOptions, TemplateKind, TotalSettings};
@@ -73,7 +73,7 @@ async fn embedded(folder: &Path, settings: &SandboxSettings) -> Result<Arc<dyn S
     }
 }
 
-/// Makes what the first sandbox would have to wait for, unless one has been faster or the server has ended.
+/// Prepares what the first sandbox would otherwise wait for.
 #[cfg(target_os = "linux")]
 async fn warm_up(provider: std::sync::Weak<monstrum_sandbox_embedded::Embedded>) {
     tokio::time::sleep(WARM_UP_AFTER).await;
@@ -88,7 +88,7 @@ async fn embedded(_: &Path, _: &SandboxSettings) -> Result<Arc<dyn SandboxProvid
     Err(SandboxError::unavailable("the embedded provider of sandboxes needs Linux"))
 }
 
-/// What is done for them in the background, until the server stops.
+/// The background tasks of sandboxes, which run until `stop`.
 pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()>; 6] {
     let sandboxes = &app.sandboxes;
     [
@@ -101,7 +101,7 @@ pub(super) fn chores(app: &Arc<App>, stop: &CancellationToken) -> [JoinHandle<()
     ]
 }
 
-/// Each new snapshot may have a switch off, whoever turned it.
+/// Each new snapshot may have turned off the switch of a bot.
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
     let mut renewals = app.policy.renewals();
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {

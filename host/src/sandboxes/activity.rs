@@ -1,4 +1,4 @@
-//! Who uses a sandbox at this moment. What is in use is not idle, however long its command runs.
+//! The current uses of sandboxes. A sandbox in use is not idle, however long its command runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ pub(super) struct Activities {
 
 struct Use {
     count: usize,
-    /// When the last one ended.
+    /// When the last use ended.
     ended_at: UtcMillis,
     cut: CancellationToken,
 }
 
-/// One use; it ends when this is dropped.
+/// One use, which ends when this is dropped.
 pub(super) struct Activity {
     of: Activities,
     id: SandboxInstanceId,
@@ -37,7 +37,7 @@ impl Activities {
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
-            // What has cut off those before is not about this one.
+            // An earlier cut does not apply to this use.
             used.cut = CancellationToken::new();
         }
         used.count += 1;
@@ -48,7 +48,7 @@ impl Activities {
         self.uses().get(&id).is_some_and(|used| used.count > 0)
     }
 
-    /// Ends the uses of a sandbox that is about to go.
+    /// Ends the uses of a sandbox that will be stopped or deleted.
     pub(super) fn cut(&self, id: SandboxInstanceId) {
         if let Some(used) = self.uses().get(&id) {
             used.cut.cancel();
@@ -60,19 +60,19 @@ impl Activities {
         self.uses().values().for_each(|used| used.cut.cancel());
     }
 
-    /// What is to be noted of each sandbox that is in use, or has been until now.
+    /// The activity since the last call, of each sandbox in use or used since then.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
         let mut uses = self.uses();
         let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
         let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
-        // Two hosts that write them in one order never wait for each other.
+        // All hosts write in the same order, so that they never deadlock.
         noted.sort_unstable_by_key(|(id, _)| *id);
         uses.retain(|_, used| used.count > 0);
         noted
     }
 
-    /// Takes back what could not be noted, unless the sandbox is in use again.
+    /// Restores activity that could not be written, unless the sandbox is in use again.
     pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
         let mut uses = self.uses();
         for (id, ended_at) in noted {
@@ -86,7 +86,7 @@ impl Activities {
 }
 
 impl Activity {
-    /// Waits until the sandbox is taken away.
+    /// Waits until the use is cut off.
     pub(super) async fn cut(&self) {
         self.cut.cancelled().await;
     }

@@ -1,19 +1,19 @@
-//! Whom a sandbox is for.
+//! The conversation that owns a sandbox.
 
 use sha2::{Digest, Sha256};
 
-/// The longest of its three parts, in bytes: more than any id of the systems that have conversations.
+/// The maximum length of each of its three parts, longer than the ids of any chat system.
 pub const PART_BYTES_MAX: usize = 256;
 
-/// A text that cannot be a part of a conversation's name.
+/// A text that cannot be a part of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` must have 1 to {PART_BYTES_MAX} bytes and no control characters")]
 pub struct InvalidConversation {
-    /// Which: `app_id`, `user_id` or `chat_id`.
+    /// The part: `app_id`, `user_id` or `chat_id`.
     pub part: &'static str,
 }
 
-/// The conversation that a sandbox belongs to.
+/// The conversation that owns a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
     app_id: String,
@@ -22,7 +22,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Checks the three parts.
+    /// Validates the three parts.
     pub fn new(
         app_id: impl Into<String>,
         user_id: impl Into<String>,
@@ -49,8 +49,8 @@ impl Conversation {
         &self.chat_id
     }
 
-    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}` (requirement S1). Two conversations
-    /// can have the same one, so it names a sandbox but says nothing of whose it is.
+    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`. Two conversations can have the same
+    /// one, so it names a sandbox but does not identify the owner.
     pub fn sandbox_id(&self) -> String {
         let digest = Sha256::digest(format!("{}-{}-{}", self.app_id, self.user_id, self.chat_id));
         hex::encode(&digest[..8])
@@ -61,7 +61,7 @@ impl Conversation {
 mod tests {
     use super::*;
 
-    /// Each id is what coreutils say: `printf %s 'app-1-user-1-chat-1' | sha256sum | cut -c1-16`, and so on.
+    /// The expected ids come from coreutils: `printf %s 'app-1-user-1-chat-1' | sha256sum | cut -c1-16`.
     #[test]
     fn the_id_of_a_sandbox_is_that_of_an_independent_sha256() {
         for (app, user, chat, id) in [

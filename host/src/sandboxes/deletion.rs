@@ -1,4 +1,4 @@
-//! Deleting sandboxes: whoever asks gets an answer at once, and the job is tried until it is done.
+//! Deleting sandboxes. A request is answered at once, and the deletion is retried until it succeeds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,21 +11,21 @@ use tokio_util::sync::CancellationToken;
 use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
 use crate::plugins::with_causes;
 
-/// How often the host looks for deletions that others on its database have asked for, or that are due again.
+/// How often the host looks for deletions requested by other hosts, or due for a retry.
 const POLL: Duration = Duration::from_secs(5);
-/// The longest that a provider may take: files of some GiB are gone sooner.
+/// How long a provider may take: files of some GiB are deleted sooner.
 const DELETE_MAX: Duration = Duration::from_secs(60);
-/// The wait after a first failure; it doubles with each further one, up to the longest.
+/// The wait after the first failure. It doubles with each further failure, up to the maximum.
 const BACK_OFF_MS: i64 = 5_000;
 const BACK_OFF_MS_MAX: i64 = 300_000;
-/// How many are deleted at once: one that hangs does not hold up the others, and a whole app does not flood the
-/// provider.
+/// How many sandboxes are deleted concurrently: a hanging deletion does not block the others, and deleting an app does
+/// not flood the provider.
 const AT_ONCE: usize = 8;
-/// How many jobs one look takes on.
+/// How many deletions are read at once.
 const JOBS_MAX: u32 = 100;
 
 impl Sandboxes {
-    /// Has a sandbox deleted; with a bot, only where it is that bot's. Of one that is being deleted, nothing.
+    /// Requests the deletion of a sandbox; with a bot, only of that bot's. Does nothing if it is already being deleted.
     pub async fn delete(&self, workspace: WorkspaceId, bot: Option<BotId>, id: SandboxInstanceId) -> Result<(), Fault> {
         self.get(workspace, bot, id).await?;
         self.store.delete_sandbox(workspace, id).await?;
@@ -33,7 +33,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Has the sandbox of a conversation deleted, if there is one; how many there were.
+    /// Requests the deletion of a conversation's sandbox and returns how many there were.
     pub async fn delete_conversation(
         &self,
         workspace: WorkspaceId,
@@ -46,19 +46,19 @@ impl Sandboxes {
         Ok(deleted)
     }
 
-    /// Has all sandboxes of an app deleted; how many there were.
+    /// Requests the deletion of all sandboxes of an app and returns how many there were.
     pub async fn delete_app(&self, workspace: WorkspaceId, bot: Option<BotId>, app_id: &str) -> Result<u64, Fault> {
         let deleted = self.store.delete_sandboxes_of_app(workspace, bot, app_id).await?;
         self.deletion.notify_one();
         Ok(deleted)
     }
 
-    /// Says that there are deletions, such as those of the sandboxes of a bot that was deleted.
+    /// Wakes the deletion task, for example after the deletion of a bot.
     pub fn deletions_are_due(&self) {
         self.deletion.notify_one();
     }
 
-    /// Deletes what is to be deleted, until told to stop.
+    /// Carries out deletions until `stop`.
     pub async fn follow_deletions(self: Arc<Self>, stop: CancellationToken) {
         loop {
             if let Err(error) = self.delete_due().await {
@@ -81,7 +81,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Tries one deletion, unless somebody else does or it has to wait.
+    /// Tries one deletion, unless another task has claimed it or its retry is not due.
     pub(super) async fn delete_if_due(self: &Arc<Self>, row: SandboxRow) {
         let now = self.clock.now();
         if row.is_claimed(now) || row.next_attempt_at.is_some_and(|at| now < at) {

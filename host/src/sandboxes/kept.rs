@@ -1,6 +1,6 @@
-//! What a workspace keeps: its sandboxes, whether they run or not, and what they take up on the disk of this host.
+//! The sandboxes that a workspace keeps, running or stopped, and their disk space on this host.
 //!
-//! Only new sandboxes are refused. Those that are there are resumed and deleted however many there are.
+//! The limits reject only new sandboxes. Existing ones can always be resumed and deleted.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use monstrum_types::WorkspaceId;
 use super::{Fault, Sandboxes, within};
 use crate::config::SandboxSettings;
 
-/// From this part of a limit on, callers are warned.
+/// The part of a limit from which on callers get a warning.
 const WARNED_PERCENT: u64 = 80;
 const GIB: u64 = 1 << 30;
-/// How long counting may take: other starts wait for it.
+/// How long counting may take, since other starts wait for it.
 const COUNT_MAX: Duration = Duration::from_secs(10);
 
-/// What one workspace keeps.
+/// The kept sandboxes of one workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub sandboxes: u64,
@@ -23,13 +23,13 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Why the workspace gets no further sandbox; `None` where it does.
+    /// Why the workspace gets no further sandbox; `None` if it gets one.
     pub fn refusal(self, settings: &SandboxSettings) -> Option<String> {
         let is_over = self.sandboxes >= u64::from(settings.kept_max) || self.bytes >= bytes_max(settings);
         is_over.then(|| format!("this workspace keeps {}; delete conversations that are over", self.words(settings)))
     }
 
-    /// What a caller should know of it; `None` where there is room.
+    /// The warning for callers; `None` below the threshold.
     pub fn warning(self, settings: &SandboxSettings) -> Option<String> {
         let is_near = |kept: u64, max: u64| u128::from(kept) * 100 >= u128::from(max) * u128::from(WARNED_PERCENT);
         let is_near = is_near(self.sandboxes, settings.kept_max.into()) || is_near(self.bytes, bytes_max(settings));
@@ -44,7 +44,7 @@ impl Kept {
 
     fn words(self, settings: &SandboxSettings) -> String {
         let SandboxSettings { kept_max, kept_gib, .. } = settings;
-        // Tenths, rounded down like a limit that is not reached yet.
+        // Tenths are rounded down, so that a limit that is not reached does not look reached.
         let tenths = self.bytes / (GIB / 10);
         format!(
             "{} of {kept_max} sandboxes (--sandbox-kept-max) and {}.{} of {kept_gib} GiB (--sandbox-kept-gib)",
@@ -67,7 +67,7 @@ impl Sandboxes {
         Ok(Kept { sandboxes, bytes })
     }
 
-    /// The warning for a caller whose call has started a sandbox. That it cannot be found out fails no call.
+    /// The warning for a caller that has started a sandbox. A failure to count fails no call.
     pub(super) async fn warning(&self, workspace: WorkspaceId) -> Option<String> {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.settings),

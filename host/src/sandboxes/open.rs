@@ -1,4 +1,4 @@
-//! A sandbox in use: commands and files.
+//! A sandbox in use: its commands and files.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use monstrum_store::SandboxRow;
 use super::activity::Activity;
 use super::{Fault, Sandboxes, name};
 
-/// How often a sandbox is made to run that the provider says does not, before that is the answer.
+/// How often a sandbox that the provider reports as stopped is started again before the error is returned.
 const REVIVED_MAX: u32 = 3;
 
-/// A sandbox that runs. It counts as used while this, or a stream of it, lives.
+/// A running sandbox. It counts as in use while this value or one of its streams exists.
 pub struct Open {
     sandboxes: Arc<Sandboxes>,
     row: SandboxRow,
@@ -30,75 +30,75 @@ impl Open {
         Open { name: name(&row), sandboxes, row, activity: Arc::new(activity), warning }
     }
 
-    /// The row as it stood when the sandbox was opened.
+    /// The row at the time of opening.
     pub fn row(&self) -> &SandboxRow {
         &self.row
     }
 
-    /// That the workspace comes near a limit of what it keeps, where opening has started the sandbox.
+    /// The warning that the workspace is close to a limit, if opening has started the sandbox.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
     }
 
-    /// Runs a command. Dropping the future ends it with everything that it has started.
+    /// Runs a command. Dropping the future kills it with everything that it has started.
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
         self.ask(|provider, name| {
-            // Each time, since it may have been started anew in between.
+            // Before each command, since the sandbox may have been restarted in between.
             self.sandboxes.quiet().remove(&self.row.id);
             provider.exec(name, request.clone(), feed.clone())
         })
         .await
     }
 
-    /// The entries of a folder, by name.
+    /// Lists a folder, sorted by name.
     pub async fn list(&self, path: &str) -> Result<Vec<FileEntry>, Fault> {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
 
-    /// One entry, of a link the link itself.
+    /// Describes an entry; of a link, the link itself.
     pub async fn stat(&self, path: &str) -> Result<FileEntry, Fault> {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
-    /// What a path leads to, over links.
+    /// Describes the target of a path, following links.
     pub async fn target(&self, path: &str) -> Result<FileEntry, Fault> {
         self.ask(|provider, name| provider.target(name, path)).await
     }
 
-    /// A file from its beginning, and what it was when it was opened.
+    /// Reads a file from its beginning, with its entry at the time of opening.
     pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), Fault> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
         Ok((entry, self.used_by(content)))
     }
 
-    /// Replaces a file whole, or not at all; makes missing folders.
+    /// Replaces a file atomically and creates missing folders.
     pub async fn write(&self, path: &str, content: Bytes) -> Result<(), Fault> {
         self.ask(|provider, name| provider.write(name, path, content.clone())).await
     }
 
-    /// Makes a folder and those above it.
+    /// Creates a folder and its parents.
     pub async fn mkdir(&self, path: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.mkdir(name, path)).await
     }
 
-    /// Removes an entry, a folder with everything beneath it.
+    /// Removes an entry; a folder with everything in it.
     pub async fn remove(&self, path: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.remove(name, path)).await
     }
 
-    /// Moves an entry, over a file that may be there.
+    /// Moves an entry; it may replace a file.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
 
-    /// A folder as a ZIP.
+    /// Packs a folder as a ZIP.
     pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, Fault> {
         let archive = self.ask(|provider, name| provider.archive(name, path, limits)).await?;
         Ok(self.used_by(archive))
     }
 
-    /// Asks the provider, unless the sandbox is taken away first. One that says that it does not run has done nothing
-    /// yet: it is made to run, and asked again.
+    /// Calls the provider, unless the use is cut off first. A sandbox that the provider reports as stopped has not
+    /// carried out the call, so it is started and called again.
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
@@ -113,7 +113,7 @@ impl Open {
             };
             let does_not_run = match &answered {
                 Err(SandboxError::Conflict(_)) => true,
-                // A file is absent, or all of it.
+                // Either the file or the whole sandbox is missing.
                 Err(SandboxError::NotFound(_)) => provider.inspect(&self.name).await?.is_none(),
                 _ => false,
             };
@@ -125,8 +125,8 @@ impl Open {
         }
     }
 
-    /// The stream as a use of the sandbox. It ends with an error where the sandbox is taken away, so that a part never
-    /// passes for the whole.
+    /// Counts a stream as a use of the sandbox. If the use is cut off, the stream ends with an error, so that a partial
+    /// stream never looks complete.
     fn used_by(&self, stream: ByteStream) -> ByteStream {
         let start = Some((stream, Arc::clone(&self.activity)));
         let next = async |state: Option<(ByteStream, Arc<Activity>)>| {

@@ -1,6 +1,6 @@
-//! Stopping what nobody uses. Its files stay, and the next call resumes it.
+//! Stopping idle sandboxes. Their files are kept, and the next call resumes them.
 //!
-//! Each sandbox is stopped by the host that has it; where every host reaches it, by the one whose claim comes first.
+//! The host of a sandbox stops it; if every host can reach it, the first one to claim it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use super::{Fault, LEASE_MS, Sandboxes, WorkspaceSandbox, described, name, opera
 use crate::config::SANDBOX_IDLE_S;
 use crate::plugins::with_causes;
 
-/// The longest that a provider may take to stop a sandbox.
+/// How long a provider may take to stop a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);
-/// The longest that a provider may take to say how it is, and to mend what it can.
+/// How long a provider may take to report its health and repair what it can.
 const HEALTH_MAX: Duration = Duration::from_secs(30);
-/// How many are stopped at once.
+/// How many sandboxes are stopped concurrently.
 const AT_ONCE: usize = 8;
-/// How often rows that move while they are stopped are looked at.
+/// How often rows are read again that change while they are stopped.
 const LOOKS_MAX: usize = 5;
 /// How many rows are read at once.
 const ROWS: u32 = 200;
 
 impl Sandboxes {
-    /// Notes the uses of this process, so that other hosts and a later start know of them, until told to stop.
+    /// Writes the uses of this process regularly, so that other hosts and later processes see them, until `stop`.
     pub async fn follow_uses(self: Arc<Self>, stop: CancellationToken) {
         let mut tick = tokio::time::interval(Duration::from_millis(TOUCH_MS.unsigned_abs()));
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,7 +41,7 @@ impl Sandboxes {
         }
     }
 
-    /// Notes the uses of this process.
+    /// Writes the uses of this process.
     pub async fn note_uses(&self) -> Result<(), StoreError> {
         let uses = self.activities.take();
         if uses.is_empty() {
@@ -54,7 +54,7 @@ impl Sandboxes {
         noted
     }
 
-    /// Stops what is idle, again and again, until told to stop.
+    /// Stops idle sandboxes regularly until `stop`.
     pub async fn follow_idle(self: Arc<Self>, stop: CancellationToken) {
         loop {
             tokio::select! {
@@ -68,17 +68,17 @@ impl Sandboxes {
         }
     }
 
-    /// Says that the settings of a workspace have changed: what runs with a network that it has no more is stopped.
+    /// Reports changed settings of a workspace: sandboxes whose network was revoked are stopped.
     pub fn settings_have_changed(&self) {
         self.sweep.notify_one();
     }
 
-    /// Says that switches of bots may have changed, on this host or another.
+    /// Reports that switches of bots may have changed, on this or another host.
     pub fn switches_may_have_changed(&self) {
         self.switched.notify_one();
     }
 
-    /// Stops the sandboxes of bots whose switch is off, whenever one may have changed, until told to stop.
+    /// Stops the sandboxes of bots whose switch is off, after each possible change, until `stop`.
     pub async fn follow_switches(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(self.switched.notified()).await.is_some() {
             if let Err(error) = self.stop_switched_off().await {
@@ -87,9 +87,9 @@ impl Sandboxes {
         }
     }
 
-    /// Stops every sandbox whose bot's switch is off, unless nothing has run in it: what the bot has left running there
-    /// ends, and an operator may look at its files. A row that moves
-    /// meanwhile is looked at again; one that cannot be stopped is left to the next sweep.
+    /// Stops every sandbox of a bot whose switch is off: programs that the bot has left running end. A sandbox that has
+    /// run no command keeps running, so that an operator can read its files. Rows that change meanwhile are read again;
+    /// failures are left to the next sweep.
     pub async fn stop_switched_off(self: &Arc<Self>) -> Result<(), StoreError> {
         if self.provider().is_err() {
             return Ok(());
@@ -113,8 +113,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Stops every sandbox that nobody has used for as long as its workspace allows, and every one that runs with a
-    /// network that its workspace has no more. One that cannot be stopped is left to the next sweep.
+    /// Stops every sandbox that has been idle for longer than its workspace allows, and every one with a network that
+    /// its workspace no longer has. Failures are left to the next sweep.
     pub async fn sweep(self: &Arc<Self>) -> Result<(), StoreError> {
         let Ok(provider) = self.provider() else { return Ok(()) };
         if let Err(error) = within(HEALTH_MAX, "looked at", provider.health()).await {
@@ -148,7 +148,7 @@ impl Sandboxes {
             return Ok(*ms);
         }
         let settings = match self.settings_of(of).await {
-            // What cannot be read is what all have.
+            // Settings that cannot be read are the defaults.
             Err(StoreError::Corrupt { .. } | StoreError::Unverified { .. }) => WorkspaceSandbox::default(),
             settings => settings?,
         };
@@ -185,7 +185,7 @@ impl Sandboxes {
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;
     }
 
-    /// Stops the sandbox of a row that stands as `row` says; whether it still did.
+    /// Stops the sandbox of a row and returns whether the row was still as `row` says.
     pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, Fault> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move {
@@ -198,7 +198,7 @@ impl Sandboxes {
         })
     }
 
-    /// The same where no caller can go away.
+    /// The same as [`Self::stop_row`], for callers that cannot be cancelled.
     pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
         let provider = self.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
         let operation = operation();
@@ -210,7 +210,7 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // What runs still runs; what was in between is not known.
+            // A running sandbox is still running; the state of any other is unknown.
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
             Err(error) => (SandboxStatus::Error, Some(described(error))),
         };

@@ -1,4 +1,4 @@
-//! What the sandboxes of a workspace may be: what an operator has set for it, over what the server gives to all.
+//! The sandbox settings of a workspace, set by an operator, and the server's defaults.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::config::{
     SandboxSettings,
 };
 
-/// What the sandboxes of a workspace may be. What is absent is as the server gives it to all.
+/// The sandbox settings of a workspace. Missing values are the server's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WorkspaceSandbox)]
@@ -30,7 +30,7 @@ pub struct WorkspaceSandbox {
     pub idle_s: Option<u32>,
 }
 
-/// What one sandbox may use.
+/// The limits of one sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SandboxLimits {
@@ -52,7 +52,7 @@ pub struct SandboxLimits {
 }
 
 impl WorkspaceSandbox {
-    /// What is out of range: its place, as a JSON pointer, and what is expected there.
+    /// The values out of range: for each its place, as a JSON pointer, and the expected range.
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let limits = self.limits.unwrap_or_default();
         let checked: [(&str, Option<u32>, RangeInclusive<u32>); 7] = [
@@ -71,7 +71,7 @@ impl WorkspaceSandbox {
         checked.into_iter().filter_map(outside).collect()
     }
 
-    /// What a sandbox is started with.
+    /// The parameters of a start.
     pub(super) fn spec(&self, settings: &SandboxSettings) -> Spec {
         let (own, all) = (self.limits.unwrap_or_default(), settings.limits);
         let processes = own.processes.unwrap_or(all.processes);
@@ -86,16 +86,16 @@ impl WorkspaceSandbox {
         Spec { limits, network: self.network.unwrap_or_default() }
     }
 
-    /// How long a sandbox may be without use.
+    /// How long a sandbox may be idle.
     pub(super) fn idle(&self, settings: &SandboxSettings) -> Duration {
         self.idle_s.map_or(settings.idle, |seconds| Duration::from_secs(seconds.into()))
     }
 }
 
-/// The limits of a row, by the names of requirement S4, and in the same style what it does not have.
+/// The limits in the format of a row, and which ones it lacks.
 pub(super) fn told(limits: &Limits) -> Value {
     let Limits { cpu_millis, memory_mib, disk_mib, tmp_mib, processes, processes_per_exec } = *limits;
-    // Whole numbers are written as such.
+    // Whole numbers are written without a fraction.
     let quotient = |number: u32, by: u32| match number % by {
         0 => json!(number / by),
         _ => json!(f64::from(number) / f64::from(by)),
@@ -110,7 +110,7 @@ pub(super) fn told(limits: &Limits) -> Value {
     })
 }
 
-/// The word for a network in a row.
+/// The name of a network in a row.
 pub(super) fn word(network: Network) -> &'static str {
     match network {
         Network::None => "none",

@@ -1,7 +1,7 @@
-//! Which bot may take one of the places for sandboxes that run at once.
+//! Shares in the places for running sandboxes.
 //!
-//! A command that runs is never ended for another bot, so shares count when a place is taken: the fewer places are free,
-//! the fewer bots may take one. A bot or workspace that is the only one that may use sandboxes can have all places.
+//! A running command is never ended for another bot, so shares apply when a place is taken: the fewer places are free,
+//! the fewer bots may take one. A bot or workspace that is the only one with access to sandboxes can have all places.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,14 @@ use monstrum_types::{BotId, WorkspaceId};
 
 use crate::config::SandboxSettings;
 
-/// A bot that has its share leaves this part of all places free, and so on. Each part lies within the one before it, so
-/// that the bots of one workspace do not shut out each other where the workspace itself has to leave places free.
+/// A bot at its share leaves this part of all places free, a workspace at its share the second part, and a workspace
+/// with any sandbox the third. Each part is smaller than the one before, so that bots of one workspace do not shut each
+/// other out where the workspace itself has to leave places free.
 const KEPT_FOR_BOTS: u64 = 2;
 const KEPT_FOR_WORKSPACES: u64 = 4;
 const KEPT_FOR_NEWCOMERS: u64 = 8;
 
-/// The places of this host and the shares in them, in sandboxes.
+/// The places of this host and the shares in them, as numbers of sandboxes.
 pub(super) struct Shares {
     all: u64,
     workspace: u64,
@@ -24,7 +25,7 @@ pub(super) struct Shares {
     has_newcomers: bool,
 }
 
-/// The places that are taken.
+/// The occupied places.
 #[derive(Default)]
 pub(super) struct Taken {
     all: u64,
@@ -32,21 +33,21 @@ pub(super) struct Taken {
     bots: HashMap<BotId, u64>,
 }
 
-/// Whether others than the bot that asks may use sandboxes at all.
+/// Whether other bots or workspaces may use sandboxes at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Others {
     pub workspaces: bool,
     pub bots: bool,
 }
 
-/// Why a bot gets no place.
+/// Why a claim gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
-    /// The bot has its share, and the free places are for others.
+    /// The bot has its share, and the free places are reserved for others.
     Bot,
-    /// The same of its workspace.
+    /// The workspace has its share, and the free places are reserved for others.
     Workspace,
-    /// The last places are for workspaces that have none.
+    /// The last places are reserved for workspaces without a running sandbox.
     Newcomers,
     All,
 }
@@ -63,10 +64,10 @@ impl Shares {
         }
     }
 
-    /// Why `bot` gets no place now; `None` where it gets one.
+    /// Why `bot` gets no place now; `None` if it gets one.
     pub(super) fn refusal(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId, others: Others) -> Option<NoPlace> {
         let free = self.all.saturating_sub(taken.all);
-        // Of one place there is no part, and every other part is at least one place.
+        // A single place cannot be divided; every other part is at least one place.
         let leaves = |part: u64| free > (self.all / part).max(1);
         let (of_workspace, of_bot) = (taken.of_workspace(workspace), taken.of_bot(bot));
         if others.bots && of_bot >= self.bot && !leaves(KEPT_FOR_BOTS) {
@@ -85,14 +86,14 @@ impl Shares {
         taken.all >= self.all
     }
 
-    /// Of a bot and its workspace, how many have more than their share: 0 to 2.
+    /// How many of the two, bot and workspace, are over their share.
     pub(super) fn excess(&self, taken: &Taken, workspace: WorkspaceId, bot: BotId) -> u8 {
         u8::from(taken.of_workspace(workspace) > self.workspace) + u8::from(taken.of_bot(bot) > self.bot)
     }
 
-    /// Whether a sandbox of `of` may be stopped so that `bot`, which got no place because of `why`, takes that of it. A bot
-    /// or workspace that has its share only gives up its own; one that has more than its share does not even take these
-    /// once all places are taken, since another bot may be waiting for them.
+    /// Whether a sandbox of `of` may be stopped for `bot`, which got no place because of `why`. A bot or workspace at
+    /// its share only gives up its own sandboxes. One over its share does not even do that once all places are
+    /// occupied, since another bot may be waiting for them.
     pub(super) fn may_displace(
         &self,
         taken: &Taken,
@@ -132,7 +133,7 @@ impl Taken {
 }
 
 impl NoPlace {
-    /// What the caller is told.
+    /// The message for the caller.
     pub(super) fn words(self, settings: &SandboxSettings) -> String {
         let SandboxSettings { running_max, share_workspace, share_bot, .. } = settings;
         match self {
@@ -179,7 +180,7 @@ mod tests {
             self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
         }
 
-        /// As many as it gets; how many, and why no more.
+        /// Fills places until a refusal; returns how many, and the refusal.
         fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
             let mut count = 0;
             loop {
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
-        // One bot, then its workspace with any number of bots, then all workspaces that have a place already.
+        // One bot, then its workspace with any number of bots, then all workspaces with a place.
         for (max, of_bot, of_workspace, of_two) in
             [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
         {
