@@ -36,7 +36,7 @@ async fn a_release_that_is_none_is_refused_before_anything_is_made() -> Result<(
     assert_eq!(
         told(&server, &build).await?,
         "[stderr]\n\
-         error: `../bookworm` of `https://mirror.example/debian` is no release of packages\n\
+         error: `../bookworm` of `https://mirror.example/debian` is not a release of packages\n\
          hint: `monstrum sandbox template build --help` says what it takes\n\
          [exit 1]"
     );

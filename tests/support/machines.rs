@@ -306,7 +306,7 @@ impl SandboxProvider for Machines {
         .boxed()
     }
 
-    fn take_back<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+    fn restore<'a>(&'a self, name: &'a SandboxName, _: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
         async move {
             self.up()?;
             let kept = self.aside.lock().unwrap_or_else(PoisonError::into_inner).remove(name);

@@ -64,7 +64,7 @@ impl SandboxProvider for SandboxDouble {
         })
     }
 
-    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+    fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
         Box::pin(async move {
             let mut inside = self.inside();
             let found = inside.aside.iter().rposition(|(kept, at, _)| kept == name && *at >= since);

@@ -1,9 +1,9 @@
-//! Control groups, version 1 and 2: what a sandbox may use, and who belongs to one command.
+//! Control groups, version 1 and 2: the limits of a sandbox, and the processes of each command.
 //!
-//! A sandbox has `init` for its init and what works on its files, and `box` for commands, each in a group of its own, so
-//! that a command can be ended with everything that it has started, whatever session that is in. The limits are those of
-//! `box`; `init` has small ones of its own, so that no command can have the init ended for want of memory. The group that
-//! holds all sandboxes has limits as well.
+//! The group `init` of a sandbox holds its init and its workers; `box` holds the commands, each in a group of its own,
+//! so that a command can be killed with everything that it has started, in any session. `box` has the limits of the
+//! sandbox. `init` has small limits of its own, so that no command can exhaust the memory of the init. The group that
+//! holds all sandboxes of a server has limits too.
 
 mod kill;
 
@@ -18,17 +18,17 @@ use crate::totals::Totals;
 
 pub use kill::remove_tree;
 
-/// Where control groups are on every Linux.
+/// The mount point of control groups on every Linux.
 pub const ROOT: &str = "/sys/fs/cgroup";
-/// The period over which a share of processors is counted, the kernel's default.
+/// The period of the processor quota, the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
-/// Processes at once that work on files of one sandbox, and its init.
+/// The process limit of `init`: the init and its workers.
 const INIT_PROCESSES: u32 = 64;
-/// Memory of the same: a few MiB for each of the workers that may run at once, and what they read of files.
+/// The memory limit of `init`: a few MiB for each concurrent worker, and the file pages that they read.
 const INIT_MEMORY_BYTES: u64 = 128 << 20;
-/// Of the memory of a sandbox, what buffers of its sockets may take beside it where the kernel counts them apart.
+/// The part of a sandbox's memory limit that its socket buffers may use, where the kernel counts them separately.
 const SOCKET_MEMORY_PART: u64 = 8;
-/// Where the kernel counts buffers of sockets apart, the limit of a group.
+/// The limit of socket buffers, where the kernel counts them separately.
 const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
 /// Why this machine cannot limit sandboxes.
@@ -43,11 +43,11 @@ pub enum NoController {
     Separate { controller: &'static str, root: PathBuf },
 }
 
-/// The control groups of this machine, below which ours are.
+/// The control groups of this machine and the place of ours among them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cgroups {
     hierarchy: Hierarchy,
-    /// The name of the group that holds all of ours.
+    /// The name of the group that holds all sandboxes of this server.
     folder: String,
     /// The limits of that group.
     totals: Option<Totals>,
@@ -55,14 +55,15 @@ pub struct Cgroups {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Hierarchy {
-    /// One tree a controller.
+    /// One tree for each controller.
     V1 { memory: PathBuf, pids: PathBuf, cpu: Option<PathBuf> },
-    /// One tree, the controllers of which are switched on level by level.
+    /// One tree, in which each level enables the controllers of its children.
     V2 { root: PathBuf, has_cpu: bool },
 }
 
 impl Cgroups {
-    /// Finds them below `root`; `tag` tells ours from those of another server on this machine.
+    /// Finds the control groups below `root`. `tag` separates the groups of this server from those of other servers on
+    /// the machine.
     pub fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
         let folder = format!("monstrum-{tag}");
         if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
@@ -84,12 +85,12 @@ impl Cgroups {
         Ok(Cgroups { hierarchy, folder, totals: None })
     }
 
-    /// Under limits of all sandboxes together.
-    pub fn within(self, totals: Totals) -> Cgroups {
+    /// Sets the limits of all sandboxes together.
+    pub fn with_totals(self, totals: Totals) -> Cgroups {
         Cgroups { totals: Some(totals), ..self }
     }
 
-    /// Whether buffers of sockets can be limited. `kernel_arguments` is what the kernel was started with.
+    /// Whether socket buffers can be limited. `kernel_arguments` is the command line of the kernel.
     pub fn limits_sockets(&self, kernel_arguments: &str) -> bool {
         match &self.hierarchy {
             Hierarchy::V1 { memory, .. } => memory.join(SOCKET_MEMORY).exists(),
@@ -100,7 +101,7 @@ impl Cgroups {
         }
     }
 
-    /// 1 or 2.
+    /// The version, 1 or 2.
     pub fn version(&self) -> u8 {
         match self.hierarchy {
             Hierarchy::V1 { .. } => 1,
@@ -108,7 +109,7 @@ impl Cgroups {
         }
     }
 
-    /// Whether the share of processors can be limited.
+    /// Whether the processor quota can be limited.
     pub fn has_cpu(&self) -> bool {
         match &self.hierarchy {
             Hierarchy::V1 { cpu, .. } => cpu.is_some(),
@@ -125,12 +126,12 @@ impl Cgroups {
         }
     }
 
-    /// The groups that hold all of ours.
+    /// The groups that hold all sandboxes of this server, one for each tree.
     pub fn folders(&self) -> Vec<PathBuf> {
         self.trees().iter().map(|tree| tree.join(&self.folder)).collect()
     }
 
-    /// The groups of a sandbox, whether they are there or not.
+    /// The groups of a sandbox, which need not exist.
     pub fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
         let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
@@ -150,7 +151,7 @@ impl Cgroups {
         }
     }
 
-    /// Makes the groups of a sandbox under its limits. What is left of an earlier life is made anew.
+    /// Creates the groups of a sandbox with its limits, replacing those that a previous process left.
     pub fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
         let group = self.group(name, limits);
         for folder in &group.groups {
@@ -190,7 +191,7 @@ impl Cgroups {
         Ok(group)
     }
 
-    /// Limits the memory of a group, swap included, and the buffers of its sockets where the kernel counts them apart.
+    /// Limits the memory of a group, including swap, and its socket buffers where the kernel counts them separately.
     fn limit_memory(&self, group: &Path, bytes: u64, socket_bytes: u64) -> io::Result<()> {
         match &self.hierarchy {
             Hierarchy::V1 { .. } => {
@@ -215,8 +216,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Limits the group that holds all of ours. It is made with the first sandbox and removed with the last, so that each
-    /// start sees to it.
+    /// Limits the group that holds all sandboxes. Every start does this: the group exists only while a sandbox exists.
     fn limit_all(&self) -> io::Result<()> {
         let Some(totals) = self.totals else { return Ok(()) };
         let folders = self.folders();
@@ -225,7 +225,7 @@ impl Cgroups {
         self.limit_memory(memory, totals.memory_bytes, totals.socket_bytes)
     }
 
-    /// Version 2: the controllers of a level are switched on in the level above.
+    /// Version 2 only: enables the controllers for the level `ours`, in its parent and for its children.
     fn switch_on(&self, ours: &Path) -> io::Result<()> {
         fs::create_dir_all(ours)?;
         if let Hierarchy::V2 { root, has_cpu } = &self.hierarchy {
@@ -239,7 +239,7 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Ends and removes whatever an earlier life has left.
+    /// Kills and removes everything that a previous process left.
     pub fn remove_all(&self) -> io::Result<()> {
         self.folders().iter().try_for_each(|folder| remove_tree(folder))
     }
@@ -249,25 +249,25 @@ impl Cgroups {
 #[derive(Debug, Clone)]
 pub struct SandboxGroup {
     version: u8,
-    /// The tree in which each command has its group.
+    /// The tree in which each command has a group.
     tree: PathBuf,
-    /// What limits the memory of commands.
+    /// The group that limits the memory of commands.
     memory: PathBuf,
-    /// Where the init goes.
+    /// The groups that the init joins.
     pub groups_of_init: Vec<PathBuf>,
-    /// All of them, to be removed at the end.
+    /// All groups of the sandbox, to remove them at the end.
     pub groups: Vec<PathBuf>,
     processes_per_exec: u32,
 }
 
 impl SandboxGroup {
-    /// How many processes the kernel has ended for want of memory.
+    /// How many processes the kernel has killed because of the memory limit.
     pub fn out_of_memory(&self) -> io::Result<u64> {
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
         count(&self.memory.join(file), "oom_kill")
     }
 
-    /// A group for one command.
+    /// Creates the group of a command.
     pub fn exec(&self, id: u64) -> io::Result<ExecGroup> {
         let path = self.tree.join("box").join(format!("e{id}"));
         fs::create_dir(&path)?;
@@ -282,28 +282,28 @@ impl SandboxGroup {
 #[derive(Debug)]
 pub struct ExecGroup {
     path: PathBuf,
-    /// The group of all commands in the tree of memory, where that is a tree of its own.
+    /// Version 1 only: the group of all commands in the memory tree.
     memory: Option<PathBuf>,
 }
 
 impl ExecGroup {
-    /// Through which a process joins by writing a zero to each.
-    pub fn doors(&self) -> io::Result<Vec<File>> {
+    /// Files to which a process writes a zero to join the command.
+    pub fn join_files(&self) -> io::Result<Vec<File>> {
         let groups = [Some(&self.path), self.memory.as_ref()].into_iter().flatten();
         groups.map(|group| File::options().write(true).open(group.join("cgroup.procs"))).collect()
     }
 
-    /// Whether it wanted more processes than it may have.
+    /// Whether the command reached its process limit.
     pub fn hit_its_limit(&self) -> io::Result<bool> {
         Ok(count(&self.path.join("pids.events"), "max")? > 0)
     }
 
-    /// Ends all of its processes.
+    /// Kills all processes of the group.
     pub fn kill(&self) -> io::Result<()> {
         kill::kill_all(&self.path)
     }
 
-    /// Removes it, if nothing lives in it any more.
+    /// Removes the group and returns whether that was possible: a group with processes stays.
     pub fn remove(&self) -> io::Result<bool> {
         match fs::remove_dir(&self.path) {
             Ok(()) => Ok(true),
@@ -320,12 +320,12 @@ fn count(file: &Path, key: &str) -> io::Result<u64> {
     value.ok_or_else(|| io::Error::other(format!("{} has no `{key}`", file.display())))
 }
 
-/// Moves a process.
+/// Moves a process into a group.
 pub fn join(group: &Path, pid: i32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), pid.to_string())
 }
 
-/// Removes a group in which there is nothing; what another one is using stays.
+/// Removes a group unless it is in use.
 pub fn remove_if_empty(group: &Path) {
     let _in_use_or_gone = fs::remove_dir(group);
 }

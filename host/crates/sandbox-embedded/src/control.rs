@@ -1,4 +1,4 @@
-//! The host's end of an init's socket: requests go out, ends come back.
+//! The host's end of the socket of an init: it sends requests and receives their ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,26 +12,26 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::{oneshot, watch};
 
 use crate::sys;
-use crate::wire::{self, Ended, FromInit, Received, Refusal, ToInit};
+use crate::wire::{self, ExitStatus, FromInit, Received, Refusal, ToInit};
 
-/// How a request ended. The sender is dropped where nobody will ever know.
+/// How a request ended. The sender is dropped if the end will never be known.
 #[derive(Debug)]
-pub enum Answer {
-    Ended(Ended),
+pub enum Reply {
+    Exited(ExitStatus),
     Refused(Refusal),
 }
 
 /// A connection to one init.
 pub struct Control {
     socket: AsyncFd<OwnedFd>,
-    pending: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    pending: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     next: AtomicU64,
-    /// Becomes true when the init is gone.
+    /// True once the init is gone.
     gone: watch::Sender<bool>,
 }
 
 impl Control {
-    /// Takes the host's end, and reads from it until it is closed.
+    /// Takes the host's end and reads from it until it is closed.
     pub fn new(socket: OwnedFd) -> io::Result<Arc<Control>> {
         let control = Arc::new(Control {
             socket: sys::watched(socket)?,
@@ -43,13 +43,13 @@ impl Control {
         tokio::spawn(async move {
             reader.read().await;
             reader.gone.send_replace(true);
-            // Whoever waits learns that the init is gone.
+            // All pending requests see that the init is gone.
             reader.pending().clear();
         });
         Ok(control)
     }
 
-    /// A number that no other request to this init has.
+    /// A request number that is unique for this init.
     pub fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -59,14 +59,14 @@ impl Control {
         *self.gone.borrow()
     }
 
-    /// Sends a request; how it ends comes out of what is returned.
-    pub async fn ask(
+    /// Sends a request. The returned receiver gets its end.
+    pub async fn request(
         &self,
         id: u64,
         message: ToInit,
         rest: &[u8],
         descriptors: &[BorrowedFd<'_>],
-    ) -> Result<oneshot::Receiver<Answer>, Errno> {
+    ) -> Result<oneshot::Receiver<Reply>, Errno> {
         let (answer, answered) = oneshot::channel();
         self.pending().insert(id, answer);
         if self.is_gone() {
@@ -76,7 +76,7 @@ impl Control {
         let sent = send(&self.socket, &message, rest, descriptors).await;
         match sent {
             Ok(()) => Ok(answered),
-            // As if it had ended right after it.
+            // The init has ended: the request counts as sent and lost.
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
                 self.pending().remove(&id);
                 Ok(answered)
@@ -91,22 +91,22 @@ impl Control {
     async fn read(&self) {
         while let Ok(Some(Received { message, .. })) = receive::<FromInit>(&self.socket).await {
             let (id, answer) = match message {
-                FromInit::Ended { id, ended } => (id, Answer::Ended(ended)),
-                FromInit::Refused { id, why } => (id, Answer::Refused(why)),
+                FromInit::Exited { id, status } => (id, Reply::Exited(status)),
+                FromInit::Refused { id, why } => (id, Reply::Refused(why)),
             };
             if let Some(waiting) = self.pending().remove(&id) {
-                // Nobody may be waiting any more.
+                // The caller may have gone.
                 let _unheard = waiting.send(answer);
             }
         }
     }
 
-    fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+    fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Sends one message without blocking a thread.
+/// Sends one message without blocking the thread.
 pub async fn send(
     socket: &AsyncFd<OwnedFd>,
     message: &impl serde::Serialize,
@@ -122,7 +122,7 @@ pub async fn send(
     }
 }
 
-/// Receives one message without blocking a thread; `None` where the other end is gone.
+/// Receives one message without blocking the thread; `None` if the other end is closed.
 pub async fn receive<T: serde::de::DeserializeOwned>(socket: &AsyncFd<OwnedFd>) -> Result<Option<Received<T>>, Errno> {
     loop {
         let mut ready = socket.ready(Interest::READABLE).await.map_err(|_| Errno::IO)?;

@@ -1,7 +1,7 @@
-//! What this machine can enforce, what it cannot, and what to install.
+//! Checks whether this machine can run sandboxes and which limits it can enforce, and says what to install.
 //!
-//! What is found out is apart from what is said of it, so that the words can be tested on machines that nobody has. It
-//! reads, and changes nothing.
+//! [`Machine`] collects the facts and `report` judges them, so that tests can judge machines that are not at hand.
+//! Nothing is changed.
 
 mod machine;
 mod totals;
@@ -14,14 +14,14 @@ use serde::Serialize;
 pub use totals::Plan;
 pub(super) use totals::{NO_OPEN_FILE_LIMIT, NO_SOCKET_LIMIT, OPEN_FILE_LIMIT_REMEDY, SOCKET_LIMIT_REMEDY};
 
-/// The oldest kernel that can mount a layer with other owners below an overlay.
+/// The oldest kernel that can use an id-mapped mount as a layer of overlayfs.
 const KERNEL_MIN: (u32, u32) = (5, 19);
 /// Below this, a few sandboxes fill the disk.
 const FREE_BYTES_LOW: u64 = 10 << 30;
-/// Below this, not one of the default size fits.
+/// Below this, no sandbox of the default size fits.
 const FREE_BYTES_MIN: u64 = 3 << 30;
 
-/// File systems whose mounts can have other owners, and since which kernel.
+/// File systems that support id-mapped mounts, and since which kernel.
 const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("ext4", (5, 12)),
     ("vfat", (5, 12)),
@@ -35,7 +35,7 @@ const MAPPABLE: [(&str, (u32, u32)); 10] = [
     ("zfs", (5, 12)),
 ];
 
-/// Capabilities that putting a sandbox together takes, by their numbers.
+/// The capabilities that are necessary to build a sandbox, with their numbers.
 const CAPABILITIES: [(&str, u32); 9] = [
     ("CHOWN", 0),
     ("DAC_OVERRIDE", 1),
@@ -48,28 +48,28 @@ const CAPABILITIES: [(&str, u32); 9] = [
     ("SYS_ADMIN", 21),
 ];
 
-/// How one thing stands.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
     Ok,
-    /// Sandboxes run, without this.
+    /// Sandboxes run without this.
     Degraded,
-    /// Sandboxes do not run without it.
+    /// Sandboxes cannot run without this.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One checked property of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
     pub name: &'static str,
     pub status: Status,
     pub detail: String,
-    /// What to do about it; empty where there is nothing to do.
+    /// How to fix it; empty if there is nothing to fix.
     pub remedy: String,
 }
 
-/// What was found.
+/// All checks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Whether sandboxes can run here.
@@ -77,13 +77,13 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
-/// Looks at this machine for a provider whose folder is, or will be, `folder`, and that is to run what `plan` says.
+/// Checks this machine for a provider with the folder `folder`, which need not exist, and the load of `plan`.
 #[must_use]
 pub fn examine(folder: &Path, plan: &Plan) -> Report {
     report(&Machine::this(folder), plan)
 }
 
-/// What is to be said of a machine.
+/// Judges a machine.
 fn report(machine: &Machine, plan: &Plan) -> Report {
     let mut checks = vec![
         root(machine),
@@ -143,7 +143,7 @@ fn kernel(machine: &Machine) -> Check {
     if machine.kernel >= KERNEL_MIN {
         return ok("kernel", format!("Linux {major}.{minor}"));
     }
-    let detail = format!("Linux {major}.{minor} cannot give the layers of a sandbox other owners");
+    let detail = format!("Linux {major}.{minor} cannot use id-mapped mounts as layers of a sandbox");
     missing("kernel", detail, format!("use Linux {}.{} or newer", KERNEL_MIN.0, KERNEL_MIN.1))
 }
 
@@ -231,7 +231,7 @@ fn seccomp(machine: &Machine) -> Check {
 }
 
 fn usr(machine: &Machine) -> Check {
-    let place = |what: &str, kind: &str| format!("{what} lies on {kind}, whose mounts cannot have other owners");
+    let place = |what: &str, kind: &str| format!("{what} lies on {kind}, which does not support id-mapped mounts");
     let suits = |kind: &str| MAPPABLE.iter().any(|(name, since)| *name == kind && machine.kernel >= *since);
     if !suits(&machine.folder_file_system) {
         let detail = place("the data folder", &machine.folder_file_system);
@@ -253,7 +253,7 @@ fn private_files(machine: &Machine) -> Check {
     let found = match &machine.private_files {
         Ok(found) => found,
         Err(reason) => {
-            let detail = format!("what of /usr not everybody may read could not be found out: {reason}");
+            let detail = format!("private files in /usr could not be listed: {reason}");
             let remedy = "build a template with `monstrum sandbox template build`";
             return if machine.has_built_template {
                 degraded("private_files", detail, remedy)
@@ -263,16 +263,14 @@ fn private_files(machine: &Machine) -> Check {
         }
     };
     let Some(first) = found.first() else {
-        return ok("private_files", "everybody may read everything in /usr");
+        return ok("private_files", "/usr has no private files");
     };
     let (count, first) = (found.len(), first.display());
-    let told = match count {
-        1 => format!("/usr/{first}, which not everybody may read, is not seen in a sandbox"),
-        _ => format!(
-            "{count} files and folders that not everybody may read, such as /usr/{first}, are not seen in a sandbox"
-        ),
+    let detail = match count {
+        1 => format!("sandboxes do not see the private file /usr/{first}"),
+        _ => format!("sandboxes do not see {count} private files and folders, such as /usr/{first}"),
     };
-    ok("private_files", told)
+    ok("private_files", detail)
 }
 
 fn programs(machine: &Machine) -> Check {
@@ -303,7 +301,11 @@ fn network(machine: &Machine) -> Check {
     }
     if !lacking.is_empty() {
         let detail = format!("no sandbox can have the network `full`, without {}", lacking.join(", "));
-        return degraded("network", detail, "install nftables and iproute2; those without a network are not concerned");
+        return degraded(
+            "network",
+            detail,
+            "install nftables and iproute2; sandboxes without a network are not affected",
+        );
     }
     let forwards = if machine.forwards {
         "this machine forwards packets"

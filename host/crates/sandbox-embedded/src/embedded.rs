@@ -1,4 +1,4 @@
-//! The provider: what it holds, and what it does to one sandbox.
+//! The provider: its state and the life cycle of each sandbox.
 
 mod launching;
 mod prepare;
@@ -25,32 +25,32 @@ use crate::template::{self, Template};
 use crate::totals::TotalSettings;
 use crate::wire::{Launch, Usr};
 
-/// How rows name this provider.
+/// The name of this provider in rows.
 const NAME: &str = "embedded";
-/// What stays free on the host's disk when a sandbox starts.
+/// The space on the host's disk that a start must leave free.
 const RESERVE_BYTES: u64 = 512 << 20;
 /// The folder of templates.
 const TEMPLATES: &str = "template";
-/// The file that lists what sandboxes do not see of the host's /usr.
+/// The list of files in the host's /usr that sandboxes must not see.
 const HIDDEN_FILE: &str = "hidden";
 
-/// Where and out of what sandboxes are made.
+/// The options of the provider.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
-    /// The provider's own folder, which nobody else uses.
+    /// The provider's own folder, which nothing else uses.
     pub folder: PathBuf,
-    /// A program whose `main` begins with [`crate::run_if_launcher`]; this one, if it is such a program.
+    /// A program whose `main` starts with [`crate::run_if_launcher`]; by default the running program.
     pub program: Option<PathBuf>,
-    /// For sandboxes whose network is `full`.
+    /// The network `full`.
     pub network: network::Settings,
-    /// What a new sandbox is made of. One that is there stays what it is.
+    /// The base of new sandboxes. Existing sandboxes keep theirs.
     pub template: TemplateKind,
-    /// What all sandboxes may use together.
+    /// The limits of all sandboxes together.
     pub totals: TotalSettings,
 }
 
 impl EmbeddedOptions {
-    /// In `folder`, by this very program.
+    /// The default options for `folder`.
     pub fn new(folder: impl Into<PathBuf>) -> EmbeddedOptions {
         EmbeddedOptions {
             folder: folder.into(),
@@ -62,12 +62,12 @@ impl EmbeddedOptions {
     }
 }
 
-/// The provider.
+/// The embedded provider.
 pub struct Embedded(Arc<Inner>);
 
 struct Inner {
     options: EmbeddedOptions,
-    /// Made when the first sandbox needs it.
+    /// The default template, made for the first sandbox that needs it.
     default: tokio::sync::OnceCell<Template>,
     built: Option<Template>,
     hidden: Hidden,
@@ -75,16 +75,16 @@ struct Inner {
     cgroups: Cgroups,
     images: Images,
     ids: Ids,
-    /// The way to a network, or why there is none.
+    /// The network `full`, or why it is not available.
     full: Result<Arc<FullNetwork>, SandboxError>,
     launching: Launching,
     boxes: Mutex<HashMap<SandboxName, Arc<Slot>>>,
 }
 
-/// The place of one sandbox, which it has from its first call on.
+/// The entry of one sandbox, made by the first call for it.
 #[derive(Default)]
 struct Slot {
-    /// Held while it is created, resumed, stopped or deleted.
+    /// Held while the sandbox is created, resumed, stopped or deleted.
     changing: tokio::sync::Mutex<()>,
     running: Mutex<Option<Arc<Running>>>,
 }
@@ -99,7 +99,7 @@ impl Slot {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Ends what runs in it, and waits for what has ended by itself.
+    /// Stops the sandbox; one that has ended by itself is cleaned up.
     async fn end(&self) -> Result<(), SandboxError> {
         let Some(running) = self.take() else { return Ok(()) };
         let ended = running.end().await;
@@ -111,7 +111,8 @@ impl Slot {
 }
 
 impl Embedded {
-    /// The provider in a folder, if this machine can do what it needs. Ends and removes what an earlier life has left.
+    /// Starts the provider in its folder, if this machine can run sandboxes. Kills and removes everything that a
+    /// previous process left.
     pub async fn start(options: EmbeddedOptions) -> Result<Embedded, SandboxError> {
         let own = options.clone();
         let prepared = tokio::task::spawn_blocking(move || prepare(&own)).await;
@@ -144,14 +145,14 @@ impl Embedded {
         Ok(Embedded(Arc::new(inner)))
     }
 
-    /// Makes what the first sandbox would otherwise have to wait for.
+    /// Prepares what the first sandbox would otherwise wait for.
     pub async fn warm_up(&self) -> Result<(), SandboxError> {
         let template = self.0.template(self.0.options.template).await?;
         self.0.usr(&template).await.map(drop)
     }
 
-    /// Work that goes on when nobody waits for it any more: half of it must not be left.
-    async fn to_the_end<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
+    /// Runs work in a task of its own, so that a caller that goes away does not leave it half done.
+    async fn uncancelled<T, F>(&self, work: impl FnOnce(Arc<Inner>) -> F) -> Result<T, SandboxError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, SandboxError>> + Send + 'static,
@@ -167,7 +168,7 @@ impl Inner {
         Arc::clone(boxes.entry(name.clone()).or_default())
     }
 
-    /// Forgets the place of a sandbox that is gone, if nobody waits for it.
+    /// Removes the entry of a sandbox unless another call uses it.
     fn forget(&self, name: &SandboxName, slot: Arc<Slot>) {
         let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
         drop(slot);
@@ -181,9 +182,9 @@ impl Inner {
         let running = slot.running();
         if running.is_none() && self.images.find(name.as_str()).is_none() {
             self.forget(name, slot);
-            return Err(SandboxError::NotFound("there is no such sandbox".to_owned()));
+            return Err(SandboxError::NotFound("the sandbox does not exist".to_owned()));
         }
-        running.ok_or_else(|| SandboxError::Conflict("the sandbox does not run".to_owned()))
+        running.ok_or_else(|| SandboxError::Conflict("the sandbox is not running".to_owned()))
     }
 
     async fn template(&self, base: TemplateKind) -> Result<Template, SandboxError> {
@@ -203,14 +204,14 @@ impl Inner {
         self.default.get_or_try_init(make).await.cloned()
     }
 
-    /// What a sandbox of this template has of the host's /usr.
+    /// The part of the host's /usr that a sandbox of this template sees.
     async fn usr(&self, template: &Template) -> Result<Option<Usr>, SandboxError> {
         let Some(folder) = template.usr.clone() else { return Ok(None) };
         Ok(Some(Usr { folder, hidden: self.hidden.list().await? }))
     }
 
     async fn begin(&self, name: &SandboxName, spec: Spec, is_new: bool) -> Result<Arc<Running>, SandboxError> {
-        let gone = || SandboxError::NotFound("the disk of the sandbox is gone".to_owned());
+        let gone = || SandboxError::NotFound("the disk image of the sandbox is missing".to_owned());
         let (image, base) = self.images.find(name.as_str()).ok_or_else(gone)?;
         self.check_room(&image)?;
         let template = self.template(base).await?;
@@ -219,7 +220,7 @@ impl Inner {
             Network::None => None,
             Network::Full => Some(self.full.clone()?),
         };
-        let exhausted = || SandboxError::Exhausted("there are too many sandboxes at once".to_owned());
+        let exhausted = || SandboxError::Exhausted("too many sandboxes are running".to_owned());
         let ids = self.ids.take().ok_or_else(exhausted)?;
         let failed = |error: io::Error| SandboxError::unavailable_because("the sandbox did not start", error);
         let group = self.cgroups.group(name.as_str(), &spec.limits);
@@ -244,17 +245,17 @@ impl Inner {
             running.probe(is_new).await
         };
         if let Err(error) = works.await {
-            // Its keeper must be done before another start makes control groups of the same name.
+            // The keeper must have ended before the next start creates control groups with the same names.
             if let Err(error) = running.end().await {
-                tracing::error!(sandbox = %name, %error, "a sandbox that does not work could not be ended");
+                tracing::error!(sandbox = %name, %error, "a sandbox that did not start could not be stopped");
             }
             return Err(error);
         }
-        tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox runs");
+        tracing::debug!(sandbox = %name, pid = running.pid, "a sandbox is running");
         Ok(running)
     }
 
-    /// Refuses to start what could fill the host's disk: that is where the audit is, without which nothing runs.
+    /// Rejects a start that could fill the host's disk: without space for the audit, no call runs.
     fn check_room(&self, image: &Path) -> Result<(), SandboxError> {
         use std::os::unix::fs::MetadataExt as _;
         let failed = |error: io::Error| SandboxError::unavailable_because("the disk of the host cannot be read", error);
@@ -263,7 +264,7 @@ impl Inner {
         let disk = rustix::fs::statvfs(&self.options.folder).map_err(|error| failed(error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free < may_grow.saturating_add(RESERVE_BYTES) {
-            let words = "the disk of the host has no room for what this sandbox may write";
+            let words = "the disk of the host has too little space for this sandbox";
             return Err(SandboxError::Exhausted(words.to_owned()));
         }
         Ok(())
@@ -276,7 +277,7 @@ impl Inner {
         if slot.running().is_some() {
             return Ok(Ensured::AlreadyRunning);
         }
-        // One that ended by itself may not have let go of its image.
+        // A sandbox that has ended by itself may still hold its image.
         slot.end().await?;
         let is_there = self.images.find(name.as_str()).is_some();
         if !is_there {
@@ -288,7 +289,7 @@ impl Inner {
         }
         let begun = self.begin(name, spec, !is_there).await;
         if begun.is_err() && !is_there {
-            // Nothing was in it, so nothing is lost; and what does not work is not kept.
+            // A new sandbox that does not start has no files to keep.
             self.remove(name).await?;
         }
         *slot.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun?);
@@ -328,12 +329,12 @@ impl Inner {
         Ok(())
     }
 
-    async fn take_back(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError> {
+    async fn restore(&self, name: &SandboxName, since: UtcMillis) -> Result<bool, SandboxError> {
         let slot = self.slot(name);
         let taken = {
             let _one_at_a_time = slot.changing.lock().await;
             let (images, own) = (self.images.clone(), name.to_string());
-            on_disk("the image of the sandbox", move || images.take_back(&own, since)).await?
+            on_disk("the image of the sandbox", move || images.restore(&own, since)).await?
         };
         self.forget(name, slot);
         Ok(taken)
@@ -360,7 +361,7 @@ impl Inner {
     }
 }
 
-/// What still runs ends with the server.
+/// Sandboxes end with the server.
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = self.cgroups.remove_all() {
@@ -369,7 +370,7 @@ impl Drop for Inner {
     }
 }
 
-/// Less than this and nothing runs; more than this is a slip.
+/// Rejects limits that are too small to run a command, or too large to be intended.
 fn check(limits: &Limits) -> Result<(), SandboxError> {
     for (name, value, least, most) in [
         ("cpu_millis", limits.cpu_millis, 10, 1_024_000),
@@ -380,13 +381,13 @@ fn check(limits: &Limits) -> Result<(), SandboxError> {
         ("processes_per_exec", limits.processes_per_exec, 4, 1 << 20),
     ] {
         if !(least..=most).contains(&value) {
-            return Err(SandboxError::Invalid(format!("the limit {name} is {least} to {most}, not {value}")));
+            return Err(SandboxError::Invalid(format!("the limit {name} must be from {least} to {most}, not {value}")));
         }
     }
     Ok(())
 }
 
-/// Does what waits for the disk; an error says of what.
+/// Runs blocking work on files. `what` names them in the error.
 async fn on_disk<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,

@@ -1,4 +1,4 @@
-//! Running a command, from the host's side.
+//! The host's side of running a command.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,29 +16,29 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::cgroups::ExecGroup;
-use crate::control::Answer;
+use crate::control::Reply;
 use crate::running::Running;
-use crate::wire::{Ended, Refusal, ToInit};
+use crate::wire::{ExitStatus, Refusal, ToInit};
 
-/// A command and its environment, less than one argument of a program may have.
+/// The maximum length of a command: less than the kernel's limit for one argument.
 const COMMAND_BYTES_MAX: usize = 120 << 10;
-/// Of all added variables together.
+/// The maximum length of the working folder and all variables together.
 const ENVIRONMENT_BYTES_MAX: usize = 32 << 10;
-/// How long output is awaited after the end of a command; what it has left running may write for ever.
+/// How long output is read after the command has ended; programs in the background may write forever.
 const DRAIN_MAX: Duration = Duration::from_millis(100);
-/// How long the end of a command that was ended may take to be known.
+/// How long the end of a killed command may take to arrive.
 const END_MAX: Duration = Duration::from_secs(10);
-/// What may have been written before the end of a command and not been read: as much as a pipe holds at most.
+/// How much output is read after the command has ended: as much as a pipe holds at most.
 const DRAIN_BYTES_MAX: u64 = 1 << 20;
-/// Read at once.
+/// The size of one read.
 const PIECE_BYTES: usize = 64 << 10;
-/// The exit codes of `timeout` and of a shell whose command was ended by signal 9.
+/// The exit codes of `timeout` and of a shell whose command was killed by signal 9.
 const CODE_TIMED_OUT: i32 = 124;
 const CODE_KILLED: i32 = 137;
-/// Where there is no code.
+/// The exit code if the end is unknown.
 const CODE_UNKNOWN: i32 = -1;
 
-/// Runs a command in a sandbox that runs.
+/// Runs a command in a running sandbox.
 pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, SandboxError> {
     let text = check(&request)?;
     running.sweep();
@@ -46,29 +46,29 @@ pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed
     let id = running.control.next_id();
     let failed = |error: io::Error| SandboxError::unavailable_because("the command could not be started", error);
     let group = running.group.exec(id).map_err(failed)?;
-    let doors = group.doors().map_err(failed)?;
+    let join_files = group.join_files().map_err(failed)?;
     let mut command = Command { running: Arc::clone(running), group: Some(group) };
     let killed_before = running.group.out_of_memory().map_err(failed)?;
     let (stdout, write_stdout) = pipe(running).map_err(failed)?;
     let (stderr, write_stderr) = pipe(running).map_err(failed)?;
     let beside: Vec<_> =
-        [write_stdout.as_fd(), write_stderr.as_fd()].into_iter().chain(doors.iter().map(AsFd::as_fd)).collect();
-    let asked = running.control.ask(id, ToInit::Exec { id }, &text, &beside).await;
-    let answer = asked.map_err(|error| failed(error.into()))?;
-    drop((write_stdout, write_stderr, doors));
+        [write_stdout.as_fd(), write_stderr.as_fd()].into_iter().chain(join_files.iter().map(AsFd::as_fd)).collect();
+    let sent = running.control.request(id, ToInit::Exec { id }, &text, &beside).await;
+    let answer = sent.map_err(|error| failed(error.into()))?;
+    drop((write_stdout, write_stderr, join_files));
     let until = began + request.timeout;
-    let mut following = Following {
-        stdout: Captured::new(stdout, Stream::Stdout, request.output_bytes_max),
-        stderr: Captured::new(stderr, Stream::Stderr, request.output_bytes_max),
+    let mut output = OutputFollower {
+        stdout: CapturedStream::new(stdout, Stream::Stdout, request.output_bytes_max),
+        stderr: CapturedStream::new(stderr, Stream::Stderr, request.output_bytes_max),
         feed,
         until,
     };
-    let (ended, is_timed_out) = following.until_end(answer, &mut command).await?;
-    following.drain().await;
+    let (ended, is_timed_out) = output.until_end(answer, &mut command).await?;
+    output.drain().await;
     command.ended().await;
     let memory_ran_out = running.group.out_of_memory().is_ok_and(|killed| killed > killed_before);
-    let (exit_code, termination) = judge(ended, is_timed_out, memory_ran_out);
-    let Following { stdout, stderr, .. } = following;
+    let (exit_code, termination) = termination_of(ended, is_timed_out, memory_ran_out);
+    let OutputFollower { stdout, stderr, .. } = output;
     Ok(ExecOutput {
         stdout: stdout.end(running),
         stderr: stderr.end(running),
@@ -82,50 +82,50 @@ fn refused(why: Refusal) -> SandboxError {
     match why {
         Refusal::Request(why) => SandboxError::Invalid(format!("the command could not be started: {why}")),
         Refusal::Room(why) => SandboxError::Exhausted(format!("the command could not be started: {why}")),
-        Refusal::Shell(why) => SandboxError::Unsupported(format!(
-            "no command runs in this sandbox any more, and its files can still be read: {why}"
-        )),
+        Refusal::Shell(why) => {
+            SandboxError::Unsupported(format!("this sandbox has no working shell; its files can still be read: {why}"))
+        }
     }
 }
 
-fn judge(ended: Option<Ended>, is_timed_out: bool, memory_ran_out: bool) -> (i32, Termination) {
+fn termination_of(ended: Option<ExitStatus>, is_timed_out: bool, memory_ran_out: bool) -> (i32, Termination) {
     match ended {
         _ if is_timed_out => (CODE_TIMED_OUT, Termination::TimedOut),
         None if memory_ran_out => (CODE_KILLED, Termination::OutOfMemory),
         None => (CODE_UNKNOWN, Termination::Lost),
-        Some(Ended::Signalled(9) | Ended::Exited(CODE_KILLED)) if memory_ran_out => {
+        Some(ExitStatus::Signalled(9) | ExitStatus::Exited(CODE_KILLED)) if memory_ran_out => {
             (CODE_KILLED, Termination::OutOfMemory)
         }
-        Some(Ended::Exited(code)) => (code, Termination::Exited),
-        Some(Ended::Signalled(signal)) => (128 + signal, Termination::Signalled),
+        Some(ExitStatus::Exited(code)) => (code, Termination::Exited),
+        Some(ExitStatus::Signalled(signal)) => (128 + signal, Termination::Signalled),
     }
 }
 
-/// Checks a request and writes it as the init reads it.
+/// Checks a request and encodes it for the init.
 fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     let invalid = |what: String| Err(SandboxError::Invalid(what));
     if request.command.len() > COMMAND_BYTES_MAX {
-        return invalid(format!("a command has at most {COMMAND_BYTES_MAX} bytes"));
+        return invalid(format!("a command must have at most {COMMAND_BYTES_MAX} bytes"));
     }
     if request.timeout.is_zero() || request.timeout > EXEC_TIMEOUT_MAX {
-        return invalid(format!("a command is given 1 to {} seconds", EXEC_TIMEOUT_MAX.as_secs()));
+        return invalid(format!("the timeout of a command must be from 1 to {} seconds", EXEC_TIMEOUT_MAX.as_secs()));
     }
     if request.output_bytes_max > OUTPUT_BYTES_MAX {
-        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of a stream are kept"));
+        return invalid(format!("at most {OUTPUT_BYTES_MAX} bytes of a stream can be kept"));
     }
     let folder = request.cwd.as_deref().unwrap_or(".");
     let variables = request.env.iter().map(|(name, value)| format!("{name}={value}"));
     let variables: Vec<String> = variables.collect();
     if request.env.iter().any(|(name, _)| name.is_empty() || name.contains('=')) {
-        return invalid("a variable has a name without `=`".to_owned());
+        return invalid("the name of a variable must not be empty or contain `=`".to_owned());
     }
     if folder.len() + variables.iter().map(String::len).sum::<usize>() > ENVIRONMENT_BYTES_MAX {
-        return invalid(format!("folder and variables have at most {ENVIRONMENT_BYTES_MAX} bytes"));
+        return invalid(format!("the folder and the variables must have at most {ENVIRONMENT_BYTES_MAX} bytes"));
     }
     let mut text = Vec::new();
     for part in [&request.command, folder].into_iter().chain(variables.iter().map(String::as_str)) {
         if part.contains('\0') {
-            return invalid("a command, its folder and its variables have no zero byte".to_owned());
+            return invalid("a command, its folder and its variables must not contain a zero byte".to_owned());
         }
         text.extend_from_slice(part.as_bytes());
         text.push(0);
@@ -133,7 +133,7 @@ fn check(request: &ExecRequest) -> Result<Vec<u8>, SandboxError> {
     Ok(text)
 }
 
-/// It belongs to root inside, who may open it by its name.
+/// A pipe that belongs to the root user inside, so that a command can open it by name.
 fn pipe(running: &Running) -> io::Result<(Receiver, std::os::fd::OwnedFd)> {
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (user, group) = (rustix::fs::Uid::from_raw(running.ids.base), rustix::fs::Gid::from_raw(running.ids.base));
@@ -141,14 +141,14 @@ fn pipe(running: &Running) -> io::Result<(Receiver, std::os::fd::OwnedFd)> {
     Ok((Receiver::from_owned_fd(read)?, write))
 }
 
-/// A command under way. Where nobody waits for its end any more, it is ended.
+/// A running command. Dropping it kills the command.
 struct Command {
     running: Arc<Running>,
     group: Option<ExecGroup>,
 }
 
 impl Command {
-    /// Ends everything that it has started.
+    /// Kills everything that the command has started.
     async fn kill(&mut self) {
         let Some(group) = self.group.take() else { return };
         let running = Arc::clone(&self.running);
@@ -161,7 +161,8 @@ impl Command {
         );
     }
 
-    /// The command has ended by itself. What it left behind goes on, unless it wanted more than it may have.
+    /// Cleans up after a command that has ended. Programs in the background keep running, unless the command reached
+    /// its process limit.
     async fn ended(mut self) {
         let Some(group) = self.group.take() else { return };
         if group.hit_its_limit().unwrap_or(true) {
@@ -192,11 +193,11 @@ impl Drop for Command {
     }
 }
 
-/// Ends everything in a group. Where that does not succeed the sandbox is stopped, which ends every process in it.
+/// Kills the processes of a group. If that fails, the whole sandbox is stopped.
 fn kill(group: &ExecGroup, running: &Running) {
     if let Err(error) = group.kill() {
-        tracing::error!(%error, "a command of a sandbox could not be ended; the sandbox is stopped");
-        running.give_up();
+        tracing::error!(%error, "a command of a sandbox could not be killed; the sandbox is stopped");
+        running.terminate();
     }
 }
 
@@ -208,32 +209,32 @@ fn removed(group: &ExecGroup) -> bool {
 }
 
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work).await.expect("the work does not panic, and nobody cancels it")
+    tokio::task::spawn_blocking(work).await.expect("the work does not panic and is not cancelled")
 }
 
-/// The output of a command, followed until it ends.
-struct Following {
-    stdout: Captured,
-    stderr: Captured,
+/// The output streams of a command until it ends.
+struct OutputFollower {
+    stdout: CapturedStream,
+    stderr: CapturedStream,
     feed: Option<Feed>,
     until: Instant,
 }
 
-impl Following {
-    /// Until the command has ended. The second value says whether its time was up.
+impl OutputFollower {
+    /// Follows the command until it ends. The second value is whether it timed out.
     async fn until_end(
         &mut self,
-        mut answer: oneshot::Receiver<Answer>,
+        mut answer: oneshot::Receiver<Reply>,
         command: &mut Command,
-    ) -> Result<(Option<Ended>, bool), SandboxError> {
+    ) -> Result<(Option<ExitStatus>, bool), SandboxError> {
         let mut is_timed_out = false;
         let mut until = self.until;
         loop {
             let (stdout, stderr, feed) = (&mut self.stdout, &mut self.stderr, &mut self.feed);
             tokio::select! {
                 answered = &mut answer => return match answered {
-                    Ok(Answer::Ended(ended)) => Ok((Some(ended), is_timed_out)),
-                    Ok(Answer::Refused(why)) => Err(refused(why)),
+                    Ok(Reply::Exited(ended)) => Ok((Some(ended), is_timed_out)),
+                    Ok(Reply::Refused(why)) => Err(refused(why)),
                     Err(_) => Ok((None, is_timed_out)),
                 },
                 () = sleep_until(until) => {
@@ -250,7 +251,7 @@ impl Following {
         }
     }
 
-    /// What was written before the end is read; what is written after it, only for a moment.
+    /// Reads what was written before the end, and for a moment what is written afterwards.
     async fn drain(&mut self) {
         let until = Instant::now() + DRAIN_MAX;
         let (stdout_max, stderr_max) = (self.stdout.bytes + DRAIN_BYTES_MAX, self.stderr.bytes + DRAIN_BYTES_MAX);
@@ -262,15 +263,15 @@ impl Following {
                 () = sleep_until(until) => return,
                 () = stdout.read(), if has_stdout => stdout.pass_on(feed, until).await,
                 () = stderr.read(), if has_stderr => stderr.pass_on(feed, until).await,
-                // Neither has anything more.
+                // Neither stream has more to read.
                 () = std::future::ready(()), if !has_stdout && !has_stderr => return,
             }
         }
     }
 }
 
-/// One stream, of which the newest bytes are kept.
-struct Captured {
+/// One output stream, of which the newest bytes are kept.
+struct CapturedStream {
     from: Receiver,
     stream: Stream,
     piece: Vec<u8>,
@@ -280,22 +281,22 @@ struct Captured {
     is_at_end: bool,
 }
 
-impl Captured {
-    fn new(from: Receiver, stream: Stream, bytes_max: usize) -> Captured {
+impl CapturedStream {
+    fn new(from: Receiver, stream: Stream, bytes_max: usize) -> CapturedStream {
         let piece = Vec::with_capacity(PIECE_BYTES);
-        Captured { from, stream, piece, kept: VecDeque::new(), bytes: 0, bytes_max, is_at_end: false }
+        CapturedStream { from, stream, piece, kept: VecDeque::new(), bytes: 0, bytes_max, is_at_end: false }
     }
 
-    /// Reads a piece. Dropping this loses nothing.
+    /// Reads a piece. Cancelling this loses no data.
     async fn read(&mut self) {
         self.piece.clear();
-        // An end that is not one cannot be told from one: there is nothing more to read either way.
+        // A read error means the same as the end of the stream: nothing more can be read.
         if !matches!(self.from.read_buf(&mut self.piece).await, Ok(1..)) {
             self.is_at_end = true;
         }
     }
 
-    /// Keeps the piece, and gives it to whoever follows, for whom it waits until `until`.
+    /// Keeps the piece and sends it to the feed, waiting until `until` at most.
     async fn pass_on(&mut self, feed: &mut Option<Feed>, until: Instant) {
         let piece = &self.piece;
         if piece.is_empty() {
@@ -306,25 +307,25 @@ impl Captured {
         self.kept.drain(..self.kept.len().saturating_sub(self.bytes_max));
         if let Some(to) = feed {
             let chunk = Chunk { stream: self.stream, bytes: Bytes::copy_from_slice(piece) };
-            // Whoever is gone, or has had the whole time of the command, gets no more.
+            // A closed feed, or one that has blocked for the command's whole time, gets no more.
             if !matches!(timeout_at(until, to.send(chunk)).await, Ok(Ok(()))) {
                 *feed = None;
             }
         }
     }
 
-    /// What was written. A command that goes on in the background finds somebody who reads.
+    /// The captured output. If a background program still has the pipe open, the rest is drained.
     fn end(self, running: &Running) -> Output {
-        let Captured { from, kept, bytes, is_at_end, .. } = self;
+        let CapturedStream { from, kept, bytes, is_at_end, .. } = self;
         let is_truncated = bytes > kept.len() as u64;
         let mut kept = Vec::from(kept);
         if is_truncated {
-            // A character of which the beginning is missing.
+            // Bytes in the middle of a cut character.
             let start = kept.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
             kept.drain(..start);
         }
         if !is_at_end {
-            running.read_away(from);
+            running.drain(from);
         }
         Output { text: String::from_utf8_lossy(&kept).into_owned(), bytes, is_truncated }
     }
@@ -335,29 +336,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_as_a_shell_tells_them() {
+    fn exit_codes_match_the_shell() {
         use Termination::{Exited, Lost, OutOfMemory, Signalled, TimedOut};
-        for (ended, is_timed_out, memory_ran_out, judged) in [
-            (Some(Ended::Exited(7)), false, false, (7, Exited)),
-            (Some(Ended::Exited(0)), false, true, (0, Exited)),
-            (Some(Ended::Exited(137)), false, false, (137, Exited)),
-            (Some(Ended::Exited(137)), false, true, (137, OutOfMemory)),
-            (Some(Ended::Signalled(9)), false, true, (137, OutOfMemory)),
-            (Some(Ended::Signalled(9)), false, false, (137, Signalled)),
-            (Some(Ended::Signalled(15)), false, true, (143, Signalled)),
-            (Some(Ended::Signalled(9)), true, true, (124, TimedOut)),
+        for (ended, is_timed_out, memory_ran_out, expected) in [
+            (Some(ExitStatus::Exited(7)), false, false, (7, Exited)),
+            (Some(ExitStatus::Exited(0)), false, true, (0, Exited)),
+            (Some(ExitStatus::Exited(137)), false, false, (137, Exited)),
+            (Some(ExitStatus::Exited(137)), false, true, (137, OutOfMemory)),
+            (Some(ExitStatus::Signalled(9)), false, true, (137, OutOfMemory)),
+            (Some(ExitStatus::Signalled(9)), false, false, (137, Signalled)),
+            (Some(ExitStatus::Signalled(15)), false, true, (143, Signalled)),
+            (Some(ExitStatus::Signalled(9)), true, true, (124, TimedOut)),
             (None, true, false, (124, TimedOut)),
             (None, false, false, (-1, Lost)),
             (None, false, true, (137, OutOfMemory)),
         ] {
-            assert_eq!(judge(ended, is_timed_out, memory_ran_out), judged, "{ended:?}");
+            assert_eq!(termination_of(ended, is_timed_out, memory_ran_out), expected, "{ended:?}");
         }
     }
 
-    /// The group is a folder of files, of which one goes on naming a process: so does the group of one that the kernel does
-    /// not end. The test is the keeper.
+    /// The group is a folder in which one file keeps naming a process, like the group of a process that the kernel
+    /// cannot kill. The test plays the keeper.
     #[tokio::test(flavor = "multi_thread")]
-    async fn where_a_command_does_not_end_its_sandbox_is_stopped() {
+    async fn sandbox_stops_if_a_command_cannot_be_killed() {
         use futures::FutureExt as _;
 
         use crate::cgroups::Cgroups;
@@ -382,30 +383,31 @@ mod tests {
         send(&keeper, &FromKeeper::Ready { pid: 1 }, &[], &[]).await.expect("it is sent");
         let ids = Ids::of("t").take().expect("a range is free");
         let running = Running::begin(sockets, sandbox, ids).await.expect("it runs");
-        let told = || receive::<FromKeeper>(&keeper);
+        let keeper_receives = || receive::<FromKeeper>(&keeper);
         in_background({
             let running = Arc::clone(&running);
             move || kill(&ends, &running)
         })
         .await;
-        assert!(told().now_or_never().is_none(), "a command that ends leaves its sandbox alone");
+        assert!(keeper_receives().now_or_never().is_none(), "a command that can be killed does not stop its sandbox");
         let ending = Arc::clone(&running);
         in_background(move || kill(&stays, &ending)).await;
-        let end = tokio::time::timeout(Duration::from_secs(60), told()).await.expect("the keeper is told");
+        let end =
+            tokio::time::timeout(Duration::from_secs(60), keeper_receives()).await.expect("the keeper receives it");
         assert!(matches!(end, Ok(None)), "the keeper is to end the sandbox");
         held.wait().expect("it was killed");
     }
 
     #[test]
-    fn a_request_that_cannot_be_carried_out_is_refused_before_it_is_sent() {
+    fn invalid_request_is_refused_before_it_is_sent() {
         let plain = || ExecRequest::new("true");
         assert_eq!(check(&plain()).unwrap(), b"true\0.\0");
         let refused = |request: ExecRequest| check(&request).unwrap_err().to_string();
         assert!(refused(ExecRequest::new("a\0b")).contains("zero byte"));
         assert!(refused(ExecRequest::new("x".repeat(COMMAND_BYTES_MAX + 1))).contains("bytes"));
-        assert!(refused(plain().within(Duration::ZERO)).contains("seconds"));
-        assert!(refused(plain().within(Duration::from_secs(301))).contains("300 seconds"));
-        assert!(refused(ExecRequest { env: vec![("A=B".into(), "c".into())], ..plain() }).contains("without `=`"));
+        assert!(refused(plain().with_timeout(Duration::ZERO)).contains("seconds"));
+        assert!(refused(plain().with_timeout(Duration::from_secs(301))).contains("300 seconds"));
+        assert!(refused(ExecRequest { env: vec![("A=B".into(), "c".into())], ..plain() }).contains("contain `=`"));
         assert!(refused(ExecRequest { cwd: Some("a\0".into()), ..plain() }).contains("zero byte"));
         assert!(refused(ExecRequest { output_bytes_max: OUTPUT_BYTES_MAX + 1, ..plain() }).contains("kept"));
     }

@@ -1,4 +1,4 @@
-//! Files of a sandbox, from the host's side: what a path may look like, and the answers of a worker.
+//! The host's side of file functions: paths and the answers of workers.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,28 +14,28 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::timeout;
 
-use crate::control::Answer;
+use crate::control::Reply;
 use crate::running::Running;
 use crate::wire::{Refusal, ToInit};
-use crate::worker::{Fault, Found, Operation, PART_BYTES_MAX, Part};
+use crate::worker::{Entry, FileError, Operation, PART_BYTES_MAX, Part};
 
-/// How long a worker may be silent: far longer than a disk takes for one piece.
+/// How long a worker may be silent: far longer than a disk needs for one piece.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long whoever wants a file waits for others who have theirs, in the same sandbox.
+/// How long a file function waits for other file functions on the same sandbox.
 const PLACE_MAX: Duration = Duration::from_secs(5);
 
-/// A path as workers take it: relative to the workspace, `.` for the workspace itself.
+/// A path in the form of workers: relative to the workspace, `.` for the workspace itself.
 pub fn relative(path: &str) -> Result<String, SandboxError> {
     let invalid = |why: String| Err(SandboxError::Invalid(why));
     if path.len() > PATH_BYTES_MAX {
-        return invalid(format!("a path has at most {PATH_BYTES_MAX} bytes"));
+        return invalid(format!("a path must have at most {PATH_BYTES_MAX} bytes"));
     }
     if path.contains('\0') {
-        return invalid("a path has no zero byte".to_owned());
+        return invalid("a path must not contain a zero byte".to_owned());
     }
     let relative = match path.strip_prefix(WORKSPACE) {
         Some(rest) if rest.is_empty() || rest.starts_with('/') => rest.trim_start_matches('/'),
-        _ if path.starts_with('/') => return invalid(format!("the path lies outside of {WORKSPACE}")),
+        _ if path.starts_with('/') => return invalid(format!("the path is outside of {WORKSPACE}")),
         _ => path,
     };
     let parts: Vec<&str> = relative.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -50,8 +50,8 @@ fn absolute(folder: &str, name: &str) -> String {
     }
 }
 
-fn entry(folder: &str, found: Found) -> FileEntry {
-    let Found { name, kind, size, modified_ms } = found;
+fn entry(folder: &str, found: Entry) -> FileEntry {
+    let Entry { name, kind, size, modified_ms } = found;
     FileEntry { path: absolute(folder, &name), name, kind, size, modified_ms }
 }
 
@@ -59,7 +59,7 @@ fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or(".", |(folder, _)| folder)
 }
 
-/// The entries of a folder, by name.
+/// Lists a folder, sorted by name.
 pub async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::List { path: path.clone() }, None).await?;
@@ -71,7 +71,7 @@ pub async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, 
     Ok(entries)
 }
 
-/// One entry.
+/// Describes an entry.
 pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {
@@ -83,7 +83,7 @@ pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, Sandb
     Ok(entry(folder_of(&path), found(part, &bytes)?))
 }
 
-/// What a path leads to, over links.
+/// Describes the target of a path, following links.
 pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {
@@ -94,7 +94,7 @@ pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, San
     Ok(entry(folder_of(&path), found(part, &bytes)?))
 }
 
-/// A file, as it is read.
+/// Reads a file as a stream.
 pub async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::Read { path: path.clone() }, None).await?;
@@ -107,7 +107,7 @@ pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result
     let path = relative(path)?;
     if content.len() > FILE_BYTES_MAX {
         return Err(SandboxError::Invalid(format!(
-            "a file of more than {FILE_BYTES_MAX} bytes is not written at once"
+            "a file of more than {FILE_BYTES_MAX} bytes cannot be written in one piece"
         )));
     }
     let failed =
@@ -118,7 +118,7 @@ pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result
     done(running, &Operation::Write { path }, Some(memory.into())).await
 }
 
-/// Makes a folder.
+/// Creates a folder.
 pub async fn mkdir(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
     done(running, &Operation::Mkdir { path: relative(path)? }, None).await
 }
@@ -133,7 +133,7 @@ pub async fn rename(running: &Arc<Running>, from: &str, to: &str) -> Result<(), 
     done(running, &Operation::Rename { from: relative(from)?, to: relative(to)? }, None).await
 }
 
-/// A folder as a ZIP.
+/// Packs a folder as a ZIP.
 pub async fn archive(
     running: &Arc<Running>,
     path: &str,
@@ -141,7 +141,7 @@ pub async fn archive(
 ) -> Result<ByteStream, SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::Archive { path, limits }, None).await?;
-    // A folder that is not there is told before the first byte.
+    // Waits for the first piece, so that a missing folder is an error of this call.
     let first = answer.bytes().await?;
     let first = futures::stream::iter(first.map(Ok));
     Ok(first.chain(answer.stream()).boxed())
@@ -155,25 +155,25 @@ async fn done(running: &Arc<Running>, operation: &Operation, content: Option<Own
     }
 }
 
-fn found(part: Part, bytes: &[u8]) -> Result<Found, SandboxError> {
+fn found(part: Part, bytes: &[u8]) -> Result<Entry, SandboxError> {
     if part != Part::Entry {
         return Err(broken());
     }
     serde_json::from_slice(bytes).map_err(|_| broken())
 }
 
-/// A worker that does not keep to the agreement is one that somebody else has taken over.
+/// A worker that breaks the protocol may have been replaced by another program.
 fn broken() -> SandboxError {
     SandboxError::unavailable("the sandbox sent an answer that breaks the protocol")
 }
 
-/// A process in the sandbox that works on its files, and its answer. It ends when this is dropped.
+/// A worker process in the sandbox and its answer. Dropping this ends the worker.
 struct Worker {
     from: Receiver,
-    answered: oneshot::Receiver<Answer>,
+    answered: oneshot::Receiver<Reply>,
     is_at_end: bool,
     _place: OwnedSemaphorePermit,
-    /// It is not stopped for want of activity while somebody reads.
+    /// Keeps the sandbox's state alive while the answer is read.
     _running: Arc<Running>,
 }
 
@@ -185,21 +185,21 @@ impl Worker {
     ) -> Result<Worker, SandboxError> {
         let place = timeout(PLACE_MAX, Arc::clone(&running.workers).acquire_owned()).await;
         let full = |_| SandboxError::unavailable("too many files of this sandbox are in use; try again");
-        let place = place.map_err(full)?.expect("nobody closes it");
+        let place = place.map_err(full)?.expect("the semaphore is never closed");
         let failed = |error: io::Error| SandboxError::unavailable_because("the files could not be reached", error);
         let (read, write) =
             rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let from = Receiver::from_owned_fd(read).map_err(failed)?;
         let id = running.control.next_id();
-        let text = serde_json::to_vec(operation).expect("an operation has nothing that JSON has not");
+        let text = serde_json::to_vec(operation).expect("operations can be written as JSON");
         let beside = [Some(write.as_fd()), content.as_ref().map(AsFd::as_fd)];
         let beside: Vec<_> = beside.into_iter().flatten().collect();
-        let asked = running.control.ask(id, ToInit::Files { id }, &text, &beside).await;
-        let answered = asked.map_err(|error| failed(error.into()))?;
+        let sent = running.control.request(id, ToInit::Files { id }, &text, &beside).await;
+        let answered = sent.map_err(|error| failed(error.into()))?;
         Ok(Worker { from, answered, is_at_end: false, _place: place, _running: Arc::clone(running) })
     }
 
-    /// The next part; `None` at the end of a whole answer.
+    /// The next part, or `None` after the last part of a complete answer.
     async fn next(&mut self) -> Result<Option<(Part, Bytes)>, SandboxError> {
         if self.is_at_end {
             return Ok(None);
@@ -209,10 +209,10 @@ impl Worker {
         let (part, bytes) = part?;
         match part {
             Part::Entry | Part::Bytes => Ok(Some((part, bytes))),
-            Part::Fault => {
+            Part::Error => {
                 self.is_at_end = true;
-                let fault: Fault = serde_json::from_slice(&bytes).map_err(|_| broken())?;
-                Err(fault.into())
+                let error: FileError = serde_json::from_slice(&bytes).map_err(|_| broken())?;
+                Err(error.into())
             }
             Part::End => {
                 self.is_at_end = true;
@@ -239,7 +239,7 @@ impl Worker {
     fn cut_off(&mut self) -> SandboxError {
         self.is_at_end = true;
         match self.answered.try_recv() {
-            Ok(Answer::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
+            Ok(Reply::Refused(Refusal::Request(why) | Refusal::Room(why) | Refusal::Shell(why))) => {
                 SandboxError::Exhausted(why)
             }
             _ => SandboxError::unavailable("the sandbox ended before the work was done"),
@@ -281,7 +281,7 @@ mod tests {
             ("/workspace//a/./b/", "a/b"),
             ("a/b", "a/b"),
             ("-rf", "-rf"),
-            // What it leads to is the kernel's to judge.
+            // The kernel judges where this leads.
             ("a/../../etc", "a/../../etc"),
             ("/workspace/../etc", "../etc"),
         ] {

@@ -1,6 +1,6 @@
-//! What a process of a sandbox may ask of the kernel.
+//! Restrictions on the system calls, capabilities and resources of processes in a sandbox.
 //!
-//! Everything here is set once, in the init, and inherited by whatever runs in the sandbox. None of it can be taken back.
+//! The init applies them once to itself, and everything that runs in the sandbox inherits them. They cannot be undone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,8 +14,8 @@ use seccompiler::{
 mod refusals;
 mod syscalls;
 
-/// What the root of a sandbox may do with its own files and processes. Over nothing else has it any power: its other
-/// namespaces belong to the host.
+/// The capabilities of the sandbox's root over its own files and processes. They have no effect elsewhere: its other
+/// namespaces belong to the host's user namespace.
 fn kept() -> CapabilitySet {
     CapabilitySet::CHOWN
         | CapabilitySet::DAC_OVERRIDE
@@ -28,7 +28,7 @@ fn kept() -> CapabilitySet {
         | CapabilitySet::SETFCAP
 }
 
-/// Gives up every other right, for ever.
+/// Drops all other capabilities for good.
 pub fn drop_capabilities() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -37,7 +37,7 @@ pub fn drop_capabilities() -> io::Result<()> {
                 rustix::thread::remove_capability_from_bounding_set(capability)?;
             }
             Ok(_) => {}
-            // The kernel's last one was the one before.
+            // The last capability that the kernel knows was the previous one.
             Err(rustix::io::Errno::INVAL) => break,
             Err(error) => return Err(error.into()),
         }
@@ -48,13 +48,14 @@ pub fn drop_capabilities() -> io::Result<()> {
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// Open files of one process: enough for servers and compilers, and few enough that what the kernel gives to each socket at
-/// the least stays below the memory of the sandbox.
+/// The limit of open files of one process: enough for servers and compilers, and few enough that the minimum buffers of
+/// all sockets stay below the sandbox's memory.
 const OPEN_FILES_MAX: u64 = 4096;
 
-/// Limits of each process, lower than what the host's own has.
+/// Sets resource limits of each process that are lower than the host's.
 pub fn limit_resources() -> io::Result<()> {
-    // A core dump of one byte is none, also where the host hands dumps to a program of its own: that does not look at zero.
+    // A limit of one byte prevents core dumps even where the host pipes them to a program, which ignores a limit of
+    // zero.
     for (resource, most) in [
         (Resource::Core, 1),
         (Resource::Sigpending, 4096),
@@ -69,9 +70,9 @@ pub fn limit_resources() -> io::Result<()> {
     Ok(())
 }
 
-/// From here on only known system calls, and none by which one leaves.
+/// Installs the filters of system calls: an allowlist, then the filters that return specific errors.
 pub fn filter_system_calls() -> io::Result<()> {
-    // Of two errors the kernel tells that of the filter which came last.
+    // If two filters return an error, the kernel reports that of the filter installed last.
     for program in [filter(), refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()]
     {
         let program = program.map_err(io::Error::other)?;
@@ -90,10 +91,11 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
         Ok::<(), seccompiler::BackendError>(())
     };
     let argument = |index, compare, value| SeccompCondition::new(index, Length::Dword, compare, value);
-    // No namespace by clone; clone3, whose flags no filter can see, is unknown, and libraries fall back to clone.
+    // Rejects namespaces in clone. Filters cannot see the flags of clone3, so it is unknown, and libraries fall back to
+    // clone.
     let namespaces = Compare::MaskedEq(NEW_NAMESPACES);
     allow(libc::SYS_clone, vec![SeccompCondition::new(0, Length::Qword, namespaces, 0)?])?;
-    // No raw packets, no vsock, which no network namespace holds, no crypto sockets.
+    // Rejects raw sockets, vsock, which network namespaces do not isolate, and sockets of the kernel's crypto API.
     allow(libc::SYS_socket, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
     for family in [libc::AF_INET, libc::AF_INET6] {
         for protocol in PROTOCOLS {
@@ -101,11 +103,11 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
             allow(libc::SYS_socket, vec![of_family, argument(2, Compare::Eq, unsigned(protocol))?])?;
         }
     }
-    // Interfaces and addresses, which name resolution asks for.
+    // Name resolution lists interfaces and addresses.
     let netlink = argument(0, Compare::Eq, unsigned(libc::AF_NETLINK))?;
     allow(libc::SYS_socket, vec![netlink, argument(2, Compare::Eq, unsigned(libc::NETLINK_ROUTE))?])?;
     allow(libc::SYS_socketpair, vec![argument(0, Compare::Eq, unsigned(libc::AF_UNIX))?])?;
-    // No input put into a terminal.
+    // Rejects requests that inject input into a terminal.
     let not = |request| argument(1, Compare::Ne, request);
     allow(libc::SYS_ioctl, vec![not(libc::TIOCSTI)?, not(libc::TIOCLINUX)?])?;
     for persona in PERSONALITIES {
@@ -125,10 +127,10 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The usual one, and those that programs name: others have modules of the kernel loaded.
+/// The default protocol and those that programs name explicitly; others make the kernel load modules.
 const PROTOCOLS: [i32; 5] = [0, libc::IPPROTO_TCP, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
 
-/// Linux as it is, as 32 bits, with other names of the release; and the question which it is.
+/// Linux, with 32-bit personality, with the UNAME26 flag, and the query of the current personality.
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
 #[cfg(target_arch = "x86_64")]
@@ -145,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_by_which_one_leaves_or_reaches_the_kernel_are_not_among_those_that_are_always_allowed() {
+    fn dangerous_system_calls_are_not_always_allowed() {
         let always: Vec<i64> = syscalls::always().collect();
         for (name, number) in [
             ("mount", libc::SYS_mount),

@@ -1,8 +1,9 @@
-//! What of the host's /usr a sandbox does not see: every entry that not everybody may read.
+//! The files in the host's /usr that a sandbox must not see: entries that some users of the host cannot read.
 //!
-//! /usr belongs to the root of the sandbox, who may replace what is there, and who could for the same reason read what
-//! on the host only root may. So a layer of whiteouts lies above it, made anew for each start from a list. The list is
-//! made before the first start, anew beside one that finds half of [`LIST_AGE_MAX`] gone, and before one that finds it older.
+//! The root of the sandbox owns its /usr, so that it can replace files there. It could therefore read files that only
+//! root may read on the host. A layer of whiteouts above /usr hides these files; it is made for each start from a list.
+//! The first start waits for the list. Later starts renew it in the background when half of [`LIST_AGE_MAX`] has
+//! passed, and wait for a new one when it is older.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -20,37 +21,37 @@ use monstrum_sandbox::SandboxError;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::mount::{OpenTreeFlags, open_tree};
 
-/// How old the list that a start uses is at most.
+/// The maximum age of a list that a start uses.
 const LIST_AGE_MAX: Duration = Duration::from_secs(300);
-/// No /usr has more; a walk that ends here has missed something.
+/// No real /usr has more entries; reaching this limit is an error.
 const ENTRIES_MAX: usize = 5_000_000;
-/// Ends each path of the list, since no path has it.
-const END: u8 = 0;
+/// Terminates each path in the list file, since no path contains it.
+const TERMINATOR: u8 = 0;
 
-/// The list of one provider, in a file: init reads it.
+/// The list of one provider, in a file that the init reads.
 #[derive(Clone)]
 pub(super) struct Hidden {
     file: PathBuf,
-    /// When it was begun.
+    /// When the walk of the current list started.
     made: Arc<tokio::sync::Mutex<Option<Instant>>>,
-    is_made_again: Arc<AtomicBool>,
-    /// Held while it is written.
+    is_renewing: Arc<AtomicBool>,
+    /// Held while the file is written.
     writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Hidden {
     pub(super) fn new(file: PathBuf) -> Hidden {
-        Hidden { file, made: Arc::default(), is_made_again: Arc::default(), writing: Arc::default() }
+        Hidden { file, made: Arc::default(), is_renewing: Arc::default(), writing: Arc::default() }
     }
 
-    /// The list, which whoever asks waits for where there is none or it is too old.
+    /// The list file. Waits for a new list if none exists or the current one is too old.
     pub(super) async fn list(&self) -> Result<PathBuf, SandboxError> {
         let mut made = self.made.lock().await;
-        // From before the walk: what changes in its course may be missed by it.
+        // The time before the walk: the walk may miss later changes.
         let now = Instant::now();
         match made.map(|at| now - at) {
             Some(age) if age <= LIST_AGE_MAX / 2 => {}
-            Some(age) if age <= LIST_AGE_MAX => self.make_again(),
+            Some(age) if age <= LIST_AGE_MAX => self.renew(),
             _ => {
                 self.make().await?;
                 *made = Some(now);
@@ -59,10 +60,10 @@ impl Hidden {
         Ok(self.file.clone())
     }
 
-    /// Makes a new one, unless somebody does.
-    fn make_again(&self) {
+    /// Renews the list in the background, unless that is already running.
+    fn renew(&self) {
         let (this, now) = (self.clone(), Instant::now());
-        if this.is_made_again.swap(true, Ordering::Relaxed) {
+        if this.is_renewing.swap(true, Ordering::Relaxed) {
             return;
         }
         tokio::spawn(async move {
@@ -70,7 +71,7 @@ impl Hidden {
                 let mut made = this.made.lock().await;
                 *made = (*made).max(Some(now));
             }
-            this.is_made_again.store(false, Ordering::Relaxed);
+            this.is_renewing.store(false, Ordering::Relaxed);
         });
     }
 
@@ -86,18 +87,18 @@ impl Hidden {
 }
 
 fn write(file: &Path) -> io::Result<()> {
-    // As sandboxes see it: without what is mounted in it.
+    // A copy of the mount without other mounts below it, as sandboxes see it.
     let usr: OwnedFd = open_tree(CWD, "/usr", OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC)?;
     let found = find(Path::new(&format!("/proc/self/fd/{}", usr.as_raw_fd())))?;
     let content: Vec<u8> =
-        found.iter().flat_map(|path| path.as_os_str().as_bytes().iter().copied().chain([END])).collect();
+        found.iter().flat_map(|path| path.as_os_str().as_bytes().iter().copied().chain([TERMINATOR])).collect();
     let beside = file.with_extension("new");
     fs::write(&beside, content)?;
     fs::rename(&beside, file)
 }
 
-/// The entries below a folder that not everybody may read, as paths from there, in order. A folder stands for what is
-/// in it.
+/// The entries below a folder that some users cannot read, as sorted relative paths. A hidden folder stands for its
+/// content.
 pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut found, mut folders, mut left) = (Vec::new(), vec![PathBuf::new()], ENTRIES_MAX);
     while let Some(folder) = folders.pop() {
@@ -109,12 +110,12 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
             let entry = entry?;
             left = left.checked_sub(1).ok_or_else(|| io::Error::other("there are too many files to look at"))?;
             let metadata = match entry.metadata() {
-                // It went in the meantime.
+                // The entry was removed during the walk.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 metadata => metadata?,
             };
             let path = folder.join(entry.file_name());
-            if !is_for_everybody(&metadata) {
+            if !is_readable_by_all(&metadata) {
                 found.push(path);
             } else if metadata.is_dir() {
                 folders.push(path);
@@ -125,27 +126,27 @@ pub(super) fn find(root: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn is_for_everybody(metadata: &Metadata) -> bool {
+fn is_readable_by_all(metadata: &Metadata) -> bool {
     let mode = metadata.permissions().mode();
-    // A folder that may be entered but not listed hides no file whose name is known.
+    // A folder that can be entered but not listed does not hide files whose names are known.
     let needed = if metadata.is_dir() { 0o001 } else { 0o004 };
     metadata.is_symlink() || mode & needed == needed
 }
 
-/// Makes, in the empty folder `layer`, what has to lie above `usr` to hide the entries of the list.
+/// Creates the whiteouts of all listed entries of `usr` in the empty folder `layer`.
 pub(super) fn cover(list: &[u8], usr: &Path, layer: &Path) -> io::Result<()> {
     let mut folders = BTreeSet::new();
-    for path in list.split(|byte| *byte == END).filter(|path| !path.is_empty()) {
+    for path in list.split(|byte| *byte == TERMINATOR).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-        if above(&path, usr, layer, &mut folders)? {
+        if make_parents(&path, usr, layer, &mut folders)? {
             mknodat(CWD, layer.join(&path), FileType::CharacterDevice, Mode::empty(), makedev(0, 0))?;
         }
     }
     Ok(())
 }
 
-/// Makes the folders above a path as they are in `usr`; or says that one of them is no more.
-fn above(path: &Path, usr: &Path, layer: &Path, made: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
+/// Creates the parent folders of a path as they are in `usr`; returns false if one of them no longer exists.
+fn make_parents(path: &Path, usr: &Path, layer: &Path, made: &mut BTreeSet<PathBuf>) -> io::Result<bool> {
     let mut folder = PathBuf::new();
     for name in path.parent().into_iter().flat_map(Path::iter).map(OsStr::to_owned) {
         folder.push(name);
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_not_everybody_may_read_is_found() {
+    fn unreadable_entries_are_found() {
         let root = tempfile::tempdir().expect("a temporary folder can be made");
         let folder = |path: &str, mode: u32| DirBuilder::new().mode(mode).create(root.path().join(path)).expect("made");
         for (path, mode) in [("open", 0o755), ("closed", 0o750), ("entered", 0o711), ("listed", 0o744)] {
@@ -194,6 +195,6 @@ mod tests {
         let found = find(root.path()).expect("it can be walked");
         let paths: Vec<_> = found.iter().map(|path| path.to_str().expect("text")).collect();
         assert_eq!(paths, ["closed", "entered/own", "listed", "open/deep/own", "open/group"]);
-        assert!(find(&root.path().join("nothing")).is_err(), "no answer is no permission");
+        assert!(find(&root.path().join("nothing")).is_err(), "an unreadable folder is an error");
     }
 }

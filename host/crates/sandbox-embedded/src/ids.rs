@@ -1,16 +1,17 @@
-//! Which ids of the host stand for those of a sandbox: 65,536 of its own for each, so that no two share an owner of files,
-//! processes or counts.
+//! The ids of the host that a sandbox maps to its users and groups: 65,536 for each, so that sandboxes never share
+//! owners of files, processes or per-user counts.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::launcher::IDS;
 
-/// The first id that is used: above those that distributions give to users and to their containers.
+/// The first mapped id, above the ranges that distributions assign to users and their containers.
 const FIRST: u32 = 0x4000_0000;
-/// Sandboxes of one server at once.
+/// The maximum number of concurrent sandboxes of one server.
 const PER_SERVER: u32 = 1024;
-/// Servers on one machine that do not meet; more may, which costs them nothing but shared counts.
+/// How many servers on one machine can have separate ranges. Servers beyond that share some ids, and with them per-user
+/// counts.
 const SERVERS: u32 = 40;
 
 /// The ids of one server.
@@ -21,13 +22,13 @@ pub struct Ids {
 }
 
 impl Ids {
-    /// A part of all ids that follows from the tag of a server.
+    /// A part of all ranges, chosen by the tag of the server.
     pub fn of(tag: &str) -> Ids {
         let number = tag.bytes().fold(0_u32, |number, byte| number.wrapping_mul(31).wrapping_add(byte.into()));
         Ids { first: FIRST + number % SERVERS * PER_SERVER * IDS, used: Arc::default() }
     }
 
-    /// A range that no other sandbox has; `None` where all are used.
+    /// Reserves a free range; `None` if all are in use.
     pub fn take(&self) -> Option<IdRange> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = (0..PER_SERVER).find(|slot| !used.contains(slot))?;
@@ -36,11 +37,11 @@ impl Ids {
     }
 }
 
-/// A range, until it is dropped.
+/// A reserved range, released on drop.
 #[derive(Debug)]
 pub struct IdRange {
     pub base: u32,
-    /// From 0, the same for no other sandbox of this server.
+    /// The number of the range, from 0.
     pub slot: u32,
     used: Arc<Mutex<BTreeSet<u32>>>,
 }
@@ -63,7 +64,7 @@ mod tests {
         drop(one);
         assert_eq!(ids.take().unwrap().slot, 0);
         let last = u64::from(FIRST) + u64::from(SERVERS) * u64::from(PER_SERVER) * u64::from(IDS);
-        assert!(last < u64::from(u32::MAX), "no id is the one that means nobody");
+        assert!(last < u64::from(u32::MAX), "the invalid id is never used");
         let all: Vec<IdRange> = std::iter::from_fn(|| ids.take()).collect();
         assert_eq!(all.len(), 1023);
     }

@@ -1,4 +1,4 @@
-//! The files that hold what stays of a sandbox, each a file system of its own whose size is the disk limit.
+//! The disk images of sandboxes: each is a file system of its own whose size is the disk limit.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,23 +12,23 @@ use rustix::io::Errno;
 
 use crate::programs;
 
-/// One inode for so many bytes: enough for the small files of a package manager.
+/// Bytes for each inode: enough inodes for the small files of a package manager.
 const BYTES_PER_INODE: &str = "8192";
-/// Of the journal, the smallest that there is.
+/// The smallest journal that mkfs.ext4 accepts.
 const JOURNAL_MIB: &str = "size=4";
-/// Where the images of sandboxes are, and where those that belong to none.
+/// The folder of images of sandboxes, and the folder of images that are set aside.
 const BOXES: &str = "boxes";
 const ASIDE: &str = "aside";
-/// Where the program that makes file systems may be.
+/// The possible paths of mkfs.ext4.
 const MKFS: [&str; 3] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 
-/// Which template a sandbox is made of. Its image is a layer over it, and no use over the other.
+/// The base of a sandbox. Its image is a layer on top of this base and cannot be used on the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TemplateKind {
     /// The programs of the host.
     #[default]
     Host,
-    /// The system that `monstrum sandbox template build` has made.
+    /// The system made by `monstrum sandbox template build`.
     Built,
 }
 
@@ -46,17 +46,17 @@ impl TemplateKind {
 /// The images of one server.
 #[derive(Debug, Clone)]
 pub struct Images {
-    /// A folder for each base.
+    /// One folder for each base.
     boxes: PathBuf,
     blanks: PathBuf,
-    /// A folder for each base, with what belongs to no sandbox, as `{name}.{since_ms}`.
+    /// One folder for each base; files are named `{name}.{since_ms}`.
     aside: PathBuf,
-    /// Held while a blank is made.
+    /// Held while an empty image is made.
     making: Arc<Mutex<()>>,
 }
 
 impl Images {
-    /// Images below `folder`. What an earlier life has left half done is removed.
+    /// Opens the images below `folder` and removes incomplete ones that a previous process left.
     pub fn open(folder: &Path) -> io::Result<Images> {
         let images = Images {
             boxes: folder.join(BOXES),
@@ -81,17 +81,17 @@ impl Images {
         self.boxes.join(base.folder()).join(name)
     }
 
-    /// The image of a sandbox, and what it is over; `None` where it has none.
+    /// The image of a sandbox and its base; `None` if it has no image.
     pub fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
         TemplateKind::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
     }
 
-    /// The names of all that there are.
+    /// The names of all sandboxes that have an image.
     pub fn names(&self) -> io::Result<Vec<String>> {
         Ok(images_in(&self.boxes)?.into_iter().map(|(name, _)| name.to_string()).collect())
     }
 
-    /// What the images of a workspace take up on disk.
+    /// The disk space of all images of a workspace.
     pub fn bytes_of(&self, workspace: &str) -> io::Result<u64> {
         let mut bytes = 0;
         for (_, path) in images_in(&self.boxes)?.iter().filter(|(name, _)| name.is_of(workspace)) {
@@ -100,7 +100,7 @@ impl Images {
         Ok(bytes)
     }
 
-    /// Moves an image to those that are kept aside; one that is not there is no fault.
+    /// Sets an image aside. Does nothing if the image does not exist.
     pub fn set_aside(&self, name: &str, now: UtcMillis) -> io::Result<()> {
         for base in TemplateKind::ALL {
             let aside = self.aside.join(base.folder()).join(format!("{name}.{}", now.0));
@@ -112,9 +112,9 @@ impl Images {
         Ok(())
     }
 
-    /// Moves the image that was last set aside under this name, at `since` or later, back to where it was; whether there
-    /// was one.
-    pub fn take_back(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
+    /// Restores the image that was last set aside under this name at `since` or later, and returns whether there was
+    /// one.
+    pub fn restore(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.name == name && kept.since >= since);
         let Some(newest) = kept.into_iter().max_by_key(|kept| kept.since) else { return Ok(false) };
@@ -125,8 +125,8 @@ impl Images {
         Ok(true)
     }
 
-    /// Removes the images that were set aside before `before`; how many. One that cannot be removed keeps no other from
-    /// it; the first of the errors is told when all were tried.
+    /// Deletes the images that were set aside before `before` and returns how many. It tries all of them, and then
+    /// returns the first error.
     pub fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
@@ -134,13 +134,13 @@ impl Images {
         removed.into_iter().collect::<io::Result<Vec<()>>>().map(|removed| removed.len())
     }
 
-    /// Makes an image, whole or not at all.
+    /// Creates an image atomically.
     pub fn create(&self, name: &str, base: TemplateKind, mib: u32) -> io::Result<()> {
         let blank = self.blank(mib)?;
         let image = self.place(name, base);
         let part = image.with_extension("part");
         let made = copy_sparse(&blank, &part)
-            // Never over one that is there, which may be in use.
+            // Never replaces an existing image, which may be in use.
             .and_then(|()| Ok(renameat_with(CWD, &part, CWD, &image, RenameFlags::NOREPLACE)?));
         if made.is_err() {
             remove(&part)?;
@@ -148,7 +148,8 @@ impl Images {
         made
     }
 
-    /// Removes an image; one that is not there is no fault. From the first moment on it is no longer one of [`Self::names`].
+    /// Deletes an image, and does nothing if there is none. [`Self::names`] omits the image from the start of the
+    /// deletion.
     pub fn delete(&self, name: &str) -> io::Result<()> {
         for base in TemplateKind::ALL {
             let image = self.place(name, base);
@@ -164,7 +165,7 @@ impl Images {
 
     /// An empty file system of a size, made once.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
-        // Of several who need the first one, one makes it.
+        // Concurrent first uses wait for the one that makes the file system.
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         let blank = self.blanks.join(format!("{mib}.ext4"));
         if blank.exists() {
@@ -188,26 +189,26 @@ impl Images {
     }
 }
 
-/// What the folder of a server's sandboxes holds.
+/// The images in a server's folder.
 #[derive(Debug, Clone, Default)]
 pub struct KeptImages {
-    /// The sandboxes that have an image, and what it takes up on disk.
+    /// Sandboxes with an image, and its disk space.
     pub images: Vec<(SandboxName, u64)>,
-    /// The images that belong to no sandbox.
+    /// Images that are set aside.
     pub aside: Vec<KeptAside>,
 }
 
-/// An image that is kept aside.
+/// An image that is set aside.
 #[derive(Debug, Clone)]
 pub struct KeptAside {
-    /// The name of the sandbox that it was.
+    /// The name of its former sandbox.
     pub name: String,
     pub since: UtcMillis,
     pub path: PathBuf,
     base: TemplateKind,
 }
 
-/// Looks at the folder of a server's sandboxes, which need not be there. Nothing is changed; a server may be running.
+/// Reads the folder of a server, which need not exist, and changes nothing; the server may be running.
 pub fn kept_images(folder: &Path) -> io::Result<KeptImages> {
     let images = images_in(&folder.join(BOXES))?;
     let images = images.into_iter().map(|(name, path)| Ok((name, bytes_on_disk(&path)?)));
@@ -219,8 +220,7 @@ fn images_in(boxes: &Path) -> io::Result<Vec<(SandboxName, PathBuf)>> {
     Ok(files_of_bases(boxes)?.into_iter().filter_map(image).collect())
 }
 
-/// What an image takes up, which is less than its size as long as there are holes in it. One that is deleted meanwhile
-/// takes up nothing.
+/// The disk space of an image, which is less than its size while it is sparse. A deleted image has none.
 fn bytes_on_disk(image: &Path) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt as _;
     match fs::metadata(image) {
@@ -238,7 +238,7 @@ fn kept_aside(folder: &Path) -> io::Result<Vec<KeptAside>> {
     Ok(files_of_bases(folder)?.into_iter().filter_map(kept).collect())
 }
 
-/// The files below a folder that has one for each base: name, path and base.
+/// The files in the folders of both bases: name, path and base.
 fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKind)>> {
     let mut files = Vec::new();
     for base in TemplateKind::ALL {
@@ -254,7 +254,7 @@ fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKin
     Ok(files)
 }
 
-/// The program that makes file systems.
+/// The path of mkfs.ext4.
 pub fn mkfs() -> Option<&'static Path> {
     MKFS.iter().map(Path::new).find(|path| path.exists())
 }
@@ -266,7 +266,7 @@ fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies what is there, and leaves out what is not.
+/// Copies a file with its holes.
 fn copy_sparse(from: &Path, to: &Path) -> io::Result<()> {
     let from = File::open(from)?;
     let to = File::options().write(true).create(true).truncate(true).open(to)?;
@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_set_aside_is_kept_until_it_is_old_or_taken_back() {
+    fn image_set_aside_is_kept_until_it_is_old_or_restored() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let images = Images::open(folder.path()).expect("it is opened");
         let (name, at) = ("ms-aa-1", |ms| UtcMillis(ms));
@@ -303,18 +303,18 @@ mod tests {
         images.set_aside(name, at(1000)).expect("it is moved");
         write("newer");
         images.set_aside(name, at(2000)).expect("it is moved");
-        images.set_aside(name, at(3000)).expect("an image that is not there is no fault");
+        images.set_aside(name, at(3000)).expect("a missing image is not an error");
         let kept = kept_images(folder.path()).expect("it is read");
         let mut since: Vec<i64> = kept.aside.iter().map(|kept| kept.since.0).collect();
         since.sort_unstable();
         assert_eq!((kept.images.len(), since), (0, vec![1000, 2000]));
         let images = Images::open(folder.path()).expect("a start keeps them");
-        assert!(!images.take_back(name, at(2001)).expect("it is looked for"), "a later sandbox has no claim to them");
-        assert!(!images.take_back("ms-aa-2", at(0)).expect("it is looked for"), "it is another's");
-        assert!(images.take_back(name, at(2000)).expect("it is moved back"));
+        assert!(!images.restore(name, at(2001)).expect("it is looked for"), "a later sandbox has no claim to them");
+        assert!(!images.restore("ms-aa-2", at(0)).expect("it is looked for"), "it is another's");
+        assert!(images.restore(name, at(2000)).expect("it is moved back"));
         let (image, base) = images.find(name).expect("it is there");
         assert_eq!((fs::read_to_string(image).expect("it is read"), base), ("newer".to_owned(), TemplateKind::Built));
-        assert!(!images.take_back(name, at(0)).expect("it is looked for"), "never over one that is there");
+        assert!(!images.restore(name, at(0)).expect("it is looked for"), "never over one that is there");
         assert_eq!(images.delete_aside(at(1000)).expect("they are looked at"), 0);
         assert_eq!(images.delete_aside(at(1001)).expect("it is removed"), 1);
         assert!(kept_images(folder.path()).expect("it is read").aside.is_empty());
@@ -322,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_has_what_its_images_take_up() {
+    fn disk_space_of_a_workspace_is_that_of_its_images() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let images = Images::open(folder.path()).expect("it is opened");
         let write = |name: &str, base, bytes: usize| {
             let image = images.place(name, base);
             fs::write(&image, vec![b'x'; bytes]).expect("it is written");
-            // A hole takes up nothing.
+            // A hole uses no disk space.
             File::options().write(true).open(image).and_then(|file| file.set_len(1 << 30)).expect("it grows");
         };
         write("ms-aa-b-1", TemplateKind::Host, 64 << 10);
@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn one_image_that_cannot_be_removed_keeps_no_other() {
+    fn one_undeletable_image_keeps_no_others() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let images = Images::open(folder.path()).expect("it is opened");
         for name in ["ms-aa-1", "ms-aa-2", "ms-aa-3"] {
             fs::write(images.place(name, TemplateKind::Host), "x").expect("it is written");
             images.set_aside(name, UtcMillis(1000)).expect("it is moved");
         }
-        // A folder is not removed like a file.
+        // A folder cannot be deleted like a file.
         let stuck = kept_images(folder.path()).expect("it is read").aside[0].path.clone();
         fs::remove_file(&stuck).expect("it is removed");
         fs::create_dir(&stuck).expect("it is made");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn many_may_be_the_first_of_their_size() {
+    fn concurrent_first_images_of_a_size_are_whole() {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let images = Images::open(folder.path()).expect("it is opened");
         for mib in [33, 34] {

@@ -1,8 +1,9 @@
-//! The first process of a sandbox: builds it around itself, gives up every right that is not needed, and then starts
+//! The init, the first process of a sandbox. It builds the sandbox around itself, drops its privileges, and then starts
 //! commands for the host.
 //!
-//! It runs with no more rights than the commands that it starts, and they cannot look into it: its memory belongs to the
-//! host's user namespace. When its socket or its keeper is gone it ends, and the kernel ends everything else in it.
+//! The init has no more rights than the commands that it starts. They cannot read its memory, which belongs to the
+//! host's user namespace. When its socket or its keeper is gone, the init exits, and the kernel kills everything else
+//! in the sandbox.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -16,13 +17,13 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitStatus};
 use rustix::thread::UnshareFlags;
 
 use crate::launcher::{during, join_user_namespace, reap};
-use crate::wire::{self, Ended, FromInit, Launch, Received, Refusal, ToInit};
+use crate::wire::{self, ExitStatus, FromInit, Launch, Received, Refusal, ToInit};
 use crate::{hardening, mounts, sys, worker};
 
-/// What the keeper reads when the init is ready. Anything else is the reason why it is not.
+/// The message to the keeper when the init is ready. Any other message is an error.
 pub const READY: &str = "ready";
 
-/// The environment of every command, before what its request adds.
+/// The environment of every command, to which requests add variables.
 const ENVIRONMENT: [(&str, &str); 7] = [
     ("HOME", "/root"),
     ("LANG", "C.UTF-8"),
@@ -32,35 +33,35 @@ const ENVIRONMENT: [(&str, &str); 7] = [
     ("TERM", "dumb"),
     ("USER", "root"),
 ];
-/// Where there is no network: package managers say so at once, and do not try again and again.
+/// Variables of sandboxes without a network, so that package managers fail at once instead of retrying.
 const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), ("PIP_RETRIES", "0")];
-/// What a sandbox calls itself.
+/// The host name inside.
 const HOST_NAME: &[u8] = b"sandbox";
 
-/// What the keeper has got ready.
+/// What the keeper prepares for the init.
 pub struct Prepared<'a> {
     pub launch: &'a Launch,
-    /// The image as a block device.
+    /// The loop device of the image.
     pub device: &'a str,
     /// The user namespace of the sandbox.
     pub ids: BorrowedFd<'a>,
-    /// To the host.
+    /// The socket to the host.
     pub socket: BorrowedFd<'a>,
-    /// Readable as soon as the init is in its control groups.
+    /// Becomes readable once the init is in its control groups.
     pub go: BorrowedFd<'a>,
-    /// Where it tells that it is ready, or why not.
-    pub tell: BorrowedFd<'a>,
+    /// Receives [`READY`] or an error.
+    pub ready: BorrowedFd<'a>,
 }
 
-/// The init, from its first step to its end.
+/// Runs the init until it ends.
 pub fn run(prepared: &Prepared<'_>) -> i32 {
     let begun = begin(prepared);
     let text = match &begun {
         Ok(_) => READY.to_owned(),
         Err(error) => error.to_string(),
     };
-    // Where the keeper is gone, nobody would end this process later.
-    if rustix::io::write(prepared.tell, text.as_bytes()).is_err() {
+    // Without a keeper, nothing would end this process later.
+    if rustix::io::write(prepared.ready, text.as_bytes()).is_err() {
         return 1;
     }
     let Ok(children) = begun else { return 1 };
@@ -75,15 +76,15 @@ pub fn run(prepared: &Prepared<'_>) -> i32 {
 
 fn environment(launch: &Launch) -> Vec<String> {
     let without_network = WITHOUT_NETWORK.iter().filter(|_| launch.resolv_conf.is_none());
-    // `nproc` and every program that counts threads by it.
+    // Programs that do not use `nproc` read the number of threads from here.
     let threads = format!("OMP_NUM_THREADS={}", mounts::view::processors(&launch.limits));
     let fixed = ENVIRONMENT.iter().chain(without_network).map(|(name, value)| format!("{name}={value}"));
     fixed.chain([threads]).collect()
 }
 
 fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
-    let Prepared { launch, device, ids, socket, go, tell } = *prepared;
-    sys::keep_only(&[ids, socket, go, tell])?;
+    let Prepared { launch, device, ids, socket, go, ready } = *prepared;
+    sys::keep_only(&[ids, socket, go, ready])?;
     rustix::process::setsid()?;
     let mut is_placed = [0];
     if rustix::io::read(go, &mut is_placed)? == 0 {
@@ -97,7 +98,7 @@ fn begin(prepared: &Prepared<'_>) -> io::Result<OwnedFd> {
     sys::unshare(spaces).map_err(during("making namespaces"))?;
     rustix::system::sethostname(HOST_NAME)?;
     sys::bring_loopback_up().map_err(during("bringing the loopback interface up"))?;
-    // Root in the sandbox has no rights over its network: what needs none there is opened to everybody.
+    // Root in the sandbox has no capabilities over its network, so these features are opened to all users.
     let of_network = |knob: &str, value: &str| match std::fs::write(format!("/proc/sys/net/ipv4/{knob}"), value) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         written => written.map_err(during("setting up the network")),
@@ -127,9 +128,9 @@ fn become_root_of_sandbox() -> io::Result<()> {
 struct Init<'a> {
     socket: BorrowedFd<'a>,
     children: OwnedFd,
-    /// Of every command.
+    /// The environment of every command.
     environment: Vec<String>,
-    /// What each child is for.
+    /// The request of each child process.
     running: HashMap<Pid, u64>,
 }
 
@@ -142,14 +143,14 @@ impl Init<'_> {
                 Err(Errno::INTR) => continue,
                 polled => polled?,
             };
-            let asked = !polled[0].revents().is_empty();
+            let has_request = !polled[0].revents().is_empty();
             for (pid, status) in reap(&self.children) {
-                // What is not known was orphaned inside, and is nobody's.
+                // Other children are orphans from inside the sandbox.
                 if let (Some(id), Some(ended)) = (self.running.remove(&pid), how(status)) {
-                    self.tell(&FromInit::Ended { id, ended })?;
+                    self.report(&FromInit::Exited { id, status: ended })?;
                 }
             }
-            if asked {
+            if has_request {
                 let Some(received) = wire::receive(self.socket)? else { return Ok(()) };
                 self.begin(&received)?;
             }
@@ -163,7 +164,7 @@ impl Init<'_> {
         let forked = sys::fork(|| match received.message {
             ToInit::Exec { id } => {
                 let why = command(&received.rest, &received.descriptors, &self.environment);
-                // The host takes this for the end; the end that follows is of nothing that it knows.
+                // The host treats this message as the end. It ignores the exit that follows.
                 let _gone = wire::send(self.socket, &FromInit::Refused { id, why }, &[], &[]);
                 1
             }
@@ -176,21 +177,21 @@ impl Init<'_> {
             }
             Err(error) => {
                 let why = Refusal::Room(format!("no process could be started: {error}"));
-                self.tell(&FromInit::Refused { id, why })
+                self.report(&FromInit::Refused { id, why })
             }
         }
     }
 
-    fn tell(&self, message: &FromInit) -> io::Result<()> {
+    fn report(&self, message: &FromInit) -> io::Result<()> {
         Ok(wire::send(self.socket, message, &[], &[])?)
     }
 }
 
-fn how(status: WaitStatus) -> Option<Ended> {
-    status.exit_status().map(Ended::Exited).or_else(|| status.terminating_signal().map(Ended::Signalled))
+fn how(status: WaitStatus) -> Option<ExitStatus> {
+    status.exit_status().map(ExitStatus::Exited).or_else(|| status.terminating_signal().map(ExitStatus::Signalled))
 }
 
-/// Becomes the command. Only returns where that failed, with the reason.
+/// Becomes the command. Returns only on failure.
 fn command(rest: &[u8], descriptors: &[OwnedFd], environment: &[String]) -> Refusal {
     match try_command(rest, descriptors, environment) {
         Err(why) => why,
@@ -200,9 +201,9 @@ fn command(rest: &[u8], descriptors: &[OwnedFd], environment: &[String]) -> Refu
 
 fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Result<std::convert::Infallible, Refusal> {
     let broken = |error: io::Error| Refusal::Shell(error.to_string());
-    let asked = |error: io::Error| Refusal::Request(error.to_string());
-    let invalid = || asked(io::ErrorKind::InvalidInput.into());
-    let mut texts = rest.split_inclusive(|byte| *byte == 0).map(|part| text(part).map_err(asked));
+    let invalid_request = |error: io::Error| Refusal::Request(error.to_string());
+    let invalid = || invalid_request(io::ErrorKind::InvalidInput.into());
+    let mut texts = rest.split_inclusive(|byte| *byte == 0).map(|part| text(part).map_err(invalid_request));
     let (Some(command), Some(folder)) = (texts.next().transpose()?, texts.next().transpose()?) else {
         return Err(invalid());
     };
@@ -213,7 +214,7 @@ fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Resul
     }
     rustix::process::setsid().map_err(|error| broken(error.into()))?;
     rustix::process::chdir(WORKSPACE).map_err(|error| broken(during("entering the workspace")(error.into())))?;
-    rustix::process::chdir(&*folder).map_err(|error| asked(during("entering the folder")(error.into())))?;
+    rustix::process::chdir(&*folder).map_err(|error| invalid_request(during("entering the folder")(error.into())))?;
     let mut environment = Vec::new();
     for variable in common {
         environment.push(CString::new(variable.as_str()).map_err(|error| broken(error.into()))?);
@@ -225,14 +226,14 @@ fn try_command(rest: &[u8], descriptors: &[OwnedFd], common: &[String]) -> Resul
     sys::reset_signals();
     let arguments = [c"bash".to_owned(), c"-c".to_owned(), command];
     let failed = sys::exec(c"/bin/bash", &arguments, &environment);
-    // The command and its variables are limited, but by more than the kernel may allow.
+    // The limits of commands and variables may exceed those of the kernel.
     if failed.raw_os_error() == Some(libc::E2BIG) {
-        return Err(asked(failed));
+        return Err(invalid_request(failed));
     }
     Err(broken(during("starting the shell")(failed)))
 }
 
-/// No input, the pipes of the host for output, and nothing else.
+/// Connects an empty input and the host's pipes, and closes all other descriptors.
 fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
@@ -241,7 +242,7 @@ fn place_streams(output: &OwnedFd, error: &OwnedFd) -> io::Result<()> {
     sys::close_at_exec_from(3)
 }
 
-/// Text that ends with its zero byte.
+/// A text with its terminating zero byte.
 fn text(bytes: &[u8]) -> io::Result<CString> {
     CString::from_vec_with_nul(bytes.to_vec()).map_err(io::Error::other)
 }

@@ -1,8 +1,8 @@
-//! The process that starts sandboxes, and their keepers.
+//! The launcher, which starts sandboxes, and their keepers.
 //!
-//! It is this program once more, begun afresh with an empty environment and nothing in memory, with one thread, so that
-//! it may fork. For each sandbox it forks a keeper, which forks the init, attaches the image and, when the init has ended
-//! or the host is gone, sees to it that nothing is left.
+//! The launcher is this program started again with an empty environment and one thread, so that it can fork and holds
+//! no data of the server. For each sandbox it forks a keeper. The keeper attaches the image, forks the init and, when
+//! the init has ended or the host is gone, cleans up.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,21 +23,21 @@ use crate::init::{self, Prepared};
 use crate::sys;
 use crate::wire::{self, FromKeeper, Launch, Received};
 
-/// What the launcher and everything that it forks are called.
+/// The process name of the launcher and its children.
 pub const ARGUMENT: &str = "init";
-/// Ids of one sandbox, as many as a user namespace of a container has everywhere.
+/// The number of ids of one sandbox, the usual size of a container's user namespace.
 pub const IDS: u32 = 65_536;
-/// Programs that watch files, at once: what a user of a desktop has by default.
+/// The limit of inotify instances, the default for desktop users.
 const INOTIFY_INSTANCES_MAX: &str = "128";
-/// How long the last of a sandbox may take to write its image to disk, far longer than a disk needs for two GiB.
+/// How long writing the image to disk may take at the end, far longer than a disk needs for 2 GiB.
 const DETACH_MAX: Duration = Duration::from_secs(60);
-/// How often the end of a detachment is looked for.
+/// The poll interval while the image is detached.
 const DETACH_POLL: Duration = Duration::from_millis(2);
 
 /// Whether this program becomes the launcher when it is started as one.
 static CAN_LAUNCH: AtomicBool = AtomicBool::new(false);
 
-/// Becomes the launcher, if this process was started as one. For the first line of a program's `main`.
+/// Becomes the launcher if this process was started as one. Call it first in `main`.
 pub fn run_if_launcher() {
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|name| name == ARGUMENT) && arguments.next().is_none() {
@@ -49,7 +49,7 @@ pub fn run_if_launcher() {
     CAN_LAUNCH.store(true, Ordering::Relaxed);
 }
 
-/// Whether this program's `main` began with [`run_if_launcher`]. Any other would do what it always does.
+/// Whether this program's `main` called [`run_if_launcher`]; other programs cannot be started as the launcher.
 pub fn can_launch() -> bool {
     CAN_LAUNCH.load(Ordering::Relaxed)
 }
@@ -63,7 +63,7 @@ fn launcher() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    // What the server may be exempt from, its sandboxes are not.
+    // Sandboxes must not inherit an exemption of the server from the OOM killer.
     std::fs::write("/proc/self/oom_score_adj", "0")?;
     let children = sys::signals_of_children()?;
     let mut folders = BTreeSet::new();
@@ -76,7 +76,8 @@ fn launcher() -> io::Result<()> {
             continue;
         }
         let Some(Received { message, descriptors, .. }) = wire::receive::<Launch>(&host)? else {
-            // Keepers see the end of the host by themselves. What was there for all of them goes with the last.
+            // Keepers notice by themselves that the host is gone. The last one leaves the shared control groups to the
+            // launcher.
             while rustix::process::wait(WaitOptions::empty()).is_ok() {}
             folders.iter().for_each(|folder: &PathBuf| cgroups::remove_if_empty(folder));
             return Ok(());
@@ -101,10 +102,10 @@ fn wait_for(polled: &mut [PollFd<'_>]) -> io::Result<()> {
     }
 }
 
-/// Takes the end of every child that has ended.
+/// Collects all children that have ended.
 pub fn reap(children: &OwnedFd) -> Vec<(Pid, rustix::process::WaitStatus)> {
     let mut signals = [0_u8; 1024];
-    // What it says is also in what wait says; it only has to be taken away.
+    // The signals carry no further information and only have to be consumed.
     while rustix::io::read(children, &mut signals).is_ok_and(|read| read > 0) {}
     let mut ended = Vec::new();
     while let Ok(Some(child)) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -113,7 +114,7 @@ pub fn reap(children: &OwnedFd) -> Vec<(Pid, rustix::process::WaitStatus)> {
     ended
 }
 
-/// The parent of an init, with the rights of the host, in all of the host's namespaces.
+/// The parent of an init. It has the rights of the host and is in the host's namespaces.
 struct Keeper<'a> {
     launch: Launch,
     host: BorrowedFd<'a>,
@@ -126,7 +127,7 @@ impl Keeper<'_> {
             Ok(()) => (FromKeeper::Stopped, 0),
             Err(error) => (FromKeeper::Failed(error.to_string()), 1),
         };
-        // The host may be gone; then nobody needs to know.
+        // The host may be gone, and then the message has no receiver.
         let _gone = wire::send(self.host, &message, &[], &[]);
         code
     }
@@ -138,13 +139,13 @@ impl Keeper<'_> {
         let group = self.launch.cgroups.create(&self.launch.name, &self.launch.limits);
         let group = group.map_err(during("making control groups"));
         let begun = group.and_then(|group| self.begin(&device, &group, ids.as_fd(), socket_of_init));
-        let ready = begun.map(|(init, told)| (init, await_ready(told)));
+        let ready = begun.map(|(init, is_ready)| (init, await_ready(is_ready)));
         // From here on only the mount holds the device.
         let device = device.released();
         drop(ids);
         let ended = ready.and_then(|(init, ready)| {
             let lived = ready.and_then(|()| self.follow(init));
-            // One that is not ready may be in the middle of anything.
+            // An init that failed to start may be in any state.
             kill(init);
             rustix::process::waitpid(Some(init), WaitOptions::empty())?;
             lived
@@ -155,7 +156,7 @@ impl Keeper<'_> {
         ended.and(detached).and(removed.map_err(during("removing control groups")))
     }
 
-    /// The image, which nobody else has: an older keeper of the same sandbox may still be at its end.
+    /// Opens and locks the image: the previous keeper of the same sandbox may still be ending.
     fn locked_image(&self) -> io::Result<File> {
         let image =
             File::options().read(true).write(true).open(&self.launch.image).map_err(during("opening the image"))?;
@@ -169,7 +170,7 @@ impl Keeper<'_> {
         }
     }
 
-    /// Forks the init into its control groups. What it tells of its beginning is to be read.
+    /// Forks the init into its control groups and returns the pipe with its readiness message.
     fn begin(
         &self,
         device: &LoopDevice,
@@ -178,12 +179,12 @@ impl Keeper<'_> {
         socket: BorrowedFd<'_>,
     ) -> io::Result<(Pid, OwnedFd)> {
         let (go, may_go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        let (told, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+        let (is_ready, ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         sys::unshare(UnshareFlags::NEWPID).map_err(during("making a pid namespace"))?;
         let prepared =
-            Prepared { launch: &self.launch, device: &device.path, ids, socket, go: go.as_fd(), tell: tell.as_fd() };
+            Prepared { launch: &self.launch, device: &device.path, ids, socket, go: go.as_fd(), ready: ready.as_fd() };
         let init = sys::fork(|| init::run(&prepared)).map_err(during("forking the init"))?;
-        drop((go, tell));
+        drop((go, ready));
         for group in &group.groups_of_init {
             if let Err(error) = cgroups::join(group, init.as_raw_nonzero().get()) {
                 kill(init);
@@ -192,12 +193,12 @@ impl Keeper<'_> {
             }
         }
         File::from(may_go).write_all(b"!").map_err(during("starting the init"))?;
-        Ok((init, told))
+        Ok((init, is_ready))
     }
 
-    /// Tells the host that it may ask, and waits until the init has ended, or the host wishes so or is gone.
+    /// Reports to the host that the init is ready, and waits until the init ends or the host closes its socket.
     fn follow(&self, init: Pid) -> io::Result<()> {
-        // By a descriptor: the pid may be another's by the time that the host uses it.
+        // A descriptor, because the pid may be reused before the host uses it.
         let pid = init.as_raw_nonzero().get();
         let network = File::open(format!("/proc/{pid}/ns/net"))?;
         wire::send(self.host, &FromKeeper::Ready { pid }, &[], &[network.as_fd()])?;
@@ -208,10 +209,10 @@ impl Keeper<'_> {
     }
 }
 
-/// Waits until the init is ready, or says why it is not.
-fn await_ready(told: OwnedFd) -> io::Result<()> {
+/// Waits for the readiness message of the init.
+fn await_ready(pipe: OwnedFd) -> io::Result<()> {
     let mut text = String::new();
-    File::from(told).read_to_string(&mut text)?;
+    File::from(pipe).read_to_string(&mut text)?;
     match text.as_str() {
         init::READY => Ok(()),
         "" => Err(io::Error::other("the init ended before it was ready")),
@@ -219,24 +220,24 @@ fn await_ready(told: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Ends a child, which may have ended already.
+/// Kills a child, which may already have ended.
 fn kill(child: Pid) {
     let _ended = rustix::process::kill_process(child, Signal::KILL);
 }
 
-/// Adds what was being done to an error.
+/// Adds the failed step to an error.
 pub fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// A user namespace with [`IDS`] ids from `base` on, in which no further namespace can be made.
+/// Creates a user namespace with [`IDS`] ids from `base` on, in which no other namespace can be created.
 fn user_namespace(base: u32) -> io::Result<OwnedFd> {
     let (made, tell) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let (stay, stays) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     let member = sys::fork(|| {
         let owned = [tell.as_fd(), stay.as_fd()];
         let outcome = sys::keep_only(&owned)
-            // What the kernel counts for whoever made the namespace is then counted for this sandbox, and not for the host.
+            // The kernel charges limits to the creator of the namespace, so its creator must be a user of this sandbox.
             .and_then(|()| sys::become_user(base))
             .and_then(|()| sys::unshare(UnshareFlags::NEWUSER))
             .and_then(|()| limit_namespace())
@@ -258,13 +259,13 @@ fn user_namespace(base: u32) -> io::Result<OwnedFd> {
     mapped
 }
 
-/// No namespace can be made in this user namespace, and of what the kernel counts there may be so much.
+/// Forbids further namespaces in this user namespace and limits inotify instances.
 fn limit_namespace() -> io::Result<()> {
     let namespaces = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"];
     let none = namespaces.map(|kind| (format!("max_{kind}_namespaces"), "0"));
     for (knob, most) in none.into_iter().chain([("max_inotify_instances".to_owned(), INOTIFY_INSTANCES_MAX)]) {
         match std::fs::write(format!("/proc/sys/user/{knob}"), most) {
-            // What this kernel does not know cannot be made either.
+            // This kernel does not have such namespaces.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             written => written?,
         }
@@ -272,15 +273,15 @@ fn limit_namespace() -> io::Result<()> {
     Ok(())
 }
 
-/// An image as a block device.
+/// The loop device of an image.
 struct LoopDevice {
     path: String,
-    /// Open until somebody else holds the device.
+    /// Keeps the device attached until it is mounted.
     _device: OwnedFd,
     inode: u64,
 }
 
-/// A loop device that goes by itself when it is no longer mounted.
+/// A loop device that detaches itself when it is unmounted.
 struct ReleasedDevice {
     path: String,
     inode: u64,
@@ -296,7 +297,7 @@ impl LoopDevice {
             let device: OwnedFd = File::options().read(true).write(true).open(&path)?.into();
             match sys::attach_loop_device(device.as_fd(), image.as_fd()) {
                 Ok(()) => return Ok(LoopDevice { path, _device: device, inode }),
-                // Somebody else was faster.
+                // Another process has taken this device first.
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
                 Err(error) => return Err(error),
             }
@@ -309,7 +310,7 @@ impl LoopDevice {
 }
 
 impl ReleasedDevice {
-    /// Waits until everything is written and the device has let go of the image.
+    /// Waits until all writes are done and the device has released the image.
     fn await_detached(&self) -> io::Result<()> {
         let until = std::time::Instant::now() + DETACH_MAX;
         loop {
@@ -326,7 +327,7 @@ impl ReleasedDevice {
     }
 }
 
-/// Joins the user namespace of the sandbox: with all rights there, and none outside.
+/// Joins the sandbox's user namespace, with all capabilities in it and none outside.
 pub fn join_user_namespace(ids: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(ids, Some(LinkNameSpaceType::User))?)
 }

@@ -1,12 +1,12 @@
-//! The default provider: sandboxes out of what every Linux has, without a daemon.
+//! The default sandbox provider: built from features of the Linux kernel, without a daemon.
 //!
 //! ```text
 //! host ── launcher ── keeper ── init ── commands
 //!            (of all)   (of one sandbox: namespaces, mounts, control groups)
 //! ```
 //!
-//! The host speaks with the init of each sandbox directly; the launcher only starts them, and a keeper only ends one. What
-//! stays of a sandbox is one file, `boxes/{name}` below the provider's folder.
+//! The host talks to the init of each sandbox directly. The launcher only starts sandboxes, and a keeper only ends one.
+//! The persistent state of a sandbox is one file below `boxes` in the provider's folder.
 #![cfg(target_os = "linux")]
 
 mod cgroups;

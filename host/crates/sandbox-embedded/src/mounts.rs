@@ -1,8 +1,8 @@
-//! The file system of a sandbox, put together in a mount namespace that nobody else sees.
+//! The file system of a sandbox, built in a private mount namespace.
 //!
-//! Everything below the new root is attached by descriptors that follow no link: what a sandbox has made of its own
-//! folders in an earlier life leads nowhere else. Nothing of the host is in it but its /usr, read-only and without what is
-//! private there. Device files are the sandbox's own: locks, watches and times of a file are seen by all who share it.
+//! Everything below the new root is attached by descriptors that follow no links, because the sandbox may have replaced
+//! its folders by links before it was stopped. Of the host, the sandbox sees only /usr, read-only and without private
+//! files. Device files belong to the sandbox alone: locks, watches and times of a file are visible to all who share it.
 
 mod spare;
 pub mod view;
@@ -26,12 +26,12 @@ use crate::launcher::during;
 use crate::sys::{self, MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::wire::Launch;
 
-/// Devices that hold nothing and reach nothing, by their numbers.
+/// Harmless devices with their numbers.
 const DEVICES: [(&str, u32, u32); 6] =
     [("full", 1, 7), ("null", 1, 3), ("random", 1, 8), ("tty", 5, 0), ("urandom", 1, 9), ("zero", 1, 5)];
-/// Where they are made before they are attached.
+/// The folder in which the devices are made before they are attached.
 const OWN_DEVICES: &str = "d";
-/// Links of /dev that programs expect.
+/// Links in /dev that programs expect.
 const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd", "fd"),
     ("pts/ptmx", "ptmx"),
@@ -39,7 +39,7 @@ const DEVICE_LINKS: [(&str, &str); 5] = [
     ("/proc/self/fd/0", "stdin"),
     ("/proc/self/fd/1", "stdout"),
 ];
-/// Files of /proc that tell about the host or reach into its kernel.
+/// Files in /proc that reveal the host or control its kernel.
 const MASKED_FILES: [&str; 29] = [
     "buddyinfo",
     "cmdline",
@@ -71,14 +71,15 @@ const MASKED_FILES: [&str; 29] = [
     "vmstat",
     "zoneinfo",
 ];
-/// Folders of /proc of the same kind.
+/// Folders in /proc that reveal the host or control its kernel.
 const MASKED_FOLDERS: [&str; 10] =
     ["acpi", "asound", "bus", "driver", "dynamic_debug", "fs", "irq", "pressure", "scsi", "tty"];
-/// Most inodes of /tmp: a tree of a million empty files is memory, too.
+/// The inode limit of /tmp: empty files use memory too.
 const TMP_INODES: u32 = 131_072;
-/// Terminals: the kernel has 4,096 for all and keeps 1,024 of them for the host's own, so that 64 sandboxes have theirs.
+/// The terminal limit of a sandbox. The kernel has 4,096 terminals and reserves 1,024 for the host, so that 64
+/// sandboxes can use their limit.
 pub const TERMINALS_MAX: u32 = 32;
-/// Shared memory, as much as a container has everywhere.
+/// The size of /dev/shm, the same as in other container runtimes.
 const SHM_MIB: u32 = 64;
 
 /// Builds the file system and makes it the root of this mount namespace.
@@ -87,7 +88,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     mount_change("/", private).map_err(on("/"))?;
     mount("sandbox", &launch.stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=700,size=1m")
         .map_err(on("the stage"))?;
-    // Paths from here on are short and say nothing of the host: a sandbox can read them in its list of mounts.
+    // Paths from here on are relative: a sandbox can read them in its list of mounts.
     rustix::process::chdir(&launch.stage)?;
     for folder in ["image", "i", "l", "u", "r"] {
         DirBuilder::new().mode(0o700).create(folder)?;
@@ -100,7 +101,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
         c"discard,noinit_itable",
     )
     .map_err(on("the image"))?;
-    spare::release().map_err(during("preparing the image"))?;
+    spare::free().map_err(during("preparing the image"))?;
     for folder in ["system", "system/upper", "system/work", "usr", "usr/upper", "usr/work", "workspace"] {
         folder_of_image(folder).map_err(during("preparing the image"))?;
     }
@@ -122,7 +123,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     }
     let workspace = tree(CWD, Path::new("i/workspace"), MOUNT_NODEV | MOUNT_NOSUID, None)?;
     attach_below(&workspace, root.as_fd(), "workspace")?;
-    spare::hold().map_err(during("keeping inodes of the image back"))?;
+    spare::reserve().map_err(during("keeping inodes of the image back"))?;
     if let Some(content) = &launch.resolv_conf {
         resolvers(launch, content, root.as_fd()).map_err(during("/etc/resolv.conf"))?;
     }
@@ -134,7 +135,7 @@ pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<(
     enter().map_err(during("entering the new root"))
 }
 
-/// Lays a layer over the mapped /usr that has what it must not show.
+/// Mounts a layer of whiteouts over the mapped /usr.
 fn cover(list: &Path) -> io::Result<()> {
     let list = std::fs::read(list)?;
     mount("hidden", "h", "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=755")?;
@@ -146,7 +147,7 @@ fn on(what: &'static str) -> impl Fn(Errno) -> io::Error {
     move |error| during(what)(error.into())
 }
 
-/// A folder of the image, which belongs to the root of the sandbox and is no link.
+/// Creates a folder in the image that belongs to the root of the sandbox, and fails if a link is in its place.
 fn folder_of_image(folder: &str) -> io::Result<()> {
     match DirBuilder::new().mode(0o755).create(Path::new("image").join(folder)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -154,7 +155,7 @@ fn folder_of_image(folder: &str) -> io::Result<()> {
     }
 }
 
-/// A mount of what is at `path`, not attached yet.
+/// Clones the mount of `path` without attaching it.
 fn tree(folder: BorrowedFd<'_>, path: &Path, attributes: u64, ids: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let mount = open_tree(folder, path, flags)?;
@@ -168,7 +169,7 @@ fn attach(mount: &OwnedFd, folder: BorrowedFd<'_>, at: &str) -> io::Result<()> {
     Ok(move_mount(mount, "", folder, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Attaches at a path below `folder` on which no link is followed.
+/// Attaches a mount at a path below `folder`, following no links.
 fn attach_below(mount: &OwnedFd, folder: BorrowedFd<'_>, at: &str) -> io::Result<()> {
     let target = below(folder, at)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -180,7 +181,7 @@ fn below(folder: BorrowedFd<'_>, path: &str) -> Result<OwnedFd, Errno> {
     openat2(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Layers that are written to by the root of the sandbox, whom the mapped image knows; it does not know the host's.
+/// Mounts an overlay as the root of the sandbox, whose id the mapped image knows, unlike that of the host's root.
 fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()> {
     let options = format!("lowerdir={lower},upperdir={layer}/upper,workdir={layer}/work");
     let options = std::ffi::CString::new(options)?;
@@ -188,14 +189,14 @@ fn overlay(launch: &Launch, at: &str, lower: &str, layer: &str) -> io::Result<()
     let mounted = mount("overlay", at, "overlay", MountFlags::NODEV | MountFlags::NOSUID, options.as_c_str());
     sys::make_files_as(0)?;
     mounted?;
-    // The kernel mounts what it cannot write to read-only, and says nothing.
+    // The kernel silently mounts an overlay read-only if it cannot write to the upper layer.
     if rustix::fs::statvfs(at)?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) {
         return Err(io::Error::other("this kernel cannot write to a mapped layer"));
     }
     Ok(())
 }
 
-/// A file system of its own, not attached yet.
+/// Creates a file system without attaching it.
 fn made(kind: &str, options: &[(&str, String)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (key, value) in options {
@@ -216,7 +217,7 @@ fn tmpfs(owner: u32, mib: u32, inodes: u32, mode: &str, attributes: MountAttrFla
     made("tmpfs", &options, attributes | MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// Makes the devices in a file system of their own, before the right to do so is given up.
+/// Makes the device files in a file system of their own, while this process still may.
 fn make_devices(launch: &Launch) -> io::Result<()> {
     DirBuilder::new().mode(0o755).create(OWN_DEVICES)?;
     mount("devices", OWN_DEVICES, "tmpfs", MountFlags::NOSUID | MountFlags::NOEXEC, c"mode=755,size=64k")?;
@@ -245,7 +246,7 @@ fn devices(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     for folder in ["pts", "shm"] {
         rustix::fs::mkdirat(&dev, folder, Mode::from_raw_mode(0o755))?;
     }
-    // 5 is the group tty of Debian.
+    // The id 5 is Debian's group tty.
     let group = (launch.id_base + 5).to_string();
     let options = [
         ("ptmxmode", "666".to_owned()),
@@ -275,8 +276,8 @@ fn processes(launch: &Launch, root: BorrowedFd<'_>) -> io::Result<()> {
     view::attach(launch, root, proc.as_fd())
 }
 
-/// Over the file that says that there is no network. It is a mount, so that it stays with neither the sandbox nor its
-/// network. Where a sandbox has made something else of the file, that is what it has.
+/// Mounts a resolv.conf over the default one, so that neither the template nor the image changes. If the sandbox has
+/// replaced the file by something else, it keeps that.
 fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result<()> {
     std::fs::write("resolv.conf", content)?;
     std::os::unix::fs::chown("resolv.conf", Some(launch.id_base), Some(launch.id_base))?;
@@ -290,7 +291,7 @@ fn resolvers(launch: &Launch, content: &str, root: BorrowedFd<'_>) -> io::Result
     Ok(move_mount(&mount, "", &target, "", flags)?)
 }
 
-/// What this kernel does not have need not be hidden.
+/// Ignores a path that this kernel does not have.
 fn if_there(attached: io::Result<()>) -> io::Result<()> {
     match attached {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -298,7 +299,7 @@ fn if_there(attached: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Makes the new tree the root, and everything else unreachable.
+/// Makes the new tree the root and detaches everything else.
 fn enter() -> io::Result<()> {
     rustix::process::chdir("r")?;
     rustix::process::pivot_root(".", ".")?;

@@ -1,9 +1,9 @@
-//! The network `full` of one sandbox: public addresses, and nothing else.
+//! The network `full` of sandboxes: public addresses and nothing else.
 //!
-//! Each sandbox has a pair of interfaces of its own and four addresses of its own, and no bridge that it would share.
-//! The rules lie on the host and in the sandbox's namespace, and are there before an interface is up; whatever fails
-//! takes the interface with it, so that a sandbox has the whole of it or no network at all. The functions block.
-//! A sandbox with the network `none` is never given to this module.
+//! Each sandbox has its own pair of interfaces and its own four addresses, and no bridge with others. The rules are
+//! installed on the host and in the sandbox's namespace before an interface is up. Any failure removes the interface,
+//! so that a sandbox has the complete network or none. The functions block. This module never touches sandboxes with
+//! the network `none`.
 
 mod listing;
 mod rules;
@@ -26,31 +26,31 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use self::listing::{Interface, Route, parse};
 use super::programs::{self, ProgramError};
 
-/// Of the range for benchmarks (RFC 2544), which no network uses in earnest: Docker, virtual machines and offices take
-/// theirs from the private ranges, and VPNs from 100.64.0.0/10. Its upper half, since some proxies take the lower.
+/// The upper half of the benchmark range (RFC 2544), which no real network uses: Docker, virtual machines and offices
+/// use the private ranges, VPNs use 100.64.0.0/10, and some proxies use the lower half.
 pub const RANGE_DEFAULT: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(198, 19, 0, 0), 16);
 
-/// Resolvers of two operators, since the private ones of the host cannot be reached.
+/// Public resolvers of two operators: sandboxes cannot reach the host's private ones.
 pub const RESOLVERS_DEFAULT: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)), IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9))];
 
-/// The interface's name inside.
+/// The name of the interface inside.
 const INSIDE: &str = "eth0";
 
-/// Held while addresses are given out, by every instance on this machine.
+/// The lock for choosing addresses, shared by all servers on this machine.
 const LOCK: &str = "/run/monstrum-sandbox-network.lock";
 
-/// How long an interface may take to come up, which is a second at most unless the machine is overwhelmed.
+/// How long an interface may take to come up: it takes a second at most, unless the machine is overloaded.
 const UP_MAX: Duration = Duration::from_secs(5);
-/// How often it is looked at.
+/// The poll interval of the interface.
 const UP_POLL: Duration = Duration::from_millis(5);
 
-/// What an operator may set.
+/// The settings of an operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where sandboxes have their addresses from, four each. No network of the host may overlap with it.
+    /// The range of sandbox addresses, four for each. It must not overlap with a network of the host.
     pub range: Ipv4Net,
-    /// Must be public.
+    /// The resolvers, which must be public addresses.
     pub resolvers: Vec<IpAddr>,
 }
 
@@ -60,28 +60,28 @@ impl Default for Settings {
     }
 }
 
-/// The way to give sandboxes the network `full`.
+/// Connects sandboxes to the network `full`.
 #[derive(Debug)]
 pub struct FullNetwork {
     tag: String,
     settings: Settings,
     ip: PathBuf,
     nft: PathBuf,
-    /// Whether there are rules that it has loaded.
+    /// Whether the rules of the host have been loaded.
     is_loaded: AtomicBool,
 }
 
-/// The interface of one sandbox on the host. It goes with the sandbox's namespace, too.
+/// The host's interface of one sandbox. It disappears with the sandbox's namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
     pub interface: String,
-    /// The sandbox's address.
+    /// The address of the sandbox.
     pub address: Ipv4Addr,
 }
 
 impl FullNetwork {
-    /// Fails where this machine cannot give it, with the reason and the remedy. `tag`, 1 to 8 hex digits, tells what
-    /// belongs to this instance from what belongs to another on the same machine. Changes nothing.
+    /// Fails if this machine cannot provide the network, with the reason and the remedy. `tag`, 1 to 8 hex digits,
+    /// separates the interfaces of this server from those of others on the machine. Changes nothing.
     pub fn new(tag: &str, settings: Settings) -> Result<FullNetwork, SandboxError> {
         let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         if tag.is_empty() || tag.len() > 8 || !tag.bytes().all(is_hex) {
@@ -89,7 +89,7 @@ impl FullNetwork {
         }
         let range = settings.range.trunc();
         let is_special = !is_public(range.network().into()) && !is_public(range.broadcast().into());
-        // An interface's name has room for 65,536 of them.
+        // The name of an interface has space for 65,536 of them.
         if !is_special || range.prefix_len() > 28 || range.prefix_len() < 14 {
             let text = format!("the network range {range} of sandboxes must be a private one between /14 and /28");
             return Err(SandboxError::Invalid(text));
@@ -111,40 +111,39 @@ impl FullNetwork {
         })
     }
 
-    /// The file /etc/resolv.conf of a sandbox with this network.
+    /// The content of /etc/resolv.conf for a sandbox with this network.
     #[must_use]
     pub fn resolv_conf(&self) -> String {
         let lines = self.settings.resolvers.iter().map(|resolver| format!("nameserver {resolver}\n"));
         lines.chain(["options timeout:2 attempts:2\n".to_owned()]).collect()
     }
 
-    /// Gives the network to the namespace `netns`, an open file of the kind /proc/PID/ns/net.
+    /// Connects the network namespace `netns`, an open /proc/PID/ns/net.
     pub fn attach(&self, netns: BorrowedFd<'_>) -> Result<Link, SandboxError> {
         self.attached(netns).map_err(|error| self.failure("set up", &error))
     }
 
-    /// Takes a sandbox's interface away. One that is gone is no fault.
+    /// Removes the interface of a sandbox, which may already be gone.
     pub fn detach(&self, link: &Link) -> Result<(), SandboxError> {
         self.remove(&link.interface).map_err(|error| self.failure("removed", &error))
     }
 
-    /// Loads the host's rules anew, if a sandbox has had a network. A firewall of the host that is loaded meanwhile may have
-    /// removed them.
-    pub fn hold(&self) -> Result<(), SandboxError> {
+    /// Loads the host's rules again if any sandbox has had a network: reloading another firewall may have removed them.
+    pub fn reload_rules(&self) -> Result<(), SandboxError> {
         if !self.is_loaded.load(Ordering::Relaxed) {
             return Ok(());
         }
         self.load_rules().map_err(|error| self.failure("guarded", &error))
     }
 
-    /// The interfaces of this instance that are there.
+    /// The existing interfaces of this server.
     pub fn leftovers(&self) -> Result<Vec<String>, SandboxError> {
         let (prefix, found) = (self.prefix(), self.interfaces());
         let found = found.map_err(|error| self.failure("looked at", &error))?;
         Ok(found.into_iter().map(|found| found.ifname).filter(|name| name.starts_with(&prefix)).collect())
     }
 
-    /// Removes every interface of this instance, and its rules.
+    /// Removes all interfaces of this server and its rules.
     pub fn clear(&self) -> Result<(), SandboxError> {
         for interface in self.leftovers()? {
             self.remove(&interface).map_err(|error| self.failure("removed", &error))?;
@@ -170,12 +169,12 @@ impl FullNetwork {
         if made.is_err()
             && let Err(error) = self.remove(&link.interface)
         {
-            tracing::error!(error = &error as &dyn std::error::Error, "a sandbox's interface was not removed");
+            tracing::error!(error = &error as &dyn std::error::Error, "the interface of a sandbox was not removed");
         }
         made.map(|()| link)
     }
 
-    /// The interface, first without an address and down; what steers it; the inside; and only then up.
+    /// Creates the interface without an address, applies all settings and the inner side, and then brings it up.
     fn make(&self, link: &Link, gateway: Ipv4Addr, netns: BorrowedFd<'_>) -> Result<(), NetworkError> {
         let name = &link.interface;
         let namespace = format!("/proc/{}/fd/{}", std::process::id(), netns.as_raw_fd());
@@ -184,7 +183,7 @@ impl FullNetwork {
         if Path::new("/proc/sys/net/ipv6").exists() {
             write_setting(&format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
         }
-        // Beside the rules: strict reverse paths, no answer for addresses of other interfaces, nothing said of routes.
+        // In addition to the rules: strict reverse path filtering, no ARP answers for other interfaces, no redirects.
         for (setting, value) in [
             ("rp_filter", "1"),
             ("arp_ignore", "1"),
@@ -200,7 +199,8 @@ impl FullNetwork {
         inside(netns, || self.await_up(INSIDE))
     }
 
-    /// The kernel uses an interface some time after it was set up, each end by itself, and drops what is sent before.
+    /// The kernel starts to use an interface some time after the set-up, each end separately, and drops earlier
+    /// packets.
     fn await_up(&self, name: &str) -> Result<(), NetworkError> {
         let started = Instant::now();
         loop {
@@ -223,7 +223,7 @@ impl FullNetwork {
                 write_setting(&format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1")?;
             }
         }
-        self.run_nft(&rules::of_sandbox(link.address))?;
+        self.run_nft(&rules::sandbox_rules(link.address))?;
         self.run_ip(&format!(
             "link set lo up\naddress add {}/30 dev {INSIDE}\nlink set {INSIDE} up\nroute add default via {gateway}\n",
             link.address
@@ -232,10 +232,10 @@ impl FullNetwork {
 
     fn load_rules(&self) -> Result<(), NetworkError> {
         self.is_loaded.store(true, Ordering::Relaxed);
-        self.run_nft(&rules::of_host(&self.tag, &self.prefix(), self.settings.range))
+        self.run_nft(&rules::host_rules(&self.tag, &self.prefix(), self.settings.range))
     }
 
-    /// A network of the host in the range would lose its packets to sandboxes, or sandboxes theirs to it.
+    /// Rejects a range that overlaps with a network of the host: either side would lose packets.
     fn check_range(&self) -> Result<(), NetworkError> {
         let (range, mut list) = (self.settings.range, programs::command(&self.ip));
         list.args(["-j", "-4", "route", "show", "table", "all"]);
@@ -252,7 +252,7 @@ impl FullNetwork {
         Ok(())
     }
 
-    /// The first four addresses that no interface of this machine has.
+    /// The first four addresses that no interface of this machine uses.
     fn free_slot(&self) -> Result<(u32, Ipv4Net), NetworkError> {
         let interfaces = self.interfaces()?;
         let taken: HashSet<Ipv4Addr> =
@@ -282,7 +282,7 @@ impl FullNetwork {
 
     fn remove(&self, interface: &str) -> Result<(), NetworkError> {
         match self.run_ip(&format!("link delete {interface}\n")) {
-            // It may have gone before, with its namespace.
+            // The interface may have disappeared with its namespace.
             Err(_) if !self.is_there(interface)? => Ok(()),
             result => result,
         }
@@ -306,11 +306,11 @@ impl FullNetwork {
         Ok(())
     }
 
-    /// What is said outside; the cause, which names interfaces of the host, goes to the log.
+    /// The error for users. The cause names interfaces of the host, so it goes to the log only.
     fn failure(&self, what: &str, error: &NetworkError) -> SandboxError {
         tracing::error!(error = error as &dyn std::error::Error, "the network of a sandbox could not be {what}");
         match error {
-            NetworkError::Full { .. } => SandboxError::Exhausted("there is no free address for a sandbox".to_owned()),
+            NetworkError::Full { .. } => SandboxError::Exhausted("all addresses for sandboxes are in use".to_owned()),
             NetworkError::Overlap { range, .. } => SandboxError::unavailable(format!(
                 "the network range {range} of sandboxes is used by a network of the host; set another one"
             )),
@@ -320,12 +320,12 @@ impl FullNetwork {
 }
 
 impl Drop for FullNetwork {
-    /// A server that ends in order leaves nothing; what another one leaves still guards what it has left.
+    /// A clean shutdown removes everything. After a crash, the rules still guard the interfaces that are left.
     fn drop(&mut self) {
         if self.is_loaded.load(Ordering::Relaxed)
             && let Err(error) = self.clear()
         {
-            tracing::error!(%error, "the rules for networks of sandboxes were not removed");
+            tracing::error!(%error, "the network rules of sandboxes were not removed");
         }
     }
 }
@@ -345,7 +345,7 @@ enum NetworkError {
         #[source]
         source: std::io::Error,
     },
-    #[error("`ip` answered with what is no list")]
+    #[error("`ip` did not print a list")]
     Answer {
         #[source]
         source: serde_json::Error,
@@ -358,7 +358,7 @@ enum NetworkError {
     Overlap { range: Ipv4Net, net: Ipv4Net },
 }
 
-/// The address of a number in a network.
+/// The address with this number in a network.
 fn host(net: Ipv4Net, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(net.network()) + number)
 }
@@ -371,7 +371,7 @@ fn write_setting(path: &str, value: &str) -> Result<(), NetworkError> {
     std::fs::write(path, value).map_err(|source| NetworkError::File { path: path.to_owned(), source })
 }
 
-/// Does work in another network namespace: on a thread of its own, since a namespace belongs to a thread.
+/// Runs `work` in another network namespace, on a thread of its own, since namespaces belong to threads.
 fn inside<T: Send>(
     netns: BorrowedFd<'_>,
     work: impl FnOnce() -> Result<T, NetworkError> + Send,

@@ -1,16 +1,16 @@
-//! Programs of the host, run without anything of this process's environment.
+//! Programs of the host, run with a clean environment.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Where the system's own programs are. What is anywhere else, such as in a home, is not run as root.
+/// The folders of system programs. Programs elsewhere, such as in a home folder, are not run as root.
 const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The environment of every program that is run: its own messages in English, and where it finds others.
+/// The environment of every program: messages in English, and a search path.
 const ENVIRONMENT: [(&str, &str); 2] = [("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"), ("LC_ALL", "C")];
 
-/// The program of this name, where the system has it.
+/// The path of a program, if the system has it.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     let mut places = FOLDERS.iter().map(|folder| Path::new(folder).join(name));
@@ -25,7 +25,7 @@ pub(crate) fn command(program: &Path) -> Command {
     command
 }
 
-/// Why a program did not do what it was run for.
+/// Why a program failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     #[error("failed to run `{program}`")]
@@ -38,7 +38,7 @@ pub(crate) enum ProgramError {
     Failed { program: String, message: String },
 }
 
-/// Runs it with this input to its end, and gives what it wrote.
+/// Runs a program with an input and returns its output.
 pub(crate) fn run(mut command: Command, input: &str) -> Result<String, ProgramError> {
     let program = || command_name(&command);
     let (name, start) = (program(), |program| move |source| ProgramError::Start { program, source });

@@ -1,4 +1,4 @@
-//! One sandbox that runs, as the host holds it.
+//! A running sandbox, from the host's side.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,27 +23,27 @@ use crate::network::FullNetwork;
 use crate::sys;
 use crate::wire::{self, FromKeeper};
 
-/// How long a sandbox may take to begin, far longer than it does on a machine under load.
+/// How long a sandbox may take to start, far longer than on a machine under load.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
-/// How long its end may take, with everything that it has to write to disk.
+/// How long a sandbox may take to stop, including writing to disk.
 const END_MAX: Duration = Duration::from_secs(120);
 /// How long the first command may take.
 const PROBE_MAX: Duration = Duration::from_secs(30);
-/// What is told of a shell that does not work.
+/// How much of a broken shell's output an error contains.
 const PROBE_BYTES_MAX: usize = 200;
-/// Streams of commands in the background that are read for nobody: more services than a conversation has.
-const READERS_MAX: usize = 64;
-/// What they write is read in pieces of this size, one at a time in a sandbox and with this pause after each: 6 MiB a
-/// second, for which the server wakes a hundred times.
-const AWAY_BYTES: usize = 64 << 10;
-const AWAY_PAUSE: Duration = Duration::from_millis(10);
-/// Operations on files at once, fewer than the init may have processes.
+/// How many streams of background programs are drained: more than the services of one conversation.
+const DRAINED_MAX: usize = 64;
+/// Draining reads pieces of this size, one at a time for each sandbox and with this pause after each: 6 MiB a second,
+/// for a hundred wake-ups of the server.
+const DRAIN_BYTES: usize = 64 << 10;
+const DRAIN_PAUSE: Duration = Duration::from_millis(10);
+/// The maximum number of concurrent file functions, lower than the process limit of the init.
 const WORKERS_MAX: usize = 32;
 
 /// Why a keeper did not start or stop its sandbox.
 #[derive(Debug, thiserror::Error)]
 enum KeeperError {
-    /// In the keeper's words: it is another process.
+    /// The text of an error in the keeper's own process.
     #[error("{0}")]
     Failed(String),
     #[error("the keeper reported that {0}")]
@@ -62,29 +62,29 @@ impl From<Errno> for KeeperError {
     }
 }
 
-/// A sandbox that runs, or did until a moment ago.
+/// A sandbox that is running, or was until a moment ago.
 pub struct Running {
     pub control: Arc<Control>,
     pub group: SandboxGroup,
-    /// Who may work on its files.
+    /// The slots for workers.
     pub workers: Arc<Semaphore>,
-    /// Its init, as the host sees it.
+    /// The pid of the init on the host.
     pub pid: i32,
-    /// Of its network.
+    /// The network namespace.
     namespace: Option<OwnedFd>,
     keeper: AsyncFd<OwnedFd>,
     execs: AtomicUsize,
-    /// Groups of commands that have left something running.
+    /// Groups of commands that have left programs in the background.
     lingering: Mutex<Vec<ExecGroup>>,
-    /// Who reads what that writes, the oldest first.
+    /// The tasks that drain the output of background programs, the oldest first.
     readers: Mutex<VecDeque<JoinHandle<()>>>,
-    /// Held by the one of them that reads.
-    reading_away: Arc<tokio::sync::Mutex<()>>,
-    /// Root inside, to whom the pipes of commands belong.
+    /// Held by the one task that reads.
+    draining: Arc<tokio::sync::Mutex<()>>,
+    /// The ids of the sandbox; the root user inside owns the pipes of commands.
     pub ids: IdRange,
 }
 
-/// Both ends of both sockets, before the launcher has taken two of them.
+/// Both ends of the sockets of the keeper and the init. The launcher takes one end of each.
 pub struct Sockets {
     keeper: OwnedFd,
     init: OwnedFd,
@@ -92,7 +92,7 @@ pub struct Sockets {
 }
 
 impl Sockets {
-    /// Two fresh pairs.
+    /// Creates both pairs.
     pub fn new() -> io::Result<Sockets> {
         let (keeper, of_keeper) = wire::pair()?;
         let (init, of_init) = wire::pair()?;
@@ -101,7 +101,7 @@ impl Sockets {
 }
 
 impl Running {
-    /// Follows a sandbox that the launcher has been asked for, until a command in it has answered.
+    /// Waits until the keeper reports that the init is ready.
     pub async fn begin(sockets: Sockets, group: SandboxGroup, ids: IdRange) -> Result<Arc<Running>, SandboxError> {
         let Sockets { keeper, init, launched } = sockets;
         drop(launched);
@@ -128,35 +128,36 @@ impl Running {
             execs: AtomicUsize::new(0),
             lingering: Mutex::default(),
             readers: Mutex::default(),
-            reading_away: Arc::default(),
+            draining: Arc::default(),
             ids,
         });
         Ok(running)
     }
 
-    /// Gives it a network beyond itself.
+    /// Connects the sandbox to a network.
     pub async fn connect(self: &Arc<Self>, network: Arc<FullNetwork>) -> Result<(), SandboxError> {
         let own = Arc::clone(self);
         let connected = tokio::task::spawn_blocking(move || {
             let namespace = own.namespace.as_ref().ok_or_else(|| {
                 SandboxError::unavailable("the keeper of the sandbox did not send its network namespace")
             })?;
-            // It goes with the namespace.
+            // The interface disappears with the namespace.
             network.attach(namespace.as_fd()).map(drop)
         });
         connected.await.expect("connecting does not panic")
     }
 
-    /// Whether it answers. A new one runs a command; in any other the shell is what the sandbox has made of it, which
-    /// nobody has asked to run now, so that a look at its files has to do.
+    /// Checks that the sandbox answers. A new one runs a command. In a resumed one the shell may have been replaced by
+    /// its owner and no command was requested, so that a file function has to do.
     pub async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
         if !is_new {
-            // It is there, so that a worker opens it and makes nothing.
+            // The folder exists, so that a worker opens it and creates nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
             let late = || SandboxError::unavailable("the sandbox does not answer");
             return looked.unwrap_or_else(|_| Err(late()));
         }
-        let request = ExecRequest { output_bytes_max: PROBE_BYTES_MAX, ..ExecRequest::new("true").within(PROBE_MAX) };
+        let request =
+            ExecRequest { output_bytes_max: PROBE_BYTES_MAX, ..ExecRequest::new("true").with_timeout(PROBE_MAX) };
         let output = super::exec::run(self, request, None).await?;
         match (output.exit_code, output.termination) {
             (0, Termination::Exited) => Ok(()),
@@ -169,72 +170,72 @@ impl Running {
         }
     }
 
-    /// Has everything in it ended, without waiting for it.
-    pub fn give_up(&self) {
-        if let Err(error) = self.tell_keeper() {
-            tracing::error!(%error, "the keeper of a sandbox cannot be told to end it");
+    /// Stops the sandbox without waiting for its end.
+    pub fn terminate(&self) {
+        if let Err(error) = self.close_keeper() {
+            tracing::error!(%error, "the socket of a keeper could not be closed");
         }
     }
 
-    fn tell_keeper(&self) -> Result<(), Errno> {
+    fn close_keeper(&self) -> Result<(), Errno> {
         match rustix::net::shutdown(self.keeper.as_fd(), Shutdown::Write) {
-            // It ended by itself.
+            // The keeper has already ended.
             Err(Errno::NOTCONN) => Ok(()),
-            told => told,
+            closed => closed,
         }
     }
 
-    /// Ends everything in it. Returns when its image is whole and nothing of it is left.
+    /// Stops the sandbox and waits until its image is detached and everything is removed.
     pub async fn end(&self) -> Result<(), SandboxError> {
         let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not stop", error);
-        self.tell_keeper().map_err(|error| failed(error.into()))?;
-        let told = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
+        self.close_keeper().map_err(|error| failed(error.into()))?;
+        let reported = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
         self.readers().drain(..).for_each(|reader| reader.abort());
-        match told {
+        match reported {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
                 FromKeeper::Failed(reason) => Err(failed(KeeperError::Failed(reason))),
                 FromKeeper::Ready { .. } => Err(failed(KeeperError::Unexpected("it became ready a second time"))),
             },
-            // It has told its end before, or was ended itself: then the kernel has cleaned up.
+            // The keeper has reported the end before, or was killed, and then the kernel has cleaned up.
             Ok(Ok(None)) => Ok(()),
             Ok(Err(error)) => Err(failed(error.into())),
             Err(_) => Err(failed(KeeperError::TimedOut(END_MAX))),
         }
     }
 
-    /// Counts a command for as long as the returned value lives.
+    /// Counts a command until the returned value is dropped.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.execs.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
     }
 
-    /// How many commands run.
+    /// The number of running commands.
     pub fn execs(&self) -> usize {
         self.execs.load(Ordering::Relaxed)
     }
 
-    /// Takes the group of a command whose children go on, to remove it when they have ended.
+    /// Keeps the group of a command with background programs, to remove the group when they have ended.
     pub fn linger(&self, group: ExecGroup) {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner).push(group);
     }
 
-    /// Removes what has ended meanwhile.
+    /// Removes groups and tasks that have ended.
     pub fn sweep(&self) {
         self.lingering.lock().unwrap_or_else(PoisonError::into_inner).retain(|group| !group.remove().unwrap_or(true));
         self.readers().retain(|reader| !reader.is_finished());
     }
 
-    /// Reads on, for nobody: who writes to a pipe without a reader is ended by a signal. So is who has been left behind by
-    /// the oldest commands, where there are too many: each costs the host a descriptor.
-    pub fn read_away(&self, from: Receiver) {
-        let turn = Arc::clone(&self.reading_away);
+    /// Drains a stream, because a program that writes to a pipe without a reader is killed by a signal. If there are
+    /// too many streams, the oldest are closed: each uses a descriptor of the host.
+    pub fn drain(&self, from: Receiver) {
+        let turn = Arc::clone(&self.draining);
         let reader = tokio::spawn(async move {
             while from.readable().await.is_ok() {
                 let _turn = turn.lock().await;
-                match from.try_read(&mut [0; AWAY_BYTES]) {
+                match from.try_read(&mut [0; DRAIN_BYTES]) {
                     Ok(0) => return,
-                    Ok(_) => tokio::time::sleep(AWAY_PAUSE).await,
+                    Ok(_) => tokio::time::sleep(DRAIN_PAUSE).await,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(_) => return,
                 }
@@ -242,7 +243,7 @@ impl Running {
         });
         let mut readers = self.readers();
         readers.retain(|reader| !reader.is_finished());
-        while readers.len() >= READERS_MAX {
+        while readers.len() >= DRAINED_MAX {
             readers.pop_front().into_iter().for_each(|reader| reader.abort());
         }
         readers.push_back(reader);
@@ -253,7 +254,7 @@ impl Running {
     }
 }
 
-/// A command under way.
+/// A running command.
 pub struct Busy(Arc<Running>);
 
 impl Drop for Busy {
@@ -285,7 +286,7 @@ mod tests {
         let cgroups = Cgroups::find(root.path(), "t").expect("it looks like version 2");
         let group = cgroups.group("ms-1-1", &Limits::default());
         let ids = Ids::of("t").take().expect("a range is free");
-        // The keeper's end is closed when `begin` drops it: there is no keeper.
+        // `begin` drops the keeper's end, as if the keeper had ended.
         let sockets = Sockets::new().expect("they are made");
         let error = Running::begin(sockets, group, ids).await.err().expect("nothing answers");
         assert_eq!(error.to_string(), "the sandbox did not start");

@@ -1,6 +1,5 @@
-//! What neither the standard library nor rustix has: the system calls that take `unsafe`, each behind a function that
-//! is not. All but [`watched`] is for processes with one
-//! thread: the launcher and what it forks.
+//! Safe functions around the system calls that neither the standard library nor rustix offers as safe functions. All
+//! but [`watched`] are for processes with one thread: the launcher and its children.
 #![expect(unsafe_code, reason = "fork, exec and three ioctls have no safe form")]
 
 use std::ffi::{CStr, CString};
@@ -12,14 +11,14 @@ use rustix::process::Pid;
 use rustix::thread::{CapabilitiesSecureBits, UnshareFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Runs `body` in a child of its own, which ends with what it returns. Only for a process with one thread, in which a
-/// child may do whatever its parent could.
+/// Runs `body` in a child process, which exits with the returned code. Only for processes with one thread: their
+/// children can do everything that the parent can.
 pub fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
-    // SAFETY: this process has one thread, so the child has everything that it had, in a state that it knows.
+    // SAFETY: this process has one thread, so that no lock or other state is left inconsistent in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
-            // A panic must not come out in the parent's loop, of which this is a copy.
+            // A panic must not unwind into the parent's loop, of which this is a copy.
             let code = catch_unwind(AssertUnwindSafe(body)).unwrap_or(101);
             exit(code)
         }
@@ -27,28 +26,29 @@ pub fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     }
 }
 
-/// Ends this process at once: nothing that its parent has registered runs, and no buffer is written twice.
+/// Exits at once, without running exit handlers or flushing buffers that the parent also has.
 pub fn exit(code: i32) -> ! {
     // SAFETY: it does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Becomes another program. Only returns where that failed.
+/// Executes another program. Returns only on failure.
 pub fn exec(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
     };
     let (arguments, environment) = (pointers(arguments), pointers(environment));
-    // SAFETY: both lists end with a null pointer, and what they point to outlives the call.
+    // SAFETY: both lists end with a null pointer, and the texts outlive the call.
     unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// From here on files are made as by a user and group `id`, with all capabilities that there are. Zero is the way back.
+/// Creates files as the user and group `id` from here on, keeping all capabilities. Zero restores root.
 pub fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
-    // SAFETY: they take numbers. They return what was before, and what is now only to one who asks again.
+    // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id reads the
+    // current one.
     let is_so = unsafe {
         libc::setfsgid(id);
         libc::setfsuid(id);
@@ -63,7 +63,7 @@ pub fn make_files_as(id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Becomes a user and group `id` of the host for good, and keeps the capabilities that it has.
+/// Becomes the user and group `id` of the host for good and keeps all capabilities.
 pub fn become_user(id: u32) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
@@ -73,22 +73,22 @@ pub fn become_user(id: u32) -> io::Result<()> {
     Ok(rustix::thread::set_thread_res_uid(Some(user), Some(user), Some(user))?)
 }
 
-/// Leaves namespaces for new ones.
+/// Moves this process into new namespaces.
 pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
-    // SAFETY: no caller asks for FILES, and there is one thread.
+    // SAFETY: no caller passes FILES, and there is one thread.
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
-/// A socket of ours for the host's runtime.
+/// Registers a socket with the runtime of the host.
 pub fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is the same for as long as it is owned, and it is owned by what is returned.
+    // SAFETY: the returned value owns the descriptor, which stays the same while it is owned.
     unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)
 }
 
-/// From here on the end of a child is something to read from the descriptor.
+/// Blocks SIGCHLD and returns a descriptor that becomes readable when a child ends.
 pub fn signals_of_children() -> io::Result<OwnedFd> {
     let mut set = empty_set();
-    // SAFETY: `set` is a signal set, and the descriptor that signalfd returns belongs to nobody else.
+    // SAFETY: `set` is a valid signal set, and nothing else owns the descriptor that signalfd returns.
     unsafe {
         libc::sigaddset(&raw mut set, libc::SIGCHLD);
         if libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) != 0 {
@@ -101,19 +101,19 @@ pub fn signals_of_children() -> io::Result<OwnedFd> {
     }
 }
 
-/// Signals as a program expects them at its start: none blocked, none ignored.
+/// Resets signals to the defaults that programs expect: none blocked, none ignored.
 pub fn reset_signals() {
     let set = empty_set();
-    // SAFETY: `set` is a signal set, and SIG_DFL a disposition for every signal.
+    // SAFETY: `set` is a valid signal set, and SIG_DFL a valid disposition of every signal.
     unsafe {
         libc::sigprocmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
-        // The Rust runtime ignores it, which a program would inherit.
+        // The Rust runtime ignores SIGPIPE, which programs would inherit.
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
     }
 }
 
 fn empty_set() -> libc::sigset_t {
-    // SAFETY: sigemptyset makes a signal set of whatever is there.
+    // SAFETY: sigemptyset initialises the set.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -121,14 +121,14 @@ fn empty_set() -> libc::sigset_t {
     }
 }
 
-/// Closes every descriptor from `first` on, at the next exec.
+/// Marks all descriptors from `first` on as close-on-exec.
 pub fn close_at_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: nothing is closed yet; the descriptors only get a flag.
+    // SAFETY: the call only sets a flag of the descriptors.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes every descriptor but the standard ones and `kept`. What owns one of the others must not be touched any more.
+/// Closes all descriptors except the standard ones and `kept`. The owners of the closed ones must not be used any more.
 pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).filter(|fd| *fd > 2).collect();
     kept.sort_unstable();
@@ -136,7 +136,7 @@ pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     for next in kept.into_iter().chain([u32::MAX]) {
         if first < next {
             let last = if next == u32::MAX { next } else { next - 1 };
-            // SAFETY: the caller gives them up.
+            // SAFETY: the caller gives up these descriptors.
             if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -155,17 +155,17 @@ struct MountAttr {
     userns_fd: u64,
 }
 
-/// Read-only, for [`mount_setattr`]; from linux/mount.h like the others.
+/// Read-only mounts, for [`mount_setattr`]; from linux/mount.h like the other attributes.
 pub const MOUNT_RDONLY: u64 = 0x1;
-/// Programs do not get other ids by their mode.
+/// Ignores set-user-id bits.
 pub const MOUNT_NOSUID: u64 = 0x2;
-/// Device files are files.
+/// Does not open device files.
 pub const MOUNT_NODEV: u64 = 0x4;
-/// Programs do not run.
+/// Does not execute programs.
 pub const MOUNT_NOEXEC: u64 = 0x8;
 const MOUNT_IDMAP: u64 = 0x0010_0000;
 
-/// Sets attributes of a mount that is not attached yet, with the id mapping of a user namespace where one is given.
+/// Sets attributes of a detached mount, and the id mapping of a user namespace if one is given.
 pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, mapped_by: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let attr = MountAttr {
         attr_set: attributes | if mapped_by.is_some() { MOUNT_IDMAP } else { 0 },
@@ -173,7 +173,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, mapped_by: Option<B
         propagation: 0,
         userns_fd: mapped_by.map_or(0, |fd| fd.as_raw_fd().unsigned_abs().into()),
     };
-    // SAFETY: the path is empty and the structure is one of the size that is told.
+    // SAFETY: the path is empty and the size is that of the structure.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -218,27 +218,27 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The number of a loop device that nobody uses at this moment.
+/// The number of a free loop device.
 pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: it takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
-/// Puts a file behind a loop device, until nobody has the device open any more.
+/// Attaches a file to a loop device until the device is closed.
 pub fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: zero is a value of every field.
+    // SAFETY: zero is a valid value of every field.
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd().unsigned_abs();
     config.info.flags = LO_FLAGS_AUTOCLEAR;
-    // SAFETY: the structure is the one that the call takes.
+    // SAFETY: the call reads a structure of this type.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The inode behind a loop device; `None` where there is none.
+/// The inode of the file behind a loop device; `None` if the device is free.
 pub fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>> {
-    // SAFETY: zero is a value of every field, and the structure is the one that the call fills.
+    // SAFETY: zero is a valid value of every field, and the call fills a structure of this type.
     let mut info: LoopInfo = unsafe { std::mem::zeroed() };
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
     match (result, io::Error::last_os_error()) {
@@ -248,15 +248,15 @@ pub fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>
     }
 }
 
-/// Has the loopback interface of this network namespace up.
+/// Brings up the loopback interface of this network namespace.
 pub fn bring_loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    // SAFETY: zero is a value of every field.
+    // SAFETY: zero is a valid value of every field.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[0] = b'l'.cast_signed();
     request.ifr_name[1] = b'o'.cast_signed();
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).expect("the flag is small");
-    // SAFETY: the structure is the one that the call takes.
+    // SAFETY: the call reads a structure of this type.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn structures_have_the_size_that_the_kernel_knows() {
-        // sizeof of linux/loop.h.
+        // The sizes of the structures in linux/loop.h.
         assert_eq!(size_of::<LoopInfo>(), 232);
         assert_eq!(size_of::<LoopConfig>(), 304);
     }

@@ -1,9 +1,9 @@
-//! What the file system of a new sandbox is made of.
+//! Templates: the lower layer of the file system of sandboxes.
 //!
-//! The default template is a small tree that stands for everything but /usr, which is the host's own; the built one is a
-//! whole system. Each lies in a folder whose name says what it was made from, is made beside it and put in place in one
-//! step, and is never written again: sandboxes use it as their lower layer. Nothing of the host gets into it but what
-//! everybody on the host may read and what this module names.
+//! The default template is a small tree without /usr, which is the host's own. The built template is a whole system.
+//! Each template is a folder whose name identifies its source. It is made in a temporary folder, renamed atomically,
+//! and never changed afterwards. Of the host, templates contain only files that this module lists and that every user
+//! of the host can read.
 
 mod build;
 mod content;
@@ -17,22 +17,22 @@ pub use build::{BuildOptions, build_template};
 use monstrum_sandbox::SandboxError;
 use sha2::{Digest, Sha256};
 
-/// Changes whenever the default template is made in another way, so that an older one is not used.
+/// The version of the default template. Change it with the content, so that older templates are not used.
 const RECIPE: &str = "default-4";
 
-/// The folder of the built template, within the folder of templates.
+/// The name of the built template in the folder of templates.
 const BUILT: &str = "built";
 
-/// Programs that a model is told of.
+/// The programs that the system prompt names.
 const PROGRAMS: [&str; 6] = ["bash", "python3", "node", "bun", "git", "curl"];
 
-/// Where a sandbox finds programs.
+/// The program folders of a sandbox.
 const PROGRAM_FOLDERS: [&str; 4] = ["usr/local/bin", "usr/bin", "usr/local/sbin", "usr/sbin"];
 
-/// Links to folders of /usr, on every system of today.
+/// Links to folders in /usr, as on every current distribution.
 const USR_LINKS: [&str; 6] = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 
-/// What the host's part of a template is made from: when one of these changes, the template is made anew.
+/// The files whose change makes a new default template necessary.
 const SOURCES: [&str; 8] = [
     "var/lib/dpkg/status",
     "etc/alternatives",
@@ -47,50 +47,49 @@ const SOURCES: [&str; 8] = [
 /// The lower layer of sandboxes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
-    /// The tree. Whoever makes sandboxes of it mounts it read-only.
+    /// The tree, mounted read-only.
     pub root: PathBuf,
-    /// What is to be mounted at /usr, where the tree has an empty folder.
+    /// The folder to mount at /usr, where the tree has an empty folder.
     pub usr: Option<PathBuf>,
-    /// What the system calls itself.
+    /// The name of the system.
     pub system: String,
-    /// Of bash, python3, node, bun, git and curl, those that are there.
+    /// Those of bash, python3, node, bun, git and curl that are installed.
     pub programs: Vec<String>,
-    /// Whether apt can be used, given a network.
+    /// Whether apt can be used if there is a network.
     pub can_install_system_packages: bool,
 }
 
-/// The default template, made where it is not there as it has to be. `dir` is the folder of templates, which nobody but
-/// root may enter. Blocks, for a second or two where it is made.
+/// The default template, made if it does not exist or is outdated. `dir` is the folder of templates, which only root
+/// may enter. Blocks for a second or two while it is made.
 pub fn default_template(dir: &Path) -> Result<Template, SandboxError> {
-    default_template_of(Path::new("/"), dir).map_err(|error| error.told())
+    default_template_of(Path::new("/"), dir).map_err(|error| error.for_users())
 }
 
-/// The built template, where there is one.
+/// The built template, if there is one.
 pub fn built_template(dir: &Path) -> Option<Template> {
     let root = dir.join(BUILT).join("root");
-    // The folder is put in place whole: what is there is all of it.
+    // The folder appears atomically, so that it is complete if it exists.
     root.is_dir().then(|| described(&root, &root, None))
 }
 
-/// What the default template of a host would have, without making it.
+/// Describes the default template of a host without making it.
 pub(crate) fn of_host(host: &Path) -> Template {
     described(host, host, Some(host.join("usr")))
 }
 
-/// Removes templates that an earlier version or an earlier state of the host has left, and what an interrupted build has.
-/// Only to be called while no sandbox runs.
+/// Removes outdated templates and incomplete builds. Only to be called while no sandbox runs.
 pub fn remove_stale(dir: &Path, current: &Template) -> Result<(), SandboxError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(source) => return Err(TemplateError::at(dir)(source).told()),
+        Err(source) => return Err(TemplateError::at(dir)(source).for_users()),
     };
     for entry in entries {
-        let entry = entry.map_err(|source| TemplateError::at(dir)(source).told())?;
+        let entry = entry.map_err(|source| TemplateError::at(dir)(source).for_users())?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_current = current.root.starts_with(entry.path());
         if !is_current && (name.starts_with("default-") || name.starts_with("partial-")) {
-            fs::remove_dir_all(entry.path()).map_err(|source| TemplateError::at(&entry.path())(source).told())?;
+            fs::remove_dir_all(entry.path()).map_err(|source| TemplateError::at(&entry.path())(source).for_users())?;
         }
     }
     Ok(())
@@ -117,8 +116,8 @@ impl TemplateError {
         move |source| TemplateError::File { path, source }
     }
 
-    /// What is said outside; the cause goes to the log.
-    fn told(self) -> SandboxError {
+    /// The error for users. The cause names files of the host, so it goes to the log only.
+    fn for_users(self) -> SandboxError {
         match self {
             TemplateError::Host(text) => SandboxError::unavailable(text),
             error => {
@@ -146,7 +145,7 @@ fn default_template_of(host: &Path, dir: &Path) -> Result<Template, TemplateErro
     Ok(described(&root, host, Some(host.join("usr"))))
 }
 
-/// A new folder beside the templates, which a name in `partial-` marks as what may be removed.
+/// Creates a new folder whose prefix `partial-` marks it as removable.
 fn partial_folder(dir: &Path) -> Result<PathBuf, TemplateError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(TemplateError::at(dir))?;
     let mut random = [0; 8];
@@ -156,7 +155,7 @@ fn partial_folder(dir: &Path) -> Result<PathBuf, TemplateError> {
     Ok(path)
 }
 
-/// Another instance may have been first, with the same.
+/// Renames a finished template. Another server may have made the same one first.
 fn put_in_place(partial: &Path, place: &Path) -> Result<(), TemplateError> {
     match fs::rename(partial, place) {
         Err(_) if place.join("root").is_dir() => copy::remove(partial),
@@ -172,7 +171,7 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
             Ok(target) if target.starts_with("usr") || target.starts_with("/usr") => {
                 copy::symlink(&target, &root.join(link))?;
             }
-            // It is a folder of its own, as on systems of long ago: half of the programs would be missing.
+            // Systems with separate folders, as on very old distributions, would lack half of their programs.
             _ if of_host.exists() => {
                 let text = format!("/{link} of this machine is not a part of /usr; build a template instead");
                 return Err(TemplateError::Host(text));
@@ -184,7 +183,7 @@ fn make_default(host: &Path, root: &Path) -> Result<(), TemplateError> {
     content::files(root)
 }
 
-/// What tells this state of the host from another.
+/// A hash of the host files that the default template depends on.
 fn fingerprint(host: &Path) -> Result<String, TemplateError> {
     let mut digest = Sha256::new();
     digest.update(RECIPE);
@@ -200,7 +199,7 @@ fn fingerprint(host: &Path) -> Result<String, TemplateError> {
     Ok(hex::encode(&digest.finalize()[..8]))
 }
 
-/// What is in a template, as it can be seen without running anything of it. `system` is where /usr is.
+/// Describes a template without running any of its programs. `system` is the folder that contains /usr.
 fn described(root: &Path, system: &Path, usr: Option<PathBuf>) -> Template {
     let is_there = |name: &str| PROGRAM_FOLDERS.iter().any(|folder| is_program(system, &Path::new(folder).join(name)));
     let release = fs::read_to_string(system.join("usr/lib/os-release"))
@@ -217,10 +216,10 @@ fn described(root: &Path, system: &Path, usr: Option<PathBuf>) -> Template {
     }
 }
 
-/// Whether `path` is a program that everybody may run, and lies in /usr, also at the end of its links.
+/// Whether `path`, with all its links resolved, is a program in /usr that all users can execute.
 fn is_program(system: &Path, path: &Path) -> bool {
     let mut path = path.to_owned();
-    // As many links as the kernel follows.
+    // The kernel follows at most 40 links.
     for _ in 0..40 {
         let Ok(found) = fs::symlink_metadata(system.join(&path)) else { return false };
         if !found.is_symlink() {

@@ -1,52 +1,52 @@
-//! What all sandboxes of a host may use together, so that they never take from the host what the kernel counts once for
-//! everybody: memory, processes and the buffers of sockets.
+//! Limits of all sandboxes together. They protect resources that the kernel counts for the whole host: memory,
+//! processes and socket buffers.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// Kept back for the host itself: an eighth of its memory, and at least this much, but never more than half.
+/// The memory reserved for the host: an eighth, at least this much, and never more than half.
 const RESERVE_BYTES_MIN: u64 = 1 << 30;
 const RESERVE_PART: u64 = 8;
-/// What an open file costs the memory of its sandbox at least: the kernel's `struct file`.
+/// The minimum memory of an open file, the kernel's `struct file`, which counts towards its sandbox.
 const OPEN_FILE_BYTES: u64 = 192;
-/// Open files of everything else on a host, far more than a busy server has.
+/// The open files of all other programs on a host, far more than a busy server has.
 const OPEN_FILES_OF_HOST: u64 = 1 << 20;
-/// A page of every processor that sandboxes run on.
+/// The page size of all supported processors.
 const PAGE_BYTES: u64 = 4096;
 
-/// What an operator sets; what is absent follows from the host.
+/// The settings of an operator; missing ones are derived from the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TotalSettings {
     pub memory_mib: Option<u32>,
     pub processes: Option<u32>,
 }
 
-/// What all sandboxes may use together.
+/// The limits of all sandboxes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     pub memory_bytes: u64,
     pub processes: u64,
-    /// Of buffers of sockets, where the kernel counts them apart from memory.
+    /// Limits socket buffers, where the kernel counts them separately from memory.
     pub socket_bytes: u64,
 }
 
-/// What the host has.
+/// The resources of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostCounts {
     pub memory_bytes: u64,
-    /// The lower one of `kernel.pid_max` and `kernel.threads-max`.
+    /// The minimum of `kernel.pid_max` and `kernel.threads-max`.
     pub processes: u64,
-    /// The lower one of what TCP and UDP may use.
+    /// The minimum of the limits for TCP and UDP.
     pub socket_bytes: u64,
     pub open_files: u64,
-    /// Terminals that are not kept back for the host's own.
+    /// The terminals that are not reserved for the host.
     pub terminals: u64,
 }
 
 impl HostCounts {
-    /// Of this host. A file that is not there limits nothing.
+    /// Reads the resources of this host. A missing file means no limit.
     #[must_use]
     pub fn read() -> HostCounts {
         let knob = |path: &str, field: usize| -> Option<u64> {
@@ -70,14 +70,14 @@ impl HostCounts {
     }
 }
 
-/// A line of `/proc/meminfo`, in bytes.
+/// A value of `/proc/meminfo` in bytes.
 fn meminfo(text: &str, key: &str) -> Option<u64> {
     let kib: u64 = text.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()?;
     kib.checked_mul(1024)
 }
 
 impl Totals {
-    /// Half of the processes and of the buffers of sockets that the host may have, and its memory but for a reserve.
+    /// Half of the host's processes and socket buffers, and its memory minus the reserve.
     #[must_use]
     pub fn of(host: &HostCounts, settings: TotalSettings) -> Totals {
         let reserve = (host.memory_bytes / RESERVE_PART).max(RESERVE_BYTES_MIN).min(host.memory_bytes / 2);
@@ -88,15 +88,15 @@ impl Totals {
         }
     }
 
-    /// How many files the host must be able to open, so that sandboxes run out of memory before it runs out of files.
+    /// How many files the host must be able to open so that sandboxes run out of memory first.
     #[must_use]
     pub fn open_files_needed(&self) -> u64 {
         (self.memory_bytes / OPEN_FILE_BYTES).saturating_add(OPEN_FILES_OF_HOST)
     }
 }
 
-/// Raises the number of files that the host can open, where sandboxes could use it up. Each open file counts as memory of
-/// its sandbox, so that memory is the limit that remains. Says whether the number is high enough.
+/// Raises `fs.file-max` if sandboxes could use up the host's open files: each open file counts towards the memory of
+/// its sandbox, so memory becomes the limit. Returns whether the limit is high enough.
 pub fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
     let needed = totals.open_files_needed();
     if host.open_files >= needed {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_host_keeps_a_part_of_everything() {
+    fn host_keeps_a_part_of_everything() {
         let of = |memory_bytes| Totals::of(&host(memory_bytes), TotalSettings::default());
         assert_eq!(of(24 * GIB), Totals { memory_bytes: 21 * GIB, processes: 16_384, socket_bytes: GIB });
         assert_eq!(of(4 * GIB).memory_bytes, 3 * GIB);

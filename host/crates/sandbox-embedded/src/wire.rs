@@ -1,5 +1,5 @@
-//! What the host, the launcher, keepers and inits say to one another: one message a packet, JSON on its first line, raw
-//! bytes after it, and descriptors beside it.
+//! The messages between the host, the launcher, keepers and inits. Each message is one packet: JSON on the first line,
+//! raw bytes after it, and descriptors as ancillary data.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,102 +17,103 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroups::Cgroups;
 
-/// A command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into the kernel's default buffer.
+/// The maximum size of a message: a command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into
+/// the kernel's default buffer.
 pub const MESSAGE_BYTES_MAX: usize = 176 << 10;
-/// Output, error, and the control groups of a command.
+/// The maximum number of descriptors: two pipes and the control groups of a command.
 const DESCRIPTORS_MAX: usize = 8;
 
-/// To the launcher, with the keeper's socket and the init's.
+/// To the launcher, with one end of the keeper's socket and one of the init's.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Launch {
-    /// The file that holds everything that stays.
+    /// The disk image.
     pub image: PathBuf,
     /// The lower layer of the file system.
     pub template: PathBuf,
-    /// What is seen at /usr, where the template does not have it.
+    /// The folder mounted at /usr, if the template does not contain /usr.
     pub usr: Option<Usr>,
-    /// What /etc/resolv.conf says, where it has a network.
+    /// The content of /etc/resolv.conf, if the sandbox has a network.
     pub resolv_conf: Option<String>,
-    /// An empty folder, over which the mounts are made where nobody else sees them.
+    /// An empty folder, in which each sandbox makes its mounts in its own namespace.
     pub stage: PathBuf,
-    /// The first of 65,536 ids.
+    /// The first of the sandbox's 65,536 ids.
     pub id_base: u32,
     pub cgroups: Cgroups,
-    /// Of its control groups, too.
+    /// The name of the sandbox and its control groups.
     pub name: String,
     pub limits: Limits,
 }
 
-/// A /usr of the host.
+/// The host's /usr.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Usr {
     pub folder: PathBuf,
-    /// The list of what is not seen of it.
+    /// The list of files to hide.
     pub hidden: PathBuf,
 }
 
-/// From a keeper.
+/// From a keeper to the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromKeeper {
-    /// The init answers. Its pid as the host sees it, and beside it its network namespace.
+    /// The init is ready. It has this pid on the host; its network namespace comes as a descriptor.
     Ready { pid: i32 },
-    /// There is no sandbox, and this is why.
+    /// The sandbox did not start, or did not end cleanly, with the reason.
     Failed(String),
-    /// Nothing of the sandbox runs any more, and its image is whole.
+    /// All processes of the sandbox have ended and its image is detached.
     Stopped,
 }
 
-/// To an init.
+/// From the host to an init.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ToInit {
-    /// Runs a command: after the first line come command, folder and environment, each ended by a zero byte. Beside it
-    /// output, error, and the control groups that it goes into.
+    /// Runs a command. The raw bytes are the command, the folder and the variables, each terminated by a zero byte. The
+    /// descriptors are stdout, stderr and the control groups to join.
     Exec { id: u64 },
-    /// Does something with files: the operation is after the first line. Beside it where the answer goes, and where the
-    /// content comes from.
+    /// Runs a file function. The raw bytes are the operation. The descriptors are the pipe for the answer and the
+    /// content to write, if any.
     Files { id: u64 },
 }
 
-/// From an init.
+/// From an init to the host.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum FromInit {
-    Ended {
+    Exited {
         id: u64,
-        ended: Ended,
+        status: ExitStatus,
     },
-    /// It could not even begin.
+    /// The request did not start.
     Refused {
         id: u64,
         why: Refusal,
     },
 }
 
-/// Why something did not begin.
+/// Why a request did not start.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Refusal {
-    /// What was asked for cannot be, such as a folder that is not there.
+    /// The request itself is wrong, for example because its folder does not exist.
     Request(String),
-    /// The sandbox has no room for another process.
+    /// The sandbox cannot start another process.
     Room(String),
-    /// The sandbox has no shell that works any more.
+    /// The sandbox has no working shell.
     Shell(String),
 }
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
+pub enum ExitStatus {
     Exited(i32),
     Signalled(i32),
 }
 
-/// What came.
+/// A received message.
 pub struct Received<T> {
     pub message: T,
     pub rest: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Two ends that keep messages apart and tell when the other is gone. The first does not block.
+/// A pair of sockets that keep message boundaries and report when the other end closes. The first is non-blocking.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
@@ -121,7 +122,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Sends one message.
 pub fn send(to: impl AsFd, message: &impl Serialize, rest: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
-    let mut packet = serde_json::to_vec(message).expect("messages have nothing that JSON has not");
+    let mut packet = serde_json::to_vec(message).expect("messages can be written as JSON");
     packet.push(b'\n');
     packet.extend_from_slice(rest);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -138,7 +139,7 @@ pub fn send(to: impl AsFd, message: &impl Serialize, rest: &[u8], descriptors: &
     }
 }
 
-/// Receives one message; `None` where the other end is gone.
+/// Receives one message; `None` if the other end is closed.
 pub fn receive<T: DeserializeOwned>(from: impl AsFd) -> Result<Option<Received<T>>, Errno> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

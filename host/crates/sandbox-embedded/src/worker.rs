@@ -1,7 +1,7 @@
-//! What works on the files of a sandbox: a process inside of it, with its view and its rights.
+//! The worker: a process in the sandbox, with its view and rights, that carries out file functions.
 //!
-//! Whatever a path leads to, it is nothing of the host's. Beyond that, every path is resolved beneath the workspace by the
-//! kernel, follows no magic link, and only regular files are opened.
+//! A path can never lead to files of the host. In addition, the kernel resolves every path beneath the workspace and
+//! follows no magic links, and only regular files are opened.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Write};
@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 mod archive;
 mod paths;
 
-/// An operation. Paths are relative to the workspace.
+/// A file function. Paths are relative to the workspace.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Operation {
     List {
         path: String,
     },
-    /// One entry, of a link the link itself.
+    /// Describes an entry; of a link, the link itself.
     Stat {
         path: String,
     },
-    /// What a path leads to.
+    /// Describes the target of a path.
     Target {
         path: String,
     },
     Read {
         path: String,
     },
-    /// The content comes from the second descriptor.
+    /// The second descriptor has the content.
     Write {
         path: String,
     },
@@ -52,125 +52,127 @@ pub enum Operation {
     },
 }
 
-/// What follows one another in an answer: a kind, the length as four bytes, the smallest first, and so many bytes.
+/// A part of an answer: its kind, its length as four little-endian bytes, and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Part {
-    /// A [`Found`].
+    /// A [`Entry`].
     Entry = b'e',
     Bytes = b'b',
-    /// A [`Fault`]; nothing follows.
-    Fault = b'f',
-    /// Nothing follows, and nothing is missing.
+    /// A [`FileError`], the last part.
+    Error = b'f',
+    /// The last part of a complete answer.
     End = b'.',
 }
 
 impl Part {
-    /// The kind that a byte stands for.
+    /// The kind with this byte.
     pub fn of(byte: u8) -> Option<Part> {
-        [Part::Entry, Part::Bytes, Part::Fault, Part::End].into_iter().find(|part| *part as u8 == byte)
+        [Part::Entry, Part::Bytes, Part::Error, Part::End].into_iter().find(|part| *part as u8 == byte)
     }
 }
 
-/// The longest part.
+/// The maximum length of a part.
 pub const PART_BYTES_MAX: usize = 64 << 10;
-/// Folders in folders that are removed in one go; a shell can do more.
+/// The maximum depth of folders that are removed at once; a shell command can remove deeper ones.
 const REMOVE_DEPTH_MAX: usize = 512;
 
-/// An entry as the worker saw it.
+/// An entry of a folder.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Found {
+pub struct Entry {
     pub name: String,
     pub kind: EntryKind,
     pub size: u64,
     pub modified_ms: i64,
 }
 
-/// Why it was not done.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FaultKind {
+pub enum FileErrorKind {
     NotFound,
     Invalid,
     Exhausted,
     Unavailable,
 }
 
-/// A fault with its words.
+/// A failed file function.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Fault {
-    pub kind: FaultKind,
+pub struct FileError {
+    pub kind: FileErrorKind,
     pub message: String,
 }
 
-impl Fault {
-    fn new(kind: FaultKind, message: impl Into<String>) -> Fault {
-        Fault { kind, message: message.into() }
+impl FileError {
+    fn new(kind: FileErrorKind, message: impl Into<String>) -> FileError {
+        FileError { kind, message: message.into() }
     }
 }
 
-impl From<Fault> for SandboxError {
-    fn from(fault: Fault) -> SandboxError {
-        match fault.kind {
-            FaultKind::NotFound => SandboxError::NotFound(fault.message),
-            FaultKind::Invalid => SandboxError::Invalid(fault.message),
-            FaultKind::Exhausted => SandboxError::Exhausted(fault.message),
-            FaultKind::Unavailable => SandboxError::unavailable(fault.message),
+impl From<FileError> for SandboxError {
+    fn from(error: FileError) -> SandboxError {
+        match error.kind {
+            FileErrorKind::NotFound => SandboxError::NotFound(error.message),
+            FileErrorKind::Invalid => SandboxError::Invalid(error.message),
+            FileErrorKind::Exhausted => SandboxError::Exhausted(error.message),
+            FileErrorKind::Unavailable => SandboxError::unavailable(error.message),
         }
     }
 }
 
-impl From<Errno> for Fault {
-    fn from(error: Errno) -> Fault {
+impl From<Errno> for FileError {
+    fn from(error: Errno) -> FileError {
         let (kind, message) = match error {
-            Errno::NOENT => (FaultKind::NotFound, "there is no such file or folder".to_owned()),
-            Errno::XDEV => (FaultKind::Invalid, format!("the path leaves {WORKSPACE}")),
-            Errno::LOOP => (FaultKind::Invalid, "the path leads over a link that is not followed".to_owned()),
-            Errno::NOTDIR => (FaultKind::Invalid, "a part of the path is no folder".to_owned()),
-            Errno::ISDIR => (FaultKind::Invalid, "it is a folder".to_owned()),
-            Errno::NOTEMPTY | Errno::EXIST => (FaultKind::Invalid, "there is something in the way".to_owned()),
-            Errno::NAMETOOLONG => (FaultKind::Invalid, "a name in the path is too long".to_owned()),
-            Errno::NXIO | Errno::NODEV => (FaultKind::Invalid, "it is no regular file".to_owned()),
-            Errno::INVAL => (FaultKind::Invalid, "the path cannot be used".to_owned()),
-            Errno::NOSPC | Errno::DQUOT => (FaultKind::Exhausted, "the disk of the sandbox is full".to_owned()),
-            Errno::NOMEM => (FaultKind::Exhausted, "the memory of the sandbox is used up".to_owned()),
-            Errno::BUSY => (FaultKind::Invalid, "it is in use".to_owned()),
-            Errno::ACCESS | Errno::PERM => (FaultKind::Invalid, "the sandbox does not permit it".to_owned()),
-            other => (FaultKind::Unavailable, format!("the file system of the sandbox failed: {other}")),
+            Errno::NOENT => (FileErrorKind::NotFound, "no such file or folder".to_owned()),
+            Errno::XDEV => (FileErrorKind::Invalid, format!("the path leaves {WORKSPACE}")),
+            Errno::LOOP => (FileErrorKind::Invalid, "the path contains a link that is not followed".to_owned()),
+            Errno::NOTDIR => (FileErrorKind::Invalid, "a part of the path is not a folder".to_owned()),
+            Errno::ISDIR => (FileErrorKind::Invalid, "it is a folder".to_owned()),
+            Errno::NOTEMPTY | Errno::EXIST => {
+                (FileErrorKind::Invalid, "an entry with this name exists or is not empty".to_owned())
+            }
+            Errno::NAMETOOLONG => (FileErrorKind::Invalid, "a name in the path is too long".to_owned()),
+            Errno::NXIO | Errno::NODEV => (FileErrorKind::Invalid, "it is not a regular file".to_owned()),
+            Errno::INVAL => (FileErrorKind::Invalid, "the path cannot be used".to_owned()),
+            Errno::NOSPC | Errno::DQUOT => (FileErrorKind::Exhausted, "the disk of the sandbox is full".to_owned()),
+            Errno::NOMEM => (FileErrorKind::Exhausted, "the memory of the sandbox is used up".to_owned()),
+            Errno::BUSY => (FileErrorKind::Invalid, "it is in use".to_owned()),
+            Errno::ACCESS | Errno::PERM => (FileErrorKind::Invalid, "the sandbox does not permit it".to_owned()),
+            other => (FileErrorKind::Unavailable, format!("the file system of the sandbox failed: {other}")),
         };
-        Fault { kind, message }
+        FileError { kind, message }
     }
 }
 
-impl From<io::Error> for Fault {
-    fn from(error: io::Error) -> Fault {
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> FileError {
         match Errno::from_io_error(&error) {
             Some(errno) => errno.into(),
-            None => Fault::new(FaultKind::Unavailable, error.to_string()),
+            None => FileError::new(FileErrorKind::Unavailable, error.to_string()),
         }
     }
 }
 
-/// Carries out one operation and writes the answer.
+/// Carries out one file function, writes the answer, and returns the exit code.
 pub fn run(operation: &[u8], descriptors: &[OwnedFd]) -> i32 {
     let Some((answer, content)) = descriptors.split_first() else { return 1 };
     let Ok(operation) = serde_json::from_slice(operation) else { return 1 };
-    let mut answer = Answer { to: BufWriter::with_capacity(PART_BYTES_MAX, RawWriter(answer.as_fd())) };
+    let mut answer = AnswerWriter { to: BufWriter::with_capacity(PART_BYTES_MAX, RawWriter(answer.as_fd())) };
     let ended = match carry_out(&operation, content, &mut answer) {
         Ok(()) => answer.part(Part::End, &[]),
-        Err(fault) => {
-            let fault = serde_json::to_vec(&fault).expect("a fault has nothing that JSON has not");
-            answer.part(Part::Fault, &fault)
+        Err(error) => {
+            let error = serde_json::to_vec(&error).expect("errors can be written as JSON");
+            answer.part(Part::Error, &error)
         }
     };
     i32::from(ended.and_then(|()| answer.to.flush()).is_err())
 }
 
-/// Where the parts go.
-struct Answer<'a> {
+/// Writes the parts of an answer.
+struct AnswerWriter<'a> {
     to: BufWriter<RawWriter<'a>>,
 }
 
-/// Not a file: what it writes to belongs to somebody else.
+/// A plain writer, since `File` would take ownership of the descriptor.
 struct RawWriter<'a>(BorrowedFd<'a>);
 
 impl Write for RawWriter<'_> {
@@ -183,7 +185,7 @@ impl Write for RawWriter<'_> {
     }
 }
 
-impl Answer<'_> {
+impl AnswerWriter<'_> {
     fn part(&mut self, part: Part, bytes: &[u8]) -> io::Result<()> {
         let length = u32::try_from(bytes.len()).expect("a part is short");
         self.to.write_all(&[part as u8])?;
@@ -192,13 +194,13 @@ impl Answer<'_> {
     }
 
     fn entry(&mut self, name: &str, stat: &Stat) -> io::Result<()> {
-        let found = serde_json::to_vec(&found(name, stat)).expect("an entry has nothing that JSON has not");
+        let found = serde_json::to_vec(&found(name, stat)).expect("entries can be written as JSON");
         self.part(Part::Entry, &found)
     }
 }
 
-/// Bytes that are written come out as parts.
-impl Write for Answer<'_> {
+/// Written bytes become parts.
+impl Write for AnswerWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let now = &bytes[..bytes.len().min(PART_BYTES_MAX)];
         self.part(Part::Bytes, now)?;
@@ -210,7 +212,7 @@ impl Write for Answer<'_> {
     }
 }
 
-fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>) -> Result<(), Fault> {
+fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut AnswerWriter<'_>) -> Result<(), FileError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let workspace = openat(CWD, WORKSPACE, flags, Mode::empty())?;
     let workspace = workspace.as_fd();
@@ -238,7 +240,8 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>
             }
         }
         Operation::Write { path } => {
-            let content = content.first().ok_or_else(|| Fault::new(FaultKind::Unavailable, "no content came"))?;
+            let content =
+                content.first().ok_or_else(|| FileError::new(FileErrorKind::Unavailable, "the content is missing"))?;
             write(workspace, path.as_bytes(), content)
         }
         Operation::Mkdir { path } => folders(workspace, path.as_bytes()).map(drop),
@@ -258,40 +261,40 @@ fn carry_out(operation: &Operation, content: &[OwnedFd], answer: &mut Answer<'_>
     }
 }
 
-/// Tries a path as it is, and then, where nothing is there, with the bytes of names that are no text.
-fn either<T>(path: &str, mut tried: impl FnMut(&[u8]) -> Result<T, Fault>) -> Result<T, Fault> {
+/// Tries a path as it is. If no entry has this name, tries again with the escaped bytes decoded.
+fn either<T>(path: &str, mut tried: impl FnMut(&[u8]) -> Result<T, FileError>) -> Result<T, FileError> {
     match (tried(path.as_bytes()), paths::bytes(path)) {
-        (Err(Fault { kind: FaultKind::NotFound, .. }), Some(bytes)) => tried(&bytes),
+        (Err(FileError { kind: FileErrorKind::NotFound, .. }), Some(bytes)) => tried(&bytes),
         (answer, _) => answer,
     }
 }
 
-fn found_at(workspace: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, Fault> {
+fn found_at(workspace: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd, FileError> {
     either(path, |path| paths::open(workspace, path, flags))
 }
 
-fn regular(file: OwnedFd) -> Result<(File, Stat), Fault> {
+fn regular(file: OwnedFd) -> Result<(File, Stat), FileError> {
     let stat = fstat(&file)?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Ok((file.into(), stat)),
         FileType::Directory => Err(Errno::ISDIR.into()),
-        _ => Err(Fault::new(FaultKind::Invalid, "it is no regular file")),
+        _ => Err(FileError::new(FileErrorKind::Invalid, "it is not a regular file")),
     }
 }
 
-/// Reading a hole costs the host what it does not cost the sandbox.
-fn check_holes(stat: &Stat) -> Result<(), Fault> {
+/// Rejects large sparse files: reading their holes costs the host time, and the sandbox no disk space.
+fn check_holes(stat: &Stat) -> Result<(), FileError> {
     let (bytes, stored) = (stat.st_size.unsigned_abs(), stat.st_blocks.unsigned_abs().saturating_mul(512));
     if bytes <= SPARSE_BYTES_MAX || stored >= bytes {
         return Ok(());
     }
     let message =
-        format!("a file with holes is read up to {} GiB, and this one has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
-    Err(Fault::new(FaultKind::Exhausted, message))
+        format!("a sparse file can be read up to {} GiB, and this one has {bytes} bytes", SPARSE_BYTES_MAX >> 30);
+    Err(FileError::new(FileErrorKind::Exhausted, message))
 }
 
-/// The folder that holds what a path names, and its name there.
-fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd, Vec<u8>), Fault> {
+/// The parent folder of a path and the name of its last part.
+fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd, Vec<u8>), FileError> {
     let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     let path = &path[..end];
     let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
@@ -299,7 +302,7 @@ fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd
         None => (&b"."[..], path),
     };
     if matches!(name, b"" | b"." | b"..") {
-        return Err(Fault::new(FaultKind::Invalid, "the path names no entry of a folder"));
+        return Err(FileError::new(FileErrorKind::Invalid, "the path does not name an entry of a folder"));
     }
     let folder = if make {
         folders(workspace, above)?
@@ -309,11 +312,11 @@ fn parent(workspace: BorrowedFd<'_>, path: &[u8], make: bool) -> Result<(OwnedFd
     Ok((folder, name.to_vec()))
 }
 
-/// Opens a folder, and makes what is missing on the way.
-fn folders(workspace: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Fault> {
+/// Opens a folder and creates missing ones on the way.
+fn folders(workspace: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, FileError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     match paths::open(workspace, path, flags) {
-        Err(Fault { kind: FaultKind::NotFound, .. }) => {}
+        Err(FileError { kind: FileErrorKind::NotFound, .. }) => {}
         opened => return opened,
     }
     let (above, name) = parent(workspace, path, true)?;
@@ -323,7 +326,7 @@ fn folders(workspace: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Fault> {
     }
 }
 
-fn list(folder: &OwnedFd, answer: &mut Answer<'_>) -> Result<(), Fault> {
+fn list(folder: &OwnedFd, answer: &mut AnswerWriter<'_>) -> Result<(), FileError> {
     let mut entries = 0;
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -334,11 +337,11 @@ fn list(folder: &OwnedFd, answer: &mut Answer<'_>) -> Result<(), Fault> {
         entries += 1;
         if entries > LIST_ENTRIES_MAX {
             let message = format!("the folder has more than {LIST_ENTRIES_MAX} entries");
-            return Err(Fault::new(FaultKind::Exhausted, message));
+            return Err(FileError::new(FileErrorKind::Exhausted, message));
         }
         match statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => answer.entry(&paths::text(name), &stat)?,
-            // It is gone by now.
+            // The entry was removed during the listing.
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
         }
@@ -346,7 +349,7 @@ fn list(folder: &OwnedFd, answer: &mut Answer<'_>) -> Result<(), Fault> {
     Ok(())
 }
 
-fn found(name: &str, stat: &Stat) -> Found {
+fn found(name: &str, stat: &Stat) -> Entry {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => EntryKind::File,
         FileType::Directory => EntryKind::Directory,
@@ -354,11 +357,11 @@ fn found(name: &str, stat: &Stat) -> Found {
     };
     let size = if kind == EntryKind::File { stat.st_size.unsigned_abs() } else { 0 };
     let modified_ms = stat.st_mtime.saturating_mul(1000).saturating_add(stat.st_mtime_nsec.cast_signed() / 1_000_000);
-    Found { name: name.to_owned(), kind, size, modified_ms }
+    Entry { name: name.to_owned(), kind, size, modified_ms }
 }
 
-/// Into a file beside it, which then takes its place.
-fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<(), Fault> {
+/// Writes to a temporary file and renames it.
+fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<(), FileError> {
     let (folder, name) = parent(workspace, path, true)?;
     let mode = match statat(&folder, &*name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => return Err(Errno::ISDIR.into()),
@@ -370,7 +373,7 @@ fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<()
     let beside = format!(".monstrum-{}", rustix::process::getpid().as_raw_nonzero());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let written = match openat(&folder, &beside, flags, Mode::from_raw_mode(mode)) {
-        // Left by one that was ended on its way.
+        // A killed worker has left this file.
         Err(Errno::EXIST) => {
             unlinkat(&folder, &beside, AtFlags::empty())?;
             openat(&folder, &beside, flags, Mode::from_raw_mode(mode))
@@ -384,7 +387,7 @@ fn write(workspace: BorrowedFd<'_>, path: &[u8], content: &OwnedFd) -> Result<()
     copied
 }
 
-fn copy(content: &OwnedFd, mut to: File) -> Result<(), Fault> {
+fn copy(content: &OwnedFd, mut to: File) -> Result<(), FileError> {
     let mut piece = vec![0; PART_BYTES_MAX];
     let mut at = 0;
     loop {
@@ -398,15 +401,15 @@ fn copy(content: &OwnedFd, mut to: File) -> Result<(), Fault> {
     }
 }
 
-fn remove(folder: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), Fault> {
+fn remove(folder: BorrowedFd<'_>, name: &[u8], depth: usize) -> Result<(), FileError> {
     match unlinkat(folder, name, AtFlags::empty()) {
         Err(Errno::ISDIR | Errno::PERM) => {}
         removed => return Ok(removed?),
     }
     if depth == REMOVE_DEPTH_MAX {
-        return Err(Fault::new(
-            FaultKind::Exhausted,
-            format!("more than {REMOVE_DEPTH_MAX} folders are in one another"),
+        return Err(FileError::new(
+            FileErrorKind::Exhausted,
+            format!("the folders are nested more than {REMOVE_DEPTH_MAX} deep"),
         ));
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,10 +1,10 @@
-//! What every provider must hold, as tests that know nothing but [`SandboxProvider`].
+//! The contract of sandbox providers, as tests that use only [`SandboxProvider`].
 //!
-//! [`contract_suite!`](crate::contract_suite) makes a test of each case, so that each fails by its own name. A case makes
-//! the sandboxes that it needs and deletes them, also where it fails. What can only be seen from the machine that the
-//! sandboxes run on is seen through [`LocalHost`]; a provider whose sandboxes are elsewhere has none, and is held to the
-//! rest. Processes and processors must be limited where the tests run, or their cases fail; what takes a certain kernel is not
-//! asserted where the provider itself lists it as degraded.
+//! [`contract_suite!`](crate::contract_suite) makes one test of each case, so that each fails under its own name. A
+//! case creates the sandboxes that it needs and deletes them, even when it fails. [`LocalHost`] looks at the machine on
+//! which the sandboxes run; a provider with remote sandboxes has no `LocalHost` and skips those assertions. The machine
+//! must be able to limit processes and processors, or the cases for these limits fail. Limits that depend on the kernel
+//! are not asserted if the provider lists them as degraded.
 
 pub mod archive;
 pub mod attacks;
@@ -28,61 +28,61 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::{ExecOutput, ExecRequest, Limits, Network, SandboxError, SandboxName, SandboxProvider, Spec, Termination};
 
-/// Cases that measure time or memory run alone; all others side by side.
+/// Cases that measure time or memory take the lock exclusively; all others run in parallel.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Has a case wait until nothing measures.
-pub async fn beside_others() -> RwLockReadGuard<'static, ()> {
+/// Waits until no case has the machine to itself.
+pub async fn in_parallel() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// Has a case wait until it has the machine for itself.
+/// Waits until the case has the machine to itself.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// A provider under test.
+/// The provider under test.
 pub struct Subject {
     pub provider: Arc<dyn SandboxProvider>,
-    /// `None` where the sandboxes run on another machine.
+    /// `None` if the sandboxes run on another machine.
     pub host: Option<LocalHost>,
-    /// What has to live as long as the provider, such as its data folder.
+    /// Values that must live as long as the provider, such as its data folder.
     pub keep: Box<dyn Any + Send + Sync>,
 }
 
 impl Subject {
-    /// What most cases need: small, so that many run side by side.
+    /// The limits of most cases: small, so that many sandboxes run in parallel.
     #[must_use]
     pub fn small() -> Limits {
         Limits { memory_mib: 384, disk_mib: 192, tmp_mib: 32, ..Limits::default() }
     }
 
-    /// A new sandbox that runs, under [`Subject::small`].
+    /// A new, running sandbox with the limits of [`Subject::small`].
     pub async fn sandbox(&self) -> Sandbox {
         self.sandbox_under(Subject::small()).await
     }
 
-    /// A new sandbox that runs, under these limits.
+    /// A new, running sandbox with these limits.
     pub async fn sandbox_under(&self, limits: Limits) -> Sandbox {
         let sandbox = self.absent();
         sandbox.ensure(limits).await;
         sandbox
     }
 
-    /// One that nobody has made yet.
+    /// A sandbox that does not exist yet.
     #[must_use]
     pub fn absent(&self) -> Sandbox {
         Sandbox { provider: Arc::clone(&self.provider), name: fresh_name() }
     }
 
-    /// Whether the provider says itself that it cannot enforce a limit here.
+    /// Whether the provider reports that it cannot enforce a limit on this machine.
     #[must_use]
     pub fn is_degraded(&self, limit: &str) -> bool {
         let capabilities = self.provider.capabilities().expect("the provider is ready");
         capabilities.degraded.iter().any(|degraded| degraded.limit == limit)
     }
 
-    /// Fails where the provider says itself that it cannot enforce a limit on this machine.
+    /// Fails if the provider reports that it cannot enforce a limit on this machine.
     ///
     /// # Panics
     /// The limit is degraded, or the provider is not ready.
@@ -94,26 +94,26 @@ impl Subject {
     }
 }
 
-/// A sandbox of one case, deleted with it.
+/// A sandbox of one case, deleted when the value is dropped.
 pub struct Sandbox {
     pub provider: Arc<dyn SandboxProvider>,
     pub name: SandboxName,
 }
 
 impl Sandbox {
-    /// Has it run, without a network.
+    /// Starts the sandbox without a network.
     pub async fn ensure(&self, limits: Limits) -> crate::Ensured {
         let spec = Spec { limits, network: Network::None };
         self.provider.ensure_running(&self.name, spec).await.expect("the sandbox runs")
     }
 
-    /// How a command went.
+    /// Runs a command.
     pub async fn run(&self, command: impl Into<String>) -> ExecOutput {
-        self.ask(ExecRequest::new(command)).await
+        self.exec(ExecRequest::new(command)).await
     }
 
-    /// The same, of a command that is given more than its text.
-    pub async fn ask(&self, request: ExecRequest) -> ExecOutput {
+    /// Runs a command with options.
+    pub async fn exec(&self, request: ExecRequest) -> ExecOutput {
         let command = request.command.clone();
         match self.provider.exec(&self.name, request, None).await {
             Ok(output) => output,
@@ -121,7 +121,7 @@ impl Sandbox {
         }
     }
 
-    /// Why a command was not run at all.
+    /// The error of a command that must not start.
     pub async fn refusal(&self, request: ExecRequest) -> SandboxError {
         match self.provider.exec(&self.name, request, None).await {
             Ok(output) => panic!("it was run: {output:?}"),
@@ -129,7 +129,7 @@ impl Sandbox {
         }
     }
 
-    /// What a command that must succeed wrote, without the last line's end.
+    /// The output of a command that must succeed, without the final newline.
     pub async fn text(&self, command: impl Into<String>) -> String {
         let command = command.into();
         let output = self.run(command.clone()).await;
@@ -138,19 +138,19 @@ impl Sandbox {
         output.stdout.text.trim_end().to_owned()
     }
 
-    /// What a Python program that must succeed wrote.
+    /// The output of a Python program that must succeed.
     pub async fn python(&self, program: &str) -> String {
         self.text(python(program)).await
     }
 
-    /// Leaves a program running, which a case must not wait for.
+    /// Starts a program in the background.
     pub async fn start(&self, command: &str) {
         self.text(format!("({command}\n) >/dev/null 2>&1 & echo started")).await;
     }
 
-    /// How many processes of the sandbox have this in their arguments.
+    /// The number of processes in the sandbox that have `marker` in their arguments.
     pub async fn processes(&self, marker: &str) -> usize {
-        // The marker is put together by the command, or the search would find itself.
+        // The command joins the two parts of the marker, so that the search does not find itself.
         let (first, rest) = marker.split_at(1);
         let search = format!(
             "m={first}; m=${{m}}{rest}; n=0; for p in /proc/[0-9]*; do [ \"${{p#/proc/}}\" = $$ ] && continue; \
@@ -159,19 +159,19 @@ impl Sandbox {
         self.text(search).await.parse().expect("a number")
     }
 
-    /// The file's text by the file functions.
+    /// Reads a file with the file functions.
     pub async fn read(&self, path: &str) -> Result<String, SandboxError> {
         let (_, content) = self.provider.read(&self.name, path).await?;
         let bytes = archive::collect(content).await?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// A file written by the file functions.
+    /// Writes a file with the file functions.
     pub async fn write(&self, path: &str, content: &str) -> Result<(), SandboxError> {
         self.provider.write(&self.name, path, bytes::Bytes::copy_from_slice(content.as_bytes())).await
     }
 
-    /// The names in a folder, by the file functions.
+    /// Lists the names in a folder with the file functions.
     pub async fn names(&self, path: &str) -> Result<Vec<String>, SandboxError> {
         let entries = self.provider.list_dir(&self.name, path).await?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())
@@ -189,7 +189,7 @@ impl Drop for Sandbox {
     }
 }
 
-/// A name that no other case has.
+/// A name that no other case uses.
 #[must_use]
 pub fn fresh_name() -> SandboxName {
     let (workspace, id) = (random_hex(16), random_hex(8));
@@ -204,7 +204,7 @@ pub fn fresh_name() -> SandboxName {
     SandboxName::new(workspace, &id)
 }
 
-/// Random text of hex digits, so that a search finds nothing that was not put there.
+/// Random hex digits: a search for them finds only what the case planted.
 #[must_use]
 pub fn random_hex(bytes: usize) -> String {
     let mut random = vec![0; bytes];
@@ -212,13 +212,13 @@ pub fn random_hex(bytes: usize) -> String {
     hex::encode(random)
 }
 
-/// The command that runs a Python program.
+/// A shell command that runs a Python program.
 #[must_use]
 pub fn python(program: &str) -> String {
     format!("python3 - <<'PYTHON'\n{program}\nPYTHON")
 }
 
-/// Waits until a condition holds. Only for what happens beside the test; it fails after the time given.
+/// Waits until a condition holds and fails after `within`. Use it only for effects that no call waits for.
 pub async fn eventually(what: &str, within: Duration, mut holds: impl AsyncFnMut() -> bool) {
     let started = Instant::now();
     while !holds().await {

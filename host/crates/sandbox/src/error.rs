@@ -28,7 +28,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// An unavailable provider, without a cause.
+    /// An unavailable provider without a cause.
     #[must_use]
     pub fn unavailable(message: impl Into<String>) -> SandboxError {
         Unavailable::new(message).into()
@@ -41,17 +41,17 @@ impl SandboxError {
     }
 }
 
-/// What cannot be done now, and its cause: the error of the operating system or of the provider's own code.
+/// What cannot be done now, and why: an error of the operating system or of the provider's own code.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{message}")]
 pub struct Unavailable {
     message: String,
-    // Shared, because the reason for which a host has no provider is the answer to every request.
+    // Shared, so that the error can be cloned: a host without a provider gives it to every request.
     #[source]
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
-/// By the messages: causes cannot be compared.
+/// Compares the messages: causes cannot be compared.
 impl PartialEq for Unavailable {
     fn eq(&self, other: &Unavailable) -> bool {
         self.message == other.message

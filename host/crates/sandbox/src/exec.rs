@@ -1,4 +1,4 @@
-//! Running a command.
+//! Commands and their results.
 
 use std::time::Duration;
 
@@ -6,30 +6,31 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-/// The longest time that a command may be given (requirement S3).
+/// The longest timeout of a command.
 pub const EXEC_TIMEOUT_MAX: Duration = Duration::from_secs(300);
-/// What it is given where nobody says.
+/// The timeout of a command whose caller sets none.
 pub const EXEC_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// What is kept of each stream, the newest bytes: far more than any model reads, little enough to hold in memory.
+/// How many bytes of each output stream are kept, the newest ones: far more than a model reads, and little enough for
+/// memory.
 pub const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
 /// A command for the shell of a sandbox. Its standard input is empty.
 #[derive(Debug, Clone)]
 pub struct ExecRequest {
-    /// What `bash -c` is given.
+    /// The argument of `bash -c`.
     pub command: String,
-    /// Where it starts; the workspace where nobody says. A relative path is relative to the workspace.
+    /// The working folder; relative paths start at the workspace, which is also the default.
     pub cwd: Option<String>,
-    /// Added to the environment that the sandbox has.
+    /// Variables in addition to the environment of the sandbox.
     pub env: Vec<(String, String)>,
-    /// When it is ended with everything that it has started. At most [`EXEC_TIMEOUT_MAX`].
+    /// When the command and everything that it has started are killed. At most [`EXEC_TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// What is kept of each stream.
+    /// How many bytes of each output stream are kept, at most [`OUTPUT_BYTES_MAX`].
     pub output_bytes_max: usize,
 }
 
 impl ExecRequest {
-    /// A command under the defaults.
+    /// A command with the defaults.
     #[must_use]
     pub fn new(command: impl Into<String>) -> ExecRequest {
         ExecRequest {
@@ -41,9 +42,9 @@ impl ExecRequest {
         }
     }
 
-    /// The same with another time limit.
+    /// Sets the timeout.
     #[must_use]
-    pub fn within(mut self, timeout: Duration) -> ExecRequest {
+    pub fn with_timeout(mut self, timeout: Duration) -> ExecRequest {
         self.timeout = timeout;
         self
     }
@@ -53,22 +54,22 @@ impl ExecRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Termination {
-    /// By itself.
+    /// It exited by itself.
     Exited,
-    /// By a signal.
+    /// A signal ended it.
     Signalled,
-    /// Its time was up; exit code 124.
+    /// It exceeded its timeout; exit code 124.
     TimedOut,
-    /// By the memory limit of its sandbox; exit code 137.
+    /// The memory limit of its sandbox ended it; exit code 137.
     OutOfMemory,
-    /// Whoever asked for it went away.
+    /// Its caller disconnected.
     Cancelled,
-    /// With its sandbox, or nobody knows: it may have done anything.
+    /// It ended with its sandbox, or its end is unknown: it may have had any effect.
     Lost,
 }
 
 impl Termination {
-    /// The word for it in every answer.
+    /// The name of the termination in every answer.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,34 +86,34 @@ impl Termination {
 /// What a command wrote to one stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Output {
-    /// The newest bytes, as text: what is not UTF-8 became U+FFFD.
+    /// The newest bytes as text; invalid UTF-8 is replaced by U+FFFD.
     pub text: String,
-    /// How much it wrote.
+    /// How many bytes the command wrote.
     pub bytes: u64,
     /// Whether older bytes are missing.
     pub is_truncated: bool,
 }
 
-/// How a command went.
+/// The result of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutput {
     pub stdout: Output,
     pub stderr: Output,
-    /// As the shell would say it: 128 and the signal's number for a signal.
+    /// The exit code; 128 plus the signal's number if a signal ended the command, as in a shell.
     pub exit_code: i32,
     pub termination: Termination,
     pub duration: Duration,
 }
 
 impl ExecOutput {
-    /// Whether bytes of either stream are missing.
+    /// Whether bytes of either stream were dropped.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.stdout.is_truncated || self.stderr.is_truncated
     }
 }
 
-/// Which stream.
+/// An output stream of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -120,12 +121,12 @@ pub enum Stream {
     Stderr,
 }
 
-/// A piece of output, as it comes.
+/// A piece of output, sent while the command runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chunk {
     pub stream: Stream,
     pub bytes: Bytes,
 }
 
-/// Where pieces go while the command runs. A reader that is slow slows the command; one that is gone is no fault.
+/// Receives pieces of output while the command runs. A slow receiver slows the command; a closed one is ignored.
 pub type Feed = mpsc::Sender<Chunk>;

@@ -1,4 +1,4 @@
-//! Files of a sandbox, as seen from inside of it.
+//! Files of a sandbox, as seen from inside.
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -6,30 +6,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SandboxError;
 
-/// The folder that stays. Every path of the file functions is absolute and beneath it, or relative to it.
+/// The folder that is kept. Every path of the file functions is absolute and beneath it, or relative to it.
 pub const WORKSPACE: &str = "/workspace";
-/// The largest file that is read or written whole. Larger ones are streamed.
+/// The largest file that can be read or written in one piece. Larger files are streamed.
 pub const FILE_BYTES_MAX: usize = 16 << 20;
-/// Most entries of one listing.
+/// The maximum number of entries in a listing.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
-/// The largest file with holes that is read: as much as an archive holds. Files without holes are as large as the disk
-/// of their sandbox at the most.
+/// The largest sparse file that can be read, equal to the largest archive. The disk limit of the sandbox bounds all
+/// other files.
 pub const SPARSE_BYTES_MAX: u64 = 4 << 30;
 /// The longest path, the limit of Linux.
 pub const PATH_BYTES_MAX: usize = 4096;
 
-/// What an entry of a folder is.
+/// The kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {
     File,
     Directory,
-    /// A link, a pipe, a socket: what is never followed nor opened.
+    /// A link, a pipe, a socket or a device, which are never followed or opened.
     Other,
 }
 
-/// One entry. Bytes of a name that are not UTF-8 are written as `\x` and two digits, and read again where no entry has that
-/// very name.
+/// An entry of a folder. Bytes of a name that are not UTF-8 are written as `\x` and two digits. A path in that form
+/// finds the entry again, unless another entry has the escaped form as its real name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     pub name: String,
@@ -41,21 +41,21 @@ pub struct FileEntry {
     pub modified_ms: i64,
 }
 
-/// What an archive may hold. What is beyond ends the stream with [`SandboxError::Exhausted`].
+/// The limits of an archive. The stream of one that exceeds them ends with [`SandboxError::Exhausted`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveLimits {
     pub depth_max: usize,
     pub entries_max: usize,
-    /// Of all files before compression, and of the archive.
+    /// Limits the size of all files before compression, and the size of the archive.
     pub bytes_max: u64,
 }
 
 impl Default for ArchiveLimits {
-    /// A checkout with its dependencies fits; a hostile tree does not run for ever.
+    /// A checkout with its dependencies fits, and a hostile tree ends.
     fn default() -> Self {
         ArchiveLimits { depth_max: 64, entries_max: 100_000, bytes_max: SPARSE_BYTES_MAX }
     }
 }
 
-/// Bytes as they come. An error ends it: what came before is then not the whole.
+/// A stream of bytes. An error ends it, and the bytes before the error are incomplete.
 pub type ByteStream = BoxStream<'static, Result<Bytes, SandboxError>>;

@@ -1,7 +1,7 @@
-//! A Linux machine for each conversation.
+//! The interface of sandbox providers: a Linux machine for each conversation.
 //!
-//! [`SandboxProvider`] is what the rest of the product knows: it cannot tell one provider from another but by what
-//! [`Capabilities`] say. Which sandbox belongs to whom, and when one is stopped or deleted, is not decided here.
+//! The rest of the product knows only [`SandboxProvider`]; providers differ in nothing but their [`Capabilities`]. The
+//! caller decides which conversation owns a sandbox, and when it is stopped or deleted.
 
 #[cfg(all(feature = "contract", target_os = "linux"))]
 pub mod contract;

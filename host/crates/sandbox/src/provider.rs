@@ -1,4 +1,4 @@
-//! What a provider of sandboxes must do.
+//! The interface of sandbox providers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::error::SandboxError;
 use crate::exec::{ExecOutput, ExecRequest, Feed};
 use crate::files::{ArchiveLimits, ByteStream, FileEntry};
 
-/// A provider's name for a sandbox: `ms-{workspace}-{sandbox_id}`, so that two workspaces never meet.
+/// The provider's name of a sandbox: `ms-{workspace}-{sandbox_id}`, which is unique across workspaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SandboxName(String);
 
@@ -22,19 +22,19 @@ impl SandboxName {
     ///
     /// # Panics
     ///
-    /// Where these are made of anything but lower-case hex digits and hyphens.
+    /// If they contain anything but lower-case hex digits and hyphens.
     #[must_use]
     pub fn new(workspace: impl fmt::Display, sandbox_id: &str) -> SandboxName {
         format!("ms-{workspace}-{sandbox_id}").parse().expect("a workspace's id and a sandbox's id make a name")
     }
 
-    /// Whether it is a sandbox of this workspace.
+    /// Whether the sandbox belongs to this workspace.
     #[must_use]
     pub fn is_of(&self, workspace: &str) -> bool {
         self.workspace() == Some(workspace)
     }
 
-    /// The workspace's id in it.
+    /// The id of the workspace.
     #[must_use]
     pub fn workspace(&self) -> Option<&str> {
         Some(self.0.strip_prefix("ms-")?.rsplit_once('-')?.0)
@@ -50,7 +50,7 @@ impl SandboxName {
 impl FromStr for SandboxName {
     type Err = SandboxError;
 
-    /// Only what is safe as a file name and as the name of a control group.
+    /// Accepts only names that are safe as the name of a file and of a control group.
     fn from_str(text: &str) -> Result<SandboxName, SandboxError> {
         let is_safe = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte) || byte == b'-';
         let rest = text.strip_prefix("ms-").unwrap_or_default();
@@ -67,23 +67,24 @@ impl fmt::Display for SandboxName {
     }
 }
 
-/// What one sandbox may use. A provider that cannot enforce one of them refuses to create, or lists it as degraded.
+/// The resources of one sandbox. A provider that cannot enforce a limit rejects the sandbox or lists the limit as
+/// degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Thousandths of a processor.
     pub cpu_millis: u32,
     pub memory_mib: u32,
-    /// Of everything that stays: /workspace and what was installed.
+    /// Limits all files that are kept: /workspace and installed programs.
     pub disk_mib: u32,
-    /// Of /tmp, which is in memory and does not stay.
+    /// Limits /tmp, which is in memory and is not kept.
     pub tmp_mib: u32,
     pub processes: u32,
     pub processes_per_exec: u32,
 }
 
 impl Default for Limits {
-    /// One processor, enough for a build of a small project, and nothing that one conversation takes from all others.
+    /// One processor and enough memory for building a small project, without starving other conversations.
     fn default() -> Self {
         Limits {
             cpu_millis: 1000,
@@ -96,14 +97,25 @@ impl Default for Limits {
     }
 }
 
-/// What is asked for when a sandbox is created or resumed.
+/// The network access of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    /// Loopback only.
+    #[default]
+    None,
+    /// Loopback and public addresses; never the host's addresses or special-purpose ones.
+    Full,
+}
+
+/// The parameters of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spec {
     pub limits: Limits,
     pub network: Network,
 }
 
-/// What made the sandbox run.
+/// How a sandbox came to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ensured {
     Created,
@@ -111,90 +123,91 @@ pub enum Ensured {
     AlreadyRunning,
 }
 
-/// What a provider knows of one sandbox.
+/// The state of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// On its way to running or stopped.
+    /// It is being created, resumed, stopped or deleted.
     Changing,
     Running,
     Stopped,
 }
 
-/// One sandbox as the provider sees it.
+/// A sandbox as the provider sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inspection {
     pub name: SandboxName,
     pub state: State,
-    /// Commands that run at this moment.
+    /// The number of running commands.
     pub execs: usize,
 }
 
-/// A limit that this machine cannot enforce, and what would help.
+/// A limit that this machine cannot enforce, why, and how to fix it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Degraded {
-    /// Which, such as `cpu`.
+    /// The name of the limit, such as `cpu`.
     pub limit: String,
     pub reason: String,
     pub remedy: String,
 }
 
-/// What a provider really has: what the system prompt tells the model, and what an operator sees.
+/// What a provider offers on this machine. Operators see it, and the system prompt describes it to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
-    /// What the system inside calls itself, such as `Debian GNU/Linux 12 (bookworm)`.
+    /// The system inside, in its own words, such as `Debian GNU/Linux 12 (bookworm)`.
     pub system: String,
-    /// Of bash, python3, node, bun, git and curl, those that are there.
+    /// Those of bash, python3, node, bun, git and curl that are installed.
     pub programs: Vec<String>,
-    /// The networks that it can give.
+    /// The networks that a sandbox can have.
     pub networks: Vec<Network>,
-    /// Whether packages of the system can be installed, given a network: apt, not only pip and npm.
+    /// Whether apt can install packages of the system if the sandbox has a network.
     pub can_install_system_packages: bool,
     pub degraded: Vec<Degraded>,
 }
 
-/// A provider of sandboxes. Every function may be called at any time from any task; functions on one sandbox wait for
-/// one another where they must.
+/// A provider of sandboxes. Any task may call any function at any time; functions on one sandbox wait for each other
+/// where necessary.
 pub trait SandboxProvider: Send + Sync {
-    /// What rows and operators call it, such as `embedded`.
+    /// The name of the provider in rows and for operators, such as `embedded`.
     fn name(&self) -> &'static str;
 
-    /// What it really has. Fails where the provider cannot be used, with the reason and the remedy.
+    /// What the provider offers. Fails if it cannot be used, with the reason and the remedy.
     fn capabilities(&self) -> Result<&Capabilities, SandboxError>;
 
-    /// Whether it can be used at this moment.
+    /// Whether the provider can be used now.
     fn health(&self) -> BoxFuture<'_, Result<(), SandboxError>>;
 
-    /// Has the sandbox run, and returns once a command in it has answered. Calls for one sandbox are one flight.
+    /// Starts the sandbox, creating it if necessary, and returns once a command in it has answered. Concurrent calls
+    /// for one sandbox start it once.
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>>;
 
-    /// Ends everything that runs in it; files stay. Of a sandbox that is not there, nothing.
+    /// Stops everything that runs in the sandbox and keeps its files. Does nothing if the sandbox does not exist.
     fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Ends everything that runs in it and removes its files. Of a sandbox that is not there, nothing.
+    /// Stops everything that runs in the sandbox and deletes its files. Does nothing if the sandbox does not exist.
     fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Ends everything that runs in it and keeps its files aside as of `now`: [`Self::inspect`] and [`Self::list`] no
-    /// longer know the sandbox. Of a sandbox that is not there, nothing.
+    /// Stops everything that runs in the sandbox and sets its files aside with the time `now`: [`Self::inspect`] and
+    /// [`Self::list`] no longer report the sandbox. Does nothing if the sandbox does not exist.
     fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Makes the files that were last set aside under this name, at `since` or later, the sandbox's own again; whether
-    /// there were any. It never replaces a sandbox that is there.
-    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
+    /// Restores the files that were last set aside under this name at `since` or later, and returns whether there were
+    /// any. It never replaces an existing sandbox.
+    fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>>;
 
-    /// Deletes the files that were set aside before `before`; how many sandboxes had them.
+    /// Deletes the files that were set aside before `before`, and returns of how many sandboxes.
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>>;
 
-    /// `None` where there is no such sandbox.
+    /// Returns `None` if the sandbox does not exist.
     fn inspect<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<Option<Inspection>, SandboxError>>;
 
-    /// Everything of ours, whoever has made it.
+    /// All sandboxes of this provider, including those of earlier processes.
     fn list(&self) -> BoxFuture<'_, Result<Vec<Inspection>, SandboxError>>;
 
-    /// Bytes on disk of all sandboxes of a workspace, without those that are kept aside.
+    /// The disk space of all sandboxes of a workspace, without files that are set aside.
     fn kept_bytes<'a>(&'a self, workspace: &'a str) -> BoxFuture<'a, Result<u64, SandboxError>>;
 
-    /// Runs a command in a sandbox that runs; [`SandboxError::Conflict`] where it does not. Dropping the future ends the
-    /// command with everything that it has started.
+    /// Runs a command; [`SandboxError::Conflict`] if the sandbox is stopped. Dropping the future kills the command and
+    /// everything that it has started.
     fn exec<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -202,27 +215,27 @@ pub trait SandboxProvider: Send + Sync {
         feed: Option<Feed>,
     ) -> BoxFuture<'a, Result<ExecOutput, SandboxError>>;
 
-    /// The entries of a folder, by name. More than [`crate::LIST_ENTRIES_MAX`] is [`SandboxError::Exhausted`].
+    /// Lists a folder, sorted by name. More than [`crate::LIST_ENTRIES_MAX`] entries are [`SandboxError::Exhausted`].
     fn list_dir<'a>(
         &'a self,
         name: &'a SandboxName,
         path: &'a str,
     ) -> BoxFuture<'a, Result<Vec<FileEntry>, SandboxError>>;
 
-    /// One entry, of a link the link itself.
+    /// Describes an entry; of a link, the link itself.
     fn stat<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
-    /// What a path leads to, over links that stay in the workspace.
+    /// Describes the target of a path, following links that stay in the workspace.
     fn target<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<FileEntry, SandboxError>>;
 
-    /// A file from its beginning, and what it was when it was opened. Never anything but a regular file.
+    /// Reads a file from its beginning, with its entry at the time of opening. Only regular files can be read.
     fn read<'a>(
         &'a self,
         name: &'a SandboxName,
         path: &'a str,
     ) -> BoxFuture<'a, Result<(FileEntry, ByteStream), SandboxError>>;
 
-    /// Replaces a file whole, or not at all; makes missing folders. It belongs to the sandbox's own user.
+    /// Replaces a file atomically and creates missing folders. The sandbox's root user owns them.
     fn write<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -230,13 +243,13 @@ pub trait SandboxProvider: Send + Sync {
         content: Bytes,
     ) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Makes a folder and those above it. One that is there is no fault.
+    /// Creates a folder and its parents; an existing folder is not an error.
     fn mkdir<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Removes an entry, a folder with everything beneath it.
+    /// Removes an entry; a folder with everything in it.
     fn remove<'a>(&'a self, name: &'a SandboxName, path: &'a str) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// Moves an entry, over a file that may be there.
+    /// Moves an entry; it may replace a file.
     fn rename<'a>(
         &'a self,
         name: &'a SandboxName,
@@ -244,7 +257,8 @@ pub trait SandboxProvider: Send + Sync {
         to: &'a str,
     ) -> BoxFuture<'a, Result<(), SandboxError>>;
 
-    /// A folder as a ZIP. Links to files in the workspace are packed as files; those that lead out are named in it.
+    /// Packs a folder as a ZIP. Links to files in the workspace are packed as files; the archive lists links that lead
+    /// outside.
     fn archive<'a>(
         &'a self,
         name: &'a SandboxName,

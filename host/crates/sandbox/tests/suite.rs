@@ -1,4 +1,4 @@
-//! The macro `contract_suite` against the modules that define its cases.
+//! Compares the macro `contract_suite` with the modules that define its cases.
 
 /// Fails when a module has a case that `contract_suite` does not list: that case would never run.
 #[test]

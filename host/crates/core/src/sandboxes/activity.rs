@@ -20,7 +20,7 @@ struct Use {
     cut: CancellationToken,
 }
 
-/// One use; it ends when this is dropped.
+/// One use, which ends when this is dropped.
 pub(super) struct Activity {
     of: Activities,
     id: SandboxInstanceId,

@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 /// The longest part of a conversation's name, in bytes: more than any id of a chat system.
 pub const PART_BYTES_MAX: usize = 256;
 
-/// A text that cannot be a part of a conversation's name.
+/// A text that cannot be a part of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{part}` must have 1 to {PART_BYTES_MAX} bytes and no control characters")]
 pub struct InvalidConversation {
@@ -13,7 +13,7 @@ pub struct InvalidConversation {
     pub part: &'static str,
 }
 
-/// The conversation that a sandbox belongs to.
+/// The conversation that owns a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conversation {
     app_id: String,
@@ -22,7 +22,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Checks the three parts.
+    /// Validates the three parts.
     pub fn new(
         app_id: impl Into<String>,
         user_id: impl Into<String>,

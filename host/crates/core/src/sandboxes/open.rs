@@ -1,4 +1,4 @@
-//! A sandbox in use: commands and files.
+//! A sandbox in use: its commands and files.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl Open {
         .await
     }
 
-    /// The entries of a folder, by name.
+    /// Lists a folder, sorted by name.
     pub async fn list(&self, path: &str) -> Result<Vec<FileEntry>, Fault> {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
@@ -91,7 +91,7 @@ impl Open {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
 
-    /// A folder as a ZIP.
+    /// Packs a folder as a ZIP.
     pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, Fault> {
         let archive = self.ask(|provider, name| provider.archive(name, path, limits)).await?;
         Ok(self.used_by(archive))

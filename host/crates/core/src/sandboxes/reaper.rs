@@ -210,7 +210,7 @@ impl Sandboxes {
         let stopped = within(STOP_MAX, "stopped", provider.stop(&name)).await;
         let (status, error) = match &stopped {
             Ok(()) => (SandboxStatus::Stopped, None),
-            // What runs still runs; what was in between is not known.
+            // A running sandbox is still running; the state of any other is unknown.
             Err(error) if row.status == SandboxStatus::Running => (SandboxStatus::Running, Some(described(error))),
             Err(error) => (SandboxStatus::Error, Some(described(error))),
         };

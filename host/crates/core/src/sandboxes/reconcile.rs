@@ -65,7 +65,7 @@ impl Sandboxes {
         for row in rows {
             let state = match found.remove(&name(&row)) {
                 Some(inspection) => Some(inspection.state),
-                None => match self.take_back(provider.as_ref(), &row).await {
+                None => match self.restore(provider.as_ref(), &row).await {
                     Ok(state) => state,
                     // The files may exist, so the row is not marked as lost; the other rows are corrected anyway.
                     Err(error) => {

@@ -41,7 +41,7 @@ pub(super) struct Others {
     pub bots: bool,
 }
 
-/// Why a bot gets no place.
+/// Why a claim gets no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoPlace {
     /// The bot has its share; the free places are kept for other bots.
@@ -182,7 +182,7 @@ mod tests {
             self.shares.refusal(&Taken::of(&self.running), workspace, bot, others)
         }
 
-        /// As many as it gets; how many, and why no more.
+        /// Fills places until a refusal; returns how many, and the refusal.
         fn fill(&mut self, by: (WorkspaceId, BotId), others: Others) -> (u64, NoPlace) {
             let mut count = 0;
             loop {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn no_bot_shuts_out_another_of_its_workspace_nor_a_workspace_another() {
-        // One bot, then its workspace with any number of bots, then all workspaces that have a place already.
+        // One bot, then its workspace with any number of bots, then all workspaces with a place.
         for (max, of_bot, of_workspace, of_two) in
             [(1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 3, 3), (8, 4, 6, 7), (64, 32, 48, 56)]
         {

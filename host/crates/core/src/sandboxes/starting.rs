@@ -271,7 +271,7 @@ impl Sandboxes {
         Err(Fault::Lost)
     }
 
-    /// Ends an operation that brought a sandbox to `from`.
+    /// Finishes an operation that brought a sandbox to `from`.
     async fn settle(
         &self,
         row: &SandboxRow,
@@ -357,7 +357,7 @@ fn log_lost(row: &SandboxRow) {
 /// the caller like the old one.
 async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) -> Result<Option<Ensured>, SandboxError> {
     let name = name(row);
-    if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.take_back(&name, row.created_at).await? {
+    if has_run(row) && provider.inspect(&name).await?.is_none() && !provider.restore(&name, row.created_at).await? {
         return Ok(None);
     }
     provider.ensure_running(&name, spec).await.map(Some)

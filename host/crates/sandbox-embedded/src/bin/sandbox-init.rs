@@ -1,4 +1,4 @@
-//! The launcher as a program of its own, for the tests of this crate: a test cannot be started as one.
+//! The launcher as a separate program for the tests of this crate: a test binary cannot become the launcher.
 
 fn main() {
     #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
-//! Ending everything in a control group, and removing it.
+//! Killing all processes of a control group and removing the group.
 //!
-//! Whether a process is a member is asked of the group alone. `/proc` shows one whose first thread has ended in another
-//! group, as long as its other threads run.
+//! Only the group knows its members: `/proc` reports another group for a process whose first thread has ended while
+//! other threads run.
 
 use std::collections::HashSet;
 use std::fs;
@@ -13,20 +13,19 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// How long the processes of a group may take to be gone when they are killed: a process that writes to a slow disk
-/// takes a second or two.
+/// How long killed processes may take to disappear: one that writes to a slow disk takes a second or two.
 const GONE_MAX: Duration = Duration::from_secs(5);
-/// How soon their end is looked for, and how often at the least: each look costs time for every process.
+/// The poll interval grows from the minimum to the maximum, because each poll costs time for every process.
 const GONE_POLL_MIN: Duration = Duration::from_millis(1);
 const GONE_POLL_MAX: Duration = Duration::from_millis(100);
-/// Processes that are ended at once: each takes a file descriptor of the server for that moment.
+/// How many processes are killed at once: each needs a file descriptor of the server.
 const KILLED_AT_ONCE: usize = 128;
 
-/// Ends all processes of one group, and waits until they are gone.
+/// Kills all processes of one group and waits until they are gone.
 pub(super) fn kill_all(group: &Path) -> io::Result<()> {
     let until = Instant::now() + GONE_MAX;
     let at_once = group.join("cgroup.kill");
-    // From here on no process in it starts another one, so that killing them one by one comes to an end.
+    // No process can fork from here on, so that killing them one by one terminates.
     let has_limit = group.join("pids.max").exists();
     if has_limit {
         if_there(fs::write(group.join("pids.max"), "0"))?;
@@ -50,7 +49,7 @@ pub(super) fn kill_all(group: &Path) -> io::Result<()> {
     }
 }
 
-/// `None` where the group is gone.
+/// Returns `None` if the group is gone.
 fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
     match fs::read_to_string(group.join("cgroup.procs")) {
         Ok(text) => Ok(Some(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect())),
@@ -59,14 +58,15 @@ fn members(group: &Path) -> io::Result<Option<Vec<Pid>>> {
     }
 }
 
-/// Ends those processes that are members. The group is read again after each has a descriptor: one that is listed then is
-/// the process of its descriptor, unless that has ended and its pid is used again, and then the signal reaches nothing.
+/// Kills those of the processes that are members of the group. The group is read again once all descriptors are open: a
+/// pid that is still listed belongs to the process of its descriptor. If that process has ended and the pid is reused,
+/// the signal has no effect.
 pub(super) fn kill_members(group: &Path, pids: &[Pid]) -> io::Result<()> {
     let mut opened: Vec<(Pid, OwnedFd)> = Vec::with_capacity(pids.len());
     for pid in pids {
         match pidfd_open(*pid, PidfdFlags::empty()) {
             Ok(handle) => opened.push((*pid, handle)),
-            // It has ended.
+            // The process has ended.
             Err(Errno::SRCH | Errno::NOENT | Errno::INVAL) => {}
             Err(error) => return Err(error.into()),
         }
@@ -84,7 +84,7 @@ pub(super) fn kill_members(group: &Path, pids: &[Pid]) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a group with all groups below it, and ends what lives in them.
+/// Removes a group with all its children and kills the processes in them.
 pub fn remove_tree(group: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(group) {
         Err(error) if is_gone(&error) => return Ok(()),
@@ -116,7 +116,7 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// A group that is removed while it is read says so in either way.
+/// The kernel reports a group that is removed during a read in either way.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

@@ -2,7 +2,7 @@ use rustix::process::Pid;
 
 use super::*;
 
-/// What a kernel with version 2 shows at its root.
+/// The root of version 2, as a kernel shows it.
 fn unified(controllers: &str) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("cgroup.controllers"), controllers).unwrap();
@@ -18,7 +18,7 @@ fn version_2_has_one_tree_with_controllers_switched_on_level_by_level() {
     let root = unified("cpuset cpu io memory hugetlb pids rdma misc\n");
     let root = root.path();
     let totals = Totals { memory_bytes: 20 << 30, processes: 16_384, socket_bytes: 1 << 30 };
-    let cgroups = Cgroups::find(root, "0a1b2c3d").unwrap().within(totals);
+    let cgroups = Cgroups::find(root, "0a1b2c3d").unwrap().with_totals(totals);
     assert_eq!((cgroups.version(), cgroups.has_cpu()), (2, true));
     let limits =
         Limits { cpu_millis: 1500, memory_mib: 512, processes: 100, processes_per_exec: 10, ..Limits::default() };
@@ -47,7 +47,7 @@ fn version_2_has_one_tree_with_controllers_switched_on_level_by_level() {
 }
 
 #[test]
-fn version_2_ends_a_group_by_one_word() {
+fn version_2_kills_a_group_with_one_write() {
     let root = unified("memory pids");
     let cgroups = Cgroups::find(root.path(), "t").unwrap();
     assert!(!cgroups.has_cpu());
@@ -69,7 +69,7 @@ fn a_machine_without_the_controllers_is_refused_by_name() {
 }
 
 #[test]
-fn a_process_of_another_group_is_never_ended() {
+fn process_of_another_group_is_never_killed() {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let pid = Pid::from_child(&child);
     let group = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn a_process_of_another_group_is_never_ended() {
     child.wait().unwrap();
 }
 
-/// What a kernel with version 1 shows at its root.
+/// The root of version 1, as a kernel shows it.
 fn apart(files: &[&str]) -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     for file in files {
@@ -96,9 +96,9 @@ fn version_1_limits_commands_apart_from_the_init() {
     let root = apart(&["memory/memory.limit_in_bytes", "pids/cgroup.procs", "cpu/cpu.cfs_quota_us"]);
     let root = root.path();
     let totals = Totals { memory_bytes: 20 << 30, processes: 16_384, socket_bytes: 1 << 30 };
-    let cgroups = Cgroups::find(root, "t").unwrap().within(totals);
+    let cgroups = Cgroups::find(root, "t").unwrap().with_totals(totals);
     let ours = "monstrum-t";
-    // The kernel makes these files with the folder.
+    // A kernel creates these files together with the folder.
     for group in ["", "/ms-1/init", "/ms-1/box"] {
         let folder = root.join("memory").join(format!("{ours}{group}"));
         fs::create_dir_all(&folder).unwrap();
@@ -106,7 +106,7 @@ fn version_1_limits_commands_apart_from_the_init() {
     }
     let limits = Limits { memory_mib: 512, processes: 100, ..Limits::default() };
     assert!(!cgroups.limits_sockets(""), "the root of the tree says whether the kernel can");
-    // What is left of an earlier life is removed, and with it the file of this test.
+    // Creating the groups removes old ones, and with them the files of this test.
     fs::remove_file(root.join("memory").join(ours).join("ms-1/init").join(SOCKET_MEMORY)).unwrap();
     fs::remove_file(root.join("memory").join(ours).join("ms-1/box").join(SOCKET_MEMORY)).unwrap();
     let group = cgroups.create("ms-1", &limits).unwrap();
@@ -132,11 +132,11 @@ fn version_1_limits_commands_apart_from_the_init() {
     fs::remove_dir(root.join("pids/monstrum-t/ms-1/box/e1")).unwrap();
     let exec = group.exec(1).unwrap();
     fs::write(root.join("pids/monstrum-t/ms-1/box/e1/cgroup.procs"), "").unwrap();
-    assert_eq!(exec.doors().unwrap().len(), 2);
+    assert_eq!(exec.join_files().unwrap().len(), 2);
 }
 
 #[test]
-fn a_kernel_that_does_not_count_buffers_of_sockets_is_told() {
+fn missing_socket_limit_is_detected() {
     let (with, without) = (
         apart(&["memory/memory.limit_in_bytes", "memory/memory.kmem.tcp.limit_in_bytes", "pids/cgroup.procs"]),
         apart(&["memory/memory.limit_in_bytes", "pids/cgroup.procs"]),

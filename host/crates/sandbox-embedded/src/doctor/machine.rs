@@ -1,4 +1,4 @@
-//! What can be found out about this machine.
+//! The facts about this machine.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -10,26 +10,26 @@ use crate::cgroups::{self, Cgroups};
 use crate::totals::HostCounts;
 use crate::{hidden, images, programs, template};
 
-/// The facts.
+/// The facts that the checks judge.
 #[derive(Debug, Clone)]
 pub struct Machine {
     pub(super) is_root: bool,
-    /// A bit for each.
+    /// The effective capabilities, one bit for each.
     pub(super) capabilities: u64,
     pub(super) kernel: (u32, u32),
-    /// `None` where the kernel has no user namespaces.
+    /// `None` if the kernel has no user namespaces.
     pub(super) user_namespaces_max: Option<u64>,
     pub(super) has_overlay: bool,
     pub(super) has_ext4: bool,
     pub(super) has_loop_devices: bool,
     pub(super) has_mkfs: bool,
-    /// Or why there are none that can be used.
+    /// Or why they cannot be used.
     pub(super) control_groups: Result<ControlGroups, String>,
     pub(super) has_swap: bool,
     pub(super) has_seccomp: bool,
     pub(super) usr_file_system: String,
     pub(super) folder_file_system: String,
-    /// What of /usr not everybody may read, or why nobody knows.
+    /// The files in /usr that some users cannot read, or why they could not be listed.
     pub(super) private_files: Result<Vec<PathBuf>, String>,
     pub(super) programs: Vec<String>,
     pub(super) system: String,
@@ -37,7 +37,7 @@ pub struct Machine {
     pub(super) has_veth: bool,
     pub(super) has_nftables: bool,
     pub(super) forwards: bool,
-    /// By a firewall that is not ours.
+    /// By a firewall other than ours.
     pub(super) forward_is_dropped: bool,
     pub(super) free_bytes: Option<u64>,
     pub(super) counts: HostCounts,
@@ -46,7 +46,7 @@ pub struct Machine {
     pub(super) has_built_template: bool,
 }
 
-/// The control groups.
+/// The usable control groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ControlGroups {
     pub version: u8,
@@ -57,7 +57,7 @@ pub(super) struct ControlGroups {
 }
 
 impl Machine {
-    /// This one. `folder` is where the provider is to keep its files, and need not be there.
+    /// Collects the facts. `folder` is the folder of the provider and need not exist.
     #[must_use]
     pub fn this(folder: &Path) -> Machine {
         let built = template::built_template(&folder.join("template"));
@@ -94,18 +94,18 @@ impl Machine {
     }
 }
 
-/// The folder, or the first above it that is there.
+/// The folder, or its closest parent that exists.
 fn existing(folder: &Path) -> PathBuf {
     let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// What the kernel was started with.
+/// The command line of the kernel.
 pub(crate) fn kernel_arguments() -> String {
     text("/proc/cmdline")
 }
 
-/// A file that may not be there, which then says nothing.
+/// The text of a file, empty if it cannot be read.
 fn text(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_else(|_| String::new())
 }
@@ -124,10 +124,10 @@ fn knows_file_system(name: &str) -> bool {
     text("/proc/filesystems").lines().any(|line| line.split_whitespace().last() == Some(name))
 }
 
-/// What the kernel has, or can load when it is asked for.
+/// What the kernel contains or can load.
 struct Modules {
     kernel: (u32, u32),
-    /// The lists of modules, built in and loadable.
+    /// The lists of built-in and loadable modules.
     lists: String,
     config: String,
 }
@@ -157,7 +157,7 @@ impl Modules {
         };
         Path::new("/sys/module").join(name).exists()
             || self.lists.contains(&format!("/{name}.ko"))
-            // A kernel that loads no modules has what it was built with.
+            // A kernel without loadable modules only has its configuration.
             || self.config.lines().any(|line| line.strip_prefix(&option) == Some("y"))
     }
 }
@@ -174,7 +174,7 @@ fn control_groups(root: &Path) -> Result<ControlGroups, String> {
     })
 }
 
-/// The kind of the file system that a path lies on: of the mount with the longest path above it.
+/// The file system type of a path: the type of the mount with the longest matching path.
 pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mut best = (0, String::new());
@@ -191,7 +191,7 @@ pub(super) fn file_system_of(path: &Path, mounts: &str) -> String {
     if best.1.is_empty() { "an unknown file system".to_owned() } else { best.1 }
 }
 
-/// Whether some other chain at the place where packets are forwarded drops them unless it is told otherwise.
+/// Whether a chain of another program drops forwarded packets by default.
 fn forward_is_dropped() -> bool {
     let Some(nft) = programs::find("nft") else { return false };
     let mut command = programs::command(&nft);

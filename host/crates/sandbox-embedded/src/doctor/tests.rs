@@ -2,7 +2,7 @@ use super::machine::{ControlGroups, drops_forwarded, file_system_of};
 use super::*;
 use crate::totals::{HostCounts, TotalSettings};
 
-/// A machine on which nothing is to be mended.
+/// A machine that passes all checks.
 fn sound() -> Machine {
     Machine {
         is_root: true,
@@ -45,25 +45,26 @@ fn sound() -> Machine {
     }
 }
 
-/// What is not ok, and whether sandboxes run all the same.
-fn faults(change: impl FnOnce(&mut Machine)) -> (bool, Vec<(&'static str, Status)>) {
+/// The checks that are not ok, and whether sandboxes can run.
+fn failed_checks(change: impl FnOnce(&mut Machine)) -> (bool, Vec<(&'static str, Status)>) {
     let mut machine = sound();
     change(&mut machine);
     let Report { ready, checks } = report(&machine, &Plan::default());
-    let faults = checks.into_iter().filter(|check| check.status != Status::Ok);
-    let told = faults.inspect(|check| assert!(!check.detail.is_empty() && !check.remedy.is_empty(), "{check:?}"));
-    (ready, told.map(|check| (check.name, check.status)).collect())
+    let failed_checks = checks.into_iter().filter(|check| check.status != Status::Ok);
+    let described =
+        failed_checks.inspect(|check| assert!(!check.detail.is_empty() && !check.remedy.is_empty(), "{check:?}"));
+    (ready, described.map(|check| (check.name, check.status)).collect())
 }
 
 #[test]
-fn a_sound_machine_has_nothing_to_mend() {
-    assert_eq!(faults(|_| {}), (true, vec![]));
+fn sound_machine_passes_all_checks() {
+    assert_eq!(failed_checks(|_| {}), (true, vec![]));
 }
 
 #[test]
-fn what_sandboxes_cannot_do_without_is_missing() {
+fn required_properties_are_missing() {
     let one = |change: fn(&mut Machine)| {
-        let (ready, found) = faults(change);
+        let (ready, found) = failed_checks(change);
         assert!(!ready, "{found:?}");
         found.into_iter().filter(|(_, status)| *status == Status::Missing).map(|(name, _)| name).collect::<Vec<_>>()
     };
@@ -97,9 +98,9 @@ fn what_sandboxes_cannot_do_without_is_missing() {
 }
 
 #[test]
-fn what_sandboxes_run_without_is_degraded() {
+fn optional_properties_are_degraded() {
     let one = |change: fn(&mut Machine)| {
-        let (ready, found) = faults(change);
+        let (ready, found) = failed_checks(change);
         assert!(ready && found.iter().all(|(_, status)| *status == Status::Degraded), "{found:?}");
         found.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
     };
@@ -129,13 +130,13 @@ fn what_sandboxes_run_without_is_degraded() {
 
 #[test]
 fn totals_that_leave_the_host_nothing_are_degraded() {
-    let told = |totals: TotalSettings| {
+    let degraded_checks = |totals: TotalSettings| {
         let report = report(&sound(), &Plan { totals, ..Plan::default() });
         let found = report.checks.into_iter().filter(|check| check.status == Status::Degraded);
         found.map(|check| (check.name, check.remedy)).collect::<Vec<_>>()
     };
-    assert_eq!(told(TotalSettings::default()), []);
-    let found = told(TotalSettings { memory_mib: Some(65_536), processes: Some(4_000_000) });
+    assert_eq!(degraded_checks(TotalSettings::default()), []);
+    let found = degraded_checks(TotalSettings { memory_mib: Some(65_536), processes: Some(4_000_000) });
     assert_eq!(found.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["processes", "memory"]);
     let report = report(&sound(), &Plan { running_max: 96, ..Plan::default() });
     let memory = report.checks.iter().find(|check| check.name == "memory").unwrap();
@@ -146,7 +147,7 @@ fn totals_that_leave_the_host_nothing_are_degraded() {
 }
 
 #[test]
-fn mounts_are_read_as_the_kernel_writes_them() {
+fn mounts_are_parsed_in_the_format_of_the_kernel() {
     let mounts = "20 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n\
                   30 20 8:2 / /usr ro - squashfs /dev/sda2 ro\n\
                   40 20 0:30 / /no/such rw master:2 - nfs4 server:/ rw\n\
@@ -159,7 +160,7 @@ fn mounts_are_read_as_the_kernel_writes_them() {
 }
 
 #[test]
-fn a_firewall_that_drops_is_seen() {
+fn dropping_firewall_is_detected() {
     let chain = |policy: &str| {
         format!(
             "table ip filter {{\n\tchain FORWARD {{\n\t\ttype filter hook forward priority filter; policy {policy};\n\t}}\n}}\n"
@@ -169,7 +170,7 @@ fn a_firewall_that_drops_is_seen() {
 }
 
 #[test]
-fn this_machine_is_looked_at() {
+fn this_machine_can_be_examined() {
     let folder = tempfile::tempdir().unwrap();
     let report = examine(&folder.path().join("not/yet/there"), &Plan::default());
     assert_eq!(report.checks.len(), 23);

@@ -1,4 +1,4 @@
-//! What the host counts once for all sandboxes together.
+//! Checks of resources that all sandboxes share.
 
 use monstrum_sandbox::Limits;
 
@@ -7,24 +7,24 @@ use crate::doctor::{Check, degraded, ok};
 use crate::mounts::TERMINALS_MAX;
 use crate::totals::{TotalSettings, Totals};
 
-/// Said where the buffers of sockets cannot be limited.
+/// The reason when socket buffers cannot be limited.
 pub(crate) const NO_SOCKET_LIMIT: &str =
     "the buffers of sockets do not count as memory of a sandbox: a few sandboxes can use up what the host has";
-/// What helps against that.
+/// The remedy for [`NO_SOCKET_LIMIT`].
 pub(crate) const SOCKET_LIMIT_REMEDY: &str = "boot without cgroup.memory=nosocket, or use a kernel with memory.kmem.tcp.limit_in_bytes or control groups version 2";
-/// Said where files are used up before memory.
+/// The reason when the host can run out of open files before memory.
 pub(crate) const NO_OPEN_FILE_LIMIT: &str =
     "fs.file-max is too low and cannot be raised: sandboxes can use up the files that the host can open";
-/// What helps against that.
+/// The remedy for [`NO_OPEN_FILE_LIMIT`].
 pub(crate) const OPEN_FILE_LIMIT_REMEDY: &str =
     "raise fs.file-max with sysctl and in /etc/sysctl.d; `monstrum sandbox doctor` says how far";
 
-/// What a server is to run.
+/// The load that a server is configured for.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Sandboxes at once.
+    /// The maximum number of running sandboxes.
     pub running_max: u32,
-    /// Of each.
+    /// The limits of each sandbox.
     pub limits: Limits,
     pub totals: TotalSettings,
 }
@@ -59,51 +59,51 @@ fn open_files(machine: &Machine, totals: &Totals) -> Check {
     if machine.counts.open_files >= needed {
         return ok("open_files", "sandboxes run out of memory before the host runs out of files");
     }
-    let told = format!("fs.file-max is {}, and all sandboxes together may open more", machine.counts.open_files);
+    let detail = format!("fs.file-max is {}, and all sandboxes together may open more", machine.counts.open_files);
     if machine.raises_open_files {
-        return ok("open_files", format!("{told}; the server raises it to {needed} at its start"));
+        return ok("open_files", format!("{detail}; the server raises it to {needed} at its start"));
     }
-    degraded("open_files", told, format!("set fs.file-max to {needed}, with sysctl and in /etc/sysctl.d"))
+    degraded("open_files", detail, format!("set fs.file-max to {needed}, with sysctl and in /etc/sysctl.d"))
 }
 
 fn processes(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let wanted = u64::from(plan.running_max) * u64::from(plan.limits.processes);
-    let told = format!("all sandboxes together have at most {} processes", totals.processes);
+    let detail = format!("all sandboxes together have at most {} processes", totals.processes);
     if totals.processes > machine.counts.processes / 4 * 3 {
         let remedy = "lower --sandbox-total-processes, or raise kernel.pid_max and kernel.threads-max";
-        return degraded("processes", format!("{told}, of {} of the host", machine.counts.processes), remedy);
+        return degraded("processes", format!("{detail}, of {} of the host", machine.counts.processes), remedy);
     }
     if wanted > totals.processes {
-        let told = format!("{told}; {} with {} each would be {wanted}", plan.running_max, plan.limits.processes);
-        return ok("processes", format!("{told}: raise kernel.pid_max and kernel.threads-max for more"));
+        let detail = format!("{detail}; {} with {} each would be {wanted}", plan.running_max, plan.limits.processes);
+        return ok("processes", format!("{detail}: raise kernel.pid_max and kernel.threads-max for more"));
     }
-    ok("processes", told)
+    ok("processes", detail)
 }
 
 fn memory(machine: &Machine, plan: &Plan, totals: &Totals) -> Check {
     let wanted_mib = u64::from(plan.running_max) * u64::from(plan.limits.memory_mib);
     let total_mib = totals.memory_bytes >> 20;
-    let told = format!("all sandboxes together have at most {total_mib} MiB of memory");
+    let detail = format!("all sandboxes together have at most {total_mib} MiB of memory");
     if totals.memory_bytes >= machine.counts.memory_bytes {
-        let told = format!("{told}, of {} MiB of the host", machine.counts.memory_bytes >> 20);
-        return degraded("memory", told, "lower --sandbox-total-memory-mib, so that the host keeps some");
+        let detail = format!("{detail}, of {} MiB of the host", machine.counts.memory_bytes >> 20);
+        return degraded("memory", detail, "lower --sandbox-total-memory-mib, so that the host keeps some");
     }
     if wanted_mib > total_mib {
-        let told =
-            format!("{told}; {} with {} MiB each would be {wanted_mib}", plan.running_max, plan.limits.memory_mib);
-        return ok("memory", format!("{told}: when all are full, programs in them are ended for want of memory"));
+        let detail =
+            format!("{detail}; {} with {} MiB each would be {wanted_mib}", plan.running_max, plan.limits.memory_mib);
+        return ok("memory", format!("{detail}: when all are full, programs in them are ended for want of memory"));
     }
-    ok("memory", told)
+    ok("memory", detail)
 }
 
 fn terminals(machine: &Machine, plan: &Plan) -> Check {
     let wanted = u64::from(plan.running_max) * u64::from(TERMINALS_MAX);
     let there = machine.counts.terminals;
     if wanted > there {
-        let told =
+        let detail =
             format!("{} sandboxes may open {wanted} terminals, and the host has {there} for them", plan.running_max);
         let remedy = format!("raise kernel.pty.max by {}, or lower --sandbox-max", wanted - there);
-        return degraded("terminals", told, remedy);
+        return degraded("terminals", detail, remedy);
     }
     ok("terminals", format!("{wanted} of the {there} of the host"))
 }

@@ -20,7 +20,7 @@ pub(super) struct Launching {
 }
 
 impl Launching {
-    /// Of `program`; `None` means the running program.
+    /// Uses `program`, or the running program if it is `None`.
     pub(super) fn new(program: Option<PathBuf>) -> Launching {
         Launching { program: program.unwrap_or_else(|| "/proc/self/exe".into()), current: Mutex::default() }
     }

@@ -1,4 +1,4 @@
-//! What the provider makes and checks before the first sandbox.
+//! The checks and preparations before the first sandbox.
 
 use std::fs;
 use std::io;
@@ -16,10 +16,10 @@ use crate::template::{self, Template};
 use crate::totals::{self, HostCounts, Totals};
 use crate::{doctor, launcher};
 
-/// The file that tells the groups of this server from those of another one.
+/// The file with the tag that separates the control groups and interfaces of this server from those of others.
 const TAG_FILE: &str = "tag";
 
-/// What is made once for all sandboxes.
+/// The results, which all sandboxes share.
 pub(super) struct Prepared {
     pub(super) built: Option<Template>,
     pub(super) cgroups: Cgroups,
@@ -61,8 +61,8 @@ impl PrepareError {
 }
 
 impl From<PrepareError> for SandboxError {
-    /// The message has the reason, since it is the whole answer of a server without sandboxes; the source is what the
-    /// system said.
+    /// The message contains the reason, because it is the answer of a server without sandboxes. The source is the error
+    /// of the system.
     fn from(error: PrepareError) -> SandboxError {
         let message = format!("sandboxes cannot run here: {error}");
         match error {
@@ -86,7 +86,7 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
     let tag = tag(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
     let host = HostCounts::read();
     let totals = Totals::of(&host, options.totals);
-    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(PrepareError::from)?.within(totals);
+    let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(PrepareError::from)?.with_totals(totals);
     cgroups.remove_all().map_err(PrepareError::system("removing control groups"))?;
     let images = Images::open(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
     let built = template::built_template(&options.folder.join(TEMPLATES));
@@ -113,7 +113,7 @@ fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
     Ok(())
 }
 
-/// Each command takes a few files of the server's, and each sandbox some more.
+/// Each sandbox needs some open files of the server, and each command a few more.
 fn raise_limit_of_files() -> io::Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     match getrlimit(Resource::Nofile) {

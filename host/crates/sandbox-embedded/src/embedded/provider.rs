@@ -1,4 +1,4 @@
-//! The provider as the rest of the product sees it.
+//! The implementation of [`SandboxProvider`].
 
 use std::sync::Arc;
 
@@ -27,7 +27,9 @@ impl SandboxProvider for Embedded {
         async {
             if let Ok(network) = &self.0.full {
                 let network = Arc::clone(network);
-                tokio::task::spawn_blocking(move || network.hold()).await.expect("loading rules does not panic")?;
+                tokio::task::spawn_blocking(move || network.reload_rules())
+                    .await
+                    .expect("loading rules does not panic")?;
             }
             self.warm_up().await
         }
@@ -36,31 +38,31 @@ impl SandboxProvider for Embedded {
 
     fn ensure_running<'a>(&'a self, name: &'a SandboxName, spec: Spec) -> BoxFuture<'a, Result<Ensured, SandboxError>> {
         let name = name.clone();
-        self.to_the_end(move |inner| async move { inner.ensure(&name, spec).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.ensure(&name, spec).await }).boxed()
     }
 
     fn stop<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
         let name = name.clone();
-        self.to_the_end(move |inner| async move { inner.stop(&name).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.stop(&name).await }).boxed()
     }
 
     fn delete<'a>(&'a self, name: &'a SandboxName) -> BoxFuture<'a, Result<(), SandboxError>> {
         let name = name.clone();
-        self.to_the_end(move |inner| async move { inner.delete(&name).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.delete(&name).await }).boxed()
     }
 
     fn set_aside<'a>(&'a self, name: &'a SandboxName, now: UtcMillis) -> BoxFuture<'a, Result<(), SandboxError>> {
         let name = name.clone();
-        self.to_the_end(move |inner| async move { inner.set_aside(&name, now).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.set_aside(&name, now).await }).boxed()
     }
 
-    fn take_back<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
+    fn restore<'a>(&'a self, name: &'a SandboxName, since: UtcMillis) -> BoxFuture<'a, Result<bool, SandboxError>> {
         let name = name.clone();
-        self.to_the_end(move |inner| async move { inner.take_back(&name, since).await }).boxed()
+        self.uncancelled(move |inner| async move { inner.restore(&name, since).await }).boxed()
     }
 
     fn delete_aside(&self, before: UtcMillis) -> BoxFuture<'_, Result<usize, SandboxError>> {
-        self.to_the_end(move |inner| async move {
+        self.uncancelled(move |inner| async move {
             let images = inner.images.clone();
             on_disk("the images that are kept aside", move || images.delete_aside(before)).await
         })

@@ -1,4 +1,4 @@
-//! What is refused of system calls that are otherwise allowed, each with the error that programs expect.
+//! Filters that reject some uses of allowed system calls, each with the error that programs expect.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use seccompiler::{
 
 use super::{ARCHITECTURE, PROTOCOLS, unsigned};
 
-/// Requests of `ioctl` by which the kernel loads code before it asks for a permission: line disciplines of terminals,
+/// Requests of `ioctl` for which the kernel loads modules before it checks permissions: line disciplines of terminals,
 /// bridges and VLANs. From asm-generic/ioctls.h and linux/sockios.h.
 const REQUESTS: [u64; 9] = [0x5423, 0x8940, 0x8941, 0x8982, 0x8983, 0x89a0, 0x89a1, 0x89a2, 0x89a3];
-/// Options of sockets that attach a filter. Its compiled form counts towards one limit of the whole host, and not as memory
-/// of the sandbox. From asm-generic/socket.h.
+/// Socket options that attach a filter. The compiled filter counts towards a limit of the whole host and not towards
+/// the sandbox's memory. From asm-generic/socket.h.
 const FILTER_OPTIONS: [u64; 4] = [26, 50, 51, 52];
-/// Options of TCP that have the kernel load code by a name: signatures, protocols above TCP, authentication. From
+/// TCP options for which the kernel loads a module by name: signatures, protocols above TCP, authentication. From
 /// linux/tcp.h.
 const TCP_OPTIONS: [u64; 4] = [14, 31, 32, 38];
-/// Of the type of a socket, what is not a flag.
+/// The bits of a socket type that are not flags.
 const TYPE_MASK: u64 = 0xf;
-/// `seccomp` and `prctl`, asked for a filter.
+/// The operation of `seccomp` that installs a filter.
 const SET_MODE_FILTER: u64 = 1;
 
-/// Sockets of families and protocols that are not allowed, told as by a kernel without such sockets: programs that could do
-/// with one, such as those that would have an account recorded in the audit of the system, then go on.
+/// Rejects sockets of other families and protocols with the error of a kernel without them. Programs for which such a
+/// socket is optional then continue, such as tools that record a new account in the system's audit.
 pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
     let is = |family| SeccompCondition::new(0, Length::Dword, Compare::Eq, unsigned(family));
     let is_not = |index, values: &[i32]| {
@@ -46,7 +46,7 @@ pub(super) fn sockets() -> Result<BpfProgram, BackendError> {
     refusing(libc::EAFNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
 }
 
-/// Sockets of IP that are neither streams nor datagrams: for those the kernel looks for code by their type.
+/// Rejects IP sockets that are neither streams nor datagrams: the kernel would load modules by their type.
 pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
     let (stream, datagram) = (unsigned(libc::SOCK_STREAM), unsigned(libc::SOCK_DGRAM));
     let mut rules = Vec::new();
@@ -61,8 +61,8 @@ pub(super) fn socket_types() -> Result<BpfProgram, BackendError> {
     refusing(libc::ESOCKTNOSUPPORT, BTreeMap::from([(libc::SYS_socket, rules)]))
 }
 
-/// What needs a permission that no sandbox has, and other processes' limits: a limit of the init would be one of every
-/// later command.
+/// Rejects requests that need a permission no sandbox has, and limits of other processes: a limit of the init would
+/// apply to every later command.
 pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let ioctls = REQUESTS.iter().map(|request| SeccompRule::new(vec![is(1, *request)?]));
@@ -78,8 +78,8 @@ pub(super) fn requests() -> Result<BpfProgram, BackendError> {
     refusing(libc::EPERM, rules)
 }
 
-/// Further filters of system calls, which count like those of sockets; told as by a kernel that has none. It is the last
-/// one, since none can follow it.
+/// Rejects further seccomp filters with the error of a kernel without seccomp: they count towards the same limit of the
+/// host as socket filters. This filter must be the last, since it prevents others.
 pub(super) fn filters() -> Result<BpfProgram, BackendError> {
     let is = |index, value| SeccompCondition::new(index, Length::Dword, Compare::Eq, value);
     let set_seccomp = unsigned(libc::PR_SET_SECCOMP);
@@ -92,6 +92,6 @@ pub(super) fn filters() -> Result<BpfProgram, BackendError> {
 }
 
 fn refusing(error: i32, rules: BTreeMap<i64, Vec<SeccompRule>>) -> Result<BpfProgram, BackendError> {
-    let told = SeccompAction::Errno(error.unsigned_abs());
-    SeccompFilter::new(rules, SeccompAction::Allow, told, ARCHITECTURE)?.try_into()
+    let rejected = SeccompAction::Errno(error.unsigned_abs());
+    SeccompFilter::new(rules, SeccompAction::Allow, rejected, ARCHITECTURE)?.try_into()
 }

@@ -1,6 +1,6 @@
-//! System calls that every program may make, by what they are for. What is not here is unknown to a sandbox: it is that
-//! of Linux for an ordinary program, without what makes namespaces and mounts, loads code into the kernel, traces it, or
-//! keeps keys in it.
+//! System calls that every program may use, grouped by purpose. All others are unknown in a sandbox. The list covers
+//! ordinary programs and leaves out calls that create namespaces or mounts, load code into the kernel, trace it, or
+//! store keys in it.
 
 /// All of them.
 pub fn always() -> impl Iterator<Item = i64> {
@@ -8,7 +8,7 @@ pub fn always() -> impl Iterator<Item = i64> {
 }
 
 const COMMON: &[&[i64]] = &[
-    // Sockets that were allowed to be made.
+    // Sockets; `socket` itself is filtered by its arguments.
     &[
         libc::SYS_accept,
         libc::SYS_accept4,
@@ -49,7 +49,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_memfd_create,
         libc::SYS_remap_file_pages,
     ],
-    // Who one is; the kernel knows what that may become.
+    // Users and capabilities; the kernel checks what a process may become.
     &[
         libc::SYS_capget,
         libc::SYS_capset,
@@ -246,7 +246,7 @@ const COMMON: &[&[i64]] = &[
         libc::SYS_ioprio_get,
         libc::SYS_ioprio_set,
     ],
-    // Messages between processes of one sandbox.
+    // System V and POSIX message queues, semaphores and shared memory inside the sandbox.
     &[
         libc::SYS_mq_getsetattr,
         libc::SYS_mq_notify,
@@ -269,7 +269,7 @@ const COMMON: &[&[i64]] = &[
     ],
 ];
 
-/// The older forms of others, which programs for x86-64 still use.
+/// Older variants, which programs for x86-64 still use.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[i64] = &[
     libc::SYS_access,

@@ -1,21 +1,22 @@
-//! Inodes of an image that are kept back.
+//! Reserved inodes of an image.
 //!
-//! Mounting the layers of a sandbox makes entries in their work folders, so that an image whose inodes are used up could
-//! never be mounted again. Some empty files, which no sandbox sees, are removed before the mounts and made again after.
+//! Mounting the overlays of a sandbox creates entries in their work folders, so that an image without free inodes could
+//! never be mounted again. Some empty files, invisible to the sandbox, are removed before the mounts and created again
+//! afterwards.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::path::Path;
 
-/// Where they are in the mounted image.
+/// The folder of the reserve in the mounted image.
 const FOLDER: &str = "image/spare";
-/// Two layers make three entries each at the most.
+/// Each of the two overlays creates three entries at most.
 const FILES: u32 = 16;
 
-/// Gives the inodes back to the image.
-pub(super) fn release() -> io::Result<()> {
+/// Frees the reserved inodes.
+pub(super) fn free() -> io::Result<()> {
     let entries = match fs::read_dir(FOLDER) {
-        // The image is new, or from before there were any.
+        // The image is new or older than the reserve.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
     };
@@ -25,8 +26,8 @@ pub(super) fn release() -> io::Result<()> {
     Ok(())
 }
 
-/// Takes them again, as far as there are any.
-pub(super) fn hold() -> io::Result<()> {
+/// Reserves the inodes again, as many as are free.
+pub(super) fn reserve() -> io::Result<()> {
     let made = match DirBuilder::new().create(FOLDER) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made,

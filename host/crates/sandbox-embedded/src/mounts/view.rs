@@ -1,4 +1,4 @@
-//! Files by which programs learn how large their machine is: the sandbox's own size in place of the host's.
+//! Files that tell programs the size of their machine, with the limits of the sandbox instead of the host's size.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,19 +13,19 @@ use super::{attach_below, if_there, tmpfs, tree};
 use crate::sys::{MOUNT_NODEV, MOUNT_NOEXEC, MOUNT_NOSUID, MOUNT_RDONLY};
 use crate::wire::Launch;
 
-/// Where they are made before they are attached.
+/// The folder in which the files are made before they are attached.
 const FOLDER: &str = "s";
-/// A list of processors has about a KiB for each.
+/// The list of processors needs about 1 KiB for each.
 const FOLDER_MIB: u32 = 4;
-/// Of /sys, what says how many processors there are.
+/// The folder in /sys with the number of processors.
 const PROCESSORS: &str = "devices/system/cpu";
 
-/// How many processors a sandbox may use at once.
+/// The number of processors that a sandbox can use at once.
 pub fn processors(limits: &Limits) -> u32 {
     limits.cpu_millis.div_ceil(1000).max(1)
 }
 
-/// Attaches them over the files of /proc, and makes a /sys of nothing else.
+/// Attaches the files over those in /proc, and a /sys that contains only the processors.
 pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>) -> io::Result<()> {
     std::fs::create_dir(FOLDER)?;
     let folder = tmpfs(launch.id_base, FOLDER_MIB, 64, "755", MountAttrFlags::empty())?;
@@ -58,7 +58,7 @@ pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>
         own(launch, &file)?;
     }
     match attach_below(&tree(CWD, &sys, attributes, None)?, root, "sys") {
-        // A sandbox may have made something else of it.
+        // The sandbox may have replaced its folder.
         Err(error)
             if [Errno::NOENT, Errno::NOTDIR, Errno::LOOP]
                 .iter()
@@ -70,26 +70,26 @@ pub(super) fn attach(launch: &Launch, root: BorrowedFd<'_>, proc: BorrowedFd<'_>
     }
 }
 
-/// Has the root of the sandbox own it.
+/// Makes the root of the sandbox the owner of a file or folder.
 fn own(launch: &Launch, path: &Path) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(launch.id_base), Some(launch.id_base))?;
     let mode = if path.is_dir() { 0o755 } else { 0o444 };
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))
 }
 
-/// A random one: that of the host tells which sandboxes are on one host.
+/// A random boot id: the host's own would reveal which sandboxes share a host.
 fn boot_id() -> io::Result<String> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
-    // A UUID of version 4.
+    // The bits of a UUID of version 4.
     (random[6], random[8]) = (random[6] & 0x0f | 0x40, random[8] & 0x3f | 0x80);
     let digits = hex::encode(random);
     let (time, rest) = digits.split_at(8);
     Ok(format!("{time}-{}-{}-{}-{}\n", &rest[..4], &rest[4..8], &rest[8..12], &rest[12..]))
 }
 
-/// As many processors as the sandbox has, and no counts of what the host does. The time at which the host was started is
-/// kept: programs add up times of processes from it, and the kernel tells it in other ways.
+/// The processors of the sandbox, without counters of the host. The boot time stays: programs calculate the start times
+/// of processes from it, and the kernel reveals it in other ways.
 fn stat(of_host: &str, count: u32) -> String {
     let none = |name: String| format!("{name} 0 0 0 0 0 0 0 0 0 0\n");
     let all = none("cpu ".to_owned());
@@ -98,14 +98,14 @@ fn stat(of_host: &str, count: u32) -> String {
     format!("{all}{each}intr 0\nctxt 0\n{start}\nprocesses 0\nprocs_running 1\nprocs_blocked 0\nsoftirq 0\n")
 }
 
-/// The first of the host's processors.
+/// The first `count` processors of the host.
 fn cpuinfo(of_host: &str, count: u32) -> String {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let processors = of_host.split_inclusive("\n\n").filter(|part| part.starts_with("processor"));
     processors.take(count).collect()
 }
 
-/// What programs read of it. It does not change with what is in use.
+/// The fields that programs read. They do not change with usage.
 fn meminfo(memory_mib: u32) -> String {
     let all = u64::from(memory_mib) * 1024;
     let lines = [
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_written_as_the_kernel_writes_it() {
+    fn sizes_have_the_format_of_the_kernel() {
         assert!(meminfo(1024).starts_with("MemTotal:        1048576 kB\nMemFree:  "));
         let host = "processor\t: 0\nflags\t: a\n\nprocessor\t: 1\nflags\t: a\n\nprocessor\t: 2\nflags\t: a\n\n";
         assert_eq!(cpuinfo(host, 1), "processor\t: 0\nflags\t: a\n\n");

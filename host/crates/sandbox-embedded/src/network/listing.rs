@@ -1,4 +1,4 @@
-//! What `ip -j` lists.
+//! The JSON output of `ip -j`.
 
 use std::net::Ipv4Addr;
 
@@ -30,7 +30,7 @@ pub(super) struct Route {
 }
 
 pub(super) fn parse<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, NetworkError> {
-    // It writes nothing at all where there is nothing to list.
+    // `ip` prints nothing if the list is empty.
     let text = if text.trim().is_empty() { "[]" } else { text };
     serde_json::from_str(text).map_err(|source| NetworkError::Answer { source })
 }

@@ -1,4 +1,4 @@
-//! The rules of nftables: what a sandbox may send, on the host and in its own namespace.
+//! The nftables rules for packets of sandboxes, on the host and in each sandbox's namespace.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -6,14 +6,14 @@ use std::net::Ipv4Addr;
 use ipnet::Ipv4Net;
 use monstrum_types::special_purpose::SPECIAL_V4;
 
-/// Connections that one sandbox may have at a time. A browser has a few dozen, a parallel download a few hundred; the
-/// table of the host, which all share, has room for 65,536 and more.
+/// The connection limit of one sandbox. A browser uses a few dozen, a parallel download a few hundred; the host's
+/// table, which all share, has space for at least 65,536.
 const CONNECTIONS_MAX: u32 = 1024;
 
-/// Public by number, but a service for the machine itself, which takes whoever asks for it: Azure's WireServer.
+/// A public address that reaches a service for the machine itself: Azure's WireServer.
 const HOSTS_OF_CLOUDS: [&str; 1] = ["168.63.129.16"];
 
-/// The sets of addresses that the rules know: the special ones, and what is public in them all the same.
+/// The address sets of the rules: special-purpose networks, and the exceptions in them that are public.
 fn sets() -> String {
     let elements = |is_reachable: bool| {
         let nets = SPECIAL_V4.iter().filter(|special| special.globally_reachable == is_reachable);
@@ -28,28 +28,28 @@ fn sets() -> String {
     )
 }
 
-/// A table that replaces what has its name, in one step: no packet passes between the old and the new.
+/// Replaces a table atomically: no packet passes between the old and the new one.
 fn table(name: &str, content: &str) -> String {
     format!("table inet {name}\ndelete table inet {name}\ntable inet {name} {{\n{content}}}\n")
 }
 
-/// The name of the host's table.
+/// The name of the table on the host.
 pub(super) fn table_name(tag: &str) -> String {
     format!("monstrum_{tag}")
 }
 
-/// On the host: everything that comes out of an interface whose name begins with `prefix`.
+/// The rules on the host for packets from interfaces whose name starts with `prefix`.
 ///
-/// Twice, since a rule of somebody else may change the destination in between: before any translation, where the
-/// packet is as the sandbox sent it, and where it is about to be forwarded.
-pub(super) fn of_host(tag: &str, prefix: &str, range: Ipv4Net) -> String {
+/// The destination is checked twice, because other rules may change it in between: before any translation, and before
+/// the packet is forwarded.
+pub(super) fn host_rules(tag: &str, prefix: &str, range: Ipv4Net) -> String {
     let from = format!("iifname \"{prefix}*\"");
     let to = format!("oifname \"{prefix}*\"");
     let mut content = sets();
     let flows = "  set flows { type ipv4_addr; size 65536; flags dynamic; }\n";
     content.push_str(flows);
     let chains = [
-        // A source that is not the one that this interface leads to is made up.
+        // A source address that does not belong to the interface is spoofed.
         ("prerouting", "type filter hook prerouting priority raw; policy accept;", format!("{from} jump sent")),
         ("input", "type filter hook input priority filter; policy accept;", format!("{from} drop")),
         (
@@ -82,9 +82,9 @@ pub(super) fn of_host(tag: &str, prefix: &str, range: Ipv4Net) -> String {
     table(&table_name(tag), &content)
 }
 
-/// In the namespace of one sandbox, whose processes have no power over it: they hold also while a firewall of the
-/// host is loaded anew without the host's table.
-pub(super) fn of_sandbox(address: Ipv4Addr) -> String {
+/// The rules in the namespace of one sandbox, which its processes cannot change. They still hold while another firewall
+/// reloads the host's rules.
+pub(super) fn sandbox_rules(address: Ipv4Addr) -> String {
     let content = format!(
         "{}  chain output {{\n    type filter hook output priority filter; policy drop;\n    oifname \"lo\" accept\n    \
          meta nfproto != ipv4 drop\n    ip saddr != {address} drop\n    ip daddr @reachable accept\n    \

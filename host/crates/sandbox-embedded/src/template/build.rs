@@ -1,4 +1,4 @@
-//! A system of its own, for work that installs packages: made once, by an operator's command.
+//! The built template: a whole system, in which packages can be installed. An operator's command makes it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -12,19 +12,20 @@ use sha2::{Digest, Sha512};
 use super::{BUILT, Template, TemplateError, content, copy};
 use crate::programs;
 
-/// What is installed beside what a system cannot be without. npm is not among them: as a package it needs 400 others.
+/// The packages in addition to the minimal system. npm is downloaded separately, since its package depends on 400
+/// others.
 const PACKAGES: &str =
     "bash,ca-certificates,curl,git,less,nodejs,procps,python3,python3-pip,python3-venv,unzip,xz-utils";
 
-/// Where there is no other: the system that this was tested with.
+/// The defaults on hosts with other package sources: the system on which this was tested.
 const MIRROR_DEFAULT: &str = "http://deb.debian.org/debian";
 const SUITE_DEFAULT: &str = "bookworm";
 const REGISTRY_DEFAULT: &str = "https://registry.npmjs.org";
 
-/// Where a build is made, so that the next one finds what an interrupted one has left.
+/// The folder of a build. Its fixed name lets the next build remove an interrupted one.
 const PARTIAL: &str = "building";
 
-/// What comes from the registry of npm, by version and hash in hex: whoever answers, it is this or nothing.
+/// A package of the npm registry with its version and hash in hex. Any other content is rejected.
 struct Pinned {
     package: &'static str,
     version: &'static str,
@@ -37,7 +38,7 @@ const NPM: Pinned = Pinned {
     sha512: "d60fba8cb42f688b81e33c2f1cbef2ad7b977166700ec0ad057f1b6d60ea6ef2524abf673e20c35931cd8305d1dbb8887134d6eefdc0e7b8435bd458bf65b862",
 };
 
-/// The build for processors of before 2013, too.
+/// The baseline build, which also runs on processors from before 2013.
 const BUN_X64: Pinned = Pinned {
     package: "@oven/bun-linux-x64-baseline",
     version: "1.4.5",
@@ -50,28 +51,28 @@ const BUN_ARM64: Pinned = Pinned {
     sha512: "e015e6b122a78ceae5196a99578c7fa166bb015a11f81ea509775d3333805c1226dede747ac960f706faea09ad5b501a984435975083be69abbb2b0486a39632",
 };
 
-/// Where things are taken from. What is not said is what the host itself uses.
+/// The sources of a build; by default those of the host.
 #[derive(Debug, Clone, Default)]
 pub struct BuildOptions {
-    /// Of the packages of the system.
+    /// The mirror of the system's packages.
     pub mirror: Option<String>,
     /// The release, such as `bookworm`.
     pub suite: Option<String>,
-    /// Of npm.
+    /// The npm registry.
     pub registry: Option<String>,
     /// Variables such as `https_proxy`, for the programs that download.
     pub proxy: Vec<(String, String)>,
 }
 
-/// Builds the template, in place of one that may be there; no sandbox may run that uses it. `progress` gets a line at a
-/// time. Nothing is mounted where others could see it, and what is interrupted leaves one folder, which the next build
-/// removes. Blocks for minutes.
+/// Builds the template and replaces an existing one, which no running sandbox may use. `progress` receives one line at
+/// a time. Mounts stay private to the build, and an interrupted build leaves one folder, which the next build removes.
+/// Blocks for minutes.
 pub fn build_template(
     dir: &Path,
     options: &BuildOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Template, SandboxError> {
-    // An operator at a terminal builds, and sees the causes.
+    // An operator at a terminal runs the build, so the causes are shown.
     built(dir, options, progress).map_err(|error| match error {
         TemplateError::Host(text) => SandboxError::unavailable(text),
         error => SandboxError::unavailable_because("the template could not be built", error),
@@ -120,7 +121,7 @@ fn bun_of(architecture: &str) -> Option<&'static Pinned> {
     }
 }
 
-/// In namespaces of its own: its mounts and its processes end with it, however it ends.
+/// Runs debootstrap in its own namespaces: its mounts and processes end with it.
 fn bootstrap(
     unshare: &Path,
     debootstrap: &Path,
@@ -131,7 +132,7 @@ fn bootstrap(
 ) -> Result<(), TemplateError> {
     let mut command = programs::command(unshare);
     command.args(["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]).arg(debootstrap);
-    // Without a signature of the distribution's nothing is installed.
+    // Nothing is installed without a signature of the distribution.
     command.args(["--force-check-gpg", "--variant=minbase"]).arg(format!("--include={PACKAGES}"));
     command.arg(format!("--components={}", source.components)).arg(&source.suite).arg(root).arg(&source.mirror);
     command.envs(options.proxy.iter().map(|(name, value)| (name, value))).stderr(Stdio::inherit());
@@ -146,7 +147,7 @@ fn bootstrap(
     if child.wait().map_err(start)?.success() { Ok(()) } else { Err(failed(last).into()) }
 }
 
-/// What debootstrap has left that is the host's, or of no use.
+/// Removes files of the host that debootstrap has copied, and caches.
 fn finish(source: &Source, root: &Path) -> Result<(), TemplateError> {
     for emptied in ["dev", "var/cache/apt/archives", "var/lib/apt/lists", "var/log", "run"] {
         copy::remove(&root.join(emptied))?;
@@ -166,7 +167,7 @@ fn finish(source: &Source, root: &Path) -> Result<(), TemplateError> {
     content::shared_files(root)
 }
 
-/// Where the system comes from.
+/// The package source of the system.
 #[derive(Debug, PartialEq, Eq)]
 struct Source {
     mirror: String,
@@ -191,13 +192,13 @@ impl Source {
         let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
         let is_url = source.mirror.starts_with("http://") || source.mirror.starts_with("https://");
         if !is_url || source.suite.is_empty() || source.suite.starts_with('-') || !is_word(&source.suite) {
-            let text = format!("`{}` of `{}` is no release of packages", source.suite, source.mirror);
+            let text = format!("`{}` of `{}` is not a release of packages", source.suite, source.mirror);
             return Err(TemplateError::Host(text));
         }
         Ok(source)
     }
 
-    /// For apt in the sandbox; with what is mended since the release.
+    /// The content of apt's sources.list in the sandbox, including security updates.
     fn list(&self) -> String {
         let Source { mirror, suite, components } = self;
         let components = components.replace(',', " ");
@@ -209,7 +210,7 @@ impl Source {
     }
 }
 
-/// The first mirror and release of the host's own packages, by either form of apt's sources.
+/// The first mirror and release of the host's own packages, in either format of apt's sources.
 fn of_apt(host: &Path) -> Option<(String, String)> {
     let folder = host.join("etc/apt/sources.list.d");
     let mut files = vec![host.join("etc/apt/sources.list")];
@@ -239,7 +240,7 @@ fn of_list(text: &str) -> Option<(String, String)> {
     })
 }
 
-/// Fields by name, a paragraph for each source.
+/// The deb822 format: one paragraph for each source.
 fn of_stanzas(text: &str) -> Option<(String, String)> {
     text.split("\n\n").find_map(|stanza| {
         let field = |name: &str| {
@@ -260,7 +261,7 @@ fn usable(mirror: &str, suite: &str, component: Option<&str>) -> Option<(String,
         .then(|| (mirror.trim_end_matches('/').to_owned(), suite.to_owned()))
 }
 
-/// Downloads of pinned packages.
+/// Downloads pinned packages.
 struct Fetch<'a> {
     curl: PathBuf,
     tar: PathBuf,
@@ -288,7 +289,7 @@ impl Fetch<'_> {
         copy::symlink(Path::new("bun"), &root.join("usr/local/bin/bunx"))
     }
 
-    /// The folder of a package, once its hash is the one that is pinned.
+    /// Downloads and unpacks a package, if its hash matches.
     fn unpacked(&self, pinned: &Pinned) -> Result<PathBuf, TemplateError> {
         let registry = self.options.registry.as_deref().unwrap_or(REGISTRY_DEFAULT).trim_end_matches('/');
         let base = pinned.package.rsplit('/').next().unwrap_or(pinned.package);
@@ -328,7 +329,7 @@ fn check(file: &Path, pinned: &Pinned, url: &str) -> Result<(), TemplateError> {
     if hex::encode(digest.finalize()) == pinned.sha512 {
         return Ok(());
     }
-    Err(TemplateError::Host(format!("`{url}` is not what it should be: its hash is another")))
+    Err(TemplateError::Host(format!("the content of `{url}` does not have the expected hash")))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! What is in a template by our own hand.
+//! The files of a template that are not copied from the host.
 
 use std::path::Path;
 
 use super::{TemplateError, copy};
 
-/// Every folder that a system has and that no package makes.
+/// The folders that every system has and that no package creates.
 const FOLDERS: &[(&str, u32)] = &[
     ("", 0o755),
     ("dev", 0o755),
@@ -56,7 +56,7 @@ const FOLDERS: &[(&str, u32)] = &[
     ("workspace", 0o755),
 ];
 
-/// Name, id, group, home and shell of the accounts that Debian has from the first, and apt's.
+/// Name, id, group, home and shell of Debian's initial accounts and of apt's.
 const ACCOUNTS: &[(&str, u32, u32, &str, &str)] = &[
     ("root", 0, 0, "/root", "/bin/bash"),
     ("daemon", 1, 1, "/usr/sbin", "/usr/sbin/nologin"),
@@ -78,7 +78,7 @@ const ACCOUNTS: &[(&str, u32, u32, &str, &str)] = &[
     ("nobody", 65534, 65534, "/nonexistent", "/usr/sbin/nologin"),
 ];
 
-/// The groups of the same.
+/// The groups of these accounts.
 const GROUPS: &[(&str, u32)] = &[
     ("root", 0),
     ("daemon", 1),
@@ -120,7 +120,7 @@ const GROUPS: &[(&str, u32)] = &[
     ("nogroup", 65534),
 ];
 
-/// Makes the folders and the links between them.
+/// Creates the folders and the links between them.
 pub(super) fn folders(root: &Path) -> Result<(), TemplateError> {
     for (path, mode) in FOLDERS {
         copy::folder_with_mode(&root.join(path), *mode)?;
@@ -129,7 +129,7 @@ pub(super) fn folders(root: &Path) -> Result<(), TemplateError> {
     copy::symlink(Path::new("/run/lock"), &root.join("var/lock"))
 }
 
-/// Writes what a sandbox has of its own.
+/// Writes the files of the default template.
 pub(super) fn files(root: &Path) -> Result<(), TemplateError> {
     accounts(root)?;
     for (path, content) in [
@@ -149,7 +149,7 @@ pub(super) fn files(root: &Path) -> Result<(), TemplateError> {
     shared_files(root)
 }
 
-/// What both templates have: no name of the host, and installers that work without a question.
+/// Writes the files of both templates: no host name of the host, and package managers that work without questions.
 pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
     for (path, content) in [
         ("etc/hostname", "sandbox\n"),
@@ -166,7 +166,7 @@ pub(super) fn shared_files(root: &Path) -> Result<(), TemplateError> {
 fn accounts(root: &Path) -> Result<(), TemplateError> {
     let (mut passwd, mut group) = (String::new(), String::new());
     for (name, id, own_group, home, shell) in ACCOUNTS {
-        // No password opens them, and none is elsewhere.
+        // The accounts have no valid password, and the template has no shadow file.
         passwd += &format!("{name}:*:{id}:{own_group}:{name}:{home}:{shell}\n");
     }
     for (name, id) in GROUPS {
@@ -190,8 +190,8 @@ ethers: files
 rpc: files
 ";
 
-/// No question, no recommendation that nobody asked for, no terminal; no second try, which takes seconds where there is no
-/// network; and no other account, which the limits of a sandbox replace.
+/// No questions, no recommended packages, no terminal; no retries, which take seconds without a network; and no
+/// separate user, since the sandbox limits apt already.
 const APT: &str = "APT::Get::Assume-Yes \"true\";
 APT::Install-Recommends \"false\";
 APT::Sandbox::User \"root\";
@@ -200,7 +200,7 @@ Acquire::Retries \"0\";
 DPkg::Use-Pty \"0\";
 ";
 
-/// The whole system is thrown away with the sandbox, so pip may install into it.
+/// The whole system is discarded with the sandbox, so pip may install into it.
 const PIP: &str = "[global]
 break-system-packages = true
 disable-pip-version-check = true

@@ -1,4 +1,4 @@
-//! What is taken from the host.
+//! Files that a template copies from the host.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 use super::TemplateError;
 
 /// Paths that programs in /usr need to work as they do on the host: names, defaults, certificates, the state of
-/// packages. Nothing that holds an account, a key, a token or an address of the host. Those that are not there are
-/// left out; `*` at the end stands for the rest of a name.
+/// packages. None of them contains an account, a key, a token or an address of the host. Missing paths are skipped; a
+/// final `*` matches the rest of a name.
 const TAKEN: &[&str] = &[
     "etc/alternatives",
     "etc/apt/keyrings",
@@ -72,10 +72,10 @@ const TAKEN: &[&str] = &[
     "var/lib/apt/extended_states",
 ];
 
-/// Larger files are none of those that are wanted.
+/// Larger files are skipped, since none of the wanted files is larger.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Copies what is taken.
+/// Copies the listed files.
 pub(super) fn from_host(host: &Path, root: &Path) -> Result<(), TemplateError> {
     for taken in TAKEN {
         for path in matching(host, taken)? {
@@ -86,7 +86,7 @@ pub(super) fn from_host(host: &Path, root: &Path) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// The paths on the host that a pattern stands for.
+/// The paths on the host that match a pattern.
 fn matching(host: &Path, pattern: &str) -> Result<Vec<PathBuf>, TemplateError> {
     let path = Path::new(pattern);
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
@@ -113,7 +113,7 @@ fn entry(host: &Path, root: &Path, path: &Path) -> Result<(), TemplateError> {
         let target = fs::read_link(&from).map_err(TemplateError::at(&from))?;
         return if stays(path, &target) { symlink(&target, &to) } else { Ok(()) };
     }
-    // What not everybody on the host may read is nothing for a sandbox.
+    // Files that some users of the host cannot read are not copied.
     if found.is_dir() && mode & 0o005 == 0o005 {
         folder(&to)?;
         for name in listed(&from)? {
@@ -127,8 +127,8 @@ fn entry(host: &Path, root: &Path, path: &Path) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Whether a file is readable for everybody by mistake: a private key among certificates, a password in the address of a
-/// package source.
+/// Whether a file is readable by mistake: a private key among certificates, a password in the address of a package
+/// source.
 fn is_secret(path: &Path, from: &Path) -> Result<bool, TemplateError> {
     if !path.starts_with("etc/ssl") && !path.starts_with("etc/apt") {
         return Ok(false);
@@ -142,7 +142,7 @@ fn is_secret(path: &Path, from: &Path) -> Result<bool, TemplateError> {
     Ok(text.contains("PRIVATE KEY-----") || (path.starts_with("etc/apt") && text.lines().any(has_password)))
 }
 
-/// Whether a link ends in what a sandbox has as well.
+/// Whether the target of a link exists in a sandbox as well.
 fn stays(path: &Path, target: &Path) -> bool {
     let base = if target.is_absolute() { Path::new("") } else { path.parent().unwrap_or(Path::new("")) };
     let end = normal(&base.join(target.strip_prefix("/").unwrap_or(target)));
@@ -174,14 +174,14 @@ fn listed(folder: &Path) -> Result<Vec<std::ffi::OsString>, TemplateError> {
     }
 }
 
-/// A folder of the template, as every system has it.
+/// Creates a folder with the usual mode.
 pub(super) fn folder(path: &Path) -> Result<(), TemplateError> {
     folder_with_mode(path, 0o755)
 }
 
 pub(super) fn folder_with_mode(path: &Path, mode: u32) -> Result<(), TemplateError> {
     fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(TemplateError::at(path))?;
-    // Whatever the umask is.
+    // Independent of the umask.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(TemplateError::at(path))
 }
 
@@ -200,9 +200,9 @@ pub(super) fn symlink(target: &Path, path: &Path) -> Result<(), TemplateError> {
     make_symlink(target, path).map_err(TemplateError::at(path))
 }
 
-/// A file of the template, over one that was taken.
+/// Writes a file, replacing a copied one.
 pub(super) fn file(path: &Path, content: &str, mode: u32) -> Result<(), TemplateError> {
-    // A link that was taken would lead the writing elsewhere.
+    // Writing through a copied link would change another file.
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(TemplateError::at(path)(error)),
         _ => fs::write(path, content).map_err(TemplateError::at(path))?,
@@ -210,7 +210,7 @@ pub(super) fn file(path: &Path, content: &str, mode: u32) -> Result<(), Template
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(TemplateError::at(path))
 }
 
-/// Removes a folder that may not be there.
+/// Removes a folder if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), TemplateError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(TemplateError::at(path)(error)),

@@ -2,7 +2,7 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 
-/// A host with what must not be taken beside what must.
+/// A host with files that must be copied and files that must not.
 fn host() -> tempfile::TempDir {
     let host = tempfile::tempdir().unwrap();
     let at = |path: &str| host.path().join(path);
@@ -129,7 +129,7 @@ fn says_what_is_there() {
     let (host, dir) = (host(), tempfile::tempdir().unwrap());
     let template = default_template_of(host.path(), &dir.path().join("template")).unwrap();
     assert_eq!(template.system, "Some Linux 1");
-    // A program that is elsewhere than in /usr, that is none or that leads nowhere is not there.
+    // A program outside of /usr, one that is not executable and a broken link do not count.
     assert_eq!(template.programs, ["bash", "python3"]);
     assert_eq!(template.usr, Some(host.path().join("usr")));
     assert!(template.can_install_system_packages);
@@ -171,5 +171,5 @@ fn folders_have_the_modes_that_programs_expect() {
         assert_eq!(found, mode, "{path}");
     }
     let folder = fs::metadata(template.root.parent().unwrap()).unwrap().permissions().mode() & 0o7777;
-    assert_eq!(folder, 0o700, "nobody else may look into it");
+    assert_eq!(folder, 0o700, "only root may enter it");
 }

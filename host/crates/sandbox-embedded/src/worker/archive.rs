@@ -1,8 +1,7 @@
-//! A folder as a ZIP, written as it is read. What is too much for one is found out before its first byte, as far as it
-//! is there by then.
+//! Streams a folder as a ZIP. Limits are checked before the first byte, as far as the folder already exceeds them.
 //!
-//! A link to a file in the workspace is packed as that file. A link to a folder that is packed as well stays a link. All
-//! others are named in [`LEFT_OUT`].
+//! A link to a file in the workspace is packed as that file. A link to a folder that is packed as well stays a link.
+//! All other links are listed in [`LEFT_OUT`].
 
 use std::fs::File;
 use std::io::{self, Read as _, Write};
@@ -14,36 +13,37 @@ use rustix::io::Errno;
 use zip::write::{SimpleFileOptions, StreamWriter, ZipWriter};
 use zip::{CompressionMethod, DateTime};
 
-use crate::worker::{Answer, Fault, FaultKind, PART_BYTES_MAX, paths};
+use crate::worker::{AnswerWriter, FileError, FileErrorKind, PART_BYTES_MAX, paths};
 
-/// A file from here on needs the larger form of an entry. It may be longer by the time it is read.
+/// Larger files use the ZIP64 form of an entry, with a margin because a file may grow before it is read.
 const LARGE_BYTES: u64 = 1 << 31;
-/// Opens what is there itself, and waits for nobody.
+/// Opens an entry itself, without following links or blocking.
 const FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// Names the links that are not packed, and why. A file of this name in the folder itself is packed in its place.
+/// The file that lists the links that are not packed, and why. If the folder has a file of this name, that one is
+/// packed instead.
 const LEFT_OUT: &str = "LINKS-LEFT-OUT.txt";
 
-/// Writes everything beneath `folder`, in no order. What is neither file, folder nor link is left out.
+/// Writes everything beneath `folder` in no particular order. Pipes, sockets and devices are skipped.
 pub fn write(
     workspace: BorrowedFd<'_>,
     folder: &OwnedFd,
     limits: ArchiveLimits,
-    answer: &mut Answer<'_>,
-) -> Result<(), Fault> {
+    answer: &mut AnswerWriter<'_>,
+) -> Result<(), FileError> {
     let links = Links { workspace, root: place(folder)?, left_out: Vec::new() };
     measure(&links, folder, b"", &mut Tally::new(limits), 0)?;
     let to = Counted { to: answer, bytes_left: limits.bytes_max };
     let mut archive = Archive { zip: ZipWriter::new_stream(to), tally: Tally::new(limits), links };
     archive.folder(folder, b"", 0)?;
-    archive.tell_left_out(folder)?;
-    let mut to = archive.zip.finish().map_err(|error| fault(error.into()))?.into_inner();
+    archive.list_left_out(folder)?;
+    let mut to = archive.zip.finish().map_err(|error| file_error(error.into()))?.into_inner();
     to.flush()?;
     Ok(())
 }
 
-/// What an archive has, and may have.
+/// Counts the entries and bytes of an archive against its limits.
 struct Tally {
     limits: ArchiveLimits,
     entries: usize,
@@ -55,14 +55,14 @@ impl Tally {
         Tally { limits, entries: 0, bytes: 0 }
     }
 
-    fn enter(&self, depth: usize) -> Result<(), Fault> {
+    fn enter(&self, depth: usize) -> Result<(), FileError> {
         match self.limits.depth_max {
             most if depth > most => Err(too_much(&format!("folders more than {most} deep"))),
             _ => Ok(()),
         }
     }
 
-    fn count(&mut self, bytes: u64) -> Result<(), Fault> {
+    fn count(&mut self, bytes: u64) -> Result<(), FileError> {
         self.entries += 1;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.entries > self.limits.entries_max {
@@ -75,63 +75,63 @@ impl Tally {
     }
 }
 
-fn too_much(what: &str) -> Fault {
-    Fault::new(FaultKind::Exhausted, format!("the folder has {what}, too much for one archive"))
+fn too_much(what: &str) -> FileError {
+    FileError::new(FileErrorKind::Exhausted, format!("the folder has {what}, too much for one archive"))
 }
 
-/// Where links lead.
+/// Resolves links.
 struct Links<'a> {
     workspace: BorrowedFd<'a>,
-    /// Where the packed folder is.
+    /// The path of the packed folder.
     root: Vec<u8>,
     /// Lines of [`LEFT_OUT`].
     left_out: Vec<String>,
 }
 
-/// What a link leads to.
-enum Led {
+/// The target of a link.
+enum LinkTarget {
     File(File, Stat),
-    /// A folder that is packed, by its path from the packed one.
+    /// A packed folder, by its path relative to the archive.
     Folder(Vec<u8>),
-    Nowhere(String),
+    LeftOut(String),
 }
 
 impl Links<'_> {
-    /// `path` is that of the link from the packed folder.
-    fn follow(&self, path: &[u8]) -> Result<Led, Fault> {
+    /// `path` is the link's path relative to the archive.
+    fn follow(&self, path: &[u8]) -> Result<LinkTarget, FileError> {
         let beneath = self.root.strip_prefix(WORKSPACE.as_bytes()).unwrap_or_default();
         let whole = [beneath.strip_prefix(b"/").unwrap_or(b"."), b"/", path].concat();
         let opened = match paths::open(self.workspace, &whole, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY) {
             Ok(opened) => opened,
-            Err(Fault { kind: FaultKind::Unavailable, message }) => {
-                return Err(Fault::new(FaultKind::Unavailable, message));
+            Err(FileError { kind: FileErrorKind::Unavailable, message }) => {
+                return Err(FileError::new(FileErrorKind::Unavailable, message));
             }
-            Err(fault) => return Ok(Led::Nowhere(fault.message)),
+            Err(error) => return Ok(LinkTarget::LeftOut(error.message)),
         };
         let stat = fstat(&opened)?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Led::File(File::from(opened), stat),
+            FileType::RegularFile => LinkTarget::File(File::from(opened), stat),
             FileType::Directory => {
                 let target = place(&opened)?;
                 match target.strip_prefix(self.root.as_slice()) {
                     Some(rest) if rest.is_empty() || rest.starts_with(b"/") => {
-                        Led::Folder(rest.strip_prefix(b"/").unwrap_or(rest).to_vec())
+                        LinkTarget::Folder(rest.strip_prefix(b"/").unwrap_or(rest).to_vec())
                     }
-                    _ => Led::Nowhere("the folder is not a part of this archive".to_owned()),
+                    _ => LinkTarget::LeftOut("the folder is not a part of this archive".to_owned()),
                 }
             }
-            _ => Led::Nowhere("it is neither a file nor a folder".to_owned()),
+            _ => LinkTarget::LeftOut("it is neither a file nor a folder".to_owned()),
         })
     }
 }
 
-/// The path of what is open, without links.
+/// The path of an open file, without links.
 fn place(opened: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(readlinkat(CWD, format!("/proc/self/fd/{}", opened.as_raw_fd()), Vec::new())?.into_bytes())
 }
 
-/// Counts everything beneath `folder` without reading its files.
-fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, depth: usize) -> Result<(), Fault> {
+/// Counts everything beneath `folder` without reading files.
+fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, depth: usize) -> Result<(), FileError> {
     tally.enter(depth)?;
     for entry in Dir::read_from(folder)? {
         let entry = entry?;
@@ -147,15 +147,15 @@ fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, 
             FileType::Directory => {
                 tally.count(0)?;
                 match openat(folder, name, FLAGS | OFlags::DIRECTORY, Mode::empty()) {
-                    // Another thing by now, or gone.
+                    // The entry was replaced or removed.
                     Err(Errno::LOOP | Errno::NOTDIR | Errno::NOENT) => {}
                     opened => measure(links, &opened?, &[path, name, b"/"].concat(), tally, depth + 1)?,
                 }
             }
             FileType::RegularFile => tally.count(stat.st_size.unsigned_abs())?,
             FileType::Symlink => match links.follow(&[path, name].concat())? {
-                Led::File(_, stat) => tally.count(stat.st_size.unsigned_abs())?,
-                Led::Folder(_) | Led::Nowhere(_) => tally.count(0)?,
+                LinkTarget::File(_, stat) => tally.count(stat.st_size.unsigned_abs())?,
+                LinkTarget::Folder(_) | LinkTarget::LeftOut(_) => tally.count(0)?,
             },
             _ => {}
         }
@@ -163,7 +163,7 @@ fn measure(links: &Links<'_>, folder: &OwnedFd, path: &[u8], tally: &mut Tally, 
     Ok(())
 }
 
-/// Has an end.
+/// A writer that stops at a maximum size.
 struct Counted<W> {
     to: W,
     bytes_left: u64,
@@ -189,8 +189,8 @@ struct Archive<'a, W: Write> {
 }
 
 impl<W: Write> Archive<'_, W> {
-    /// `path` is that from the packed folder, and ends with `/` unless it is empty.
-    fn folder(&mut self, folder: &OwnedFd, path: &[u8], depth: usize) -> Result<(), Fault> {
+    /// `path` is relative to the archive and ends with `/` unless it is empty.
+    fn folder(&mut self, folder: &OwnedFd, path: &[u8], depth: usize) -> Result<(), FileError> {
         self.tally.enter(depth)?;
         for entry in Dir::read_from(folder)? {
             let entry = entry?;
@@ -202,7 +202,7 @@ impl<W: Write> Archive<'_, W> {
             match openat(folder, name, FLAGS, Mode::empty()) {
                 Ok(opened) => self.entry(opened, &path, depth)?,
                 Err(Errno::LOOP) => self.link(&path)?,
-                // A socket, or gone by now.
+                // A socket, or an entry that was removed.
                 Err(Errno::NXIO | Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -210,12 +210,12 @@ impl<W: Write> Archive<'_, W> {
         Ok(())
     }
 
-    fn entry(&mut self, opened: OwnedFd, path: &[u8], depth: usize) -> Result<(), Fault> {
+    fn entry(&mut self, opened: OwnedFd, path: &[u8], depth: usize) -> Result<(), FileError> {
         let stat = fstat(&opened)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 self.tally.count(0)?;
-                self.zip.add_directory(readable(path), options(&stat)).map_err(|error| fault(error.into()))?;
+                self.zip.add_directory(readable(path), options(&stat)).map_err(|error| file_error(error.into()))?;
                 self.folder(&opened, &[path, b"/"].concat(), depth + 1)
             }
             FileType::RegularFile => self.file(File::from(opened), &stat, path),
@@ -223,25 +223,25 @@ impl<W: Write> Archive<'_, W> {
         }
     }
 
-    fn file(&mut self, file: File, stat: &Stat, path: &[u8]) -> Result<(), Fault> {
+    fn file(&mut self, file: File, stat: &Stat, path: &[u8]) -> Result<(), FileError> {
         let size = stat.st_size.unsigned_abs();
         self.tally.count(size)?;
-        self.zip.start_file(readable(path), options(stat)).map_err(|error| fault(error.into()))?;
-        // What is written to it meanwhile is not ours to wait for.
+        self.zip.start_file(readable(path), options(stat)).map_err(|error| file_error(error.into()))?;
+        // Bytes that are appended during the read are ignored.
         self.copy(file.take(size))
     }
 
-    fn link(&mut self, path: &[u8]) -> Result<(), Fault> {
+    fn link(&mut self, path: &[u8]) -> Result<(), FileError> {
         match self.links.follow(path)? {
-            Led::File(file, stat) => self.file(file, &stat, path),
-            Led::Folder(target) => {
+            LinkTarget::File(file, stat) => self.file(file, &stat, path),
+            LinkTarget::Folder(target) => {
                 self.tally.count(0)?;
                 let up = path.iter().filter(|byte| **byte == b'/').count();
                 let target = format!("./{}{}", "../".repeat(up), readable(&target));
                 let added = self.zip.add_symlink(readable(path), target, SimpleFileOptions::default());
-                added.map_err(|error| fault(error.into()))
+                added.map_err(|error| file_error(error.into()))
             }
-            Led::Nowhere(why) => {
+            LinkTarget::LeftOut(why) => {
                 self.tally.count(0)?;
                 self.links.left_out.push(format!("{}: {why}\n", readable(path)));
                 Ok(())
@@ -249,22 +249,22 @@ impl<W: Write> Archive<'_, W> {
         }
     }
 
-    /// Names the links that are missing, unless the folder has a file of that name.
-    fn tell_left_out(&mut self, folder: &OwnedFd) -> Result<(), Fault> {
+    /// Lists the links that are not packed, unless the folder has a file of that name.
+    fn list_left_out(&mut self, folder: &OwnedFd) -> Result<(), FileError> {
         if self.links.left_out.is_empty() || statat(folder, LEFT_OUT, AtFlags::SYMLINK_NOFOLLOW).is_ok() {
             return Ok(());
         }
         let text = self.links.left_out.concat();
-        self.zip.start_file(LEFT_OUT, SimpleFileOptions::default()).map_err(|error| fault(error.into()))?;
-        self.zip.write_all(text.as_bytes()).map_err(fault)
+        self.zip.start_file(LEFT_OUT, SimpleFileOptions::default()).map_err(|error| file_error(error.into()))?;
+        self.zip.write_all(text.as_bytes()).map_err(file_error)
     }
 
-    fn copy(&mut self, mut from: impl io::Read) -> Result<(), Fault> {
+    fn copy(&mut self, mut from: impl io::Read) -> Result<(), FileError> {
         let mut piece = vec![0; PART_BYTES_MAX];
         loop {
             match from.read(&mut piece)? {
                 0 => return Ok(()),
-                length => self.zip.write_all(&piece[..length]).map_err(fault)?,
+                length => self.zip.write_all(&piece[..length]).map_err(file_error)?,
             }
         }
     }
@@ -278,15 +278,15 @@ fn options(stat: &Stat) -> SimpleFileOptions {
         .large_file(stat.st_size.unsigned_abs() >= LARGE_BYTES)
 }
 
-fn fault(error: io::Error) -> Fault {
+fn file_error(error: io::Error) -> FileError {
     if error.kind() == io::ErrorKind::FileTooLarge {
-        return Fault::new(FaultKind::Exhausted, "the archive became too large");
+        return FileError::new(FileErrorKind::Exhausted, "the archive became too large");
     }
     error.into()
 }
 
-/// A path as text: bytes that are not UTF-8, what separates folders elsewhere, and `%` itself, are written as `%` and two
-/// digits, so that no two names become one.
+/// A path as text. Invalid UTF-8, backslashes and `%` itself are written as `%` and two digits, so that different names
+/// stay different.
 fn readable(path: &[u8]) -> String {
     let mut text = String::new();
     for chunk in path.utf8_chunks() {
@@ -298,7 +298,7 @@ fn readable(path: &[u8]) -> String {
     text
 }
 
-/// To the second; what lies before 1980 or after 2107 has the format's earliest date.
+/// The time in seconds; times that the format cannot represent become its earliest date.
 fn modified(seconds: i64) -> DateTime {
     let Some(at) = chrono::DateTime::from_timestamp(seconds, 0) else { return DateTime::default() };
     DateTime::try_from(at.naive_utc()).unwrap_or_default()

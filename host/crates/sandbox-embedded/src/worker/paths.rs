@@ -1,8 +1,8 @@
-//! Finding what a path leads to, beneath the workspace.
+//! Resolves paths beneath the workspace.
 //!
-//! The kernel resolves a path at once and refuses every link that leaves the folder, absolute ones included. A path that it
-//! refuses for that is walked once more, step by step, so that an absolute link into the workspace works. Each step opens one
-//! name in the folder before it and follows nothing.
+//! The kernel resolves a path in one step and rejects every link that leaves the folder, including absolute ones. A
+//! path that it rejects for that reason is walked again step by step, so that absolute links into the workspace work.
+//! Each step opens one name in the previous folder and follows no links.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,13 +11,13 @@ use monstrum_sandbox::WORKSPACE;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2, readlinkat, statat};
 use rustix::io::Errno;
 
-use crate::worker::{Fault, FaultKind};
+use crate::worker::{FileError, FileErrorKind};
 
-/// Links on one path, as many as the kernel follows.
+/// The maximum number of links on one path, the same as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Opens what a path leads to.
-pub(super) fn open(workspace: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Fault> {
+/// Opens the target of a path.
+pub(super) fn open(workspace: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, FileError> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     match opened(workspace, path, flags, resolve) {
         Err(Errno::XDEV) => walk(workspace, path, flags),
@@ -28,14 +28,14 @@ pub(super) fn open(workspace: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Res
 fn opened(folder: BorrowedFd<'_>, path: &[u8], flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
     loop {
         match openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            // Something was renamed meanwhile, and the kernel could not be sure.
+            // A concurrent rename prevented the kernel from checking the path.
             Err(Errno::AGAIN) => {}
             opened => return opened,
         }
     }
 }
 
-fn walk(workspace: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Fault> {
+fn walk(workspace: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, FileError> {
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let mut above: Vec<OwnedFd> = Vec::new();
@@ -83,15 +83,15 @@ fn below_workspace(target: &[u8]) -> Option<&[u8]> {
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
-fn leaves(link: Option<&[u8]>) -> Fault {
+fn leaves(link: Option<&[u8]>) -> FileError {
     let message = match link {
         Some(link) => format!("the link `{}` leaves {WORKSPACE}", link.escape_ascii()),
         None => format!("the path leaves {WORKSPACE}"),
     };
-    Fault::new(FaultKind::Invalid, message)
+    FileError::new(FileErrorKind::Invalid, message)
 }
 
-/// A name as text: what is not UTF-8 as `\x` and two digits.
+/// A name as text, with invalid UTF-8 written as `\x` and two digits.
 pub(super) fn text(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
@@ -103,7 +103,7 @@ pub(super) fn text(name: &[u8]) -> String {
     text
 }
 
-/// The bytes that a path stands for in which names are written by [`text`]; `None` where no byte of it is.
+/// The bytes of a path in the form of [`text`]; `None` if it contains no escaped byte.
 pub(super) fn bytes(path: &str) -> Option<Vec<u8>> {
     let (mut bytes, mut rest, mut is_escaped) = (Vec::new(), path.as_bytes(), false);
     while let Some((first, after)) = rest.split_first() {
@@ -122,7 +122,7 @@ pub(super) fn bytes(path: &str) -> Option<Vec<u8>> {
     is_escaped.then_some(bytes)
 }
 
-/// Only bytes that no text has by themselves.
+/// Decodes only bytes that are never valid UTF-8 by themselves.
 fn escaped(rest: &[u8]) -> Option<u8> {
     let digits = rest.strip_prefix(b"\\x")?.get(..2)?;
     let is_digit = |digit: &u8| digit.is_ascii_digit() || (b'A'..=b'F').contains(digit);
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_text_are_written_and_read_again() {
+    fn invalid_utf8_names_round_trip() {
         for name in [&b"a\xff\xfeb"[..], b"\xe9", b"x\\x41\xff", b"\xed\xa0\x80"] {
             assert_eq!(bytes(&text(name)).as_deref(), Some(name), "{}", text(name));
         }

@@ -1,4 +1,4 @@
-//! The embedded provider, held to the contract of every provider. Needs root.
+//! The contract suite with the embedded provider, and tests of its own. Needs root.
 #![cfg(target_os = "linux")]
 
 use std::fs::Permissions;
@@ -18,11 +18,11 @@ fn options(folder: &Path) -> EmbeddedOptions {
     options
 }
 
-/// Names a built template (`sandbox/template/built` of a data folder) over which the contract is to be held as well.
+/// The path of a built template (`sandbox/template/built` of a data folder) with which to run the contract suite.
 const TEMPLATE: &str = "MONSTRUM_TEST_TEMPLATE";
 
-/// A provider with a folder of its own.
-#[expect(clippy::disallowed_methods, reason = "what a maintainer says to this test alone is no setting")]
+/// A provider with its own temporary folder.
+#[expect(clippy::disallowed_methods, reason = "an option of this test alone is not a setting")]
 async fn subject() -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut options = options(folder.path());
@@ -39,16 +39,16 @@ async fn subject() -> Subject {
 monstrum_sandbox::contract_suite!(subject());
 
 #[tokio::test]
-async fn data_that_every_sandbox_could_read_is_refused() {
-    let _turn = contract::beside_others().await;
+async fn data_folder_in_usr_is_refused() {
+    let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let refused = Embedded::start(options(folder.path())).await.err().expect("it is refused");
     assert!(refused.to_string().contains("lies in /usr"), "{refused}");
 }
 
 #[tokio::test]
-async fn none_starts_that_could_fill_the_disk() {
-    let _turn = contract::beside_others().await;
+async fn start_that_could_fill_the_disk_is_refused() {
+    let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let disk = c"size=600m";
     mount("disk", folder.path(), "tmpfs", MountFlags::empty(), disk).expect("root can mount");
@@ -68,8 +68,8 @@ async fn none_starts_that_could_fill_the_disk() {
 }
 
 #[tokio::test]
-async fn what_is_private_in_usr_stays_private() {
-    let _turn = contract::beside_others().await;
+async fn private_files_in_usr_stay_private() {
+    let _turn = contract::in_parallel().await;
     let usr = tempfile::tempdir_in("/usr/local").expect("root can write to /usr/local");
     let make = |path: &str, mode: u32| {
         let path = usr.path().join(path);
@@ -103,7 +103,7 @@ async fn what_is_private_in_usr_stays_private() {
         run("find . | sort; cat open/*; stat -c %a.%u open").await,
         ".\n./open\n./open/all.txt\nof the host755.0\n"
     );
-    // The places are the sandbox's own, and what it puts there stays.
+    // The sandbox can replace the hidden files, and the replacements are kept.
     assert_eq!(
         run("mkdir closed; echo mine | tee open/own.key closed/own; rm open/all.txt; ls open closed").await,
         "mine\nclosed:\nown\n\nopen:\nown.key\n"
@@ -117,15 +117,15 @@ async fn what_is_private_in_usr_stays_private() {
     provider.stop(&name).await.expect("it stops");
     std::fs::remove_file(folder.path().join("hidden")).expect("the list is there");
     let refused = provider.ensure_running(&name, spec).await;
-    assert!(matches!(refused, Err(SandboxError::Unavailable(_))), "without the list there is no sandbox: {refused:?}");
+    assert!(matches!(refused, Err(SandboxError::Unavailable(_))), "a start without the list is refused: {refused:?}");
     let intact = std::fs::read_to_string(usr.path().join("open/own.key")).expect("it is there");
     assert_eq!(intact, "of the host");
     provider.delete(&name).await.expect("it goes");
 }
 
 #[tokio::test]
-async fn of_what_commands_leave_behind_so_much_is_read() {
-    let _turn = contract::beside_others().await;
+async fn number_of_drained_streams_is_limited() {
+    let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let provider = Embedded::start(options(folder.path())).await.expect("this machine can run sandboxes");
     let name: SandboxName = "ms-1-2".parse().expect("a name");
@@ -133,7 +133,7 @@ async fn of_what_commands_leave_behind_so_much_is_read() {
     provider.ensure_running(&name, Spec { limits, ..Spec::default() }).await.expect("it starts");
     let run = async |command: String| provider.exec(&name, ExecRequest::new(command), None).await.expect("it is run");
     for number in 1..=70 {
-        // Ends when nobody reads it any more.
+        // Ends when its pipe is no longer read.
         run(format!(
             "(trap '' PIPE; exec 2>/dev/null; while echo here; do sleep 0.2; done; echo {number} >>/workspace/ended) &"
         ))
@@ -148,7 +148,7 @@ async fn of_what_commands_leave_behind_so_much_is_read() {
     provider.delete(&name).await.expect("it goes");
 }
 
-/// How many processes of this machine have these words as their arguments.
+/// The number of processes on this machine with these arguments.
 fn running(words: &str) -> usize {
     let words = words.replace(' ', "\0") + "\0";
     let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
@@ -158,7 +158,7 @@ fn running(words: &str) -> usize {
 
 #[tokio::test]
 async fn all_sandboxes_together_have_limits() {
-    let _turn = contract::beside_others().await;
+    let _turn = contract::in_parallel().await;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let mut options = options(folder.path());
     options.totals = TotalSettings { memory_mib: Some(320), processes: Some(96) };
@@ -166,12 +166,12 @@ async fn all_sandboxes_together_have_limits() {
     let names: [SandboxName; 2] = ["ms-1-1", "ms-1-2"].map(|name| name.parse().expect("a name"));
     let spec = Spec { limits: Limits { memory_mib: 256, ..Subject::small() }, ..Spec::default() };
     let run = async |name: &SandboxName, command: &str| {
-        let request = ExecRequest::new(command).within(Duration::from_secs(30));
+        let request = ExecRequest::new(command).with_timeout(Duration::from_secs(30));
         provider.exec(name, request, None).await.expect("it is run")
     };
     for name in &names {
         provider.ensure_running(name, spec).await.expect("it starts");
-        // The shell itself would try each of them again for seconds.
+        // Python, because the shell itself retries each failed fork for seconds.
         run(
             name,
             "python3 -c 'import subprocess\nfor _ in range(80):\n  try: subprocess.Popen([\"sleep\", \"86419\"])\n  except OSError: break'",

@@ -1,4 +1,5 @@
-//! The network `full`, in namespaces of its own: a host, an internet, and sandboxes. Needs root, `ip` and `nft`.
+//! The network `full`, tested in namespaces that stand for a host, the internet and sandboxes. Needs root, `ip` and
+//! `nft`.
 #![cfg(target_os = "linux")]
 
 mod world;
@@ -22,8 +23,8 @@ fn public_addresses_are_reached_and_no_others() {
     let world = World::new();
     let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
-    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
-    let neighbour = world.host.within(|| network.attach(other.file().as_fd())).expect("it is set up");
+    let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    let neighbour = world.host.inside(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert_ne!(link.address, neighbour.address);
     let _listener = other.listen();
 
@@ -46,14 +47,14 @@ fn public_addresses_are_reached_and_no_others() {
 }
 
 #[test]
-fn a_made_up_source_goes_nowhere() {
+fn spoofed_source_is_dropped() {
     let world = World::new();
     let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
-    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
-    let neighbour = world.host.within(|| network.attach(other.file().as_fd())).expect("it is set up");
+    let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    let neighbour = world.host.inside(|| network.attach(other.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches_from(&link.address.to_string(), World::PUBLIC[0]));
-    // The rules inside would hold it back already; the host must not rely on them.
+    // The inner rules would already reject it; the host must not rely on them.
     sandbox.run(&["nft", "flush", "ruleset"]);
     for source in [neighbour.address.to_string(), World::HOST.to_owned(), "10.9.9.9".to_owned(), "8.8.8.8".to_owned()] {
         sandbox.run(&["ip", "address", "add", &source, "dev", "eth0"]);
@@ -69,21 +70,21 @@ fn rules_inside_hold_while_the_hosts_are_gone() {
     let world = World::new();
     let sandbox = Namespace::new();
     let network = network();
-    world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     world.host.run(&["nft", "flush", "ruleset"]);
     for address in World::SPECIAL {
         assert!(sandbox.misses(address), "{address}, by the rules inside alone");
     }
-    world.host.within(|| network.hold()).expect("the rules are loaded anew");
+    world.host.inside(|| network.reload_rules()).expect("the rules are loaded anew");
     assert!(sandbox.reaches(World::PUBLIC[0]) && sandbox.misses(World::HOST));
 }
 
 #[test]
-fn a_translation_on_the_host_opens_nothing() {
+fn other_nat_rules_open_nothing() {
     let world = World::new();
     let network = network();
     let sandbox = Namespace::new();
-    world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     assert!(sandbox.reaches(World::PUBLIC[1]));
     let rule = format!(
         "table ip other {{ chain c {{ type nat hook prerouting priority dstnat; ip daddr {} dnat to 10.1.2.3; ip daddr {} redirect; }}; }}",
@@ -102,21 +103,21 @@ fn connections_of_one_sandbox_are_limited() {
     let network = network();
     let (sandbox, other) = (Namespace::new(), Namespace::new());
     for namespace in [&sandbox, &other] {
-        world.host.within(|| network.attach(namespace.file().as_fd())).expect("it is set up");
+        world.host.inside(|| network.attach(namespace.file().as_fd())).expect("it is set up");
     }
-    // Each of another port, which is what the host has to remember.
+    // Each datagram uses another port, so that the host tracks another connection.
     assert_eq!(world.arrivals(&sandbox, 1500), 1024);
     assert_eq!(world.arrivals(&other, 100), 100, "another sandbox has its own");
 }
 
 #[test]
-fn there_is_no_ipv6() {
+fn ipv6_is_disabled() {
     let world = World::new();
     let network = network();
     let sandbox = Namespace::new();
-    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
-    assert_eq!(sandbox.within(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default()), "");
-    let of_host = world.host.within(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
+    let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    assert_eq!(sandbox.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default()), "");
+    let of_host = world.host.inside(|| std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap_or_default());
     assert!(!of_host.contains(&link.interface), "the host's side has an address that the sandbox could guess");
 }
 
@@ -125,13 +126,13 @@ fn the_network_none_stays_untouched() {
     let world = World::new();
     let network = network();
     let (sandbox, none) = (Namespace::new(), Namespace::new());
-    let before = none.within(World::looks);
-    world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
-    assert_eq!(none.within(World::looks), before);
+    let before = none.inside(World::looks);
+    world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    assert_eq!(none.inside(World::looks), before);
     assert!(none.misses(World::PUBLIC[0]));
 }
 
-/// Which of these addresses a sandbox of the provider reaches within so many seconds.
+/// The addresses that a sandbox reaches within `wait_s` seconds.
 async fn reached(provider: &Embedded, name: &SandboxName, addresses: &[&str], wait_s: u32) -> String {
     let tries = addresses.iter().map(|address| {
         format!("(timeout {wait_s} bash -c ': </dev/tcp/{address}/80' 2>/dev/null && echo -n '{address} ') & ")
@@ -152,7 +153,7 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         let provider = Embedded::start(options).await.expect("this machine can run sandboxes");
         let names = ["1", "2"].map(|id| SandboxName::new("00000000-0000-7000-8000-000000000000", id));
         let [full, none] = &names;
-        // A usual disk may be more than the machine of the test has left.
+        // The machine of the test may have too little disk space for a sandbox of the default size.
         let limits = Subject::small();
         for (name, network) in [(full, Network::Full), (none, Network::None)] {
             provider.ensure_running(name, Spec { limits, network }).await.expect("it runs");
@@ -162,7 +163,7 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
         public.sort_unstable();
         assert_eq!(reached(&provider, full, &addresses, 5).await, public.join(" "));
         assert_eq!(reached(&provider, none, &addresses, 1).await, "");
-        // It is root inside, and has no power over its network all the same.
+        // Root inside has no capabilities over its network.
         for command in [
             "nft flush ruleset",
             "ip link set eth0 down",
@@ -185,36 +186,36 @@ fn a_sandbox_has_the_network_that_was_asked_for() {
             provider.delete(name).await.expect("it is deleted");
         }
     };
-    world.host.within(|| {
-        // Its threads are made here, and so they and what they start belong to this namespace.
+    world.host.inside(|| {
+        // The runtime's threads are created in this namespace, and so are the processes that they start.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         runtime.expect("a runtime").block_on(work);
     });
 }
 
 #[test]
-fn what_is_left_is_found_and_removed() {
+fn leftovers_are_found_and_removed() {
     let world = World::new();
     let (first, second, third) = (Namespace::new(), Namespace::new(), Namespace::new());
     let network = network();
     let foreign = FullNetwork::new("1a2b3c4", Settings::default()).expect("another instance");
-    world.host.within(|| {
+    world.host.inside(|| {
         let link = network.attach(first.file().as_fd()).expect("it is set up");
         network.attach(second.file().as_fd()).expect("it is set up");
         let kept = foreign.attach(third.file().as_fd()).expect("it is set up");
         assert_eq!(network.leftovers().expect("they are listed").len(), 2);
         network.detach(&link).expect("it is removed");
-        network.detach(&link).expect("twice is no fault");
+        network.detach(&link).expect("a second removal is not an error");
         assert_eq!(network.leftovers().expect("they are listed").len(), 1);
         network.clear().expect("all is removed");
-        network.clear().expect("twice is no fault");
+        network.clear().expect("a second removal is not an error");
         assert_eq!(network.leftovers(), Ok(vec![]));
         assert_eq!(foreign.leftovers(), Ok(vec![kept.interface.clone()]));
         let again = network.attach(first.file().as_fd()).expect("it is set up anew");
         assert_ne!(again.address, kept.address, "the other instance's address was given out");
     });
     assert!(first.reaches(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]) && second.misses(World::PUBLIC[0]));
-    world.host.within(|| drop(network));
+    world.host.inside(|| drop(network));
     assert!(first.misses(World::PUBLIC[0]) && third.reaches(World::PUBLIC[0]), "each removes its own");
 }
 
@@ -223,11 +224,11 @@ fn the_interface_goes_with_its_namespace() {
     let world = World::new();
     let sandbox = Namespace::new();
     let network = network();
-    let link = world.host.within(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
+    let link = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect("it is set up");
     drop(sandbox);
     let gone = (0..600).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(50));
-        world.host.within(|| network.leftovers()) == Ok(vec![])
+        world.host.inside(|| network.leftovers()) == Ok(vec![])
     });
     assert!(gone, "{} outlives its sandbox", link.interface);
 }
@@ -236,12 +237,12 @@ fn the_interface_goes_with_its_namespace() {
 fn a_failure_leaves_no_interface() {
     let world = World::new();
     let sandbox = Namespace::new();
-    // What has the name already is in the way.
+    // An existing interface has the name.
     sandbox.run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other"]);
     let network = network();
-    let error = world.host.within(|| network.attach(sandbox.file().as_fd())).expect_err("the name is taken");
+    let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("the name is taken");
     assert!(matches!(error, SandboxError::Unavailable(_)), "{error:?}");
-    assert_eq!(world.host.within(|| network.leftovers()), Ok(vec![]));
+    assert_eq!(world.host.inside(|| network.leftovers()), Ok(vec![]));
 }
 
 #[test]
@@ -250,7 +251,7 @@ fn a_range_that_the_host_uses_is_refused() {
     let network = network();
     let sandbox = Namespace::new();
     world.host.run(&["ip", "route", "add", "198.19.7.0/24", "dev", "up0"]);
-    let error = world.host.within(|| network.attach(sandbox.file().as_fd())).expect_err("it overlaps");
+    let error = world.host.inside(|| network.attach(sandbox.file().as_fd())).expect_err("it overlaps");
     assert_eq!(
         error.to_string(),
         "the network range 198.19.0.0/16 of sandboxes is used by a network of the host; set another one"
@@ -258,18 +259,18 @@ fn a_range_that_the_host_uses_is_refused() {
 }
 
 #[test]
-fn a_full_range_is_told() {
+fn full_range_is_an_error() {
     let world = World::new();
     let settings = Settings { range: "198.19.3.0/28".parse().expect("a network"), ..Settings::default() };
     let network = FullNetwork::new(TAG, settings).expect("this machine has ip and nft");
     let sandboxes: Vec<Namespace> = (0..5).map(|_| Namespace::new()).collect();
     let attached: Vec<bool> =
-        sandboxes.iter().map(|sandbox| world.host.within(|| network.attach(sandbox.file().as_fd())).is_ok()).collect();
+        sandboxes.iter().map(|sandbox| world.host.inside(|| network.attach(sandbox.file().as_fd())).is_ok()).collect();
     assert_eq!(attached, [true, true, true, true, false]);
 }
 
 #[test]
-fn settings_that_would_open_something_are_refused() {
+fn unsafe_settings_are_refused() {
     for range in ["8.8.0.0/16", "0.0.0.0/0", "10.0.0.0/8", "192.168.0.0/30", "192.0.0.0/14"] {
         let settings = Settings { range: range.parse().expect("a network"), ..Settings::default() };
         assert!(matches!(FullNetwork::new(TAG, settings), Err(SandboxError::Invalid(_))), "{range}");

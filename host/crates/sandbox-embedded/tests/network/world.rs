@@ -1,4 +1,4 @@
-//! Namespaces that stand for a host, for the internet and for sandboxes. They end with their process, and leave nothing.
+//! Namespaces that stand for a host, the internet and sandboxes. They end with their process.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// At which everything listens.
+/// The port of all listeners.
 const PORT: u16 = 80;
 
-/// From which datagrams are sent, and so many at a time, which is no more than a socket holds.
+/// The first source port of datagrams, and how many are sent at once: as many as a socket buffers.
 const FIRST_PORT: u16 = 20_000;
 const AT_A_TIME: u16 = 50;
 
-/// A packet that a busy machine has lost is sent again, the first time after a second.
+/// The kernel retransmits a lost packet after a second at the earliest.
 const REACHED_WITHIN: Duration = Duration::from_secs(5);
-/// What is not reached is waited for in vain, many times.
+/// Short, because many tests wait this long for unreachable addresses.
 const MISSED_WITHIN: Duration = Duration::from_millis(700);
 
-/// A network namespace, held by a process that does nothing.
+/// A network namespace, held by an idle process.
 pub struct Namespace {
     child: Child,
     file: File,
@@ -47,8 +47,8 @@ impl Namespace {
         &self.file
     }
 
-    /// Does work in it.
-    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    /// Runs `work` in the namespace.
+    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let entered = scope.spawn(|| {
                 move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).expect("it is entered");
@@ -58,46 +58,46 @@ impl Namespace {
         })
     }
 
-    /// Runs a program in it, which must succeed.
+    /// Runs a program that must succeed in the namespace.
     pub fn run(&self, command: &[&str]) {
-        let output = self.within(|| Command::new(command[0]).args(&command[1..]).output().expect("it is run"));
+        let output = self.inside(|| Command::new(command[0]).args(&command[1..]).output().expect("it is run"));
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// A port on every address of it that takes connections.
+    /// A listener on every address of the namespace.
     pub fn listen(&self) -> TcpListener {
-        self.within(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
+        self.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
     }
 
-    /// Whether a connection to the address comes about. The kernel takes it for the listener, which need not accept.
+    /// Whether a connection to the address succeeds. The kernel completes it without an accept.
     pub fn reaches(&self, address: &str) -> bool {
         self.connects(address, REACHED_WITHIN)
     }
 
-    /// Whether no connection to the address comes about.
+    /// Whether a connection to the address fails.
     pub fn misses(&self, address: &str) -> bool {
         !self.connects(address, MISSED_WITHIN)
     }
 
-    /// [`Namespace::reaches`], as another source.
+    /// [`Namespace::reaches`] from another source address.
     pub fn reaches_from(&self, source: &str, address: &str) -> bool {
         self.connects_from(source, address, REACHED_WITHIN)
     }
 
-    /// [`Namespace::misses`], as another source.
+    /// [`Namespace::misses`] from another source address.
     pub fn misses_from(&self, source: &str, address: &str) -> bool {
         !self.connects_from(source, address, MISSED_WITHIN)
     }
 
     fn connects(&self, address: &str, wait: Duration) -> bool {
         let address = SocketAddr::new(address.parse().expect("an address"), PORT);
-        self.within(|| TcpStream::connect_timeout(&address, wait).is_ok())
+        self.inside(|| TcpStream::connect_timeout(&address, wait).is_ok())
     }
 
     fn connects_from(&self, source: &str, address: &str, wait: Duration) -> bool {
         let (source, address): (IpAddr, IpAddr) =
             (source.parse().expect("an address"), address.parse().expect("an address"));
-        self.within(|| {
+        self.inside(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
@@ -108,9 +108,9 @@ impl Namespace {
         })
     }
 
-    /// Sends a datagram from each of these ports.
+    /// Sends a datagram from each port.
     pub fn send(&self, address: &str, ports: Range<u16>) {
-        self.within(|| {
+        self.inside(|| {
             for port in ports {
                 let socket = UdpSocket::bind(("0.0.0.0", port)).expect("the port is free");
                 socket.send_to(b"datagram", (address, PORT)).expect("it is sent");
@@ -125,7 +125,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A host that reaches everything, by a link to an internet that has everything.
+/// A host with a link to an internet that has all addresses.
 pub struct World {
     pub host: Namespace,
     internet: Namespace,
@@ -133,11 +133,11 @@ pub struct World {
 }
 
 impl World {
-    /// The host's own address on the internet.
+    /// The host's address on the internet.
     pub const HOST: &str = "9.9.9.1";
-    /// Public addresses, one of them an exception in a special range.
+    /// Public addresses, one of them an exception in a special-purpose range.
     pub const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
-    /// What is out there and must not be reached.
+    /// Addresses that exist and must be unreachable.
     pub const SPECIAL: [&str; 12] = [
         "168.63.129.16",
         "169.254.169.254",
@@ -165,18 +165,18 @@ impl World {
             internet.run(&["ip", "address", "add", address, "dev", "lo"]);
         }
         host.run(&["ip", "route", "add", "default", "via", "9.9.9.9"]);
-        // It answers whoever asks, so that what is not translated would be seen to arrive.
+        // The internet answers every address, so that packets without translation would arrive.
         internet.run(&["ip", "route", "add", "default", "via", "9.9.9.1"]);
         let listeners = [host.listen(), internet.listen()];
         World { host, internet, _listeners: listeners }
     }
 
-    /// How many of so many datagrams arrive in the internet, each sent from another port.
+    /// How many of `count` datagrams from different ports arrive on the internet.
     pub fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
-        let inbox = self.internet.within(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
+        let inbox = self.internet.inside(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
         inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
         let mut senders = HashSet::new();
-        // The ports are named: of those that the kernel gives, some come twice.
+        // The ports are explicit, because the kernel may assign one twice.
         for batch in 0..count / AT_A_TIME {
             let first = FIRST_PORT + batch * AT_A_TIME;
             sandbox.send(World::PUBLIC[1], first..first + AT_A_TIME);
@@ -186,7 +186,7 @@ impl World {
         senders.len()
     }
 
-    /// What a namespace looks like from inside of it.
+    /// The interfaces, addresses and routes of a namespace.
     pub fn looks() -> String {
         let files = ["dev", "route", "if_inet6", "fib_trie"];
         let of_file = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();

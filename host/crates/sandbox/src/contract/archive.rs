@@ -9,7 +9,7 @@ use zip::ZipArchive;
 use super::{Sandbox, Subject};
 use crate::{ArchiveLimits, ByteStream, SandboxError};
 
-/// Everything that a stream gives.
+/// Reads a stream to its end.
 pub async fn collect(mut content: ByteStream) -> Result<Vec<u8>, SandboxError> {
     let mut bytes = Vec::new();
     while let Some(piece) = content.next().await {
@@ -22,7 +22,7 @@ async fn archive(sandbox: &Sandbox, path: &str, limits: ArchiveLimits) -> Result
     collect(sandbox.provider.archive(&sandbox.name, path, limits).await?).await
 }
 
-/// The files of an archive, by name, as another program reads them.
+/// The files of an archive, sorted by name, as an independent ZIP reader sees them.
 fn opened(bytes: Vec<u8>) -> Vec<(String, String)> {
     let mut archive = ZipArchive::new(Cursor::new(bytes)).expect("it is a ZIP");
     let mut files = Vec::new();
@@ -37,7 +37,7 @@ fn opened(bytes: Vec<u8>) -> Vec<(String, String)> {
     files
 }
 
-pub async fn archive_is_what_the_folder_holds(subject: &Subject) {
+pub async fn archive_contains_the_folder(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.text("mkdir -p site/css site/empty; echo hi >site/index.html; echo é >site/css/ü.css; : >site/none").await;
     let files = opened(archive(&sandbox, "site", ArchiveLimits::default()).await.expect("it is packed"));
@@ -48,11 +48,11 @@ pub async fn archive_is_what_the_folder_holds(subject: &Subject) {
     assert_eq!(contents, expected.iter().collect::<Vec<_>>());
     assert!(prefix.is_empty() || prefix == "site/", "{prefix}");
     assert!(!opened(archive(&sandbox, "/workspace", ArchiveLimits::default()).await.expect("it is packed")).is_empty());
-    let error = archive(&sandbox, "none", ArchiveLimits::default()).await.expect_err("there is no such folder");
+    let error = archive(&sandbox, "none", ArchiveLimits::default()).await.expect_err("the folder does not exist");
     assert!(matches!(error, SandboxError::NotFound(_)), "{error:?}");
 }
 
-pub async fn archive_leaves_out_what_is_no_file(subject: &Subject) {
+pub async fn archive_skips_special_files(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let markers = subject.host.as_ref().map(|host| host.plant());
     let marker = markers.as_ref().map_or("/etc/passwd".to_owned(), |markers| markers.paths[0].display().to_string());
@@ -67,9 +67,9 @@ pub async fn archive_leaves_out_what_is_no_file(subject: &Subject) {
     let names: Vec<_> = files.iter().filter(|(name, _)| !name.ends_with('/')).collect();
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(names[1].0.ends_with("own") && names[1].1 == "own\n");
-    // What is missing is named.
-    let mut told: Vec<&str> = names[0].1.lines().collect();
-    told.sort_unstable();
+    // The archive lists the links that it does not contain.
+    let mut listed: Vec<&str> = names[0].1.lines().collect();
+    listed.sort_unstable();
     assert_eq!(names[0].0, "LINKS-LEFT-OUT.txt");
     let expected = [
         "aside: the folder is not a part of this archive",
@@ -79,10 +79,10 @@ pub async fn archive_leaves_out_what_is_no_file(subject: &Subject) {
         "passwd: the link `passwd` leaves /workspace",
         "up: the link `up` leaves /workspace",
     ];
-    assert_eq!(told, expected);
+    assert_eq!(listed, expected);
 }
 
-pub async fn archive_has_the_links_within(subject: &Subject) {
+pub async fn archive_contains_links_within(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox
         .text(
@@ -109,7 +109,7 @@ pub async fn archive_has_the_links_within(subject: &Subject) {
     assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
 }
 
-/// Names that an escape would make one.
+/// Names that a careless escape would make equal.
 pub async fn archive_keeps_names_apart(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = r"
@@ -136,7 +136,7 @@ pub async fn archive_is_capped(subject: &Subject) {
         ("many", ArchiveLimits { entries_max: 100, ..limits }),
         ("big", limits),
     ] {
-        // Before the first byte, so that whoever asks by HTTP is told why.
+        // The error comes before the first byte, so that an HTTP client still gets a status.
         let begun = async {
             match sandbox.provider.archive(&sandbox.name, path, limits).await {
                 Ok(mut content) => content.next().await.expect("something comes").err(),
@@ -183,14 +183,14 @@ open('bad/good', 'w').write('good')";
     }
 }
 
-pub async fn archive_that_nobody_reads_ends(subject: &Subject) {
+pub async fn unread_archive_ends(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.text("mkdir noise; head -c 64M /dev/urandom >noise/1").await;
     for _ in 0..20 {
         let content = sandbox.provider.archive(&sandbox.name, "noise", ArchiveLimits::default()).await;
         drop(content.expect("it is packed"));
     }
-    // Much for a busy machine, and less than a stop waits for what does not end.
+    // Long enough for a busy machine, and shorter than a stop waits for a command that does not end.
     let stopped = tokio::time::timeout(Duration::from_secs(90), sandbox.provider.stop(&sandbox.name)).await;
     stopped.expect("an archive does not hold the sandbox").expect("it is stopped");
 }

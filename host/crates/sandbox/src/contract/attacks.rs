@@ -1,8 +1,8 @@
-//! Commands that try to get out: kernel knobs, namespaces, mounts, system calls.
+//! Attempts to leave a sandbox: kernel settings, namespaces, mounts, system calls.
 
 use super::{Subject, python, random_hex};
 
-/// Files whose content steers the kernel of everybody.
+/// Files that change settings of the kernel, which all processes of the host share.
 const KNOBS: &[&str] = &[
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
@@ -31,7 +31,7 @@ const KNOBS: &[&str] = &[
     "/sys/block/vda/queue/scheduler",
 ];
 
-/// Files that tell of the host's kernel or its memory.
+/// Files that reveal the host's kernel or memory.
 const TELLTALES: &[&str] = &[
     "/proc/kcore",
     "/proc/kmsg",
@@ -62,7 +62,7 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let before = subject.host.as_ref().map(|_| knob_contents());
     for knob in KNOBS {
-        // The value that it has, so that a sandbox which is open does no harm to the machine of the test.
+        // The write keeps the current value, so that a sandbox that allows it does no harm to the machine of the test.
         let output =
             sandbox.run(format!("v=$(cat {knob} 2>/dev/null || echo 1); [ -e {knob} ] && echo \"$v\" >{knob}")).await;
         assert_ne!(output.exit_code, 0, "{knob} can be written");
@@ -77,13 +77,13 @@ pub async fn kernel_knobs_cannot_be_turned(subject: &Subject) {
     }
 }
 
-/// Without those that change by themselves: what was dropped, and which processes there are.
+/// Without the files that change by themselves.
 fn knob_contents() -> Vec<Option<Vec<u8>>> {
     let is_steady = |knob: &&&str| !knob.contains("drop_caches") && !knob.contains("cgroup.procs");
     KNOBS.iter().filter(is_steady).map(|knob| std::fs::read(knob).ok()).collect()
 }
 
-pub async fn kernel_telltales_cannot_be_read(subject: &Subject) {
+pub async fn kernel_memory_and_state_cannot_be_read(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for path in TELLTALES {
         let output = sandbox.run(format!("timeout 2 head -c 64 {path} 2>/dev/null | wc -c")).await;
@@ -145,7 +145,7 @@ pub async fn mounts_are_denied(subject: &Subject) {
     assert_eq!(sandbox.text("cat /proc/self/mountinfo").await, before);
 }
 
-pub async fn namespaces_of_the_first_process_are_no_way_out(subject: &Subject) {
+pub async fn namespaces_of_the_init_cannot_be_joined(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
 import ctypes, os
@@ -171,7 +171,7 @@ print('tried')";
     assert_eq!(sandbox.python(program).await, "tried");
 }
 
-pub async fn change_of_root_leads_nowhere(subject: &Subject) {
+pub async fn chroot_does_not_escape(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let marker = subject.host.as_ref().map(|host| host.plant());
     let path = marker.as_ref().map_or("/none".to_owned(), |markers| markers.paths[0].display().to_string());
@@ -198,15 +198,15 @@ print(os.path.exists('{path}'))"
     assert_eq!(sandbox.python(&program).await, "False");
 }
 
-pub async fn first_process_cannot_be_touched(subject: &Subject) {
+pub async fn init_cannot_be_touched(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.run("kill -9 1; kill -TERM 1; kill -STOP 1; kill -INT 1; true").await;
     assert_eq!(sandbox.text("echo still here").await, "still here");
     for path in ["/proc/1/mem", "/proc/1/environ", "/proc/1/exe", "/proc/1/auxv", "/proc/1/stack"] {
         let output = sandbox.run(format!("head -c 4096 {path} 2>/dev/null | grep -ac monstrum")).await;
-        assert_eq!(output.stdout.text.trim(), "0", "{path} tells of the host");
+        assert_eq!(output.stdout.text.trim(), "0", "{path} reveals the host");
     }
-    // Of an address that no process has: what is refused is the look, not the address.
+    // No process has this address, so the call must fail because of the permission, not because of the address.
     let program = "
 import ctypes, errno
 class Vector(ctypes.Structure):
@@ -227,7 +227,7 @@ for call in (libc.process_vm_readv, libc.process_vm_writev):
 pub async fn killing_everything_kills_only_the_sandbox(subject: &Subject) {
     let (sandbox, other) = (subject.sandbox().await, subject.sandbox().await);
     other.start("sleep 4242").await;
-    // The command may be ended by its own signal, and the sandbox with it; neither is anybody else's business.
+    // The signal may end the command itself and even its own sandbox, but no other sandbox.
     let killed = sandbox.provider.exec(&sandbox.name, crate::ExecRequest::new("kill -9 -1; sleep 1"), None).await;
     assert!(killed.is_ok(), "{killed:?}");
     sandbox.ensure(Subject::small()).await;
@@ -235,8 +235,8 @@ pub async fn killing_everything_kills_only_the_sandbox(subject: &Subject) {
     assert_eq!(other.processes("sleep 4242").await, 1);
 }
 
-/// Privileged or dangerous system calls, by their numbers on x86-64 and on everything newer, with arguments that would
-/// do no harm where they were let through.
+/// Privileged or dangerous system calls by their numbers on x86-64 and on the generic table of newer architectures. The
+/// arguments are harmless if a call is allowed after all.
 const CALLS: &str = "
 calls = {
     'mount': (165, 40, 0, 0, 0, 0, 0), 'umount2': (166, 39, b'/none', 0), 'pivot_root': (155, 41, b'/', b'/'),
@@ -279,38 +279,38 @@ print('tried')"
     assert_eq!(sandbox.python(&program).await, "tried");
 }
 
-/// Requests for which the kernel looks for code to load before it asks for a permission.
+/// Requests for which the kernel loads a module before it checks permissions.
 pub async fn requests_that_load_code_are_denied(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
 import ctypes, errno, os, socket
 libc = ctypes.CDLL(None, use_errno=True)
 buffer = ctypes.create_string_buffer(256)
-def told(name, result, expected):
+def expect(name, result, expected):
     code = 0 if result >= 0 else ctypes.get_errno()
     if code not in expected:
         print(name, errno.errorcode.get(code, 'went through'))
-# Types of IP: SEQPACKET, DCCP, PACKET, and those that nobody has.
+# Types of IP: SEQPACKET, DCCP, PACKET, and unused ones.
 for family in (socket.AF_INET, socket.AF_INET6):
     for kind in (0, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15):
-        told('type %d' % kind, libc.socket(family, kind | socket.SOCK_CLOEXEC, 0), (errno.ESOCKTNOSUPPORT,))
-    told('raw', libc.socket(family, socket.SOCK_RAW, 1), (errno.ESOCKTNOSUPPORT, errno.EPERM))
+        expect('type %d' % kind, libc.socket(family, kind | socket.SOCK_CLOEXEC, 0), (errno.ESOCKTNOSUPPORT,))
+    expect('raw', libc.socket(family, socket.SOCK_RAW, 1), (errno.ESOCKTNOSUPPORT, errno.EPERM))
 stream = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 for request in (0x8940, 0x8941, 0x8982, 0x8983, 0x89a0, 0x89a1, 0x89a2, 0x89a3):
-    told('ioctl %x' % request, libc.ioctl(stream.fileno(), request, buffer), (errno.EPERM, errno.ENOSYS))
+    expect('ioctl %x' % request, libc.ioctl(stream.fileno(), request, buffer), (errno.EPERM, errno.ENOSYS))
 terminal, _ = os.openpty()
 for discipline in (0, 3, 27):
     number = ctypes.c_int(discipline)
-    told('discipline', libc.ioctl(terminal, 0x5423, ctypes.byref(number)), (errno.EPERM, errno.ENOSYS))
+    expect('discipline', libc.ioctl(terminal, 0x5423, ctypes.byref(number)), (errno.EPERM, errno.ENOSYS))
 # Signatures, protocols above TCP and authentication, whose names the kernel makes names of modules of.
 for option in (14, 31, 32, 38):
-    told('tcp %d' % option, libc.setsockopt(stream.fileno(), 6, option, buffer, 216), (errno.EPERM,))
+    expect('tcp %d' % option, libc.setsockopt(stream.fileno(), 6, option, buffer, 216), (errno.EPERM,))
 socket.create_server(('127.0.0.1', 0)); socket.socket(socket.AF_INET, socket.SOCK_DGRAM); os.ttyname(terminal)
 print('tried')";
     assert_eq!(sandbox.python(program).await, "tried");
 }
 
-/// The kernel has one limit for the compiled filters of the whole host, and charges their memory to no group.
+/// The compiled filters of all processes share one limit of the host, and their memory counts towards no control group.
 pub async fn filters_cannot_be_attached(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
@@ -320,7 +320,7 @@ rule = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))
 class Program(ctypes.Structure):
     _fields_ = [('length', ctypes.c_ushort), ('filter', ctypes.c_void_p)]
 filter = Program(1, ctypes.addressof(rule))
-def told(name, result, expected):
+def expect(name, result, expected):
     code = 0 if result >= 0 else ctypes.get_errno()
     if code not in expected:
         print(name, errno.errorcode.get(code, 'went through'))
@@ -328,11 +328,11 @@ for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM):
     probe = socket.socket(socket.AF_INET, kind)
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     for option in (26, 50, 51, 52):
-        told('option %d' % option, libc.setsockopt(probe.fileno(), 1, option, ctypes.byref(filter), 16), (errno.EPERM,))
+        expect('option %d' % option, libc.setsockopt(probe.fileno(), 1, option, ctypes.byref(filter), 16), (errno.EPERM,))
 number = 317 if platform.machine() == 'x86_64' else 277
-told('seccomp', libc.syscall(number, 1, 0, ctypes.byref(filter)), (errno.EINVAL,))
-told('prctl', libc.prctl(22, 2, ctypes.byref(filter), 0, 0), (errno.EINVAL,))
-told('a name', libc.prctl(15, b'name', 0, 0, 0), (0,))
+expect('seccomp', libc.syscall(number, 1, 0, ctypes.byref(filter)), (errno.EINVAL,))
+expect('prctl', libc.prctl(22, 2, ctypes.byref(filter), 0, 0), (errno.EINVAL,))
+expect('a name', libc.prctl(15, b'name', 0, 0, 0), (0,))
 print('tried')";
     assert_eq!(sandbox.python(program).await, "tried");
 }
@@ -389,7 +389,7 @@ pub async fn privileges_are_bounded(subject: &Subject) {
     assert_eq!(status.lines().count(), 7, "{status}");
 }
 
-pub async fn programs_that_change_the_user_gain_nothing(subject: &Subject) {
+pub async fn setuid_programs_gain_nothing(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let name = format!("marker-{}", random_hex(4));
     let command = format!(

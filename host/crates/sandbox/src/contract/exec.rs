@@ -1,16 +1,16 @@
-//! Commands: how they start, how they end, and what they leave.
+//! Commands: how they start, how they end, and which processes they leave behind.
 
 use std::time::{Duration, Instant};
 
 use super::{Subject, eventually, python};
 use crate::{EXEC_TIMEOUT_MAX, ExecRequest, Limits, SandboxError, Termination};
 
-/// What ended must be gone after this time, also on a busy machine.
+/// How soon ended processes must be gone, even on a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
-/// How late a time-out may be.
+/// How late a command may time out.
 const LATE_MAX: Duration = Duration::from_millis(1500);
 
-pub async fn exit_codes_are_the_shells(subject: &Subject) {
+pub async fn exit_codes_match_the_shell(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for (command, exit_code, termination) in [
         ("true", 0, Termination::Exited),
@@ -26,7 +26,7 @@ pub async fn exit_codes_are_the_shells(subject: &Subject) {
     }
 }
 
-pub async fn answers_although_a_job_holds_its_pipes(subject: &Subject) {
+pub async fn returns_while_a_background_job_holds_its_pipes(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let started = Instant::now();
     let output = sandbox.run("sleep 60 & echo hi").await;
@@ -51,14 +51,14 @@ pub async fn background_job_outlives_its_exec(subject: &Subject) {
     }
 }
 
-pub async fn time_out_ends_the_whole_tree(subject: &Subject) {
+pub async fn timeout_kills_the_whole_process_tree(subject: &Subject) {
     let (sandbox, limit) = (subject.sandbox().await, Duration::from_secs(1));
     let command = "trap '' TERM HUP INT; setsid sleep 777 & (setsid setsid sleep 778 &) ; sleep 779";
-    // The machine may be busy in one round, but not in all of them.
+    // One round may be slow because the machine is busy, but not all three.
     let mut soonest = Duration::MAX;
     for _ in 0..3 {
         let started = Instant::now();
-        let output = sandbox.ask(ExecRequest::new(command).within(limit)).await;
+        let output = sandbox.exec(ExecRequest::new(command).with_timeout(limit)).await;
         soonest = soonest.min(started.elapsed());
         assert_eq!((output.exit_code, output.termination), (124, Termination::TimedOut));
         assert!(output.duration >= limit, "it ended early: {:?}", output.duration);
@@ -72,23 +72,23 @@ pub async fn time_out_ends_the_whole_tree(subject: &Subject) {
     assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
 }
 
-pub async fn what_was_written_before_a_time_out_is_told(subject: &Subject) {
+pub async fn output_before_a_timeout_is_returned(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    let request = ExecRequest::new("echo before; echo fault >&2; sleep 60").within(Duration::from_secs(5));
-    let output = sandbox.ask(request).await;
+    let request = ExecRequest::new("echo before; echo fault >&2; sleep 60").with_timeout(Duration::from_secs(5));
+    let output = sandbox.exec(request).await;
     assert_eq!((output.stdout.text.as_str(), output.stderr.text.as_str()), ("before\n", "fault\n"));
 }
 
-pub async fn exec_works_after_a_time_out(subject: &Subject) {
+pub async fn exec_works_after_a_timeout(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.start("sleep 776").await;
-    let output = sandbox.ask(ExecRequest::new("sleep 60").within(Duration::from_secs(1))).await;
+    let output = sandbox.exec(ExecRequest::new("sleep 60").with_timeout(Duration::from_secs(1))).await;
     assert_eq!(output.termination, Termination::TimedOut);
     assert_eq!(sandbox.text("echo still here").await, "still here");
     assert_eq!(sandbox.processes("sleep 776").await, 1, "a job of another exec was ended with it");
 }
 
-pub async fn dropped_exec_leaves_nothing(subject: &Subject) {
+pub async fn dropped_exec_leaves_no_process(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let command = "setsid sleep 7771 & touch /workspace/started; sleep 7772";
     {
@@ -109,7 +109,7 @@ pub async fn dropped_exec_leaves_nothing(subject: &Subject) {
     .await;
 }
 
-/// Its other threads go on, which is a process that looks ended.
+/// A process whose first thread has ended while another thread runs: it looks like a zombie.
 const HEADLESS: &str = "
 import ctypes, platform, sys, threading, time
 def beat():
@@ -123,7 +123,7 @@ threading.Thread(target=beat).start()
 ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)
 ";
 
-pub async fn process_whose_first_thread_has_ended_is_ended(subject: &Subject) {
+pub async fn process_whose_first_thread_has_ended_is_killed(subject: &Subject) {
     let limits = Limits { processes_per_exec: 24, ..Subject::small() };
     let (sandbox, limit) = (subject.sandbox_under(limits).await, Duration::from_secs(4));
     sandbox.write("headless.py", HEADLESS).await.expect("it is written");
@@ -137,21 +137,21 @@ pub async fn process_whose_first_thread_has_ended_is_ended(subject: &Subject) {
         format!("setsid python3 headless.py {name} & until [ -s beat-{name} ]; do sleep 0.05; done 2>/dev/null")
     };
 
-    // The machine may be busy in one round, but not in all of them.
+    // One round may be slow because the machine is busy, but not all three.
     let mut soonest = Duration::MAX;
     for round in ["late0", "late1", "late2"] {
         let started = Instant::now();
-        let output = sandbox.ask(ExecRequest::new(format!("{}; sleep 100", begin(round))).within(limit)).await;
+        let output = sandbox.exec(ExecRequest::new(format!("{}; sleep 100", begin(round))).with_timeout(limit)).await;
         soonest = soonest.min(started.elapsed());
         assert_eq!(output.termination, Termination::TimedOut);
         assert!(!beats(round).await.is_empty() && !goes_on(round).await, "it outlived its time-out");
     }
     assert!(soonest < limit + LATE_MAX, "it ended late: {soonest:?}");
 
-    // The shell itself would try each of them again for seconds.
+    // Python, because the shell itself retries each failed fork for seconds.
     let more = "import subprocess\nfor _ in range(40):\n    try: subprocess.Popen(['sleep', '300'])\n    except OSError: break";
     let hoard = format!("{}; {}", begin("many"), python(more));
-    sandbox.ask(ExecRequest::new(hoard).within(Duration::from_secs(60))).await;
+    sandbox.exec(ExecRequest::new(hoard).with_timeout(Duration::from_secs(60))).await;
     assert!(!beats("many").await.is_empty() && !goes_on("many").await, "it outlived the limit of processes");
 
     let exec = sandbox.provider.exec(&sandbox.name, ExecRequest::new(format!("{}; sleep 100", begin("gone"))), None);
@@ -174,7 +174,7 @@ pub async fn commands_run_side_by_side(subject: &Subject) {
     assert_eq!((first.exit_code, second.stdout.text.as_str()), (0, "word\n"));
 }
 
-pub async fn starts_in_the_workspace_or_where_asked(subject: &Subject) {
+pub async fn starts_in_the_workspace_or_the_given_folder(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.text("mkdir -p '/workspace/a b/c'").await;
     for (cwd, expected) in [
@@ -185,7 +185,7 @@ pub async fn starts_in_the_workspace_or_where_asked(subject: &Subject) {
         (Some("/workspace/a b"), "/workspace/a b"),
     ] {
         let request = ExecRequest { cwd: cwd.map(str::to_owned), ..ExecRequest::new("pwd") };
-        assert_eq!(sandbox.ask(request).await.stdout.text.trim_end(), expected);
+        assert_eq!(sandbox.exec(request).await.stdout.text.trim_end(), expected);
     }
     for cwd in ["/no/such/folder", "none", "/etc/passwd", "", "a\0b"] {
         let request = ExecRequest { cwd: Some(cwd.to_owned()), ..ExecRequest::new("pwd") };
@@ -194,16 +194,16 @@ pub async fn starts_in_the_workspace_or_where_asked(subject: &Subject) {
     }
 }
 
-pub async fn environment_is_added_as_it_is(subject: &Subject) {
+pub async fn variables_are_passed_unchanged(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let value = "a 'b' \"c\" $HOME `id`\n\\d = é";
     let env = vec![("GREETING".to_owned(), value.to_owned()), ("HOME".to_owned(), "/workspace".to_owned())];
     let request = ExecRequest { env, ..ExecRequest::new("printf '%s|%s' \"$GREETING\" \"$HOME\"") };
-    assert_eq!(sandbox.ask(request).await.stdout.text, format!("{value}|/workspace"));
+    assert_eq!(sandbox.exec(request).await.stdout.text, format!("{value}|/workspace"));
     assert_eq!(sandbox.text("echo ${GREETING-none} $HOME").await, "none /root");
 }
 
-pub async fn impossible_requests_are_refused(subject: &Subject) {
+pub async fn invalid_requests_are_refused(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let with_env = |name: &str, value: &str| ExecRequest {
         env: vec![(name.to_owned(), value.to_owned())],
@@ -219,8 +219,8 @@ pub async fn impossible_requests_are_refused(subject: &Subject) {
         ("a NUL in a value", with_env("A", "a\0b")),
         ("a value of 4 MiB", with_env("A", &"a".repeat(4 << 20))),
         ("too many variables", ExecRequest { env: many, ..ExecRequest::new("true") }),
-        ("no time", ExecRequest::new("true").within(Duration::ZERO)),
-        ("too much time", ExecRequest::new("true").within(EXEC_TIMEOUT_MAX + Duration::from_millis(1))),
+        ("no time", ExecRequest::new("true").with_timeout(Duration::ZERO)),
+        ("too much time", ExecRequest::new("true").with_timeout(EXEC_TIMEOUT_MAX + Duration::from_millis(1))),
     ] {
         let error = sandbox.refusal(request).await;
         assert!(matches!(error, SandboxError::Invalid(_)), "{what}: {error:?}");
@@ -241,7 +241,7 @@ pub async fn stdin_is_empty_and_no_terminal(subject: &Subject) {
 
 pub async fn only_three_descriptors_are_open(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // The shell's own, as a child of it sees them: a listing of one's own shows the listing's.
+    // A child lists the descriptors of the shell: a process that lists its own also sees the descriptor of the listing.
     let program = "import os; print(sorted(os.listdir('/proc/%d/fd' % os.getppid())))";
     assert_eq!(sandbox.text(format!("python3 -c \"{program}\"; true")).await, "['0', '1', '2']");
     let opened = sandbox.text("for f in /proc/1/fd/*; do (: <$f) 2>/dev/null && readlink $f; done; true").await;
@@ -283,7 +283,7 @@ pub async fn environment_is_clean(subject: &Subject) {
     assert_eq!(sandbox.text("cat /proc/1/environ 2>/dev/null | tr '\\0' '\\n' | grep -c MONSTRUM; true").await, "0");
 }
 
-/// A limit that a command sets for the first process would be one of every later command.
+/// A limit set on the init would apply to every later command.
 pub async fn limits_of_other_processes_cannot_be_set(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for limit in ["--nofile=3:3", "--as=1000", "--nproc=1"] {
@@ -293,7 +293,7 @@ pub async fn limits_of_other_processes_cannot_be_set(subject: &Subject) {
     assert_eq!(sandbox.text("ulimit -n 100; ulimit -n; bash -c 'ulimit -n'").await, "100\n100", "one's own can be");
 }
 
-/// Whoever asks for a command is not to blame for what the sandbox has made of its shell, and its files are there.
+/// A sandbox whose shell is gone rejects commands with a clear error and still serves its files.
 pub async fn sandbox_without_a_shell_still_has_files(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.write("kept", "text").await.expect("it is written");
@@ -304,14 +304,14 @@ pub async fn sandbox_without_a_shell_still_has_files(subject: &Subject) {
     assert_eq!(sandbox.read("kept").await.as_deref(), Ok("text"));
 }
 
-pub async fn signals_are_as_a_shell_expects_them(subject: &Subject) {
+pub async fn signals_have_their_defaults(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     assert_eq!(sandbox.text("yes | head -n 1; echo ${PIPESTATUS[0]}").await, "y\n141", "SIGPIPE is ignored");
     let program = "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigBlk')])";
     assert_eq!(sandbox.text(python(program)).await, "['0000000000000000']");
 }
 
-pub async fn is_root_with_the_programs_that_it_names(subject: &Subject) {
+pub async fn is_root_and_has_the_listed_programs(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     assert_eq!(sandbox.text("id -u; id -g; id -un; id -G").await, "0\n0\nroot\n0");
     let capabilities = subject.provider.capabilities().expect("the provider is ready").clone();
@@ -324,8 +324,8 @@ pub async fn is_root_with_the_programs_that_it_names(subject: &Subject) {
     }
 }
 
-/// As packages do when they are installed.
-pub async fn accounts_are_made_and_used(subject: &Subject) {
+/// Packages create such accounts when they are installed.
+pub async fn accounts_can_be_created_and_used(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let accounts = "useradd -r -s /bin/sh service && groupadd team && usermod -aG team service && id -Gn service";
     assert_eq!(sandbox.text(accounts).await, "service team");

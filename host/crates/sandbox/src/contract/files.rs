@@ -1,4 +1,4 @@
-//! The file functions, and a sandbox that wants to lead them out.
+//! The file functions, in sandboxes that try to lead them outside.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,16 +9,16 @@ use futures::StreamExt;
 use super::{Sandbox, Subject, python};
 use crate::{EntryKind, FILE_BYTES_MAX, LIST_ENTRIES_MAX, PATH_BYTES_MAX, SandboxError};
 
-/// What no file function may ever need.
+/// How long a file function may take at most.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
-pub async fn what_is_written_is_read(subject: &Subject) {
+pub async fn written_files_can_be_read(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let provider = &sandbox.provider;
     sandbox.write("a/b/first.txt", "first").await.expect("missing folders are made");
     sandbox.write("/workspace/a/second.txt", "second").await.expect("it is written");
     provider.mkdir(&sandbox.name, "a/empty/deep").await.expect("it is made");
-    provider.mkdir(&sandbox.name, "a/empty").await.expect("a folder that is there is no fault");
+    provider.mkdir(&sandbox.name, "a/empty").await.expect("an existing folder is not an error");
     assert_eq!(sandbox.names("a").await, Ok(vec!["b".into(), "empty".into(), "second.txt".into()]));
     assert_eq!(sandbox.read("/workspace/a/b/first.txt").await.as_deref(), Ok("first"));
     assert_eq!(sandbox.text("cat a/b/first.txt a/second.txt").await, "firstsecond");
@@ -42,7 +42,7 @@ pub async fn what_is_written_is_read(subject: &Subject) {
     assert!(matches!(error, SandboxError::Invalid(_)), "{error:?}");
 }
 
-pub async fn belongs_to_the_sandboxs_user(subject: &Subject) {
+pub async fn new_files_belong_to_root_inside(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.write("made/by/api.txt", "text").await.expect("it is written");
     sandbox.provider.mkdir(&sandbox.name, "made/folder").await.expect("it is made");
@@ -52,7 +52,7 @@ pub async fn belongs_to_the_sandboxs_user(subject: &Subject) {
     sandbox.text("echo more >>made/by/api.txt && rm -r made").await;
 }
 
-/// Every function of a path that must lead nowhere.
+/// Asserts that every file function rejects a path.
 async fn is_refused(sandbox: &Sandbox, path: &str) {
     let (provider, name) = (&sandbox.provider, &sandbox.name);
     sandbox.write("own.txt", "own").await.expect("it is written");
@@ -119,7 +119,7 @@ pub async fn links_out_are_refused(subject: &Subject) {
         let entry = sandbox.provider.stat(&sandbox.name, link).await.expect("the link itself");
         assert_eq!(entry.kind, EntryKind::Other, "{link}");
         assert!(sandbox.read(link).await.is_err() && sandbox.names(link).await.is_err(), "{link} is followed");
-        // A link is replaced or it is refused; what it points to stays as it is.
+        // The write replaces the link or fails; the target of the link does not change.
         let written = sandbox.write(link, "mine").await;
         assert_eq!(written.is_ok(), sandbox.read(link).await.as_deref() == Ok("mine"), "{link}: {written:?}");
         sandbox.provider.remove(&sandbox.name, link).await.expect("a link is removed, not what it points to");
@@ -174,7 +174,7 @@ pub async fn magic_links_are_refused(subject: &Subject) {
     assert!(sandbox.read("m6").await.is_err(), "the program of the host is read");
 }
 
-/// Has a loop in the sandbox exchange a folder with a link, all the time.
+/// Starts a loop in the sandbox that keeps exchanging a folder with a link.
 async fn race(sandbox: &Sandbox, target: &str) {
     sandbox.text(format!("rm -rf d l; mkdir -p d && echo inside >d/passwd && ln -s {target} l")).await;
     sandbox
@@ -209,7 +209,7 @@ pub async fn rename_race_does_not_lead_out(subject: &Subject) {
                 }
                 Err(_) => refused += 1,
             }
-            // Either it is refused or it goes into the folder, wherever that is called at the moment.
+            // The write fails or goes into the folder, under either of its names.
             let _refused = sandbox.write("d/written", "mine").await;
             if round % 10 == 0 {
                 let _refused = sandbox.provider.mkdir(&sandbox.name, "d/made").await;
@@ -271,7 +271,7 @@ pub async fn sparse_file_costs_nothing(subject: &Subject) {
     }
 }
 
-pub async fn odd_names_are_names(subject: &Subject) {
+pub async fn odd_names_work(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let long = "n".repeat(255);
     let names = [
@@ -314,12 +314,12 @@ pub async fn odd_names_are_names(subject: &Subject) {
     sandbox.text("echo raw >odd/$'\\xff\\xfe' && mkdir odd/$'\\xfd' && echo in >odd/$'\\xfd'/é$'\\xfc'").await;
     let raw = ["\\xFD", "\\xFF\\xFE"];
     let listed = sandbox.names("odd").await.expect("it is listed");
-    assert_eq!(listed.len(), names.len() + raw.len(), "what is no text is listed as well");
+    assert_eq!(listed.len(), names.len() + raw.len(), "invalid UTF-8 is listed as well");
     assert!(raw.iter().all(|name| listed.iter().any(|listed| listed == name)), "{listed:?}");
     assert_eq!(sandbox.names("odd/\\xFD").await, Ok(vec!["é\\xFC".to_owned()]));
     assert_eq!(sandbox.read("odd/\\xFD/é\\xFC").await.as_deref(), Ok("in\n"));
     assert_eq!(sandbox.read("odd/\\xFF\\xFE").await.as_deref(), Ok("raw\n"));
-    // A file that really has that name goes first.
+    // A file that has the escaped form as its real name takes precedence.
     sandbox.write("odd/\\xFF\\xFE", "text").await.expect("it is written");
     for content in ["text", "raw\n"] {
         assert_eq!(sandbox.read("odd/\\xFF\\xFE").await.as_deref(), Ok(content));
@@ -335,7 +335,7 @@ pub async fn odd_names_are_names(subject: &Subject) {
     assert_eq!(sandbox.text("find / -xdev -name pwned 2>/dev/null; ls -A | grep -v lost+found; true").await, "");
 }
 
-pub async fn is_written_whole_or_not_at_all(subject: &Subject) {
+pub async fn writes_are_atomic(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let (first, second) = ("a".repeat(1 << 20), "b".repeat(1 << 20));
     sandbox.write("whole", &first).await.expect("it is written");

@@ -1,4 +1,4 @@
-//! What a sandbox must not see nor reach: the host, other sandboxes, any network.
+//! What must be invisible and unreachable from a sandbox: the host, other sandboxes, every network.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::local_host::memory_contains;
 use super::{Subject, eventually, python, random_hex};
 use crate::ExecRequest;
 
-/// What kernels put into every new namespace, down, where their modules for tunnels are loaded.
+/// Interfaces that the kernel adds to every new network namespace, down, if its tunnel modules are loaded.
 const TUNNELS: [&str; 9] = ["sit0", "tunl0", "gre0", "gretap0", "erspan0", "ip6tnl0", "ip6gre0", "ip_vti0", "ip6_vti0"];
 
-/// Where every system has its programs.
+/// The program folders of every Linux system.
 const PROGRAMS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// Tries to connect to every address that is asked for; prints those that answer.
+/// A program that connects to each address and prints the ones that answer.
 fn connections(addresses: &[String]) -> String {
     python(&format!(
         "
@@ -83,7 +83,7 @@ print('tried')"
 
 pub async fn uncommon_socket_families_are_refused(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // Towards the hypervisor, the raw wire, and code of the kernel that no program in a sandbox needs.
+    // Families that reach the hypervisor or the raw network, or kernel code that no program in a sandbox needs.
     let program = "
 import socket
 names = {40: 'vsock', 38: 'alg', 17: 'packet', 31: 'bluetooth', 30: 'tipc', 29: 'can', 39: 'nfc', 44: 'xdp', 15: 'key', 41: 'kcm', 42: 'qipcrtr', 43: 'smc', 21: 'rds'}
@@ -202,7 +202,7 @@ pub async fn host_processes_are_invisible(subject: &Subject) {
     sandbox.text(format!("[ ! -e /proc/{own}/root/proc/1/exe ] || [ /proc/{own}/root -ef / ]")).await;
 }
 
-pub async fn root_inside_is_nobody_outside(subject: &Subject) {
+pub async fn root_inside_is_unprivileged_outside(subject: &Subject) {
     let Some(host) = &subject.host else { return };
     let sandbox = subject.sandbox().await;
     let marker = format!("8640{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
@@ -220,7 +220,7 @@ pub async fn host_environment_is_invisible(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let environments = sandbox.text("cat /proc/[0-9]*/environ /proc/self/environ 2>/dev/null; true").await;
     for (name, value) in host.environment() {
-        // A search path of nothing else tells nothing of this machine, and may be the sandbox's own as well.
+        // A PATH of only these folders reveals nothing, and the sandbox may have the same one.
         let is_common = |path: &str| path.split(':').all(|folder| PROGRAMS.contains(&folder));
         if name == "PATH" && value.to_str().is_some_and(is_common) {
             continue;
@@ -233,7 +233,7 @@ pub async fn host_environment_is_invisible(subject: &Subject) {
     assert!(!arguments.contains(data_dir) && !arguments.contains("monstrum"), "{arguments}");
 }
 
-pub async fn devices_are_the_harmless_ones(subject: &Subject) {
+pub async fn only_harmless_devices_exist(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let allowed = [
         "null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd", "stdin", "stdout", "stderr",
@@ -247,12 +247,12 @@ pub async fn devices_are_the_harmless_ones(subject: &Subject) {
         sandbox.text(format!("[ -c /dev/{device} ] && head -c 1 /dev/{device} >/dev/null")).await;
     }
     let output =
-        sandbox.ask(ExecRequest::new("find / -xdev \\( -type b -o -type c \\) -not -path '/dev/*' | wc -l")).await;
+        sandbox.exec(ExecRequest::new("find / -xdev \\( -type b -o -type c \\) -not -path '/dev/*' | wc -l")).await;
     assert_eq!(output.stdout.text.trim_end(), "0", "a device elsewhere");
 }
 
-/// A lock, a watch and the times of a file are seen by everybody who has it open.
-pub async fn devices_are_shared_with_nobody(subject: &Subject) {
+/// Locks, watches and times of a file are visible to every process that has it open.
+pub async fn devices_are_not_shared(subject: &Subject) {
     let (first, second) = (subject.sandbox().await, subject.sandbox().await);
     let files =
         "/dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty /proc/kcore /proc/keys /proc/timer_list";
@@ -279,7 +279,7 @@ pub async fn state_of_the_host_is_invisible(subject: &Subject) {
     for path in ["pressure/memory", "pressure/cpu", "buddyinfo", "schedstat", "softirqs", "swaps", "vmstat"] {
         let path = format!("/proc/{path}");
         let output = sandbox.run(format!("cat {path} 2>/dev/null | wc -c")).await;
-        assert_eq!(output.stdout.text.trim(), "0", "{path} tells of the host");
+        assert_eq!(output.stdout.text.trim(), "0", "{path} reveals the host");
     }
     assert_eq!(sandbox.text("cat /proc/loadavg /proc/sys/fs/file-nr").await, "0.00 0.00 0.00 1/1 1\n0\t0\t0");
     assert_eq!(sandbox.text("grep -c '^cpu[0-9]' /proc/stat").await, sandbox.text("nproc").await);
@@ -292,5 +292,5 @@ pub async fn state_of_the_host_is_invisible(subject: &Subject) {
     assert_ne!(own, std::fs::read_to_string(boot_id).expect("the host has it").trim());
     let memory = std::fs::read_to_string("/proc/meminfo").expect("the host has it");
     let total = memory.lines().next().expect("a line").to_owned();
-    assert!(!sandbox.text("cat /proc/meminfo").await.contains(&total), "the host's memory is told");
+    assert!(!sandbox.text("cat /proc/meminfo").await.contains(&total), "the host's memory is revealed");
 }

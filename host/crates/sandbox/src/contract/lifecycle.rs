@@ -1,4 +1,4 @@
-//! From the first command to the deletion.
+//! Sandboxes from the first command to the deletion.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn listed(sandbox: &Sandbox) -> Vec<State> {
     all.into_iter().filter(|one| one.name == sandbox.name).map(|one| one.state).collect()
 }
 
-pub async fn provider_is_ready_and_says_what_it_has(subject: &Subject) {
+pub async fn provider_is_ready_and_describes_itself(subject: &Subject) {
     let capabilities = subject.provider.capabilities().expect("the provider is ready");
     assert!(!capabilities.system.is_empty() && capabilities.networks.contains(&Network::None), "{capabilities:?}");
     for degraded in &capabilities.degraded {
@@ -26,7 +26,7 @@ pub async fn provider_is_ready_and_says_what_it_has(subject: &Subject) {
     subject.provider.health().await.expect("it can be used");
 }
 
-pub async fn twenty_first_calls_make_one(subject: &Subject) {
+pub async fn concurrent_starts_create_one_sandbox(subject: &Subject) {
     let sandbox = subject.absent();
     let calls = (0..20).map(|_| sandbox.ensure(Subject::small()));
     let answers = join_all(calls).await;
@@ -67,7 +67,7 @@ pub async fn stop_ends_everything(subject: &Subject) {
     assert_eq!(host.processes(&marker), 0, "something outlived its sandbox");
 }
 
-/// Starts a command that does not end, and gives how it ended after `end`.
+/// Starts a command that does not end by itself, runs `end`, and returns how the command ended.
 async fn ended_by<F: Future<Output = ()>>(sandbox: &Sandbox, end: F) -> Termination {
     let exec = sandbox.run("touch /workspace/started; sleep 600");
     let end = async {
@@ -98,7 +98,7 @@ pub async fn delete_during_an_exec(subject: &Subject) {
     assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
 }
 
-pub async fn delete_twice_and_a_new_one_is_empty(subject: &Subject) {
+pub async fn second_delete_succeeds_and_a_new_sandbox_is_empty(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.text("echo old >/workspace/old; echo old >/root/old").await;
     let (first, second) = tokio::join!(sandbox.provider.delete(&sandbox.name), sandbox.provider.delete(&sandbox.name));
@@ -108,7 +108,7 @@ pub async fn delete_twice_and_a_new_one_is_empty(subject: &Subject) {
     assert_eq!(sandbox.text("ls -A /workspace /root | grep -w old; true").await, "");
 }
 
-pub async fn missing_ones_are_never_made(subject: &Subject) {
+pub async fn missing_sandboxes_are_never_created(subject: &Subject) {
     let sandbox = subject.absent();
     assert_eq!(sandbox.provider.stop(&sandbox.name).await, Ok(()));
     assert_eq!(sandbox.provider.delete(&sandbox.name).await, Ok(()));
@@ -124,22 +124,22 @@ pub async fn missing_ones_are_never_made(subject: &Subject) {
     assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
 }
 
-pub async fn stopped_one_is_not_woken_by_a_command(subject: &Subject) {
+pub async fn command_does_not_resume_a_stopped_sandbox(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     sandbox.provider.stop(&sandbox.name).await.expect("it is stopped");
-    sandbox.provider.stop(&sandbox.name).await.expect("twice is no fault");
+    sandbox.provider.stop(&sandbox.name).await.expect("a second stop is not an error");
     let error = sandbox.refusal(ExecRequest::new("true")).await;
     assert!(matches!(error, SandboxError::Conflict(_)), "{error:?}");
     assert_eq!(state(&sandbox).await, Some(State::Stopped));
 }
 
-pub async fn list_finds_ours(subject: &Subject) {
+pub async fn list_contains_all_sandboxes(subject: &Subject) {
     let (first, second) = (subject.sandbox().await, subject.sandbox().await);
     second.provider.stop(&second.name).await.expect("it is stopped");
     assert_eq!((listed(&first).await, listed(&second).await), (vec![State::Running], vec![State::Stopped]));
 }
 
-pub async fn impossible_limits_are_refused_and_make_nothing(subject: &Subject) {
+pub async fn invalid_limits_are_refused(subject: &Subject) {
     let fine = Subject::small();
     for (what, limits) in [
         ("no processor", Limits { cpu_millis: 0, ..fine }),
@@ -160,7 +160,7 @@ pub async fn impossible_limits_are_refused_and_make_nothing(subject: &Subject) {
     }
 }
 
-pub async fn network_that_it_cannot_give_is_refused(subject: &Subject) {
+pub async fn unsupported_network_is_refused(subject: &Subject) {
     let networks = &subject.provider.capabilities().expect("the provider is ready").networks;
     if networks.contains(&Network::Full) {
         return;
@@ -172,7 +172,7 @@ pub async fn network_that_it_cannot_give_is_refused(subject: &Subject) {
     assert_eq!((state(&sandbox).await, listed(&sandbox).await), (None, vec![]));
 }
 
-pub async fn storm_of_calls_ends_in_order(subject: &Subject) {
+pub async fn concurrent_calls_leave_a_usable_sandbox(subject: &Subject) {
     let sandbox = subject.absent();
     let spec = Spec { limits: Subject::small(), network: Network::None };
     let calls = (0..40).map(|number| {
@@ -188,7 +188,7 @@ pub async fn storm_of_calls_ends_in_order(subject: &Subject) {
         }
     });
     for (number, answer) in join_all(calls).await.into_iter().enumerate() {
-        // Another call may have been first, which is a conflict; nothing else may have gone wrong.
+        // Another call may have come first, which is a conflict; every other error is a failure.
         let is_fine = matches!(answer, Ok(()) | Err(SandboxError::Conflict(_) | SandboxError::NotFound(_)));
         assert!(is_fine, "call {number}: {answer:?}");
     }
@@ -199,7 +199,7 @@ pub async fn storm_of_calls_ends_in_order(subject: &Subject) {
     assert_eq!(listed(&sandbox).await, []);
 }
 
-pub async fn dropped_call_leaves_nothing_half_made(subject: &Subject) {
+pub async fn cancelled_calls_leave_a_usable_sandbox(subject: &Subject) {
     let sandbox = subject.absent();
     let spec = Spec { limits: Subject::small(), network: Network::None };
     for wait in [0, 1, 5, 10, 20, 40, 80] {
@@ -212,8 +212,8 @@ pub async fn dropped_call_leaves_nothing_half_made(subject: &Subject) {
     assert_eq!(sandbox.text("echo usable").await, "usable");
 }
 
-/// Whoever looks at its files has not asked for what the sandbox has made of its programs.
-pub async fn resumed_one_runs_nothing_that_nobody_asked_for(subject: &Subject) {
+/// A caller that only reads files must not trigger programs that the sandbox has replaced.
+pub async fn resume_runs_no_program_of_the_sandbox(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let hostile = "cp /usr/bin/bash /usr/local/own && \
         printf '#!/usr/local/own\\necho ran >>/workspace/ran\\nexec /usr/local/own \"$@\"' >/usr/local/new && \

@@ -1,4 +1,4 @@
-//! What one sandbox may use, under commands that want more.
+//! The limits of one sandbox, with commands that exceed them.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub async fn killed_is_not_out_of_memory(subject: &Subject) {
     assert_eq!(sandbox.run("kill -9 $$").await.termination, Termination::Signalled, "an earlier one was counted");
 }
 
-pub async fn memory_that_no_process_maps_ends_the_command_only(subject: &Subject) {
+pub async fn unmapped_memory_ends_the_command_only(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { memory_mib: 128, ..Subject::small() }).await;
     sandbox.start("sleep 4343").await;
     let program = "import os; fd = os.memfd_create('x'); piece = b'x' * 65536\nwhile True: os.write(fd, piece)";
@@ -33,7 +33,7 @@ pub async fn memory_that_no_process_maps_ends_the_command_only(subject: &Subject
     }
 }
 
-/// Sends to sockets of its own that read nothing, and tells by how many MiB the buffers of sockets have grown.
+/// Sends to its own sockets, that are never read, and prints by how many MiB the socket buffers have grown.
 const FILL_SOCKETS: &str = "
 import socket, sys
 def pages(kind):
@@ -68,7 +68,8 @@ for kind, fill, most in (('TCP', tcp, 150), ('UDP', udp, 1500)):
     held.clear()
 ";
 
-/// The kernel counts them for the whole machine, so that a sandbox which is free to fill them stops those of all others.
+/// The kernel counts socket buffers for the whole machine: a sandbox that may fill them stops the network of all
+/// others.
 pub async fn buffers_of_sockets_are_limited(subject: &Subject) {
     if subject.is_degraded("sockets") {
         return;
@@ -104,12 +105,13 @@ except (OSError, ValueError):
         let memory = read("/proc/meminfo");
         let memory = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("it is named");
         let kib: u64 = memory.trim().trim_end_matches(" kB").parse().expect("a number");
-        // Each open file costs its sandbox 192 bytes or more; the host keeps an eighth of its memory at the least.
+        // Each open file costs its sandbox at least 192 bytes of memory, and the host keeps at least an eighth of its
+        // memory.
         assert!(most >= kib * 1024 / 8 * 7 / 256, "files are used up before memory");
     }
 }
 
-pub async fn temporary_folder_is_sized(subject: &Subject) {
+pub async fn tmp_size_is_limited(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { tmp_mib: 16, ..Subject::small() }).await;
     let full = sandbox.run("head -c 64M /dev/zero >/tmp/big").await;
     assert!(full.exit_code != 0 && full.stderr.text.contains("No space left"), "{full:?}");
@@ -121,7 +123,7 @@ pub async fn temporary_folder_is_sized(subject: &Subject) {
     assert_ne!(many.exit_code, 0, "empty files in memory are not counted");
 }
 
-pub async fn no_other_place_in_memory_is_free(subject: &Subject) {
+pub async fn other_memory_file_systems_are_limited(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { memory_mib: 128, tmp_mib: 16, ..Subject::small() }).await;
     for folder in ["/dev/shm", "/dev", "/run", "/var/tmp", "/dev/mqueue"] {
         let output =
@@ -134,8 +136,8 @@ pub async fn no_other_place_in_memory_is_free(subject: &Subject) {
 pub async fn fork_bomb_is_contained(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let other = subject.sandbox().await;
-    let bomb = ExecRequest::new("bomb() { bomb | bomb & }; bomb; sleep 1").within(Duration::from_secs(10));
-    let exec = sandbox.ask(bomb);
+    let bomb = ExecRequest::new("bomb() { bomb | bomb & }; bomb; sleep 1").with_timeout(Duration::from_secs(10));
+    let exec = sandbox.exec(bomb);
     let beside = async {
         let started = Instant::now();
         assert_eq!(other.text("echo fine").await, "fine");
@@ -168,7 +170,7 @@ except OSError:
 print(len(children))
 for child in children: os.kill(child, signal.SIGKILL)";
     let count: usize = sandbox.python(program).await.parse().expect("a number");
-    // The shell and the program count, too.
+    // The shell and the program count as well.
     assert!((8..16).contains(&count), "{count} further processes of one command that may have 16");
     assert_eq!(sandbox.text("echo next").await, "next");
 }
@@ -179,8 +181,8 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
     let marker = format!("86400{}", u16::from_str_radix(&random_hex(2), 16).expect("hex digits"));
     let command = format!("for i in $(seq 1 12); do sleep {marker} & done 2>/dev/null");
     for _ in 0..4 {
-        // The last ones may find no room at all, which is said in one way or the other.
-        let hoard = ExecRequest::new(&command).within(Duration::from_secs(5));
+        // The last commands may fail to start, or start and fail to fork.
+        let hoard = ExecRequest::new(&command).with_timeout(Duration::from_secs(5));
         match sandbox.provider.exec(&sandbox.name, hoard, None).await {
             Ok(_) | Err(SandboxError::Exhausted(_)) => {}
             Err(error) => panic!("{error}"),
@@ -196,7 +198,7 @@ pub async fn processes_of_a_sandbox_are_limited(subject: &Subject) {
     assert_eq!(sandbox.text("echo next").await, "next");
 }
 
-pub async fn share_of_the_processor_is_held(subject: &Subject) {
+pub async fn processor_quota_is_enforced(subject: &Subject) {
     subject.must_enforce("cpu");
     let sandbox = subject.sandbox_under(Limits { cpu_millis: 500, ..Subject::small() }).await;
     let program = "
@@ -215,14 +217,14 @@ print((used.children_user + used.children_system) / (time.monotonic() - started)
     assert!(share > 0.2, "two loops had only {share} of a processor, where 0.5 are given");
 }
 
-pub async fn disk_limit_is_felt_and_space_comes_back(subject: &Subject) {
+pub async fn disk_is_limited_and_deleting_frees_space(subject: &Subject) {
     let sandbox = subject.sandbox_under(Limits { disk_mib: 96, ..Subject::small() }).await;
     for folder in ["/workspace", "/root", "/usr/local", "/etc", "/var"] {
         let full = sandbox.run(format!("head -c 256M /dev/zero >{folder}/big")).await;
         assert!(full.exit_code != 0 && full.stderr.text.contains("No space left"), "{folder}: {full:?}");
         let size: u64 = sandbox.text(format!("stat -c %s {folder}/big")).await.parse().expect("a size");
         assert!(size > 32 << 20 && size <= 96 << 20, "{folder} took {size} bytes");
-        let error = sandbox.write("/workspace/more", &"a".repeat(1 << 20)).await.expect_err("there is no room");
+        let error = sandbox.write("/workspace/more", &"a".repeat(1 << 20)).await.expect_err("the disk is full");
         assert!(matches!(error, SandboxError::Exhausted(_)), "{error:?}");
         sandbox.text(format!("rm {folder}/big")).await;
         sandbox.text("head -c 32M /dev/zero >/workspace/again && rm /workspace/again").await;
@@ -245,8 +247,8 @@ except OSError as error:
     print(error.strerror)
 shutil.rmtree('/workspace/many')
 open('/workspace/again', 'w').close()";
-    let request = ExecRequest::new(python(program)).within(Duration::from_secs(120));
-    let output = sandbox.ask(request).await;
+    let request = ExecRequest::new(python(program)).with_timeout(Duration::from_secs(120));
+    let output = sandbox.exec(request).await;
     assert_eq!(output.stdout.text.trim_end(), "No space left on device", "{output:?}");
 }
 
@@ -266,7 +268,7 @@ except FileExistsError:
 except OSError as error:
     print(error.strerror)";
     for _ in 0..2 {
-        let full = sandbox.ask(ExecRequest::new(python(fill)).within(Duration::from_secs(120))).await;
+        let full = sandbox.exec(ExecRequest::new(python(fill)).with_timeout(Duration::from_secs(120))).await;
         assert_eq!(full.stdout.text.trim_end(), "No space left on device", "{full:?}");
         sandbox.provider.stop(&sandbox.name).await.expect("it stops");
         sandbox.ensure(limits).await;
@@ -276,7 +278,7 @@ except OSError as error:
     }
 }
 
-pub async fn limits_hold_anew_after_a_resume(subject: &Subject) {
+pub async fn resume_applies_new_limits(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let hoard = "exec python3 -c 'print(len(bytearray(200 * 2**20)))'";
     assert_eq!(sandbox.text(hoard).await, "209715200");
@@ -292,7 +294,7 @@ pub async fn crash_leaves_no_dump(subject: &Subject) {
     assert_eq!((crash.exit_code, crash.termination), (139, Termination::Signalled));
 }
 
-pub async fn counts_of_the_kernel_are_each_ones_own(subject: &Subject) {
+pub async fn kernel_counters_are_per_sandbox(subject: &Subject) {
     let (greedy, other) = (subject.sandbox().await, subject.sandbox().await);
     let take_all = "import ctypes, os, time\nlibc = ctypes.CDLL(None)\nheld = []\n\
                     while libc.inotify_init() >= 0: pass\n\

@@ -1,4 +1,4 @@
-//! What can be seen of a sandbox from the machine that it runs on.
+//! What a test can see of a sandbox from the machine on which it runs.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -10,38 +10,38 @@ use std::process::{Child, Command, Stdio};
 
 use super::random_hex;
 
-/// This machine, for a provider whose sandboxes run on it.
+/// This machine, for providers whose sandboxes run on it.
 pub struct LocalHost {
     data_dir: PathBuf,
 }
 
-/// Files with a name that occurs nowhere else, removed at the end.
+/// Files with a unique name and content, removed on drop.
 pub struct Markers {
     pub name: String,
     pub text: String,
     pub paths: Vec<PathBuf>,
 }
 
-/// A process with arguments that occur nowhere else, ended at the end.
+/// A process with a unique argument, killed on drop.
 pub struct MarkedProcess {
     pub marker: String,
     child: Child,
 }
 
 impl LocalHost {
-    /// `data_dir` is where the provider keeps its files.
+    /// `data_dir` is the folder of the provider.
     #[must_use]
     pub fn new(data_dir: &Path) -> LocalHost {
         LocalHost { data_dir: data_dir.to_owned() }
     }
 
-    /// Where the provider keeps its files.
+    /// The folder of the provider.
     #[must_use]
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
 
-    /// What this process holds in memory.
+    /// The resident memory of this process.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("the status of this process can be read");
@@ -50,7 +50,7 @@ impl LocalHost {
         kibibytes * 1024
     }
 
-    /// How many processes of this machine have `marker` in their arguments.
+    /// The number of processes on this machine that have `marker` in their arguments.
     #[must_use]
     pub fn processes(&self, marker: &str) -> usize {
         let entries = std::fs::read_dir("/proc").expect("/proc can be listed");
@@ -58,7 +58,7 @@ impl LocalHost {
         arguments.filter(|arguments| memory_contains(arguments, marker.as_bytes())).count()
     }
 
-    /// As which users of this machine the processes run that have `marker` in their arguments.
+    /// The users of this machine as which the processes run that have `marker` in their arguments.
     #[must_use]
     pub fn owners(&self, marker: &str) -> Vec<u32> {
         let entries = std::fs::read_dir("/proc").expect("/proc can be listed").flatten();
@@ -72,22 +72,22 @@ impl LocalHost {
             .collect()
     }
 
-    /// A port on every address of this machine, at which something listens.
+    /// A listener on every IPv4 address of this machine.
     #[must_use]
     pub fn listener(&self) -> TcpListener {
         TcpListener::bind("0.0.0.0:0").expect("a port is free")
     }
 
-    /// The address that this machine would use towards others, where it has one.
+    /// The address from which this machine would reach others, if it has one.
     #[must_use]
     pub fn address(&self) -> Option<IpAddr> {
-        // No packet is sent: a datagram socket that is connected only looks up the route.
+        // Connecting a datagram socket only looks up the route and sends no packet.
         let socket = UdpSocket::bind("0.0.0.0:0").expect("a port is free");
         socket.connect("192.0.2.1:9").ok()?;
         socket.local_addr().ok().map(|address| address.ip())
     }
 
-    /// A socket in the abstract namespace, which no file permission guards, and its name.
+    /// A socket in the abstract namespace, which no file permission protects, and its name.
     #[must_use]
     pub fn abstract_socket(&self) -> (UnixListener, String) {
         let name = format!("marker-{}", random_hex(8));
@@ -95,7 +95,8 @@ impl LocalHost {
         (UnixListener::bind_addr(&address).expect("the name is free"), name)
     }
 
-    /// Leaves marked files where a sandbox might look: the provider's folder, temporary folders, the home.
+    /// Writes marker files to places where a sandbox might look: the provider's folder, temporary folders, home
+    /// folders.
     #[must_use]
     pub fn plant(&self) -> Markers {
         let name = format!("marker-{}", random_hex(8));
@@ -107,7 +108,7 @@ impl LocalHost {
         Markers { name, text, paths }
     }
 
-    /// A process of this machine, which no sandbox must see.
+    /// A process of this machine that no sandbox may see.
     #[must_use]
     pub fn marked_process(&self) -> MarkedProcess {
         let marker = format!("8640{}", u32::from_str_radix(&random_hex(3), 16).expect("hex digits"));
@@ -116,7 +117,7 @@ impl LocalHost {
         MarkedProcess { child: command.spawn().expect("sleep can be started"), marker }
     }
 
-    /// The environment that this process was started with, those values that are long enough to be told apart.
+    /// The variables of this process whose values are long enough to be unique.
     #[must_use]
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         std::env::vars_os().filter(|(_, value)| value.as_bytes().len() >= 12).collect()
@@ -146,7 +147,7 @@ fn ids(status: &str) -> Vec<u32> {
     line.split_whitespace().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// Whether some bytes occur in others.
+/// Whether `bytes` contains `wanted`.
 pub(super) fn memory_contains(bytes: &[u8], wanted: &[u8]) -> bool {
     bytes.windows(wanted.len()).any(|window| window == wanted)
 }

@@ -1,4 +1,4 @@
-//! What commands write.
+//! The output of commands.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub async fn streams_are_apart(subject: &Subject) {
 pub async fn flood_is_capped_and_host_memory_stays_flat(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let before = subject.host.as_ref().map(|host| host.memory_bytes());
-    let flood = sandbox.ask(ExecRequest::new("yes | head -c 10G").within(EXEC_TIMEOUT_MAX));
+    let flood = sandbox.exec(ExecRequest::new("yes | head -c 10G").with_timeout(EXEC_TIMEOUT_MAX));
     tokio::pin!(flood);
     let mut most = 0;
     let output = loop {
@@ -37,8 +37,8 @@ pub async fn flood_is_capped_and_host_memory_stays_flat(subject: &Subject) {
     }
 }
 
-/// Nobody waits for it, so it must not cost the host what a command costs that somebody waits for.
-pub async fn output_in_the_background_is_read_slowly(subject: &Subject) {
+/// No caller waits for this output, so reading it must cost the host less than reading the output of a command.
+pub async fn background_output_is_drained_slowly(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let program = "
 import os, time
@@ -55,8 +55,8 @@ with open('/workspace/rate', 'w') as file:
     })
     .await;
     let bytes_per_s: u64 = sandbox.text("cat rate").await.parse().expect("a number");
-    // The pipe itself takes in some at once.
-    assert!(bytes_per_s < 16 << 20, "{bytes_per_s} bytes a second are read for nobody");
+    // The pipe itself buffers some of it at once.
+    assert!(bytes_per_s < 16 << 20, "{bytes_per_s} bytes a second of background output are read");
     assert_eq!(sandbox.text("wc -l <heard").await, "3", "others go on");
 }
 
@@ -76,13 +76,13 @@ pub async fn cut_text_stays_text(subject: &Subject) {
             output_bytes_max: cap,
             ..ExecRequest::new("for i in {1..200}; do printf '\\xf0\\x9f\\x90\\x99'; done")
         };
-        let output = sandbox.ask(request).await;
+        let output = sandbox.exec(request).await;
         assert!(output.stdout.is_truncated && output.stdout.text.len() <= cap, "{output:?}");
         assert_eq!(output.stdout.text.trim_start_matches('🐙'), "", "a character was cut through");
     }
 }
 
-pub async fn bytes_that_are_no_text_are_replaced(subject: &Subject) {
+pub async fn invalid_utf8_is_replaced(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let output = sandbox.run("printf '\\xff\\xfeok\\x00'").await;
     assert_eq!((output.stdout.text.as_str(), output.stdout.bytes), ("\u{fffd}\u{fffd}ok\0", 5));
@@ -124,7 +124,7 @@ pub async fn feed_is_live(subject: &Subject) {
     assert_eq!(output.expect("it is run").stdout.text, "first\nlast\n");
 }
 
-pub async fn feed_that_nobody_reads_is_no_fault(subject: &Subject) {
+pub async fn closed_feed_is_ignored(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let (feed, pieces) = mpsc::channel::<Chunk>(1);
     drop(pieces);
@@ -133,11 +133,11 @@ pub async fn feed_that_nobody_reads_is_no_fault(subject: &Subject) {
     assert!(output.exit_code == 0 && output.stdout.text.ends_with("\n100000\n"));
 }
 
-pub async fn time_runs_while_a_reader_is_slow(subject: &Subject) {
+pub async fn slow_reader_does_not_extend_the_timeout(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // The receiver is kept and never read: a command that writes must still end at its time.
+    // The receiver is kept but never read: a command that writes must still time out.
     let (feed, _pieces) = mpsc::channel::<Chunk>(1);
-    let request = ExecRequest::new("yes").within(Duration::from_secs(1));
+    let request = ExecRequest::new("yes").with_timeout(Duration::from_secs(1));
     let exec = sandbox.provider.exec(&sandbox.name, request, Some(feed));
     let output = tokio::time::timeout(Duration::from_secs(10), exec).await.expect("it ends at its time");
     assert_eq!(output.expect("it is run").termination, Termination::TimedOut);

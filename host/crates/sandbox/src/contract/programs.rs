@@ -1,4 +1,4 @@
-//! Programs that do not know that they are in a sandbox.
+//! Programs that do not know that they run in a sandbox.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ pub async fn programs_see_the_size_of_the_sandbox(subject: &Subject) {
     assert_eq!(sandbox.text("nproc; cat /sys/devices/system/cpu/online").await, "2\n0-1");
 }
 
-/// Whether there are any pages is another matter.
+/// The manual pages themselves need not be installed.
 pub async fn manuals_can_be_looked_up(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     let output = sandbox.run("command -v man >/dev/null || exit 0; man no-such-page-of-ours").await;
     assert!(!output.stderr.text.contains("configuration"), "{output:?}");
 }
 
-/// Measured by their own start, since a program takes seconds to start on a busy machine: what they would wait for is
-/// longer than a few starts.
+/// Measured against the start of the same program, since starting takes seconds on a busy machine. A single retry would
+/// take longer than several starts.
 pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
     for (program, start, command) in [
@@ -44,8 +44,8 @@ pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) 
         let soonest = async |command: &str| {
             let mut soonest = Duration::MAX;
             for _ in 0..3 {
-                let request = ExecRequest::new(command).within(Duration::from_secs(60));
-                soonest = soonest.min(sandbox.ask(request).await.duration);
+                let request = ExecRequest::new(command).with_timeout(Duration::from_secs(60));
+                soonest = soonest.min(sandbox.exec(request).await.duration);
             }
             soonest
         };
@@ -54,10 +54,10 @@ pub async fn package_managers_fail_at_once_without_a_network(subject: &Subject) 
     }
 }
 
-/// Each further attempt waits longer than the one before it.
+/// Each further attempt would wait longer than the one before.
 pub async fn package_managers_ask_once_without_a_network(subject: &Subject) {
     let sandbox = subject.sandbox().await;
-    // It notes each request, and can never answer it.
+    // Records each request and answers none with success.
     let server = "
 import socket
 listener = socket.create_server(('127.0.0.1', 8123))
@@ -86,7 +86,7 @@ while True:
             continue;
         }
         sandbox.text("rm -f asked").await;
-        let output = sandbox.ask(ExecRequest::new(command).within(EXEC_TIMEOUT_MAX)).await;
+        let output = sandbox.exec(ExecRequest::new(command).with_timeout(EXEC_TIMEOUT_MAX)).await;
         let asked = sandbox.read("asked").await.unwrap_or_default();
         let mut lines: Vec<&str> = asked.lines().collect();
         let count = lines.len();

@@ -88,7 +88,7 @@ impl Machine<'_> {
             return Err(invalid("/command", "must not contain NUL".to_owned()));
         }
         let open = self.open(sandboxes).await?;
-        let request = ExecRequest::new(command).within(timeout(self.permit));
+        let request = ExecRequest::new(command).with_timeout(timeout(self.permit));
         let feed = self.call.attachments().feed.clone();
         let output = open.exec(request, feed).await.map_err(|fault| self.failed(fault))?;
         let is_for_a_model = !self.call.is_of_sandbox_import();

@@ -41,7 +41,7 @@ fn packages_come_from_where_the_hosts_do() {
         "# deb http://a.example/x bookworm main\ndeb [arch=amd64 signed-by=/a] http://b.example/debian bookworm main\n";
     let of_list = source(&host("debian", &[("etc/apt/sources.list", lists)]), &none);
     assert_eq!(of_list.0, if known { "http://b.example/debian" } else { MIRROR_DEFAULT });
-    // A distribution that is made of another's packages has none that debootstrap could use.
+    // A derived distribution has no releases that debootstrap knows.
     assert_eq!(source(&host("linuxmint", &[("etc/apt/sources.list", lists)]), &none), tested);
 }
 
@@ -79,7 +79,7 @@ fn what_an_operator_says_is_taken_or_refused() {
         ("file:///srv", "bookworm"),
     ] {
         let error = Source::of(host.path(), &options(mirror, suite)).unwrap_err();
-        assert_eq!(error.to_string(), format!("`{suite}` of `{mirror}` is no release of packages"));
+        assert_eq!(error.to_string(), format!("`{suite}` of `{mirror}` is not a release of packages"));
     }
 }
 
@@ -88,12 +88,12 @@ fn another_hash_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("package.tgz");
     fs::write(&file, "abc").unwrap();
-    // The vector of FIPS 180.
+    // The test vector of FIPS 180.
     let abc = "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a\
                2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f";
     let pinned = Pinned { package: "x", version: "1", sha512: abc };
     check(&file, &pinned, "url").unwrap();
     fs::write(&file, "abd").unwrap();
     let error = check(&file, &pinned, "https://registry.example/x").unwrap_err();
-    assert_eq!(error.to_string(), "`https://registry.example/x` is not what it should be: its hash is another");
+    assert_eq!(error.to_string(), "the content of `https://registry.example/x` does not have the expected hash");
 }
