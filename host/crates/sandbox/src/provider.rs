@@ -97,17 +97,6 @@ impl Default for Limits {
     }
 }
 
-/// The network access of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Network {
-    /// Loopback only.
-    #[default]
-    None,
-    /// Loopback and public addresses; never the host's addresses or special-purpose ones.
-    Full,
-}
-
 /// The parameters of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spec {

@@ -151,15 +151,15 @@ impl Sandboxes {
     }
 
     /// Restores files that were set aside while another copy of the database was in use, and returns the resulting state.
-    async fn take_back(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
+    async fn restore(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
         if !has_run(row) || row.status == SandboxStatus::Deleting {
             return Ok(None);
         }
-        let taken = within(SET_ASIDE_MAX, "restored", provider.take_back(&name(row), row.created_at)).await?;
-        if taken {
+        let restored = within(SET_ASIDE_MAX, "restored", provider.restore(&name(row), row.created_at)).await?;
+        if restored {
             tracing::warn!(sandbox.id = %row.id, "the files of a sandbox, which were set aside, are restored");
         }
-        Ok(taken.then_some(State::Stopped))
+        Ok(restored.then_some(State::Stopped))
     }
 
     /// Sets a sandbox without a row aside. It is not deleted, because the database may be a restored older copy.

@@ -257,14 +257,14 @@ impl Sandboxes {
         if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
             return Ok(Step::Again);
         }
-        let taken = within(START_MAX, "found", provider.take_back(&name(row), row.created_at)).await;
-        if matches!(taken, Ok(false)) {
+        let restored = within(START_MAX, "found", provider.restore(&name(row), row.created_at)).await;
+        if matches!(restored, Ok(false)) {
             self.settle(row, &operation, row.status, &lost()).await?;
         } else {
             self.store.release_sandbox(row.id, &operation).await?;
         }
         self.moved.notify_waiters();
-        if taken? {
+        if restored? {
             return Ok(Step::Again);
         }
         log_lost(row);
