@@ -162,7 +162,6 @@ fn expand<'a>(text: &'a str, prefix: &[String], paths: &mut Vec<Vec<String>>) ->
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the figures are for the reader of a change")]
 fn modules_import_only_what_lies_below_them() {
     let imports = read();
     let line_of: BTreeMap<&str, usize> =

@@ -245,8 +245,8 @@ async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() ->
     dot-dot-alone: 422 …'s entry `..` has a path with an empty part, `.` or `..`
     dot-segment: 422 …'s entry `./outside` has a path with an empty part, `.` or `..`
     empty-segment: 422 …'s entry `locales//outside` has a path with an empty part, `.` or `..`
-    backslash-dot-dot: 422 …'s entry `..\\outside` has a backslash in its path; the parts of a path stand between `/`
-    backslash: 422 …'s entry `locales\\outside` has a backslash in its path; the parts of a path stand between `/`
+    backslash-dot-dot: 422 …'s entry `..\\outside` has a backslash in its path; separate the parts of a path by `/`
+    backslash: 422 …'s entry `locales\\outside` has a backslash in its path; separate the parts of a path by `/`
     nul: 422 …'s entry `outside\u{0}.txt` has a NUL in its path
     nul-hides-the-rest: 422 …'s entry `monstrum.yaml\u{0}.txt` has a NUL in its path
     line-end: 422 …'s entry `out\nside` has a path with characters that are not allowed: only printable ASCII without `:*?"<>|` is

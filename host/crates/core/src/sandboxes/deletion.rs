@@ -93,7 +93,7 @@ impl Sandboxes {
         match task.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox cannot be deleted yet")
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox cannot be deleted yet");
             }
             Err(error) => tracing::error!(sandbox.id = %id, %error, "the deletion of a sandbox was given up"),
         }

@@ -179,7 +179,7 @@ impl Sandboxes {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "sandboxes that were kept aside for 7 days are deleted"),
             Err(error) => {
-                tracing::warn!(error = %with_causes(&error), "sandboxes that were kept aside for 7 days are not deleted yet")
+                tracing::warn!(error = %with_causes(&error), "sandboxes that were kept aside for 7 days are not deleted yet");
             }
         }
     }

@@ -209,7 +209,7 @@ impl Sandboxes {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one")
+                    tracing::warn!(sandbox.id = %row.id, error = %with_causes(&error), "a sandbox is not stopped for another one");
                 }
             }
             // Other claims are waiting.
