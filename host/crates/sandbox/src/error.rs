@@ -78,7 +78,7 @@ mod tests {
     fn cause_is_a_source_and_not_in_the_message() {
         let error = SandboxError::unavailable_because("the disk of the sandbox was not made", io::Error::other("EIO"));
         assert_eq!(error.to_string(), "the disk of the sandbox was not made");
-        assert_eq!(error.clone().source().map(ToString::to_string).as_deref(), Some("EIO"));
+        assert_eq!(error.source().map(ToString::to_string).as_deref(), Some("EIO"));
         assert!(SandboxError::unavailable("not now").source().is_none());
     }
 }
