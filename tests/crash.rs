@@ -279,7 +279,7 @@ async fn a_second_server_on_the_same_data_folder_is_refused() -> Result<()> {
     error: another monstrum uses the data folder [home]/data
     hint: stop the other server first, or give this one a folder of its own with --data-dir
     "#);
-    // The first is none the worse for it.
+    // The first is not affected.
     assert_eq!(world.api.verify_audit().await?["valid"], true);
     Ok(())
 }

@@ -27,7 +27,7 @@ impl Locked {
         Locked::start(database, "beside others").await
     }
 
-    /// Lets nobody else in. The database must not be open anywhere.
+    /// Locks all others out. The database must not be open anywhere.
     pub(crate) async fn hold_alone(database: &Path) -> Result<Locked> {
         Locked::start(database, "alone").await
     }

@@ -63,7 +63,7 @@ impl Source {
         self.signed(pack(&self.files)?, key)
     }
 
-    /// Whatever bytes, signed as this plugin.
+    /// Any bytes, signed as this plugin.
     pub(super) fn signed(&self, package: Vec<u8>, key: &SigningKey) -> Result<Sent> {
         let signature = self.signature(&package, key)?;
         let file_name = package_file(&signature.name, &signature.version);

@@ -52,7 +52,7 @@ impl World {
         Ok(())
     }
 
-    /// Calls a tool as the bot; the answer, whatever its status.
+    /// Calls a tool as the bot, and returns the answer of any status.
     pub(crate) async fn call(&self, tool: &str, params: &Value) -> Result<Value> {
         self.api.call(&self.bot, tool, params).await
     }

@@ -1,5 +1,5 @@
 //! The floor: a component called with nothing but wasmtime, by the engine settings and the limits of the host's runtime
-//! crate (pool, fuel, epoch, a limiter of memory, async). Whatever the host does beyond this is what governing costs.
+//! crate (pool, fuel, epoch, a limiter of memory, async). All that the host does beyond this is the cost of governing.
 
 use std::path::Path;
 use std::time::Duration;

@@ -178,7 +178,7 @@ async fn same_request(host: &Host, params: &Value) -> Result<ExecuteRequest> {
     })
 }
 
-/// Gives the audit some rows to verify, whatever else was measured before.
+/// Gives the audit some rows to verify, also if no other row was measured before.
 pub async fn fill_audit(host: &Host) -> Result<()> {
     const ROUNDS: usize = 20;
     let params = scene::params();

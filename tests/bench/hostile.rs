@@ -35,7 +35,7 @@ pub enum End {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     AsExpected,
-    /// There was no room for it, which is no fault.
+    /// It found no room, which is not an error.
     Busy,
     Wrong,
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::sample::{Rounds, Sample};
 
-/// Where nobody says how wide the table may be.
+/// The width of the table without a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
 /// In what a row is compared.

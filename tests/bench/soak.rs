@@ -113,7 +113,7 @@ fn faults(tallies: &[Tally]) -> Vec<String> {
     tallies.iter().filter_map(of_one).collect()
 }
 
-/// Calls that still run when nobody calls any more.
+/// Calls that still run after the last caller has ended.
 async fn settled(api: &Api) -> Result<Option<String>> {
     let until = Instant::now() + SETTLE_MAX;
     loop {

@@ -35,7 +35,7 @@ pub async fn measure() -> Result<Row> {
         bots.push(scene::bot(&api, &format!("waits-{number}"), &url, &[Grant::all(PLUGIN)]).await?);
     }
     for bot in &bots {
-        // Each bot's first call: whatever is made once is made before anything is measured.
+        // Each bot's first call, so that nothing that is made once is measured.
         let mut connection = Connection::open(&address).await?;
         let answer = connection.ask(&scene::call(bot, TOOL, &json!({ "path": OK }))?).await?;
         ensure!(answer.is_success(), "{answer}");

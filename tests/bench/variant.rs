@@ -36,7 +36,7 @@ fn edit(folder: &Path, change: impl FnOnce(&str) -> String) -> Result<()> {
     fs::write(&path, change(&before)).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Gives the component another digest: a custom section at its end, which nobody reads.
+/// Gives the component another digest: a custom section at its end, which is never read.
 fn mark(folder: &Path, content: &[u8]) -> Result<()> {
     let path = folder.join(COMPONENT);
     let mut component = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;

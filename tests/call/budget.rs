@@ -1,4 +1,4 @@
-//! What calls cost, budgets at which they stop, and rates: exact whatever asks at once, and over a restart.
+//! What calls cost, budgets at which they stop, and rates: exact under concurrent calls, and over a restart.
 
 use std::fs;
 
@@ -153,7 +153,7 @@ async fn only_what_ran_is_charged() -> Result<()> {
     Ok(())
 }
 
-/// A tool without a cost runs on whatever the budget is, and a bot has a budget of its own.
+/// A tool without a cost ignores the budget, and a bot has a budget of its own.
 #[tokio::test]
 async fn a_budget_that_is_spent_stops_what_costs_and_nothing_else() -> Result<()> {
     let (world, bound) = world(Server::prepare(&["test-echo"])?, Some(0)).await?;
@@ -188,7 +188,7 @@ async fn a_rate_of_a_binding_is_429_with_the_time_to_wait() -> Result<()> {
     let audit = world.api.audit(text(&problem["request_id"])).await?;
     assert_eq!([&audit["status"], &audit["code"], &audit["rule"]], [&json!("error"), &json!("limit"), &json!("rate")]);
 
-    // Another binding is another rate, and more than that is none of the caller's business.
+    // Another binding has another rate, and the caller learns no more.
     world.rebind(&bound, &json!({ "calls_per_minute": null })).await?;
     assert_eq!(call().await?.0, 200);
     Ok(())

@@ -154,7 +154,7 @@ async fn an_operator_does_not_rename_a_resource_whose_name_is_part_of_tool_names
     assert_eq!((&change["change"], &change["key_kind"]), (&json!("resource.update"), &json!("admin")));
     assert_eq!((&change["before"]["name"], &change["after"]["name"]), (&json!("crm"), &json!("old")));
 
-    // Without the plugin nobody can tell whether the name is part of tool names.
+    // Without the plugin it is not known whether the name is part of tool names.
     fs::remove_dir_all(world.server.plugins_dir().join("test-echo"))?;
     world.api.post("/api/plugins/test-echo/reload", &Value::Null).await?;
     answers.add("no plugin", operator.patch(&paths[0], &json!({"name": "crm"})).await?);

@@ -12,7 +12,7 @@ use crate::world::{World, eventually, text};
 
 const ECHO: &str = "test-echo";
 
-/// A bot `helper` with an echo for repositories of acme, on whose behalf nobody may act yet.
+/// A bot `helper` with an echo for repositories of acme, which no bot may call yet.
 async fn world() -> Result<(World, Helper)> {
     let world = World::with(&[ECHO]).await?;
     let bot = world.api.bot("helper").await?;

@@ -163,7 +163,7 @@ async fn the_list_of_tools_is_what_the_lists_of_a_role_permit() -> Result<()> {
         world.rebind(&bound, &json!({ "permissions": permissions })).await?;
         told.push(format!("{permissions}: {}", world.tools().await?.join(" ")));
     }
-    // Without either list nothing is permitted, whatever the other holder says.
+    // Without either list nothing is permitted, even if the other holder permits it.
     world.rebind(&bound, &json!({ "role_id": null, "permissions": {} })).await?;
     told.push(format!("neither list: {}", world.tools().await?.join(" ")));
     assert_snapshot!(told.join("\n"), @r#"
@@ -242,7 +242,7 @@ async fn an_upstream_that_is_not_there_and_a_credential_that_is_not_there_have_c
     ensure!(world.api.delete(&format!("{resource}/credential")).await?.0 == 204);
     let without = told(&world, "github_get_repo", &params).await?;
 
-    // It is held until the end of the test, so that nobody else listens there.
+    // It is held until the end of the test, so that no other process listens there.
     let held = tokio::net::TcpSocket::new_v4()?;
     held.bind(([127, 0, 0, 1], 0).into())?;
     let api_base = format!("http://{}", held.local_addr()?);
@@ -480,7 +480,7 @@ async fn denials_are_recorded_with_operation_plugin_and_resource() -> Result<()>
     assert_eq!(recorded("github_create_issue").await?, denied);
     // The bot has no binding of the type.
     assert_eq!(recorded("test_echo_run").await?, (json!("echo.read"), json!("test-echo"), Value::Null));
-    // There is no such tool.
+    // The tool does not exist.
     assert_eq!(recorded("no_such_tool").await?, (Value::Null, Value::Null, Value::Null));
     let (_, found) = world.api.get("/api/audit?status=permission_denied&tool=github_create_issue").await?;
     assert_eq!(found["items"][0]["operation"], "issue.write");

@@ -191,7 +191,7 @@ async fn depth_number_and_repetition_end_somewhere() -> Result<()> {
     // What was one too many was no call at all.
     assert_eq!(rows(&world).await?.len(), before + 101);
 
-    // All under one root count, whoever makes them.
+    // All calls under one root count.
     let inner = json!({"tool": "test_echo_open", "params": {"repo": "acme/a"}, "numbered": true, "times": 60});
     let both = json!({"tool": "test_caller_call", "params": inner, "times": 2});
     let answer = world.call("test_caller_call", &both).await?;
@@ -309,7 +309,7 @@ async fn more_parents_than_lanes_do_not_wait_for_each_other() -> Result<()> {
     Ok(())
 }
 
-/// A plugin that does nothing but call holds up nobody, and ends by a limit of its own.
+/// A plugin that does nothing but call does not delay other calls, and ends by a limit of its own.
 #[tokio::test]
 async fn a_storm_of_calls_ends_by_the_limits() -> Result<()> {
     let (world, caller) = free().await?;

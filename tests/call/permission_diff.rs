@@ -60,7 +60,7 @@ async fn a_credential_does_not_follow_its_resource_to_another_place() -> Result<
     ["error","unauthenticated","GitHub request error: an admin must confirm the credential of this resource or authorize it again","needs-authorization",[]]
     "#);
 
-    // An admin confirms, and nobody below.
+    // Only an admin key confirms.
     let operator = world.api.with_key(&world.api.new_key("operator", None).await?);
     let route = format!("{path}/credential/confirm");
     let mut answers = Answers::default();

@@ -195,7 +195,7 @@ async fn a_credential_is_checked_as_its_type_declares() -> Result<()> {
     Ok(())
 }
 
-/// The check is called with nobody at hand, so a manifest in which it could not be made is none.
+/// The check runs without a caller's parameters, so a manifest with a check that cannot run is rejected.
 #[tokio::test]
 async fn a_check_that_cannot_be_made_is_refused_with_the_manifest() -> Result<()> {
     let server = Server::prepare(&[FUNCTIONS])?;

@@ -108,7 +108,7 @@ async fn what_goes_wrong_or_grows_leaves_the_old_version_serving() -> Result<()>
     Ok(())
 }
 
-/// A database that is held for longer than a write waits is no fault of the plugin.
+/// A database that stays locked longer than a write waits does not fail the plugin.
 #[tokio::test]
 async fn what_the_database_stood_in_the_way_of_is_loaded_when_it_no_longer_does() -> Result<()> {
     let world = World::with(&[]).await?;

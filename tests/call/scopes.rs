@@ -37,7 +37,7 @@ async fn judged(role: &Value, binding: &Value, tool: &str, params: &Value) -> Re
     Ok([if is_listed { LISTED } else { HIDDEN }.to_owned(), end])
 }
 
-/// The same with constraints of the binding only, on a tool that takes whatever it is given.
+/// The same with constraints of the binding only, on a tool that takes any parameters.
 async fn judged_open(binding: Value, params: Value) -> Result<[String; 2]> {
     judged(&json!({}), &binding, "test_echo_open", &params).await
 }

@@ -207,7 +207,7 @@ async fn keys_are_listed_rotated_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// Whoever has lost the last root key has a way back, by the data folder and the master key, and it is recorded.
+/// After the loss of the last root key, the data folder and the master key make a new one, and this is recorded.
 #[tokio::test]
 async fn a_lost_root_key_is_recovered_offline_and_recorded() -> Result<()> {
     let mut server = Server::start(&[]).await?;

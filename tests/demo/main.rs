@@ -19,7 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use scenes::{Row, Stage};
 
-/// Where nobody says how wide the table may be.
+/// The width of the table without a terminal.
 const WIDTH_OFF_TERMINAL: u16 = 160;
 
 /// Said when every place was searched.

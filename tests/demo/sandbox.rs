@@ -1,4 +1,4 @@
-//! A conversation with a computer of its own: it writes a file, is stopped when nobody uses it, goes on where it was, and
+//! A conversation with a computer of its own: it writes a file, is stopped when it is idle, goes on where it was, and
 //! its files are downloaded.
 
 use std::io::Cursor;

@@ -8,7 +8,7 @@ use support::{Api, FakeGithub, Recorded};
 
 use crate::leaks;
 
-/// The secret that nobody but host and upstream may ever see.
+/// The secret that only host and upstream may ever see.
 pub(crate) const TOKEN: &str = "ghp_demo4fG7kQ2mXw9LrT5vB8nZs1Yc6HdJeUa";
 
 /// What each row of the table tells.

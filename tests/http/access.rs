@@ -73,7 +73,7 @@ impl Fresh {
         plant(store, self.world.server.data_dir(), &self.workspace, &self.world.bot, "app", chat).await
     }
 
-    /// A provider where there is none: a workspace has one for a type.
+    /// A provider, created if necessary: a workspace has one for a type.
     async fn provider(&self) -> Result<Value> {
         for api in [&self.world.api, &self.foreign] {
             let (_, list) = api.get("/api/oauth/providers").await?;
@@ -192,7 +192,7 @@ impl Fresh {
     }
 }
 
-/// A key that nobody has trusted before.
+/// A key that is not trusted yet.
 fn trust(name: &str) -> Result<Value> {
     let key = monstrum_package::SigningKey::generate()?.public();
     Ok(json!({ "public_key": key.to_string(), "name_glob": name }))

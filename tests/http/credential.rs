@@ -131,7 +131,7 @@ async fn no_error_repeats_what_was_sent() -> Result<()> {
     Ok(())
 }
 
-/// A saved credential is a new one for the very next call, and a deleted one is none.
+/// A saved credential is a new one for the very next call, and a deleted one is gone.
 #[tokio::test]
 async fn a_change_of_the_credential_counts_from_the_next_call_on() -> Result<()> {
     let world = World::with(&["github"]).await?;

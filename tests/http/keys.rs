@@ -231,7 +231,7 @@ async fn a_key_comes_in_one_bearer_header() -> Result<()> {
     Ok(())
 }
 
-/// Whatever its kind, a key stays what it is; only its text is another one. Nobody's rotation writes a file.
+/// A rotated key of every kind keeps all but its text. A rotation writes no file.
 #[tokio::test]
 async fn a_rotated_key_is_the_same_key() -> Result<()> {
     let server = Server::start(&[]).await?;
@@ -320,7 +320,7 @@ async fn amid_calls_a_key_never_works_again_once_its_end_was_answered() -> Resul
     Ok(())
 }
 
-/// Whoever is answered with a key that somebody else's rotation has ended is told so.
+/// A rotation that loses against another one is a conflict, so that no caller gets a text that does not work.
 #[tokio::test]
 async fn of_rotations_at_once_one_key_remains() -> Result<()> {
     let server = Server::start(&[]).await?;

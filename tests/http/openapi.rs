@@ -49,7 +49,7 @@ async fn the_description_is_the_committed_one_and_describes_every_route_whole() 
     Ok(())
 }
 
-/// Whoever opens the address that the server prints learns what it is, and no more.
+/// The address that the server prints shows what it is, and no more.
 #[tokio::test]
 async fn the_first_page_says_what_this_is_and_where_the_documentation_is() -> Result<()> {
     let closed = Server::start(&[]).await?;

@@ -119,7 +119,7 @@ async fn a_plugin_is_changed_without_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// A version that serves no more is no longer anybody's contract: with a body or without, by root and nobody else.
+/// A version that was replaced is no longer shown as a contract. Approving works with a body and without, with root keys only.
 #[tokio::test]
 async fn only_root_reloads() -> Result<()> {
     let server = Server::start(&["test-echo"]).await?;

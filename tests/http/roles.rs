@@ -47,7 +47,7 @@ async fn a_role_is_made_shown_changed_and_deleted() -> Result<()> {
     Ok(())
 }
 
-/// A binding whose type lacks a scope of its role denies every tool: whoever saves one of the two is told.
+/// A binding whose type lacks a scope of its role denies every tool: saving one of the two warns.
 #[tokio::test]
 async fn scopes_that_a_type_does_not_have_are_warned_of_at_save() -> Result<()> {
     let world = World::with(&["github", "test-echo"]).await?;

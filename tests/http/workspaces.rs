@@ -136,7 +136,7 @@ async fn root_keys_say_what_the_sandboxes_of_a_workspace_may_be() -> Result<()> 
     Ok(())
 }
 
-/// For whoever is outside, what is inside does not exist: neither by id, nor in lists, nor by a taken name.
+/// For other tenants, a workspace's objects do not exist: neither by id, nor in lists, nor by a taken name.
 #[tokio::test]
 async fn nothing_is_seen_across_workspaces() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

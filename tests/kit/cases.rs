@@ -154,7 +154,7 @@ async fn what_is_not_as_declared_is_told_where_it_differs() -> Result<()> {
     Ok(())
 }
 
-/// A case that cannot be read is no case: none is run.
+/// If a case cannot be read, no case runs.
 #[tokio::test]
 async fn a_case_with_an_unknown_field_is_shown_where_it_is() -> Result<()> {
     let server = with_cases(

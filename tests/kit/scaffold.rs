@@ -42,7 +42,7 @@ async fn from_nothing_to_an_answered_call(build: &[&str], target: &str) -> Resul
     let folder = weather(&server).await?;
     cargo(&folder, build).await?;
     fs::copy(folder.join("target").join(target).join("release/weather.wasm"), folder.join("plugin.wasm"))?;
-    // What a umask left to the group is no fault of the plugin.
+    // Permissions that a umask leaves to the group do not fail the plugin.
     fs::set_permissions(folder.join("plugin.wasm"), fs::Permissions::from_mode(0o644))?;
     kit(&server, &["plugin", "validate", "weather"]).await?;
     fs::write(folder.join("tests/guide.yaml"), case_of_the_guide()?)?;

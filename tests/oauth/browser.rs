@@ -110,7 +110,7 @@ async fn an_answer_counts_once_and_in_the_browser_that_began() -> Result<()> {
     let authorizing = Authorizing::with("by-header").await?;
     let (callback, cookie) = authorizing.answered().await?;
     let (_, other) = authorizing.answered().await?;
-    // Under the right name, for whoever can read the flow's id somewhere.
+    // Under the right name, as an attacker who knows the id of the flow could send it.
     let (name, _) = cookie.split_once('=').context("a pair")?;
     let guessed = format!("{name}={}", "A".repeat(43));
     let mut seen = Vec::new();

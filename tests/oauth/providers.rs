@@ -72,7 +72,7 @@ async fn the_secret_goes_nowhere_else() -> Result<()> {
     {"device_authorization_url":"https://evil.example/device"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 2]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
     {"client_id":"another"}: 422 {"type":"urn:monstrum:error:invalid","title":"The input is not acceptable","status":422,"detail":"/client_secret: required with another client_id, token_url or device_authorization_url; null for a client without","request_id":"[id 3]","errors":[{"path":"/client_secret","message":"required with another client_id, token_url or device_authorization_url; null for a client without"}]}
     "#);
-    // Where the browser goes is no place for the secret.
+    // The browser's address must not contain the secret.
     let moved = json!({ "authorization_url": format!("{}/auth?prompt=login", authorizing.oauth.url()) });
     assert_eq!(authorizing.api().patch(&path, &moved).await?.0, 200);
     authorizing.authorize().await

@@ -1,4 +1,4 @@
-//! Refreshing: before a token ends and when it is refused, once whoever asks, and stored before it is used.
+//! Refreshing: before a token ends and when it is refused, once for all callers, and stored before it is used.
 
 use std::time::Instant;
 
@@ -100,7 +100,7 @@ async fn a_grant_that_is_void_waits_for_a_person() -> Result<()> {
         Ok((authorizing.credential().await?["status"] == "needs-authorization").then_some(()))
     })
     .await?;
-    // The provider is not asked again, and nobody but a person helps: confirming does not.
+    // The provider is not asked again, and only a new authorization helps: confirming does not.
     let errors = authorizing.errors().await?;
     assert_eq!(authorizing.call().await?[2]["code"], "unauthenticated");
     let (_, confirmed) = authorizing.api().post(&authorizing.path("credential/confirm"), &Value::Null).await?;

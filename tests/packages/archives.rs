@@ -1,4 +1,4 @@
-//! ZIP archives, record by record: what no tool would write, somebody else may.
+//! ZIP archives, record by record, with content that only an attacker would write.
 
 use std::io::Write;
 

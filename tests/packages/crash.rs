@@ -92,7 +92,7 @@ async fn the_power_may_go_at_any_moment_of_an_install_or_update() -> Result<()> 
         let moment = moments.next(longest);
         let api = world.api.clone();
         let sent = versions.sent[next].clone();
-        // Most connections break, which is what happens to whoever asks.
+        // Most connections break.
         let installing = tokio::spawn(async move { sent.with(&api, true).await.is_ok() });
         tokio::time::sleep(moment).await;
         world.server.kill().await?;

@@ -63,7 +63,7 @@ async fn an_installed_version_that_asks_for_more_waits_for_approval() -> Result<
     assert_eq!((status, &entry["status"], &entry["version"]), (200, &json!("needs_approval"), &json!("1.0.0")));
     assert_eq!(entry["pending"]["grows"], json!(["egress to `https://evil.example`"]));
     assert_eq!(world.call("test_result_run", &json!({ "mode": "ok" })).await?["status"], "success");
-    // What waits counts as on record: nobody goes back behind it unasked.
+    // A pending version counts as on record: going back needs allow_downgrade.
     let older = Source::of("test-result", "1.5.0")?.packed(&key)?.to(&world.api).await?;
     assert_eq!(older.0, 409, "{older:?}");
     let (status, entry) = world.api.post("/api/plugins/test-result/approve", &json!({})).await?;

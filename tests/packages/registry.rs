@@ -1,4 +1,4 @@
-//! Plugins by name, from a folder and from a web server on loopback. Whoever runs the registry is not trusted.
+//! Plugins by name, from a folder and from a web server on loopback. The registry is not trusted.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -123,7 +123,7 @@ async fn plugins_come_by_name_from_a_folder_and_from_a_web_server() -> Result<()
     Ok(())
 }
 
-/// What a plugin may fetch is no measure for a package.
+/// The limit of a plugin's answers does not apply to packages.
 #[tokio::test]
 async fn a_large_package_comes_from_a_web_server() -> Result<()> {
     const BYTES: usize = 12 << 20;
@@ -227,7 +227,7 @@ async fn a_registry_is_reached_through_egress() -> Result<()> {
         let said = String::from_utf8(output.stderr)?;
         assert!(output.status.code() == Some(2) && said.contains(wanted), "{place}: {said}");
     }
-    // The name leads to this machine, which nobody has opened.
+    // The name leads to this machine, which is not allowed.
     let mut server = Server::prepare(&[])?.argument("--registry").argument("https://localhost:1/");
     server.launch().await?;
     let (status, answer) = server.api()?.get("/api/registry").await?;

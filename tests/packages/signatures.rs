@@ -158,7 +158,7 @@ async fn trust_is_given_listed_and_taken_back() -> Result<()> {
     Ok(())
 }
 
-/// There is no way to ask the API for less than a signature.
+/// The API always requires a signature.
 #[tokio::test]
 async fn a_form_that_is_none_is_refused_by_its_field() -> Result<()> {
     let server = Server::start(&[]).await?;

@@ -10,7 +10,7 @@ use super::load::{EVENTS_OF_A_CALL, Load, check};
 use super::server_on;
 use crate::world::{World, eventually};
 
-/// Readiness is answered within this time, whatever the database does.
+/// Readiness is answered within this time, even if the database hangs.
 const READY_MAX: Duration = Duration::from_secs(20);
 const DATABASE: &str = "monstrum";
 
@@ -89,7 +89,7 @@ async fn behind_a_proxy(postgres: &Postgres) -> Result<(Proxy, String)> {
     Ok((proxy, url))
 }
 
-/// The server has the rows and nobody was told: they must be found and not be written again.
+/// The database has the rows but its answer was lost: they must be found and not be written again.
 #[tokio::test]
 async fn commits_whose_answers_are_lost_are_recorded_once() -> Result<()> {
     let postgres = Postgres::start(&[])?;

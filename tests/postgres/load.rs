@@ -15,7 +15,7 @@ use crate::world::{World, eventually, text};
 const WORKERS: usize = 12;
 /// Between two calls of a worker: a server that refuses at once would else do nothing but refuse.
 const PAUSE: Duration = Duration::from_millis(2);
-/// No call takes longer, whatever the database does. A connection may take five seconds, a statement twelve, and a call
+/// No call takes longer, even if the database hangs. A connection may take five seconds, a statement twelve, and a call
 /// waits for both once: what comes after a failure is refused at once. The rest is for a busy machine.
 const CALL_MAX: Duration = Duration::from_secs(40);
 

@@ -42,7 +42,7 @@ async fn a_host_without_the_keys_of_the_database_does_not_join_it() -> Result<()
     let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
     ensure!(!doctor.status.success() && found.contains("another one than the one"), "{found}");
 
-    // Without the row key the database looks like one from before authenticated rows, and is sealed by nobody unasked.
+    // Without the row key the database looks like one from before authenticated rows, and is not sealed without a question.
     postgres.sql(database, "create table kept as select * from instance_keys")?;
     postgres.sql(database, "delete from instance_keys where name = 'rows'")?;
     for server in [&mut world.server, &mut other] {

@@ -99,7 +99,7 @@ async fn a_client_that_goes_away_ends_its_command() -> Result<()> {
     doors.counted("the command begins", &doors.machines.begun, 2).await?;
     drop(response);
     doors.counted("the command is ended", &doors.machines.ended, 1).await?;
-    // What never reads is no reason to keep a command either.
+    // A client that never reads does not keep a command alive either.
     let mut body = streamed(&doors, &path, "speak").send().await?.bytes_stream();
     assert!(body.next().await.is_some());
     Ok(())

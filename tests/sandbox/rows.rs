@@ -100,7 +100,7 @@ async fn a_bot_key_reaches_its_own_sandboxes_only() -> Result<()> {
     assert_eq!(foreign.delete(&path).await?.0, 404);
     assert_eq!(foreign.post(&format!("{path}/exec"), &json!({ "command": "echo x" })).await?.0, 404);
     assert_eq!(doors.file(&foreign, &json!({ "action": "list", "path": "." })).await?.0, 404);
-    // Nothing of others goes, whatever is named.
+    // Nothing of other tenants is deleted, for any name.
     assert_eq!(foreign.delete("/api/chats/c?app_id=a").await?.0, 202);
     assert_eq!(foreign.delete("/api/apps/a").await?.0, 202);
     assert_eq!(text(&doors.sandbox().await?["status"]), "running");

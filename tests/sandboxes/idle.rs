@@ -1,4 +1,4 @@
-//! Stopped when nobody uses it, and not before.
+//! An idle sandbox is stopped, and one in use is not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ async fn a_switch_that_is_off_stops_what_runs(hosts: Hosts) -> Result<()> {
     assert_eq!(words(held.await?), "the sandbox was stopped or deleted while it was in use");
     stop.cancel();
     follows.await?;
-    // Nothing runs in one whose files somebody looks at.
+    // Nothing runs in a sandbox whose files are read.
     let open = host.open(&hosts.row("a").await?).await?;
     host.stop_switched_off().await?;
     open.write("/workspace/a", "seen".into()).await?;

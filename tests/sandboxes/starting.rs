@@ -369,7 +369,7 @@ async fn one_that_needs_room_is_made_room_for_once(hosts: Hosts) -> Result<()> {
         anyhow::Ok(())
     };
     all("new").await?;
-    // There is one place: whoever comes late finds it taken by the very same.
+    // There is one place: the later request finds it taken by the same sandbox.
     host.delete(hosts.workspace, None, hosts.row("new").await?.id).await?;
     host.delete_due().await?;
     all("new").await?;

@@ -51,7 +51,7 @@ async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()
         _ => match hosts.exec(host, chat, "echo hello").await {
             Ok(output) if output.stdout.text == "hello\n" => Ok(()),
             Ok(output) => bail!("{output:?}"),
-            // Somebody has stopped or deleted it under the command.
+            // Another task has stopped or deleted it during the command.
             Err(Fault::Provider(SandboxError::NotFound(_) | SandboxError::Conflict(_))) => Ok(()),
             Err(fault) => Err(fault),
         },
@@ -94,7 +94,7 @@ async fn in_order(hosts: &Hosts, host: &Arc<Sandboxes>) -> Result<()> {
     Ok(())
 }
 
-/// A host that ends at any moment, in the midst of whatever it does, and another start on its data folder.
+/// A host that is killed at any moment, and another start on its data folder.
 async fn of_hosts_that_die_nothing_is_left_over(hosts: Hosts) -> Result<()> {
     let hosts = Arc::new(hosts);
     for round in 0..12 {

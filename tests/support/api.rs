@@ -116,7 +116,7 @@ impl Api {
         Ok(Bound { resource, binding })
     }
 
-    /// Calls a tool; the answer, whatever its status.
+    /// Calls a tool, and returns the answer of any status.
     pub async fn call(&self, bot: &str, tool: &str, params: &Value) -> Result<Value> {
         let path = format!("/api/bots/{bot}/tools/{tool}/call");
         expect(200, self.post(&path, &json!({ "params": params })).await?)
@@ -153,7 +153,7 @@ impl Api {
     }
 }
 
-/// Status and body; null where there is none, a string where it is not JSON.
+/// Status and body: null for an empty body, a string if it is not JSON.
 async fn answer(request: RequestBuilder) -> Result<(u16, Value)> {
     let response = request.send().await?;
     let status = response.status().as_u16();

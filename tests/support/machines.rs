@@ -31,7 +31,7 @@ pub struct Machines {
     pub kept_bytes: AtomicU64,
     /// How many sandboxes it has made.
     pub created: AtomicUsize,
-    /// Commands that have begun, and those that somebody has ended.
+    /// Commands that have begun, and those that were ended.
     pub begun: AtomicUsize,
     pub ended: AtomicUsize,
 }
@@ -184,7 +184,7 @@ impl Machines {
                 ];
                 for (stream, bytes) in pieces {
                     if let Some(feed) = &feed {
-                        // A reader that is gone is no fault.
+                        // A reader may be gone.
                         drop(feed.send(Chunk { stream, bytes: Bytes::from_static(bytes) }).await);
                     }
                 }

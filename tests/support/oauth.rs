@@ -51,7 +51,7 @@ impl OauthServer {
             bail!("the OAuth server has ended")
         };
         let url = tokio::time::timeout(START_MAX, url).await.context("the OAuth server does not start")??;
-        // Whatever else it says is of no interest, but must not block it.
+        // The rest of its output is not read further, but must not block it.
         tokio::spawn(async move { while matches!(lines.next_line().await, Ok(Some(_))) {} });
         let http = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
         Ok(OauthServer { url, http, _child: child })

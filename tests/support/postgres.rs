@@ -276,7 +276,7 @@ impl Drop for Postgres {
     }
 }
 
-/// A port of 127.0.0.1 at which nobody listens at this moment.
+/// A port of 127.0.0.1 that is free at this moment.
 fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

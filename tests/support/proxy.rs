@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 pub enum Way {
     /// All arrives.
     Open,
-    /// Nothing arrives, and nobody is told.
+    /// Nothing arrives, and neither side gets an error.
     Swallows,
     /// Requests arrive; in place of the answer the connection breaks.
     LosesAnswers,
@@ -71,7 +71,7 @@ async fn accept(listener: TcpListener, socket: PathBuf, way: watch::Sender<Way>,
     while let Ok((client, _)) = listener.accept().await {
         let (way, lost, socket) = (way.subscribe(), Arc::clone(&lost), socket.clone());
         tokio::spawn(async move {
-            // Whatever ends a connection ends both sides of it.
+            // The end of one side ends the other.
             drop(carry(client, &socket, way, &lost).await);
         });
     }

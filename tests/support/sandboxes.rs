@@ -154,7 +154,7 @@ impl SandboxDouble {
         self.tick();
     }
 
-    /// A sandbox that nobody has asked for through rows.
+    /// A sandbox that has no row.
     pub fn plant(&self, name: &SandboxName) {
         self.inside().ensure(name, Spec::default());
     }

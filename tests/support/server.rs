@@ -175,7 +175,7 @@ impl Server {
             tokio::spawn(collect(stdout, printed(), Some(listening))),
             tokio::spawn(collect(stderr, printed(), None)),
         ];
-        // Held from here, so that it ends with us whatever happens next.
+        // Held from here, so that it always ends with this process.
         self.process = Some(Process { child, url: String::new(), readers });
         let url = match tokio::time::timeout(START_MAX, listens.wait_for(Option::is_some)).await {
             Ok(Ok(url)) => url.clone().unwrap_or_default(),
@@ -229,7 +229,7 @@ impl Server {
         self.launch().await
     }
 
-    /// Another command of the same program, as somebody on the server's machine would run it.
+    /// Another command of the same program, as an operator on the server's machine would run it.
     pub async fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Result<Output> {
         let mut command = self.monstrum()?;
         if let Some(process) = &self.process {

@@ -1,4 +1,4 @@
-//! A sealed record opens in its own place only: whoever writes to the database can destroy it, not use it elsewhere.
+//! A sealed record opens in its own place only: an attacker who writes to the database can destroy it, not use it elsewhere.
 
 use anyhow::{Context, Result, ensure};
 use insta::assert_snapshot;
@@ -15,7 +15,7 @@ use crate::tamper::sqlite;
 /// Two resources of a stopped server and what an intruder then does; `A` and `B` stand for their ids.
 async fn after(statements: &[&str]) -> Result<Secrets> {
     let mut secrets = Secrets::make(2).await?;
-    // Whatever the intruder takes along is of the same account; only the place differs.
+    // All that the attacker copies is of the same account; only the place differs.
     secrets.world.server.stop().await?;
     let [a, b] = secrets.resources.as_slice() else { anyhow::bail!("two resources") };
     let of_ids = |text: &&str| text.replace("$A", &format!("'{a}'")).replace("$B", &format!("'{b}'"));

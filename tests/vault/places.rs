@@ -223,7 +223,7 @@ async fn keys_of_another_time_or_place_are_recognised() -> Result<()> {
     secrets.open_all().await
 }
 
-/// A rotation leaves older keys because backups need them, and so does whatever comes back from one.
+/// A rotation leaves older keys because backups need them, and a restored backup needs them too.
 #[tokio::test]
 async fn a_credential_whose_key_is_gone_is_named_and_the_rest_works() -> Result<()> {
     let mut secrets = Secrets::make(2).await?;

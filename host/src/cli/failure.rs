@@ -13,7 +13,7 @@ pub(super) struct Failure {
     message: String,
     causes: Vec<String>,
     hint: String,
-    /// Whoever read our output has seen enough.
+    /// The reader of our output has closed the pipe.
     is_quiet: bool,
 }
 

@@ -142,7 +142,7 @@ impl Key {
     }
 }
 
-/// Works on the folder itself: there is no key that a server would take.
+/// Works on the folder itself, because no key is left that a server would accept.
 async fn recover(options: &Options, flags: FolderFlags) -> Result<(), Failure> {
     let settings = options.settings(flags)?;
     let running = "stop the server first; while it runs, a root key that you have makes another: `monstrum key create`";

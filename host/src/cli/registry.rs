@@ -110,7 +110,7 @@ fn within(text: &str) -> String {
     text[..text.floor_char_boundary(METADATA_BYTES_MAX)].to_owned()
 }
 
-/// Whoever reads the index meanwhile gets the old one or the new one.
+/// A concurrent reader of the index gets the old one or the new one.
 fn write(dir: &Path, path: &Path, index: &Index) -> std::io::Result<()> {
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(index.to_text().as_bytes())?;

@@ -62,7 +62,7 @@ impl Serve {
     }
 }
 
-/// What to do about what is no fault of the settings.
+/// The hint for an error that the settings did not cause.
 const SEE_MORE: &str = "run it again with --log debug to see more";
 
 fn telemetry_hint(error: &TelemetryError) -> &'static str {

@@ -65,7 +65,7 @@ impl Why {
     }
 }
 
-/// The id of the bot that is called so. An id is taken as it is: whoever may ask about a bot need not see them all.
+/// The id of the bot that is called so. An id is taken as it is: a key may be allowed to ask about a bot and not to list bots.
 async fn bot(client: &Client, name: &str) -> Result<String, Failure> {
     if name.parse::<BotId>().is_ok() {
         return Ok(name.to_owned());

@@ -140,7 +140,7 @@ async fn a_call_answers_200_whatever_its_status() -> Result<()> {
     Ok(())
 }
 
-/// Whoever may change the rules is told which one it was; a bot is told what it would read, and no more.
+/// A key that may change the rules is told which rule refused; a bot key only gets what its bot would read.
 #[tokio::test]
 async fn a_check_tells_a_bot_less_than_an_operator_and_runs_nothing() -> Result<()> {
     let world = World::with(&["test-echo"]).await?;

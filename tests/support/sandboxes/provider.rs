@@ -142,7 +142,7 @@ impl SandboxProvider for SandboxDouble {
                 ("echo", text) => {
                     let text = format!("{text}\n");
                     if let Some(feed) = feed {
-                        // A reader that is gone is no fault.
+                        // A reader may be gone.
                         drop(feed.send(Chunk { stream: Stream::Stdout, bytes: text.clone().into() }).await);
                     }
                     Ok(output(&text, 0, Termination::Exited))

@@ -29,7 +29,7 @@ fn profile_dir() -> Result<PathBuf> {
     Ok(profile.to_owned())
 }
 
-/// A folder that only its owner may write, whatever the umask is.
+/// A folder that only its owner may write, independent of the umask.
 pub(crate) fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))

@@ -194,7 +194,7 @@ impl Plugins {
         names
     }
 
-    /// Loads the folder `name` again. `None` if there is no such folder; its plugin then no longer serves.
+    /// Loads the folder `name` again. `None` if the folder is gone; its plugin then no longer serves.
     pub async fn load(&self, name: &str) -> Option<Entry> {
         let _one_at_a_time = self.loading.lock().await;
         self.load_alone(name).await

@@ -130,7 +130,7 @@ pub struct Place {
 }
 
 impl Sandboxes {
-    /// The sandboxes of a provider, or the reason why there is no provider.
+    /// The sandboxes of a provider, or the reason why the host has no provider.
     pub fn new(
         provider: Result<Arc<dyn SandboxProvider>, SandboxError>,
         place: Place,

@@ -148,7 +148,7 @@ impl Images {
         made
     }
 
-    /// Deletes an image, and does nothing if there is none. [`Self::names`] omits the image from the start of the
+    /// Deletes an image if it exists. [`Self::names`] omits the image from the start of the
     /// deletion.
     pub fn delete(&self, name: &str) -> io::Result<()> {
         for base in TemplateKind::ALL {

@@ -98,7 +98,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.with_context(|| format!("cannot read {}", folder.display()))
 }
 
-/// A server refuses a plugin that others may write, so modes are set whatever the umask is.
+/// A server refuses a plugin that others may write, so modes do not depend on the umask.
 fn make_dir(path: &Path) -> Result<()> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))

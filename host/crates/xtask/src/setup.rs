@@ -110,7 +110,7 @@ fn cargo_tool(repository: &Repository, subcommand: &str, version: &str) -> Resul
     say(&format!("installing cargo-{subcommand} {version} (some minutes, once)"));
     let built = repository.target(&format!("cargo-{subcommand}-{version}"));
     let mut cargo = repository.command("cargo");
-    // Nobody debugs it.
+    // It is not debugged.
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "none").args(["install", "--locked", "--debug", "--target-dir"]).arg(&built);
     run(cargo.arg(format!("cargo-{subcommand}@{version}")))?;
     std::fs::remove_dir_all(&built).with_context(|| format!("cannot remove {}", built.display()))

@@ -203,7 +203,7 @@ fn print_calls() -> impl Fn(Said) + Send + Sync + 'static {
                     text.push_str("\n  ");
                     text.push_str(&line.replace('\n', "\n    "));
                 }
-                // Nobody reads any more; Ctrl-C ends the server all the same.
+                // The terminal is gone; Ctrl-C still ends the server.
                 drop(output::line(output::plain(&text)));
             }
         }

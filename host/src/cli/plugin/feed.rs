@@ -1,4 +1,4 @@
-//! What calls say while they run, for whoever watches their own plugin: its log lines, and how each call ended.
+//! The log lines of calls while they run, and how each call ended, for an author who watches a plugin.
 //!
 //! It listens where the server's own log does. Nothing in it is new: parameters, results and secrets are in no event.
 

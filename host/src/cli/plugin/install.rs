@@ -49,7 +49,7 @@ pub(in crate::cli) struct Install {
     /// Take an older version than the one on record
     #[arg(long)]
     allow_downgrade: bool,
-    /// Put a package that nobody has signed into the plugins folder of this machine
+    /// Put an unsigned package into the plugins folder of this machine
     #[arg(long)]
     allow_unsigned: bool,
     /// The server's plugins folder, for --allow-unsigned
@@ -190,7 +190,7 @@ pub(super) async fn named(
 fn check_not_older(plugins_dir: &Path, manifest: &Manifest) -> Result<(), Failure> {
     let there = std::path::absolute(plugins_dir.join(manifest.name.as_str())).ok();
     let text = there.and_then(|path| PluginFolder::open(&path).ok()?.text(MANIFEST, MANIFEST_BYTES_MAX).ok());
-    // A manifest that cannot be read is none that could be gone back from.
+    // An unreadable manifest has no version to compare with.
     let Some(there) = text.and_then(|text| monstrum_manifest::parse_stored(MANIFEST, &text).ok()) else {
         return Ok(());
     };

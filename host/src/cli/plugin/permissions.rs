@@ -1,4 +1,4 @@
-//! What a plugin may do once it serves, told from its manifest: for whoever is about to let it.
+//! What a plugin may do once it serves, read from its manifest, for the person who decides.
 
 use monstrum_guardian::match_glob;
 use monstrum_manifest::{

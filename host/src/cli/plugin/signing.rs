@@ -1,4 +1,4 @@
-//! The key with which this user signs packages: made on first use, readable by nobody else.
+//! The key with which this user signs packages: made on first use, readable by this user only.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Write};
@@ -53,7 +53,7 @@ fn make(path: &Path) -> Result<SigningKey, Failure> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| failed(&error))?;
     }
-    // Never over one that somebody else has made meanwhile.
+    // Never over a key that another process has made meanwhile.
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| {
         file.write_all(key.to_text().expose().as_bytes())?;

@@ -99,7 +99,7 @@ fn cannot_write(path: &Path, error: &dyn std::error::Error) -> Failure {
     )
 }
 
-/// Writes a file that others may not write, whatever the umask is: a server refuses any other.
+/// Writes a file that others may not write, independent of the umask: a server refuses any other.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), Failure> {
     make_dir(path.parent().expect("a file lies in a folder"))?;
     let put = fs::write(path, content).and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o644)));

@@ -153,7 +153,7 @@ fn file(dir: &Path, name: &str) -> String {
 fn of_folder(dir: &Path, name: &str, error: &FolderError) -> ManifestError {
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let mut message = error.to_string();
-    // The file is named already, in the words of whoever runs this.
+    // The file is already named as the user named it.
     if let Some(rest) = message.strip_prefix(&file(&whole, name)) {
         message = rest.trim_start().to_owned();
     }

@@ -18,7 +18,7 @@ use crate::config::{ServeFlags, Settings};
 /// The folders of such a server.
 pub(super) struct Home {
     path: PathBuf,
-    /// Removed with this value, where nobody has asked to keep it.
+    /// Removed with this value, unless the user asked to keep it.
     _temporary: Option<TempDir>,
 }
 

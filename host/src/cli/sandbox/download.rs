@@ -81,14 +81,14 @@ impl From<std::io::Error> for Fault {
     }
 }
 
-/// The last name of the path, which is no way out of this folder.
+/// The last name of the path, which cannot lead out of this folder.
 fn default_name(path: &str, is_folder: bool) -> PathBuf {
     let mut names = path.split('/').filter(|name| !matches!(*name, "" | "." | ".."));
     let name = output::plain(names.next_back().unwrap_or("workspace")).replace('\n', "_");
     PathBuf::from(if is_folder { format!("{name}.zip") } else { name })
 }
 
-/// What nobody has named is written over nothing.
+/// A file name that the user has not given never overwrites a file.
 fn taken(file: &Path) -> Failure {
     let message = format!("{} is there already", output::plain(&file.display().to_string()));
     Failure::new(message, "name another with --output, or this one to write over it")

@@ -145,7 +145,7 @@ impl Heads {
 /// The newest head of a file.
 #[derive(Debug)]
 pub enum Newest {
-    /// There is no file, or no head in it.
+    /// The file is missing or has no head.
     Absent,
     /// There are heads, and none of the newest was signed by these keys.
     OtherKeys,
@@ -181,7 +181,7 @@ pub fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
 /// A line of the file: a head, or the number of a line that is not one.
 pub type Line = Result<Head, usize>;
 
-/// Reads every line. `None`: there is no file.
+/// Reads every line. `None`: the file is missing.
 pub fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
     let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
     let file = match File::open(path) {

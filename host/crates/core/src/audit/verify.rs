@@ -88,7 +88,7 @@ pub async fn verify(store: &Store, keys: &KeyRing, data_dir: &Path) -> Result<Re
         }
         writers => writers?,
     };
-    // Hosts that share a database keep the heads of their own chains; a file without any is nobody's.
+    // Hosts that share a database keep the heads of their own chains; a file without heads belongs to none of them.
     let may_lack_heads = store.is_shared() && !heads.is_empty();
     writers.extend(heads.keys().cloned());
     writers.sort();

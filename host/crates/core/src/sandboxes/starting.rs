@@ -48,7 +48,7 @@ enum Step {
 }
 
 impl Sandboxes {
-    /// The running sandbox of a conversation. It is created if there is none.
+    /// The running sandbox of a conversation, created if necessary.
     pub async fn of_conversation(
         self: &Arc<Self>,
         workspace: WorkspaceId,

@@ -11,7 +11,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const QUIET: Duration = Duration::from_millis(200);
 /// More files than the sources of a plugin have; the others are not looked at.
 const FILES_MAX: usize = 10_000;
-/// What builds write, and nobody saves.
+/// Files that builds write, not the author.
 const BUILT: [&str; 4] = ["target", "plugin.wasm", "bindings.rs", "Cargo.lock"];
 
 /// When each file was written, and how long it is.

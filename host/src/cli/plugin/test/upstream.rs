@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::case::{Answer, Breakdown, Exchange, Wanted};
 use super::compare::{Closeness, differences, shown};
 
-/// Public by the registry of special addresses, and nobody's web site. Nothing ever connects to it.
+/// Public by the registry of special addresses, and no web site. Nothing ever connects to it.
 const ANYWHERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 0, 9));
 
 /// What the present case has to say.
@@ -148,7 +148,7 @@ impl Answer {
     }
 }
 
-/// Cases are checked when they are read, so this is said to nobody.
+/// Cases are checked when they are read, so no user sees this.
 fn unusable() -> Failure {
     Failure::unsent(FailureCode::Internal, "the case's answer is no HTTP")
 }

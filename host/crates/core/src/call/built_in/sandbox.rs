@@ -30,7 +30,7 @@ use crate::plugins::built_in::{
 use crate::plugins::{Plugin, with_causes};
 use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
 
-/// What a sandbox may take until it runs: longer than whoever starts it waits, so that the reason is that one's.
+/// The time in which a sandbox must run. It is longer than the start itself waits, so that the start's error is reported.
 const START_MAX: Duration = Duration::from_secs(90);
 /// What a call has beyond its command's own time.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -67,7 +67,7 @@ pub async fn run(sandboxes: &Arc<Sandboxes>, execution: &Execution<'_>, permit: 
     ran.await.unwrap_or_else(|refusal: Box<CallOutcome>| *refusal)
 }
 
-/// Why there is no answer. Boxed, because it is rare and large.
+/// Why the call failed. Boxed, because it is rare and large.
 type Refused<T> = Result<T, Box<CallOutcome>>;
 
 /// One use of the machine of a conversation.
@@ -150,7 +150,7 @@ impl Machine<'_> {
         };
         let told = json!({ "path": entry.path, "bytes": content.len(), "digest": digest(&content) });
         if let Some(place) = &self.call.attachments().read {
-            // Nobody else fills it: it was made for this call.
+            // Only this call fills it.
             drop(place.set(content));
         }
         Ok(CallOutcome::success(JsonText::from(&told)))
@@ -165,7 +165,7 @@ impl Machine<'_> {
         Ok(CallOutcome::success(JsonText::from(&Value::Null)))
     }
 
-    /// The sandbox of the conversation, running. It is made where there is none.
+    /// The running sandbox of the conversation, created if necessary.
     async fn open(&self, sandboxes: &Arc<Sandboxes>) -> Refused<Open> {
         let of = self.conversation()?;
         let Some(bot) = self.permit.bot() else {
@@ -202,7 +202,7 @@ impl Machine<'_> {
         self.permit.params().get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Why the sandbox did not do it, in words for whoever asked. What an operator should know goes to the log.
+    /// Why the sandbox did not do it, in words for the caller. Details for the operator go to the log.
     fn failed(&self, fault: Fault) -> Box<CallOutcome> {
         let is_command = self.permit.tool() == SHELL;
         let outcome = match fault {
@@ -250,7 +250,7 @@ fn invalid(path: &str, message: String) -> Box<CallOutcome> {
     Box::new(invalid_params(&[InputError { path: path.to_owned(), message }]))
 }
 
-/// What a caller gets where there is no provider: for a command, with the exit code that no command has.
+/// The answer without a provider: for a command, with the exit code that no command has.
 fn unavailable(language: &Language, plugin: &Plugin, is_command: bool) -> CallOutcome {
     let outcome = CallOutcome::error(Code::Unavailable, unavailable_text(language, plugin));
     if !is_command {

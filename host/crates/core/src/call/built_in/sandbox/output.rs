@@ -64,7 +64,7 @@ fn cut_one(stream: &Output, bytes_max: usize, lines_max: usize, kept: &Kept) -> 
     }
     let before = usize::try_from(stream.bytes).unwrap_or(usize::MAX).saturating_sub(stream.text.len());
     let bytes = left_out.len() + if stream.is_truncated { before } else { 0 };
-    // How many lines the provider has dropped, nobody has counted.
+    // The number of lines that the provider has dropped is not known.
     let in_lines = if stream.is_truncated { String::new() } else { format!(" in {} lines", lines(left_out)) };
     let place = match kept {
         Kept::In(path) if stream.is_truncated => format!("what was kept of it is in {path}"),
