@@ -10,7 +10,7 @@ const CRATES: &[&[&str]] = &[
     &["types"],
     &["manifest"],
     &["guardian", "vault", "store", "package"],
-    &["egress", "runtime", "sandbox"],
+    &["egress", "runtime", "sandbox", "api"],
     &["core", "sandbox-embedded"],
     &["host"],
 ];
@@ -22,6 +22,8 @@ const LIBRARIES: &[(&str, &[&str])] = &[
     ("hyper", &["host/src/boot/listen"]),
     ("hyper_util", &["host/src/boot/listen"]),
     ("sqlx", &["host/crates/store"]),
+    ("utoipa", &["host/src/gateway", "host/crates/api", "host/crates/types"]),
+    ("utoipa_axum", &["host/src/gateway"]),
     ("wasmtime", &["host/crates/runtime"]),
     ("wasmtime_wasi", &["host/crates/runtime"]),
     ("clap", &["host/src/cli", "host/src/config.rs", "host/src/main.rs", "host/crates/xtask"]),

@@ -262,7 +262,7 @@ fn create_plugins_dir(settings: &Settings) -> Result<(), BootError> {
 /// Loads the plugins folder: the start-up scan, then every change.
 async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationToken) {
     let mut watch = app.plugins.watch();
-    scan(&app).await;
+    app.scan_plugins(POLICY_POLL).await;
     if !keeps_watching {
         return;
     }
@@ -278,7 +278,7 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
         let Ok((looked, back)) = looked.await else { return };
         watch = back;
         match looked {
-            Ok(changed) if !changed.is_empty() => take_changed(&app, changed).await,
+            Ok(changed) if !changed.is_empty() => load_changed(&app, &changed).await,
             Ok(_) => is_readable = true,
             Err(error) if is_readable => {
                 is_readable = false;
@@ -290,26 +290,10 @@ async fn follow_plugins(app: Arc<App>, keeps_watching: bool, stop: CancellationT
 }
 
 /// Loads changed plugins. If the policy cannot be renewed here, `follow_policy` retries.
-async fn take_changed(app: &App, names: Vec<String>) {
-    for name in names {
-        app.plugins.load(&name).await;
-    }
-    if let Err(error) = app.changed().await {
+async fn load_changed(app: &App, names: &[String]) {
+    if let Err(error) = app.load_plugins(names).await {
         tracing::error!(%error, "the plugins cannot be put in force yet");
     }
-}
-
-/// The start-up scan. The server is ready after it, even if plugins failed.
-async fn scan(app: &App) {
-    if let Err(error) = app.plugins.scan().await {
-        tracing::error!(error = %error, "the plugins folder cannot be read");
-    }
-    while let Err(error) = app.changed().await {
-        tracing::error!(error = %error, "the plugins cannot be put in force yet");
-        tokio::time::sleep(POLICY_POLL).await;
-    }
-    app.scanned.send_replace(true);
-    tracing::info!("ready");
 }
 
 async fn follow_policy(app: Arc<App>, stop: CancellationToken) {
@@ -336,7 +320,7 @@ async fn follow_owners(app: Arc<App>, stop: CancellationToken) {
     while let Some(Ok(())) = stop.run_until_cancelled(renewals.changed()).await {
         let names = app.plugins.judged_by_others(app.policy.load().owners());
         if !names.is_empty() {
-            take_changed(&app, names).await;
+            load_changed(&app, &names).await;
         }
     }
 }

@@ -6,31 +6,21 @@
 mod audit;
 mod bindings;
 mod bots;
-mod changes;
 mod conversations;
 mod credentials;
-mod docs;
-mod extract;
 mod health;
-mod idempotency;
+mod http;
 mod keys;
-mod language;
 mod oauth;
-mod options;
-mod pace;
 mod packages;
 mod platform;
 mod plugins;
-mod problem;
-mod queries;
 mod registry;
 mod resource_types;
 mod resources;
 mod roles;
-mod rules;
 mod sandbox_files;
 mod sandboxes;
-mod scope_warnings;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -41,11 +31,10 @@ mod workspaces;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Extension;
+use ::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use http::{HeaderName, HeaderValue, Method, StatusCode};
 use monstrum_types::RequestId;
 use tower_http::catch_panic::CatchPanicLayer;
 use tracing::Instrument;
@@ -53,24 +42,26 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::gateway::extract::{Admin, Operator, Root};
+use crate::gateway::http::state::HttpState;
+use crate::gateway::http::{docs, idempotency, pace, queries};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
+use monstrum_core::operations::{Admin, Operator, Root};
 
-pub use docs::description;
-pub use idempotency::{forget_expired, place_of_answer};
-pub use options::Options;
-pub use pace::{Meter, Pace};
-pub use problem::Problem;
+pub use http::docs::description;
+pub use http::idempotency::{forget_expired, place_of_answer};
+pub use http::pace::{Meter, Pace};
+pub use http::problem::Problem;
+pub use http::state::Options;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The routes that create, which take an `Idempotency-Key`, by who may use them. A key is shown once, so its answer is
 /// not stored.
 struct Creating {
-    by_root: OpenApiRouter<Arc<App>>,
-    by_admin: OpenApiRouter<Arc<App>>,
-    by_operator: OpenApiRouter<Arc<App>>,
+    by_root: OpenApiRouter<HttpState>,
+    by_admin: OpenApiRouter<HttpState>,
+    by_operator: OpenApiRouter<HttpState>,
 }
 
 impl Creating {
@@ -86,19 +77,19 @@ impl Creating {
         }
     }
 
-    fn layered(self, app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
-        idempotency::layer::<Root>(self.by_root, app)
-            .merge(idempotency::layer::<Admin>(self.by_admin, app))
-            .merge(idempotency::layer::<Operator>(self.by_operator, app))
+    fn layered(self, state: &HttpState) -> OpenApiRouter<HttpState> {
+        idempotency::layer::<Root>(self.by_root, state)
+            .merge(idempotency::layer::<Admin>(self.by_admin, state))
+            .merge(idempotency::layer::<Operator>(self.by_operator, state))
     }
 
-    fn bare(self) -> OpenApiRouter<Arc<App>> {
+    fn bare(self) -> OpenApiRouter<HttpState> {
         self.by_root.merge(self.by_admin).merge(self.by_operator)
     }
 }
 
 /// All other routes.
-fn others() -> OpenApiRouter<Arc<App>> {
+fn others() -> OpenApiRouter<HttpState> {
     OpenApiRouter::with_openapi(docs::Api::openapi())
         .routes(routes!(welcome::welcome))
         .routes(routes!(health::live))
@@ -156,19 +147,20 @@ fn others() -> OpenApiRouter<Arc<App>> {
         .routes(routes!(conversations::delete_app))
         .routes(routes!(audit::list))
         .routes(routes!(audit::show))
-        .routes(routes!(changes::changes))
+        .routes(routes!(audit::changes))
         .routes(routes!(audit::verify))
         .routes(routes!(audit::export))
 }
 
 /// Every route of the API, with its description.
-fn api() -> OpenApiRouter<Arc<App>> {
+fn api() -> OpenApiRouter<HttpState> {
     others().merge(Creating::new().bare())
 }
 
 /// The whole server.
 pub fn router(app: Arc<App>, options: Options) -> axum::Router {
-    let (api, description) = others().merge(Creating::new().layered(&app)).split_for_parts();
+    let state = HttpState { app, options };
+    let (api, description) = others().merge(Creating::new().layered(&state)).split_for_parts();
     let queries = queries::Queries::of(&description);
     api.merge(docs::files())
         .fallback(|| async { Problem::not_found("route") })
@@ -177,10 +169,9 @@ pub fn router(app: Arc<App>, options: Options) -> axum::Router {
             Problem::internal(&"a handler panicked").into_response()
         }))
         .layer(from_fn(|request, next| pace::keep(Pace::DEFAULT, request, next)))
-        .layer(from_fn_with_state(Arc::clone(&app), readiness))
+        .layer(from_fn_with_state(state.clone(), readiness))
         .layer(from_fn(envelope))
-        .layer(Extension(options))
-        .with_state(app)
+        .with_state(state)
 }
 
 /// A request that comes before the start-up scan is over waits for it: what it asks for may still be loading.
@@ -213,14 +204,14 @@ async fn envelope(mut request: Request, next: Next) -> Response {
         problem => problem,
     };
     if let Some(problem) = problem {
-        let allow = response.headers_mut().remove(http::header::ALLOW);
+        let allow = response.headers_mut().remove(::http::header::ALLOW);
         response = problem.render(&request_id);
-        response.headers_mut().extend(allow.map(|methods| (http::header::ALLOW, methods)));
+        response.headers_mut().extend(allow.map(|methods| (::http::header::ALLOW, methods)));
     }
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, HeaderValue::from_str(&request_id).expect("a UUID is a header value"));
-    headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.entry(http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(::http::header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.entry(::http::header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let took = began.elapsed();
     tracing::debug!(parent: &span, http.status = status.as_u16(), duration_ms = took.as_secs_f64() * 1000.0, "answered");
     recorder::request(route, label(&method), status.as_u16(), took);

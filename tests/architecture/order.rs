@@ -32,6 +32,7 @@ const ORDER: &[&[&str]] = &[
     &["call/platform"],
     &["call"],
     &["app"],
+    &["operations"],
     &["config"],
     &["telemetry"],
     &["gateway"],

@@ -5,16 +5,13 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use http::StatusCode;
+use monstrum_core::app::App;
+use monstrum_core::operations::{Caller, conversations};
 use serde::Deserialize;
-use serde_json::json;
 use utoipa::IntoParams;
 
-use crate::gateway::changes::Change;
-use crate::gateway::extract::{Caller, Faults, Params};
-use crate::gateway::problem::{Problem, ProblemBody};
-use crate::gateway::sandbox_files::check_part;
-use crate::gateway::sandboxes::problem;
-use monstrum_core::app::App;
+use crate::gateway::http::extract::Params;
+use crate::gateway::http::problem::{Problem, ProblemBody};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -38,14 +35,7 @@ pub async fn delete_chat(
     let Some(app_id) = query.app_id else {
         return Err(Problem::invalid_at("app_id", "required query parameter is missing"));
     };
-    let mut faults = Faults::default();
-    check_part(&mut faults, "chat_id", &chat_id);
-    check_part(&mut faults, "app_id", &app_id);
-    faults.check()?;
-    let deleted = app.sandboxes.delete_conversation(caller.workspace, caller.bot, &app_id, &chat_id);
-    let made = async { deleted.await.map_err(problem) };
-    let change = Change::new("chat.delete", &chat_id).from(&json!({ "app_id": app_id, "chat_id": chat_id }));
-    change.made(&app, &caller, made).await?;
+    conversations::delete_chat(&app, &caller, &chat_id, &app_id).await?;
     Ok(StatusCode::ACCEPTED)
 }
 
@@ -59,11 +49,6 @@ pub async fn delete_app(
     caller: Caller,
     Path(app_id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    let mut faults = Faults::default();
-    check_part(&mut faults, "app_id", &app_id);
-    faults.check()?;
-    let made = async { app.sandboxes.delete_app(caller.workspace, caller.bot, &app_id).await.map_err(problem) };
-    let change = Change::new("app.delete", &app_id).from(&json!({ "app_id": app_id }));
-    change.made(&app, &caller, made).await?;
+    conversations::delete_app(&app, &caller, &app_id).await?;
     Ok(StatusCode::ACCEPTED)
 }

@@ -1,157 +1,21 @@
 //! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
 //! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{FromRequest, Request, State};
 use http::StatusCode;
-use monstrum_egress::{CredentialSource, CredentialState};
-use monstrum_manifest::{AuthKind, AuthMethod, Field, OriginPattern, ResourceType, check_secret_fields};
-use monstrum_store::{CredentialRow, ResourceRow};
-use monstrum_types::{Code, RequestId, ResourceId, Secret, Status, UtcMillis};
-use serde::Serialize;
-use serde_json::{Map, Value, json};
-use utoipa::ToSchema;
-
-use crate::gateway::changes::Change;
-use crate::gateway::extract::{Admin, Faults, Id, ThisRequest, whole_body};
-use crate::gateway::language::InLanguage;
-use crate::gateway::problem::{Problem, ProblemBody};
-use crate::gateway::resources::resource;
-use crate::gateway::tools::{CallResult, ran};
+use monstrum_api::credentials::{CredentialInput, CredentialMetadata, CredentialTest};
 use monstrum_core::app::App;
-use monstrum_core::call_types::incoming::IncomingCall;
-use monstrum_core::credentials::{ConfirmError, GivenFor, new_row};
-use monstrum_core::policy::{Resource, Snapshot};
+use monstrum_core::operations::credentials::NewCredential;
+use monstrum_core::operations::{Admin, credentials};
+use monstrum_types::ResourceId;
 
-/// What is known of a credential.
-#[derive(Serialize, ToSchema)]
-pub struct CredentialMetadata {
-    /// `ready`, `expired` or `needs-authorization`.
-    pub status: String,
-    pub method: String,
-    /// The origins that may get it.
-    #[schema(value_type = Vec<String>)]
-    pub audience: Vec<OriginPattern>,
-    /// The origins that ask for it while it needs authorization.
-    #[schema(value_type = Option<Vec<String>>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub requested_audience: Option<Vec<OriginPattern>>,
-    pub expires_at: Option<UtcMillis>,
-    pub updated_at: UtcMillis,
-}
-
-/// How a credential is given: `fields` by the credential_schema of the auth method.
-#[derive(ToSchema)]
-#[schema(as = NewCredential)]
-#[expect(dead_code, reason = "the shape for the description; `Given` reads it without repeating what it holds")]
-pub struct CredentialInput {
-    #[schema(example = "token")]
-    auth_method: String,
-    #[schema(write_only)]
-    fields: BTreeMap<String, String>,
-}
-
-/// The body of a PUT.
-pub struct Given {
-    auth_method: String,
-    fields: BTreeMap<String, Secret>,
-}
-
-impl FromRequest<Arc<App>> for Given {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
-        Given::parse(&whole_body(request.into_body()).await?)
-    }
-}
-
-impl Given {
-    /// Reads a body by hand: a parser's messages would repeat what they complain of.
-    fn parse(bytes: &[u8]) -> Result<Given, Problem> {
-        let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
-            let place = format!("line {} column {}", error.line(), error.column());
-            Problem::invalid_at("", format!("expected a JSON object with auth_method and fields, failed at {place}"))
-        })?;
-        let mut faults = Faults::default();
-        let auth_method = match body.remove("auth_method") {
-            Some(Value::String(method)) => method,
-            Some(_) => fault(&mut faults, "/auth_method", "expected a string"),
-            None => fault(&mut faults, "/auth_method", "required field is missing"),
-        };
-        let given = match body.remove("fields") {
-            Some(Value::Object(given)) => given,
-            Some(_) => fault(&mut faults, "/fields", "expected an object"),
-            None => fault(&mut faults, "/fields", "required field is missing"),
-        };
-        if !body.is_empty() {
-            faults.add("", "unknown field: expected auth_method and fields only");
-        }
-        let mut fields = BTreeMap::new();
-        for (name, value) in given {
-            match value {
-                Value::String(text) => {
-                    fields.insert(name, Secret::new(text));
-                }
-                _ => faults.add("/fields", "every field is a string"),
-            }
-        }
-        faults.check()?;
-        Ok(Given { auth_method, fields })
-    }
-
-    /// Whether the platform is to obtain the credential itself, with the client that an admin has confirmed.
-    fn is_left_to_oauth(&self) -> bool {
-        self.auth_method == AuthKind::Oauth2ClientCreds.as_str() && self.fields.is_empty()
-    }
-
-    /// The auth method of `resource_type` that this is for, and its fields as they are sealed.
-    fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), Problem> {
-        let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
-        let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
-            let known: Vec<&str> = usable().map(|method| method.method.as_str()).collect();
-            let message = match known.as_slice() {
-                [] => "this resource type takes no credential".to_owned(),
-                known => format!("expected one of {}", known.join(", ")),
-            };
-            return Err(Problem::invalid_at("/auth_method", message));
-        };
-        let declared = method.credential_fields(resource_type);
-        let known: Vec<&str> = declared.iter().map(|field| field.field.as_str()).collect();
-        if self.fields.keys().any(|name| !known.contains(&name.as_str())) {
-            let message = format!("unknown field: this method has {}", known.join(", "));
-            return Err(Problem::invalid_at("/fields", message));
-        }
-        let mut faults = Faults::default();
-        if let Err(found) = check_secret_fields(declared, &self.fields) {
-            faults.add_under("/fields", found);
-        }
-        faults.check()?;
-        Ok((method, completed(declared, self.fields)))
-    }
-}
-
-/// Notes a fault and goes on with nothing.
-fn fault<T: Default>(faults: &mut Faults, path: &str, message: &str) -> T {
-    faults.add(path, message);
-    T::default()
-}
-
-/// Empty fields count as absent; absent ones get the default of the contract.
-fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
-    fields.retain(|_, value| !value.expose().is_empty());
-    for field in declared {
-        let default = match &field.default {
-            Some(Value::String(text)) => text.clone(),
-            Some(Value::Number(number)) => number.to_string(),
-            _ => continue,
-        };
-        fields.entry(field.field.clone()).or_insert_with(|| Secret::new(default));
-    }
-    fields
-}
+use crate::gateway::http::extract::{Id, whole_body};
+use crate::gateway::http::language::InLanguage;
+use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::HttpState;
 
 /// Saves the credential of a resource in place of the one it has
 ///
@@ -162,30 +26,11 @@ fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeM
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
 pub async fn save(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Id(id): Id<ResourceId>,
-    given: Given,
+    Given(given): Given,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let serving = served(&snapshot, &row)?;
-    let manifest = &serving.plugin.manifest;
-    let change = Change::new("credential.save", &id).of_resource(id).from(&credential_of(&app, &row).await?);
-    if given.is_left_to_oauth() {
-        let change = change.to(&json!({ "method": given.auth_method }));
-        change.made(&app, &caller, async { Ok(app.oauth.obtain(serving).await?) }).await?;
-        return as_it_stands(&app, &row).await;
-    }
-    let (method, fields) = given.check(&manifest.resource_type)?;
-    let given_for = GivenFor::now(manifest, method, &serving.config);
-    let saved = new_row(&app.vault, &row, &given_for, &fields, app.clock.now());
-    let saved = saved.map_err(|error| Problem::internal(&error))?;
-    let made = async {
-        app.store.put_credential(&saved).await?;
-        Ok(app.changed().await?)
-    };
-    change.to(&metadata(&saved, &saved.status)).made(&app, &caller, made).await?;
-    as_it_stands(&app, &row).await
+    Ok(Json(credentials::save(&app, &caller, id, given).await?))
 }
 
 /// Gives the stored credential for what manifest and configuration ask for now
@@ -197,45 +42,10 @@ pub async fn save(
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
 pub async fn confirm(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let serving = served(&snapshot, &row)?;
-    let manifest = &serving.plugin.manifest;
-    let held = serving.credential.as_ref().ok_or_else(|| Problem::not_found("credential"))?;
-    let confirmed = held.confirmed(manifest, &serving.config).map_err(|error| match error {
-        ConfirmError::Vault(error) => Problem::internal(&error),
-        refused => Problem::conflict(refused.to_string()),
-    })?;
-    let confirmed = CredentialRow { updated_at: app.clock.now(), ..confirmed };
-    let made = async {
-        if !app.store.update_credential(&confirmed, &held.row.sealed, confirmed.updated_at).await? {
-            return Err(Problem::conflict(
-                "the credential was saved anew, refreshed or deleted in the meantime; try again",
-            ));
-        }
-        Ok(app.changed().await?)
-    };
-    let change = Change::new("credential.confirm", &id).of_resource(id).from(&credential_of(&app, &row).await?);
-    change.to(&metadata(&confirmed, &confirmed.status)).made(&app, &caller, made).await?;
-    as_it_stands(&app, &row).await
-}
-
-/// How a credential fared.
-#[derive(Serialize, ToSchema)]
-pub struct CredentialTest {
-    pub request_id: RequestId,
-    /// An open set: only `success` says that the credential works.
-    pub status: Status,
-    /// On anything but success.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub code: Option<Code>,
-    /// On anything but success.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    pub duration_ms: i64,
+    Ok(Json(credentials::confirm(&app, &caller, id).await?))
 }
 
 /// Runs the check that the resource's type declares, and says how it ended
@@ -247,163 +57,28 @@ pub struct CredentialTest {
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
 pub async fn test(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     InLanguage(language): InLanguage,
-    ThisRequest(request_id): ThisRequest,
     Id(id): Id<ResourceId>,
 ) -> Result<Json<CredentialTest>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
-    let declared = declared.ok_or_else(|| Problem::conflict("the type of this resource declares no check"))?;
-    let (tool, params) = (declared.tool.to_string(), declared.params.clone());
-    let call = IncomingCall::credential_check(request_id, row.workspace_id, id, tool, params)
-        .with_language(language)
-        .with_key(caller.caller_key());
-    let CallResult { request_id, status, code, message, duration_ms, data: _ } = ran(&app, call).await?;
-    Ok(Json(CredentialTest { request_id, status, code, message, duration_ms }))
+    Ok(Json(credentials::test(&app, &caller, &language, id).await?))
 }
 
 /// Deletes the credential of a resource
 #[utoipa::path(delete, path = "/api/resources/{id}/credential", tag = "credentials",
     params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
-    State(app): State<Arc<App>>,
-    Admin(caller): Admin,
-    Id(id): Id<ResourceId>,
-) -> Result<StatusCode, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let before = credential_of(&app, &row).await?.ok_or_else(|| Problem::not_found("credential"))?;
-    let made = async {
-        if !app.store.delete_credential(caller.workspace, id).await? {
-            return Err(Problem::not_found("credential"));
-        }
-        Ok(app.changed().await?)
-    };
-    Change::new("credential.delete", &id).of_resource(id).from(&before).made(&app, &caller, made).await?;
+pub async fn delete(State(app): State<Arc<App>>, caller: Admin, Id(id): Id<ResourceId>) -> Result<StatusCode, Problem> {
+    credentials::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// The resource as its plugin serves it; a credential is judged by what that asks for.
-pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, Problem> {
-    let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
-    snapshot.resource(row.workspace_id, row.id).ok_or_else(|| Problem::conflict(detail))
-}
+/// The body of a PUT. It is not read like other bodies, whose errors may repeat what they complain of.
+pub struct Given(NewCredential);
 
-/// The answer to a change of a credential.
-pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<Json<CredentialMetadata>, Problem> {
-    let metadata = credential_of(app, row).await?;
-    metadata.map(Json).ok_or_else(|| Problem::conflict("the credential was deleted in the meantime"))
-}
+impl FromRequest<HttpState> for Given {
+    type Rejection = Problem;
 
-/// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was
-/// stored.
-pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, Problem> {
-    let snapshot = app.policy.load();
-    if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
-        let source = resource.credential_source();
-        let Some(held) = &resource.credential else { return Ok(None) };
-        let mut state = source.status();
-        if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
-            state = CredentialState::NeedsAuthorization;
-        }
-        return Ok(Some(CredentialMetadata {
-            requested_audience: source.requested_audience().map(<[_]>::to_vec),
-            ..metadata(&held.row, state.as_str())
-        }));
-    }
-    let stored = app.store.credential(row.workspace_id, row.id).await?;
-    Ok(stored.map(|stored| metadata(&stored, &stored.status)))
-}
-
-fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
-    // Rows that this host cannot read are never used; their audience is then nobody.
-    let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
-    CredentialMetadata {
-        status: status.to_owned(),
-        method: row.auth_method.clone(),
-        audience: given_for.map(|given_for| given_for.audience).unwrap_or_default(),
-        requested_audience: None,
-        expires_at: row.expires_at,
-        updated_at: row.updated_at,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CANARY: &str = "ghp_canary0123456789";
-
-    fn resource_type() -> ResourceType {
-        serde_json::from_value(json!({
-            "id": "sample", "name": "Sample",
-            "auth_methods": [
-                {"method": "token", "credential_schema": [
-                    {"field": "access_token", "type": "secret"},
-                    {"field": "prefix", "required": false, "default": "v1"},
-                    {"field": "page", "type": "integer", "required": false},
-                    {"field": "kind", "type": "enum", "enum_values": ["a"], "required": false},
-                    {"field": "base", "type": "url", "required": false},
-                ]},
-                {"method": "none"},
-            ],
-        }))
-        .unwrap()
-    }
-
-    fn check(body: &str) -> Result<BTreeMap<String, String>, String> {
-        let text = |problem: Problem| format!("{problem:?}");
-        let given = Given::parse(body.as_bytes()).map_err(text)?;
-        let resource_type = resource_type();
-        let (method, fields) = given.check(&resource_type).map_err(text)?;
-        assert_eq!(method.method, AuthKind::Token);
-        Ok(fields.into_iter().map(|(name, secret)| (name, secret.expose().to_owned())).collect())
-    }
-
-    #[test]
-    fn fields_are_checked_and_completed() {
-        let body = json!({"auth_method": "token", "fields": {"access_token": CANARY, "page": ""}});
-        let expected = [("access_token".to_owned(), CANARY.to_owned()), ("prefix".to_owned(), "v1".to_owned())];
-        assert_eq!(check(&body.to_string()), Ok(expected.into()));
-    }
-
-    #[test]
-    fn no_error_repeats_any_part_of_the_body() {
-        let token = json!({"access_token": "x".repeat(40)});
-        let bodies = [
-            json!(CANARY),
-            json!([CANARY]),
-            json!({"auth_method": CANARY, "fields": token}),
-            json!({"auth_method": {CANARY: 1}, "fields": token}),
-            json!({"auth_method": "none", "fields": {"access_token": CANARY}}),
-            json!({"auth_method": "token", "fields": CANARY}),
-            json!({"auth_method": "token", "fields": {CANARY: CANARY}}),
-            json!({"auth_method": "token", "fields": {"access_token": [CANARY]}}),
-            json!({"auth_method": "token", "fields": {"access_token": {CANARY: CANARY}}}),
-            json!({"auth_method": "token", "fields": {"access_token": format!("{CANARY}\n")}}),
-            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "page": CANARY}}),
-            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "kind": CANARY}}),
-            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "base": CANARY}}),
-            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), CANARY: "y"}}),
-            json!({"auth_method": "token", "fields": {"access_token": CANARY}, CANARY: CANARY}),
-            json!({"auth_method": "token", CANARY: CANARY}),
-        ];
-        let broken = [
-            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": \"{CANARY}\""),
-            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": {CANARY}}}}}"),
-            CANARY.to_owned(),
-        ];
-        for body in bodies.iter().map(Value::to_string).chain(broken) {
-            let error = check(&body).expect_err(&body);
-            assert!(!error.contains("canary"), "{body} gave {error}");
-        }
-    }
-
-    #[test]
-    fn a_short_secret_is_refused_by_its_field() {
-        let error = check(r#"{"auth_method": "token", "fields": {"access_token": "short12"}}"#).unwrap_err();
-        assert!(error.contains("/fields/access_token") && error.contains("at least 8 bytes"), "{error}");
-        assert!(!error.contains("short12"));
+    async fn from_request(request: Request, _: &HttpState) -> Result<Self, Problem> {
+        Ok(Given(NewCredential::parse(&whole_body(request.into_body()).await?)?))
     }
 }

@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 
-use crate::gateway::extract::Reader;
-use crate::gateway::problem::{Problem, ProblemBody};
+use crate::gateway::http::extract::Reader;
+use crate::gateway::http::problem::{Problem, ProblemBody};
 use crate::telemetry::recorder;
 use monstrum_core::app::App;
 

@@ -10,58 +10,18 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use http::{HeaderMap, Method, StatusCode, header};
-use monstrum_egress::{CredentialSource as _, CredentialState};
-use monstrum_store::{FlowStatus, OauthFlowRow};
-use monstrum_types::{OauthFlowId, ResourceId, Secret, UtcMillis};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
-
-use crate::gateway::changes::Change;
-use crate::gateway::credentials::{CredentialMetadata, as_it_stands, credential_of, served};
-use crate::gateway::extract::{Admin, Id, Ids, OptionalInput, Params};
-use crate::gateway::problem::{Problem, ProblemBody};
-use crate::gateway::resources::resource;
+use monstrum_api::credentials::CredentialMetadata;
+use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Nothing, Started};
 use monstrum_core::app::App;
 use monstrum_core::oauth::OauthError;
+use monstrum_core::operations::{Admin, oauth};
+use monstrum_store::OauthFlowRow;
+use monstrum_types::{OauthFlowId, ResourceId, Secret};
+use serde::Deserialize;
+use utoipa::IntoParams;
 
-/// Where an admin's browser begins.
-#[derive(Serialize, ToSchema)]
-pub struct Started {
-    /// A page of this server, good for one browser. It leads on to the provider.
-    pub authorization_url: String,
-    pub expires_at: UtcMillis,
-}
-
-/// What a person needs to authorize by entering a code (RFC 8628).
-#[derive(Serialize, ToSchema)]
-pub struct DeviceStarted {
-    pub id: OauthFlowId,
-    pub user_code: String,
-    pub verification_uri: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub verification_uri_complete: Option<String>,
-    /// Seconds.
-    pub expires_in: i64,
-    /// Seconds between two questions of this server to the provider; it asks by itself.
-    pub interval: i64,
-}
-
-/// How an authorization by a code stands.
-#[derive(Serialize, ToSchema)]
-pub struct DeviceProgress {
-    pub id: OauthFlowId,
-    /// `pending`, `done` or `failed`.
-    pub status: &'static str,
-    /// Why it failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-    pub expires_at: UtcMillis,
-}
-
-/// Nothing can be chosen yet.
-#[derive(Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Nothing {}
+use crate::gateway::http::extract::{Id, Ids, OptionalInput, Params};
+use crate::gateway::http::problem::{Problem, ProblemBody};
 
 /// What a provider answers through the browser (RFC 6749, section 4.1.2). What else it says is of no use here.
 #[derive(Deserialize, IntoParams)]
@@ -83,19 +43,16 @@ pub struct CallbackQuery {
     responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
 pub async fn start(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<Started>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let started = app.oauth.start(served(&snapshot, &row)?, caller.key).await?;
-    Ok(Json(Started { authorization_url: started.begin_url, expires_at: started.expires_at }))
+    Ok(Json(oauth::start(&app, &caller, id).await?))
 }
 
 /// The page with which a browser begins
 ///
-/// It leads to the provider. Whoever opens it first goes on with it; in another browser it is refused.
+/// It leads to the provider. The browser that opens it first continues with it; another browser is refused.
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
     responses((status = 303, description = "To the provider, with a cookie"),
         (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
@@ -151,21 +108,11 @@ pub async fn callback(
     responses((status = 200, body = DeviceStarted), (status = "4XX", body = ProblemBody)))]
 pub async fn device(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<DeviceStarted>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let started = app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?;
-    Ok(Json(DeviceStarted {
-        id: started.id,
-        user_code: started.user_code,
-        verification_uri: started.verification_uri,
-        verification_uri_complete: started.verification_uri_complete,
-        expires_in: started.expires_in_s,
-        interval: started.interval_s,
-    }))
+    Ok(Json(oauth::device(&app, &caller, id).await?))
 }
 
 /// Shows how an authorization by a code stands
@@ -174,18 +121,10 @@ pub async fn device(
     responses((status = 200, body = DeviceProgress), (status = "4XX", body = ProblemBody)))]
 pub async fn show_device(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Ids(id, flow_id): Ids<ResourceId, OauthFlowId>,
 ) -> Result<Json<DeviceProgress>, Problem> {
-    let flow = app.store.oauth_flow(caller.workspace, id, flow_id).await?;
-    let flow = flow.filter(|flow| flow.poll_interval_s.is_some()).ok_or_else(|| Problem::not_found("authorization"))?;
-    let status = match flow.status {
-        FlowStatus::Done | FlowStatus::Failed => flow.status,
-        _ if flow.expires_at <= app.clock.now() => FlowStatus::Failed,
-        _ => FlowStatus::Pending,
-    };
-    let OauthFlowRow { id, message, expires_at, .. } = flow;
-    Ok(Json(DeviceProgress { id, status: status.as_str(), message, expires_at }))
+    Ok(Json(oauth::show_device(&app, &caller, id, flow_id).await?))
 }
 
 /// Refreshes the credential of a resource now
@@ -197,36 +136,11 @@ pub async fn show_device(
         (status = 503, description = "The provider or the database could not be asked", body = ProblemBody)))]
 pub async fn refresh(
     State(app): State<Arc<App>>,
-    Admin(caller): Admin,
+    caller: Admin,
     Id(id): Id<ResourceId>,
     OptionalInput(Nothing {}): OptionalInput<Nothing>,
 ) -> Result<Json<CredentialMetadata>, Problem> {
-    let row = resource(&app, &caller, id).await?;
-    let snapshot = app.policy.load();
-    let serving = served(&snapshot, &row)?;
-    let source = serving.credential_source();
-    let credential = source.current().await.map_err(not_refreshed)?;
-    if !credential.refreshable {
-        let why = "this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token";
-        return Err(Problem::conflict(why));
-    }
-    let change = Change::new("credential.refresh", &id).of_resource(id).from(&credential_of(&app, &row).await?);
-    let made = async {
-        source.refresh(&credential).await.map_err(not_refreshed)?;
-        Ok(app.changed().await?)
-    };
-    change.made(&app, &caller, made).await?;
-    as_it_stands(&app, &row).await
-}
-
-fn not_refreshed(state: CredentialState) -> Problem {
-    match state {
-        CredentialState::Unavailable => {
-            Problem::unavailable("the provider or the database could not be asked; try again")
-        }
-        CredentialState::None | CredentialState::NotNeeded => Problem::not_found("credential"),
-        _ => Problem::conflict("the credential has to be authorized again"),
-    }
+    Ok(Json(oauth::refresh(&app, &caller, id).await?))
 }
 
 /// Each authorization has a cookie of its own, so that two in one browser do not meet. With the prefix, a browser takes
@@ -240,18 +154,6 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let values = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
-}
-
-impl From<OauthError> for Problem {
-    fn from(error: OauthError) -> Self {
-        match error {
-            OauthError::Token(error) => Problem::bad_gateway(error.to_string()),
-            OauthError::Store(error) => Problem::from(error),
-            OauthError::Vault(error) => Problem::internal(&error),
-            OauthError::Audit(error) => Problem::unavailable(error.to_string()),
-            refused => Problem::conflict(refused.to_string()),
-        }
-    }
 }
 
 /// The status of the page that shows the error to a browser.

@@ -1,13 +1,14 @@
 //! `GET /`: what answers here and where to read on, for a person with a browser and for a program. It tells no more than
 //! that, since it is open.
 
+use axum::Json;
+use axum::extract::State;
 use axum::response::{Html, IntoResponse, Response};
-use axum::{Extension, Json};
 use http::{HeaderMap, HeaderValue, header};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use crate::gateway::options::Options;
+use crate::gateway::http::state::Options;
 
 /// Nothing in the page runs, loads or can be framed.
 const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -28,7 +29,7 @@ pub struct Welcome {
 /// Says what answers here and where its documentation is
 #[utoipa::path(get, path = "/", tag = "description", security(()),
     responses((status = 200, body = Welcome, description = "a page for a browser, else JSON")))]
-pub async fn welcome(Extension(options): Extension<Options>, headers: HeaderMap) -> Response {
+pub async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
     let welcome = Welcome {
         name: "monstrum",
         about: "Governed tool calls for bots: every route but the health checks and this one needs an API key",

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use monstrum_store::{Store, StoreError};
 use monstrum_types::Clock;
@@ -42,10 +43,32 @@ pub struct App {
 
 impl App {
     /// Brings a change of the database or of the plugins into force. No call runs until this has succeeded.
-    pub async fn changed(&self) -> Result<(), StoreError> {
+    pub(crate) async fn changed(&self) -> Result<(), StoreError> {
         self.policy.renew().await?;
         self.sign_policy();
         Ok(())
+    }
+
+    /// Loads changed plugins and brings the result into force.
+    pub async fn load_plugins(&self, names: &[String]) -> Result<(), StoreError> {
+        for name in names {
+            self.plugins.load(name).await;
+        }
+        self.changed().await
+    }
+
+    /// The start-up scan. The host is ready after it, even if plugins failed. Retries every `retry` until the policy can be
+    /// read.
+    pub async fn scan_plugins(&self, retry: Duration) {
+        if let Err(error) = self.plugins.scan().await {
+            tracing::error!(error = %error, "the plugins folder cannot be read");
+        }
+        while let Err(error) = self.changed().await {
+            tracing::error!(error = %error, "the plugins cannot be put in force yet");
+            tokio::time::sleep(retry).await;
+        }
+        self.scanned.send_replace(true);
+        tracing::info!("ready");
     }
 
     /// Requests a signed audit head for the policy in force, if the last head is of an older policy.

@@ -14,6 +14,7 @@ pub mod fair_queue;
 pub mod language;
 pub mod meters;
 pub mod oauth;
+pub mod operations;
 pub mod plugins;
 pub mod policy;
 pub mod sandboxes;

@@ -26,7 +26,7 @@ pub fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     response
 }
 
-/// To whoever does not open the page.
+/// For a request that does not open the page.
 pub fn waiting() -> Response {
     page(StatusCode::OK, "Monstrum", "An authorization waits here for a browser.")
 }

@@ -15,9 +15,9 @@ use monstrum_sandbox::{ByteStream, SandboxError};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::revocation::revoked;
-use crate::gateway::extract::Caller;
 use monstrum_core::app::App;
+use monstrum_core::operations::Caller;
+use monstrum_core::operations::sandbox_files::revoked;
 use monstrum_core::sandboxes::Turn;
 
 /// How long a client may take for one piece. A sandbox does not idle as long as it is read, so that one who never reads
@@ -119,7 +119,7 @@ fn until(
         let reason = tokio::select! {
             biased;
             reason = revoked => Some(reason),
-            // Then nobody needs to be told anything.
+            // The client is gone.
             () = hand.closed() => None,
             reason = hand_over(&mut content, pace, &hand) => reason,
         };

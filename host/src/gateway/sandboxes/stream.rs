@@ -6,28 +6,28 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures::Stream;
-use futures::stream;
+use futures::{Stream, stream};
+use monstrum_api::tools::CallResult;
+use monstrum_core::app::App;
+use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
+use monstrum_core::operations::{OperationError, calls};
 use monstrum_sandbox::{Chunk, Stream as Of};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::gateway::problem::Problem;
-use crate::gateway::tools::{self, CallResult};
-use monstrum_core::app::App;
-use monstrum_core::call_types::incoming::{Attachments, IncomingCall};
+use crate::gateway::http::problem::Problem;
 
 /// Pieces of output that wait for the client. A client that is slower slows the command.
 const PIECES_MAX: usize = 16;
 
-type Running = Pin<Box<dyn Future<Output = Result<CallResult, Problem>> + Send>>;
+type Running = Pin<Box<dyn Future<Output = Result<CallResult, OperationError>> + Send>>;
 
 /// Runs the call when the first event is asked for; dropped, it cancels it.
 pub(super) fn events(app: Arc<App>, call: IncomingCall) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (feed, pieces) = mpsc::channel(PIECES_MAX);
     let call = call.with_attachments(Attachments { feed: Some(feed), ..Attachments::default() });
     let request_id = call.request_id().to_string();
-    let running: Running = Box::pin(async move { tools::ran(&app, call).await });
+    let running: Running = Box::pin(async move { calls::run(&app, call).await });
     let events = Events { request_id, pieces, running: Some(running), ended: None, text: Default::default() };
     let events = stream::unfold(events, |mut events| async move { Some((Ok(events.next().await?), events)) });
     Sse::new(events).keep_alive(KeepAlive::default())
@@ -94,18 +94,18 @@ fn event(of: Of, text: &str) -> Event {
     Event::default().event(name).data(json!({ "text": text }).to_string())
 }
 
-/// The answer, or why there is none: the status of the response has long been sent.
-fn end(ended: Result<CallResult, Problem>, request_id: &str) -> Event {
+/// The answer or the error as an event, because the status of the response has already been sent.
+fn end(ended: Result<CallResult, OperationError>, request_id: &str) -> Event {
     match ended {
         Ok(answer) => {
             let text = serde_json::to_string(&answer).expect("an answer is plain JSON");
             Event::default().event("end").data(text)
         }
-        Err(problem) => Event::default().event("error").data(problem.text(request_id)),
+        Err(error) => Event::default().event("error").data(Problem::from(error).text(request_id)),
     }
 }
 
-/// One stream of bytes as text, whatever the borders of its pieces: the beginning of a character waits for its end.
+/// One stream of bytes as text. A character that is split between two pieces waits for its end.
 #[derive(Default)]
 struct Text(Vec<u8>);
 

@@ -48,6 +48,7 @@ pub enum FolderError {
 }
 
 /// The picture of a plugin.
+#[derive(Clone)]
 pub struct Icon {
     /// Its media type, detected from its content.
     pub media_type: &'static str,

@@ -2,133 +2,47 @@
 
 use std::num::IntErrorKind;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use http::{Method, header};
 use http_body_util::{BodyExt, Limited};
-use monstrum_store::{KeyKind, PAGE_ITEMS_MAX, Page};
-use monstrum_types::{BotId, InputError, KeyId, RequestId, WorkspaceId};
+use monstrum_store::{PAGE_ITEMS_MAX, Page};
+use monstrum_types::RequestId;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
-use crate::gateway::options::Options;
-use crate::gateway::pace::TooSlow;
-use crate::gateway::problem::{Problem, unverified_text};
-use monstrum_core::app::App;
+use crate::gateway::http::pace::TooSlow;
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::HttpState;
 use monstrum_core::beside::Beside;
-use monstrum_core::call_types::incoming::CallerKey;
+use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 
 /// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
 pub const BODY_BYTES_MAX: usize = 2 << 20;
 
-/// Who is asking.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// Names this request in the log and in the audit.
-    pub request: RequestId,
-    pub key: KeyId,
-    /// Of its text: a rotated key keeps its id.
-    pub key_hash: [u8; 32],
-    pub kind: KeyKind,
-    /// The workspace in which the caller acts.
-    pub workspace: WorkspaceId,
-    /// The bot of a bot key.
-    pub bot: Option<BotId>,
+/// Callers with a right are taken before the body, so that a caller without the right learns nothing of the body and the
+/// server does not read it.
+macro_rules! with_right {
+    ($($right:ident),+) => {$(
+        impl FromRequestParts<HttpState> for $right {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+                Ok(Caller::from_request_parts(parts, state).await?.try_into()?)
+            }
+        }
+    )+};
 }
 
-impl Caller {
-    /// The key, for calls that end when it is revoked.
-    pub fn caller_key(&self) -> CallerKey {
-        CallerKey { id: self.key, hash: self.key_hash }
-    }
+with_right!(Root, Admin, Operator);
 
-    /// Only a root key passes. Where the whole route needs one, the handler takes a [`Root`].
-    pub fn root(&self) -> Result<(), Problem> {
-        self.one_of(&[KeyKind::Root], "a root key is needed")
-    }
-
-    /// Only root and admin keys pass. Where the whole route needs one, the handler takes an [`Admin`].
-    pub fn admin(&self) -> Result<(), Problem> {
-        self.one_of(&[KeyKind::Root, KeyKind::Admin], "an admin key is needed")
-    }
-
-    /// All but bot keys pass. Where the whole route needs this, the handler takes an [`Operator`].
-    pub fn operator(&self) -> Result<(), Problem> {
-        self.one_of(&[KeyKind::Root, KeyKind::Admin, KeyKind::Operator], "a bot key may only use its own bot's tools")
-    }
-
-    /// A bot key passes for its own bot only; any other bot does not exist for it.
-    pub fn may_use(&self, bot: BotId) -> Result<(), Problem> {
-        if self.kind == KeyKind::Bot && self.bot != Some(bot) { Err(Problem::not_found("bot")) } else { Ok(()) }
-    }
-
-    fn one_of(&self, kinds: &[KeyKind], why_not: &str) -> Result<(), Problem> {
-        if kinds.contains(&self.kind) { Ok(()) } else { Err(Problem::forbidden(why_not)) }
-    }
-}
-
-/// A caller with a root key. Like the two below, it is taken before the body, so that a caller without the right learns
-/// nothing of the body and the server does not read it.
-pub struct Root(pub Caller);
-
-/// A caller with a root or admin key.
-pub struct Admin(pub Caller);
-
-/// A caller with any key but that of a bot.
-pub struct Operator(pub Caller);
-
-impl FromRequestParts<Arc<App>> for Root {
+impl FromRequestParts<HttpState> for Caller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        caller.root().map(|()| Root(caller))
-    }
-}
-
-impl FromRequestParts<Arc<App>> for Admin {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        caller.admin().map(|()| Admin(caller))
-    }
-}
-
-impl FromRequestParts<Arc<App>> for Operator {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let caller = Caller::from_request_parts(parts, app).await?;
-        caller.operator().map(|()| Operator(caller))
-    }
-}
-
-impl From<Root> for Caller {
-    fn from(Root(caller): Root) -> Caller {
-        caller
-    }
-}
-
-impl From<Admin> for Caller {
-    fn from(Admin(caller): Admin) -> Caller {
-        caller
-    }
-}
-
-impl From<Operator> for Caller {
-    fn from(Operator(caller): Operator) -> Caller {
-        caller
-    }
-}
-
-impl FromRequestParts<Arc<App>> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        let app = &state.app;
         let mut values = parts.headers.get_all(header::AUTHORIZATION).iter();
         let (Some(value), None) = (values.next(), values.next()) else {
             return Err(Problem::unauthenticated("send one header `Authorization: Bearer mk_…`"));
@@ -152,52 +66,49 @@ impl FromRequestParts<Arc<App>> for Caller {
         let workspace = match (entry.workspace, named) {
             // Its row may be one that is not authentic.
             (Some(own), _) if snapshot.workspace(&own.to_string()).is_none() => {
-                return Err(Problem::unverified(unverified_text(&own.to_string())));
+                return Err(OperationError::unverified(&own.to_string()).into());
             }
             (Some(own), None) => own,
             (Some(own), Some(name)) if snapshot.workspace(name) == Some(own) => own,
             (Some(_), Some(_)) => return Err(Problem::not_found("workspace")),
-            (None, None) => {
-                snapshot.known_default_workspace().ok_or_else(|| Problem::unverified(unverified_text("instance")))?
-            }
+            (None, None) => snapshot.known_default_workspace().ok_or_else(|| OperationError::unverified("instance"))?,
             (None, Some(name)) => snapshot.workspace(name).ok_or_else(|| Problem::not_found("workspace"))?,
         };
-        // Whoever holds a key may look at what is there; nothing is called or changed by rows that may be forged.
+        // A key may still read. Rows that may be forged permit no call and no change.
         if let Some(found) = snapshot.verification.unverified_for(workspace)
             && !matches!(parts.method, Method::GET | Method::HEAD)
         {
-            return Err(Problem::unverified(unverified_text(&found.scope.to_string())));
+            return Err(OperationError::unverified(&found.scope.to_string()).into());
         }
         let (key, kind, bot) = (entry.id, entry.kind, entry.bot);
         Ok(Caller { request: request_id(parts), key, key_hash, kind, workspace, bot })
     }
 }
 
-/// Who reads what a setting may make public: anybody then, else whoever has a key.
+/// The reader of a document that a setting can make public.
 pub enum Reader {
     Anybody,
     Key(Caller),
 }
 
-impl FromRequestParts<Arc<App>> for Reader {
+impl FromRequestParts<HttpState> for Reader {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        // Without the extension the documents need a key.
-        if parts.extensions.get::<Options>().is_some_and(|options| options.public_docs) {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        if state.options.public_docs {
             return Ok(Reader::Anybody);
         }
-        Caller::from_request_parts(parts, app).await.map(Reader::Key)
+        Caller::from_request_parts(parts, state).await.map(Reader::Key)
     }
 }
 
 /// A JSON body of a known shape: unknown fields and wrong types are faults with their JSON pointer.
 pub struct Input<T>(pub T);
 
-impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Input<T> {
+impl<T: DeserializeOwned + Send + 'static> FromRequest<HttpState> for Input<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &HttpState) -> Result<Self, Problem> {
         read_body(whole_body(request.into_body()).await?).await.map(Input)
     }
 }
@@ -205,10 +116,10 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for Input<T> {
 /// The same, of a body that may be left out or be `null`.
 pub struct OptionalInput<T>(pub T);
 
-impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<Arc<App>> for OptionalInput<T> {
+impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<HttpState> for OptionalInput<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, _: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, _: &HttpState) -> Result<Self, Problem> {
         let bytes = whole_body(request.into_body()).await?;
         if matches!(bytes.trim_ascii(), b"" | b"null") {
             Ok(OptionalInput(T::default()))
@@ -293,52 +204,21 @@ fn json_pointer(path: &serde_path_to_error::Path) -> String {
         .collect()
 }
 
-/// For fields of a PATCH: absent leaves a field as it is, null clears it, a value replaces it whole.
-/// Use with `#[serde(default, deserialize_with = "named")]`.
-pub fn named<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Some)
-}
-
-/// For fields of a PATCH that cannot be cleared: absent leaves a field as it is, and null is a fault.
-/// Use with `#[serde(default, deserialize_with = "given")]`.
-pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
-}
-
 fn request_id(parts: &Parts) -> RequestId {
     parts.extensions.get().copied().unwrap_or_else(RequestId::new)
 }
 
-/// The id under which this request is logged; a call of a tool that it makes goes by the same.
-pub struct ThisRequest(pub RequestId);
-
-impl FromRequestParts<Arc<App>> for ThisRequest {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Problem> {
-        Ok(ThisRequest(request_id(parts)))
-    }
-}
-
-/// An id in the path. A text that is no id names nothing, so it is a 404.
+/// An id in the path. Text that cannot be an id is a 404.
 pub struct Id<T>(pub T);
 
-impl<T> FromRequestParts<Arc<App>> for Id<T>
+impl<T> FromRequestParts<HttpState> for Id<T>
 where
     T: FromStr + Send,
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let Path(text) = Path::<String>::from_request_parts(parts, app)
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        let Path(text) = Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|_| Problem::not_found("object of that id"))?;
         text.parse().map(Id).map_err(|_| Problem::not_found("object of that id"))
@@ -348,17 +228,17 @@ where
 /// Two ids in the path.
 pub struct Ids<A, B>(pub A, pub B);
 
-impl<A, B> FromRequestParts<Arc<App>> for Ids<A, B>
+impl<A, B> FromRequestParts<HttpState> for Ids<A, B>
 where
     A: FromStr + Send,
     B: FromStr + Send,
 {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
         let absent = || Problem::not_found("object of that id");
         let Path((first, second)) =
-            Path::<(String, String)>::from_request_parts(parts, app).await.map_err(|_| absent())?;
+            Path::<(String, String)>::from_request_parts(parts, state).await.map_err(|_| absent())?;
         Ok(Ids(first.parse().map_err(|_| absent())?, second.parse().map_err(|_| absent())?))
     }
 }
@@ -399,58 +279,22 @@ impl PageQuery {
     }
 }
 
-/// The page of a list that is held in memory, in the order of its names, and where the next one begins.
-pub fn page_by_name<T>(items: Vec<T>, page: &Page<String>, name: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
-    let after = |item: &T| page.cursor.as_deref().is_none_or(|cursor| name(item) > cursor);
-    let mut rest: Vec<T> = items.into_iter().filter(after).collect();
-    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
-    let more = rest.len() > limit;
-    rest.truncate(limit);
-    let next = if more { rest.last().map(|item| name(item).to_owned()) } else { None };
-    (rest, next)
-}
-
 /// A query string of a known shape.
 pub struct Params<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<Arc<App>> for Params<T> {
+impl<T: DeserializeOwned> FromRequestParts<HttpState> for Params<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Problem> {
-        let query = Query::<T>::from_request_parts(parts, app).await;
+    async fn from_request_parts(parts: &mut Parts, state: &HttpState) -> Result<Self, Problem> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
         query.map(|Query(value)| Params(value)).map_err(|error| Problem::invalid_at("", error.body_text()))
-    }
-}
-
-/// Collects faults of an input, so that all of them are reported at once.
-#[derive(Default)]
-pub struct Faults(Vec<InputError>);
-
-impl Faults {
-    /// Notes a fault.
-    pub fn add(&mut self, path: impl Into<String>, message: impl Into<String>) {
-        self.0.push(InputError { path: path.into(), message: message.into() });
-    }
-
-    /// Notes the faults of a part that lies under `prefix`.
-    pub fn add_under(&mut self, prefix: &str, faults: Vec<InputError>) {
-        self.0.extend(faults.into_iter().map(|fault| InputError { path: format!("{prefix}{}", fault.path), ..fault }));
-    }
-
-    /// The faults so far.
-    #[cfg(test)]
-    pub fn into_inner(self) -> Vec<InputError> {
-        self.0
-    }
-
-    /// A problem, if there was any fault.
-    pub fn check(self) -> Result<(), Problem> {
-        if self.0.is_empty() { Ok(()) } else { Err(Problem::invalid(self.0)) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use monstrum_api::patch::{not_null, nullable};
+
     use super::*;
 
     fn limit_and_cursor(limit: Option<&str>, cursor: Option<&str>) -> Result<Page<String>, Problem> {
@@ -467,24 +311,12 @@ mod tests {
         }
     }
 
-    #[test]
-    fn lists_in_memory_are_paged_by_name() {
-        let names = || vec!["a", "b", "c"];
-        let page = |limit, cursor: Option<&str>| {
-            page_by_name(names(), &Page { limit, cursor: cursor.map(str::to_owned) }, |name| name)
-        };
-        assert_eq!(page(2, None), (vec!["a", "b"], Some("b".to_owned())));
-        assert_eq!(page(2, Some("b")), (vec!["c"], None));
-        assert_eq!(page(3, None), (vec!["a", "b", "c"], None));
-        assert_eq!(page(3, Some("z")), (vec![], None));
-    }
-
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Change {
-        #[serde(default, deserialize_with = "given")]
+        #[serde(default, deserialize_with = "not_null")]
         name: Option<String>,
-        #[serde(default, deserialize_with = "named")]
+        #[serde(default, deserialize_with = "nullable")]
         note: Option<Option<String>>,
     }
 

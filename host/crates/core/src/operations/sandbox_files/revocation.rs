@@ -3,19 +3,19 @@
 use std::future::Future;
 
 use super::has_switch;
-use crate::gateway::extract::Caller;
-use crate::gateway::problem::Problem;
-use monstrum_core::app::App;
+use crate::app::App;
+use crate::operations::{Caller, OperationError};
 
 /// The revoked permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Revoked {
+pub enum Revoked {
     Key,
     Switch,
 }
 
 impl Revoked {
-    pub(super) fn reason(self) -> &'static str {
+    /// For the log.
+    pub fn reason(self) -> &'static str {
         match self {
             Revoked::Key => "its key is gone",
             Revoked::Switch => "the switch use_agent_sandbox of its bot is off",
@@ -23,17 +23,17 @@ impl Revoked {
     }
 }
 
-impl From<Revoked> for Problem {
-    fn from(revoked: Revoked) -> Problem {
+impl From<Revoked> for OperationError {
+    fn from(revoked: Revoked) -> OperationError {
         match revoked {
-            Revoked::Key => Problem::unauthenticated("this key no longer exists"),
-            Revoked::Switch => Problem::forbidden("the switch use_agent_sandbox of this bot is off"),
+            Revoked::Key => OperationError::Unauthenticated("this key no longer exists".to_owned()),
+            Revoked::Switch => OperationError::forbidden("the switch use_agent_sandbox of this bot is off"),
         }
     }
 }
 
 /// Waits until the caller's key is deleted or rotated, or the switch of its bot is off.
-pub(super) async fn revoked(app: &App, caller: &Caller) -> Revoked {
+pub async fn revoked(app: &App, caller: &Caller) -> Revoked {
     // Subscribe before the first check, so that no change is missed.
     let mut renewals = app.policy.renewals();
     loop {
@@ -52,14 +52,14 @@ pub(super) async fn revoked(app: &App, caller: &Caller) -> Revoked {
 }
 
 /// Runs `work` until the caller's permission is revoked.
-pub(super) async fn guarded<T>(
+pub async fn guarded<T, E: From<OperationError>>(
     app: &App,
     caller: &Caller,
-    work: impl Future<Output = Result<T, Problem>>,
-) -> Result<T, Problem> {
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
     tokio::select! {
         biased;
-        reason = revoked(app, caller) => Err(reason.into()),
+        reason = revoked(app, caller) => Err(OperationError::from(reason).into()),
         done = work => done,
     }
 }

@@ -9,13 +9,12 @@ use monstrum_store::SandboxRow;
 use monstrum_types::{CallOutcome, Code, JsonText};
 use serde_json::Value;
 
-use crate::gateway::extract::Caller;
-use crate::gateway::problem::Problem;
-use monstrum_core::app::App;
-use monstrum_core::audit::{Entry, Reading};
+use crate::app::App;
+use crate::audit::{Entry, Reading};
+use crate::operations::{Caller, OperationError};
 
 /// The row of one request.
-pub(super) struct Record(Entry);
+pub struct Record(Entry);
 
 impl Record {
     /// Has it on disk that a path is about to be read. Without that nothing is.
@@ -25,7 +24,7 @@ impl Record {
         caller: &Caller,
         row: &SandboxRow,
         path: &str,
-    ) -> Result<Arc<Record>, Problem> {
+    ) -> Result<Arc<Record>, OperationError> {
         let entry = app.auditor.open_reading(Reading {
             request_id: caller.request,
             workspace: caller.workspace,
@@ -44,14 +43,14 @@ impl Record {
     /// Records how it ended. `told` names what was read and counts it; it is on disk before it leaves.
     pub(super) async fn ended<T>(
         &self,
-        done: Result<T, Problem>,
+        done: Result<T, OperationError>,
         told: impl FnOnce(&T) -> (&'static str, usize),
-    ) -> Result<T, Problem> {
+    ) -> Result<T, OperationError> {
         let answer = match done {
             Ok(answer) => answer,
-            Err(problem) => {
-                self.failed(&problem);
-                return Err(problem);
+            Err(error) => {
+                self.failed(&error);
+                return Err(error);
             }
         };
         let (name, count) = told(&answer);
@@ -62,12 +61,12 @@ impl Record {
     }
 
     /// Records that nothing was read.
-    pub(super) fn failed(&self, problem: &Problem) {
-        self.0.close_at_once(&CallOutcome::error(Code::Unavailable, problem.detail()));
+    pub(super) fn failed(&self, error: &OperationError) {
+        self.0.close_at_once(&CallOutcome::error(Code::Unavailable, error.to_string()));
     }
 
     /// The content on its way. How much of it has left is recorded when it ends, or when its client takes no more.
-    pub(super) fn follow(self: &Arc<Self>, content: ByteStream, length: Option<u64>) -> ByteStream {
+    pub fn follow(self: &Arc<Self>, content: ByteStream, length: Option<u64>) -> ByteStream {
         let sent = Sent { record: Arc::clone(self), bytes: 0, length, is_recorded: false };
         let next = async |(mut content, mut sent): (ByteStream, Sent)| {
             let piece = content.next().await;
@@ -120,6 +119,6 @@ fn broken_off() -> CallOutcome {
     CallOutcome::error(Code::Unavailable, "the download was broken off")
 }
 
-fn unrecorded() -> Problem {
-    Problem::unavailable("the audit cannot be written, so nothing is read")
+fn unrecorded() -> OperationError {
+    OperationError::unavailable("the audit cannot be written, so nothing is read")
 }

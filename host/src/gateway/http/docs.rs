@@ -1,5 +1,5 @@
 //! The description of the API and its page. Both need a key unless `--public-docs` makes them public: a browser sends no
-//! key by itself, so whoever wants to open the page in one sets that.
+//! key by itself, so that setting is needed to open the page in a browser.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,9 +13,9 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
 use utoipa::{Modify, OpenApi};
 use utoipa_swagger_ui::Config;
 
-use crate::gateway::extract::Reader;
-use crate::gateway::problem::{Problem, ProblemBody};
-use monstrum_core::app::App;
+use crate::gateway::http::extract::Reader;
+use crate::gateway::http::problem::{Problem, ProblemBody};
+use crate::gateway::http::state::HttpState;
 
 const DESCRIPTION_PATH: &str = "/api/openapi.json";
 
@@ -161,7 +161,7 @@ pub async fn page(_: Reader) -> Redirect {
 }
 
 /// The page and its files, which are part of this binary.
-pub fn files() -> axum::Router<Arc<App>> {
+pub fn files() -> axum::Router<HttpState> {
     let index = |_: Reader| async { file("index.html") };
     let named = |_: Reader, Path(name): Path<String>| async move { file(&name) };
     axum::Router::new().route("/docs/", axum::routing::get(index)).route("/docs/{*file}", axum::routing::get(named))
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_committed_description_is_the_present_one() {
-        let committed = include_str!("../../openapi.json").trim_end();
+        let committed = include_str!("../../../openapi.json").trim_end();
         assert!(committed == description(), "host/openapi.json is out of date: run `cargo xtask openapi`");
     }
 

@@ -1,22 +1,21 @@
 //! The caller's language, as its Accept-Language header says.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use http::header;
 
-use monstrum_core::app::App;
+use crate::gateway::http::state::HttpState;
 use monstrum_core::language::Language;
 
 /// The language that the caller prefers.
 pub struct InLanguage(pub Language);
 
-impl FromRequestParts<Arc<App>> for InLanguage {
+impl FromRequestParts<HttpState> for InLanguage {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<App>) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &HttpState) -> Result<Self, Infallible> {
         let lines = parts.headers.get_all(header::ACCEPT_LANGUAGE).iter();
         // A line that is not text names no language.
         let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();

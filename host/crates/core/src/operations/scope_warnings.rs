@@ -1,12 +1,12 @@
 //! Scopes of a role that a resource type does not have. They are no fault of the input, since one role may serve several
-//! types, but a binding of such a type denies every tool, and whoever saves the role or the binding should know.
+//! types, but a binding of such a type denies every tool, so the caller who saves the role or the binding is warned.
 
 use monstrum_types::{RoleId, WorkspaceId};
 use serde_json::Value;
 
-use monstrum_core::plugins::Plugin;
-use monstrum_core::policy::Snapshot;
-use monstrum_core::policy::pattern_limits::SCOPE_KEYS_MAX;
+use crate::plugins::Plugin;
+use crate::policy::Snapshot;
+use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
 
 /// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
 pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {

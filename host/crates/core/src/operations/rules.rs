@@ -5,61 +5,65 @@ use std::collections::HashMap;
 use monstrum_types::WorkspaceId;
 use serde_json::Value;
 
-use crate::gateway::extract::Faults;
-use crate::gateway::problem::Problem;
-use monstrum_core::app::App;
-pub use monstrum_core::policy::pattern_limits::pointer_token;
-use monstrum_core::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
+use super::{InputErrors, OperationError};
+use crate::app::App;
+pub use crate::policy::pattern_limits::pointer_token;
+use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
-pub fn name(faults: &mut Faults, path: &str, name: &str) {
+pub fn name(errors: &mut InputErrors, path: &str, name: &str) {
     const CHARS_MAX: usize = 128;
     if name.trim().is_empty() {
-        faults.add(path, "must not be empty");
+        errors.add(path, "must not be empty");
     } else if name.chars().count() > CHARS_MAX {
-        faults.add(path, format!("must have {CHARS_MAX} characters at most"));
+        errors.add(path, format!("must have {CHARS_MAX} characters at most"));
     } else if name.chars().any(char::is_control) {
-        faults.add(path, "must not contain control characters");
+        errors.add(path, "must not contain control characters");
     }
 }
 
 /// A text of at most `chars_max` characters.
-pub fn length(faults: &mut Faults, path: &str, text: &str, chars_max: usize) {
+pub fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize) {
     if text.chars().count() > chars_max {
-        faults.add(path, format!("must have {chars_max} characters at most"));
+        errors.add(path, format!("must have {chars_max} characters at most"));
     }
 }
 
 /// The lists of patterns in what is saved: how many patterns, and how long. What stands in `stored` as it is may be over
 /// a limit that was not there when it was saved.
 pub fn patterns<'v>(
-    faults: &mut Faults,
+    errors: &mut InputErrors,
     lists: impl IntoIterator<Item = (String, &'v Value)>,
     stored: Vec<(String, &Value)>,
 ) {
     let stored: HashMap<String, &Value> = stored.into_iter().collect();
     for (path, list) in lists.into_iter().filter(|(path, list)| stored.get(path) != Some(list)) {
         for (at, message) in list_errors(&path, list) {
-            faults.add(at, message);
+            errors.add(at, message);
         }
     }
 }
 
 /// The number of keys in scopes that are saved, where they are not those that are `stored`. Ask before anything is done for
 /// each key.
-pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), Problem> {
+pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), OperationError> {
     match scopes_error(path, scopes).filter(|_| stored != Some(scopes)) {
-        Some((path, message)) => Err(Problem::invalid_at(path, message)),
+        Some((path, message)) => Err(OperationError::invalid_at(path, message)),
         None => Ok(()),
     }
 }
 
 /// Makes sure that the workspace has room for the compiled patterns of what is saved. What comes back is held until it is in
 /// force.
-pub async fn pattern_room(app: &App, workspace: WorkspaceId, replaced: u64, bytes: u64) -> Result<Saving, Problem> {
+pub async fn pattern_room(
+    app: &App,
+    workspace: WorkspaceId,
+    replaced: u64,
+    bytes: u64,
+) -> Result<Saving, OperationError> {
     let reserved = app.pattern_room.reserve(&app.policy, workspace, replaced, bytes).await;
     reserved.map_err(|error| match error {
-        NoPatternRoom::Full { .. } => Problem::invalid_at("", error.to_string()),
-        NoPatternRoom::Busy => Problem::full(error.to_string()),
+        NoPatternRoom::Full { .. } => OperationError::invalid_at("", error.to_string()),
+        NoPatternRoom::Busy => OperationError::Busy(error.to_string()),
     })
 }

@@ -1,9 +1,9 @@
 //! `Idempotency-Key`: a request that creates can be sent again after a broken connection without creating twice.
 //!
 //! The same key with the same body gets the stored answer for 24 hours, another body a 409. Answers are stored sealed,
-//! for they may hold whatever the route answers. An answer of 500 and above is not one: the request may be repeated.
+//! because an answer may hold any data. An answer of 500 and above is not one: the request may be repeated.
 
-use std::sync::Arc;
+use std::ops::Deref;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequestParts, Request, State};
@@ -19,10 +19,12 @@ use utoipa::openapi::path::{ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, RefOr, Required, Schema, Type};
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::gateway::extract::{Caller, whole_body};
-use crate::gateway::problem::Problem;
+use crate::gateway::http::extract::whole_body;
+use crate::gateway::http::problem::Problem;
+use crate::gateway::http::state::HttpState;
 use monstrum_core::app::App;
 use monstrum_core::beside::in_place;
+use monstrum_core::operations::Caller;
 
 const HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 /// Says that an answer is the stored one.
@@ -39,7 +41,7 @@ const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
 const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 
 /// Lets the routes of `creating` take the header, in the description as well.
-pub fn describe(mut creating: OpenApiRouter<Arc<App>>) -> OpenApiRouter<Arc<App>> {
+pub fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
     let parameter = ParameterBuilder::new()
         .name("Idempotency-Key")
@@ -58,14 +60,14 @@ pub fn describe(mut creating: OpenApiRouter<Arc<App>>) -> OpenApiRouter<Arc<App>
 
 /// Puts the middleware before the routes of `creating`, which need the right `R`. It reads the body, so it has to know
 /// the right as well.
-pub fn layer<R>(creating: OpenApiRouter<Arc<App>>, app: &Arc<App>) -> OpenApiRouter<Arc<App>>
+pub fn layer<R>(creating: OpenApiRouter<HttpState>, state: &HttpState) -> OpenApiRouter<HttpState>
 where
-    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller> + Send + 'static,
+    R: FromRequestParts<HttpState, Rejection = Problem> + Deref<Target = Caller> + Send + 'static,
 {
-    creating.route_layer(from_fn_with_state(Arc::clone(app), remember::<R>))
+    creating.route_layer(from_fn_with_state(state.clone(), remember::<R>))
 }
 
-/// Drops what is no longer to be kept; how many.
+/// Drops expired answers and claims, and returns their number.
 pub async fn forget_expired(app: &App) -> Result<u64, StoreError> {
     let now = app.clock.now();
     app.store.purge_requests(now.plus_ms(-ANSWERS_KEPT_MS), now.plus_ms(-CLAIM_MS_MAX)).await
@@ -78,13 +80,13 @@ struct Answer {
     body: String,
 }
 
-async fn remember<R>(State(app): State<Arc<App>>, request: Request, next: Next) -> Response
+async fn remember<R>(State(state): State<HttpState>, request: Request, next: Next) -> Response
 where
-    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller>,
+    R: FromRequestParts<HttpState, Rejection = Problem> + Deref<Target = Caller>,
 {
     match header_key(request.headers()) {
         Ok(None) => next.run(request).await,
-        Ok(Some(key)) => answer_once::<R>(&app, key, request, next).await.unwrap_or_else(IntoResponse::into_response),
+        Ok(Some(key)) => answer_once::<R>(&state, key, request, next).await.unwrap_or_else(IntoResponse::into_response),
         Err(problem) => problem.into_response(),
     }
 }
@@ -106,12 +108,13 @@ fn header_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     }
 }
 
-async fn answer_once<R>(app: &Arc<App>, key: String, request: Request, next: Next) -> Result<Response, Problem>
+async fn answer_once<R>(state: &HttpState, key: String, request: Request, next: Next) -> Result<Response, Problem>
 where
-    R: FromRequestParts<Arc<App>, Rejection = Problem> + Into<Caller>,
+    R: FromRequestParts<HttpState, Rejection = Problem> + Deref<Target = Caller>,
 {
+    let app = &*state.app;
     let (mut parts, body) = request.into_parts();
-    let caller: Caller = R::from_request_parts(&mut parts, app).await?.into();
+    let caller = R::from_request_parts(&mut parts, state).await?;
     let route = format!("{} {}", parts.method, parts.uri.path());
     let body = whole_body(body).await?;
     let body_hash = in_place(body.len() > HASHED_IN_PLACE_BYTES_MAX, || hex::encode(Sha256::digest(&body)));
@@ -158,7 +161,7 @@ fn repeat(
     Ok(response)
 }
 
-/// Stores the answer, or gives the claim up where there is none.
+/// Stores the answer. A server error is not stored, and gives the claim up.
 async fn finish(
     app: &App,
     key: &IdempotencyKey,

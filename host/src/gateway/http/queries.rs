@@ -14,7 +14,7 @@ use monstrum_types::InputError;
 use utoipa::openapi::path::{Operation, ParameterIn};
 use utoipa::openapi::{OpenApi, RefOr};
 
-use crate::gateway::problem::Problem;
+use crate::gateway::http::problem::Problem;
 
 /// Routes that ignore what they do not know: a browser comes to the first two with what a provider or a mail program has
 /// added, and the others keep the habits of the products whose shape they have.
@@ -57,7 +57,7 @@ impl Queries {
         let Some(path) = request.extensions().get::<MatchedPath>() else { return Ok(()) };
         let route = (path.as_str().to_owned(), request.method().clone());
         let Some(known) = self.0.get(&route) else { return Ok(()) };
-        // No key has been looked at yet: the answer stays small, whatever the query is.
+        // No key has been looked at yet: the answer stays small for every query.
         let unknown: BTreeSet<String> = url::form_urlencoded::parse(query.as_bytes())
             .filter(|(name, _)| !known.contains(name.as_ref()))
             .map(|(name, _)| name.chars().take(NAME_CHARS_MAX).collect())

@@ -1,0 +1,147 @@
+//! `/api/bots/{id}/resources`: bindings, each of which lets a bot use a resource within limits. They are permissions, so
+//! writing them is an admin's.
+
+use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::list::lists;
+use crate::patch::{not_null, nullable};
+use crate::roles::ScopeConstraints;
+
+/// What a bot may do with a resource.
+#[derive(Serialize, ToSchema)]
+pub struct Binding {
+    pub id: BindingId,
+    pub bot_id: BotId,
+    pub resource_id: ResourceId,
+    pub role_id: Option<RoleId>,
+    #[schema(value_type = Option<Permissions>)]
+    pub permissions: Option<Value>,
+    #[schema(value_type = std::collections::HashMap<String, Vec<String>>)]
+    pub scope_constraints: Value,
+    #[schema(value_type = Option<Delegate>)]
+    pub delegate: Option<Value>,
+    #[schema(value_type = Vec<String>)]
+    pub allow_calls: Value,
+    pub allow_subscribe: bool,
+    #[schema(value_type = Option<Limits>)]
+    pub limits: Option<Value>,
+    pub calls_per_minute: Option<i64>,
+    pub enabled: bool,
+    /// From this moment on it grants nothing.
+    pub expires_at: Option<UtcMillis>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+    /// What to know of what was just saved, a sentence each: it was saved nevertheless.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub warnings: Vec<String>,
+}
+
+/// What a binding allows by itself. A list that is absent does not restrict; with a role, both must allow.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Permissions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_operations: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+}
+
+/// How a bot that is called through this binding is narrowed.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Delegate {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<Vec<String>>,
+    #[serde(default)]
+    pub scope_constraints: ScopeConstraints,
+}
+
+/// Limits below those of the plugin and the operator, which they cannot raise.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub fuel: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub memory_mib: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub timeout_s: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub concurrent: Option<u64>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewBinding {
+    pub resource_id: ResourceId,
+    /// A role or permissions are required; with both, the permissions only narrow.
+    pub role_id: Option<RoleId>,
+    pub permissions: Option<Permissions>,
+    /// Scope key to patterns; every key must be a dimension of the resource's type.
+    #[serde(default)]
+    pub scope_constraints: ScopeConstraints,
+    pub delegate: Option<Delegate>,
+    /// Globs over tools of other plugins that this resource's plugin may call.
+    #[serde(default)]
+    pub allow_calls: Vec<String>,
+    #[serde(default)]
+    pub allow_subscribe: bool,
+    pub limits: Option<Limits>,
+    #[schema(minimum = 1)]
+    pub calls_per_minute: Option<u32>,
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub enabled: bool,
+    pub expires_at: Option<UtcMillis>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Each field that is named is replaced whole; null clears it.
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct BindingChange {
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<RoleId>)]
+    pub role_id: Option<Option<RoleId>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<Permissions>)]
+    pub permissions: Option<Option<Permissions>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<std::collections::HashMap<String, Vec<String>>>)]
+    pub scope_constraints: Option<Option<ScopeConstraints>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<Delegate>)]
+    pub delegate: Option<Option<Delegate>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<String>>)]
+    pub allow_calls: Option<Option<Vec<String>>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<bool>)]
+    pub allow_subscribe: Option<Option<bool>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<Limits>)]
+    pub limits: Option<Option<Limits>>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pub calls_per_minute: Option<Option<u32>>,
+    #[serde(deserialize_with = "not_null")]
+    pub enabled: Option<bool>,
+    #[serde(deserialize_with = "nullable")]
+    #[schema(value_type = Option<UtcMillis>)]
+    pub expires_at: Option<Option<UtcMillis>>,
+}
+
+lists! {
+    Binding => BindingList "A page of bindings.",
+}

@@ -1,0 +1,114 @@
+//! `/api/resource-types`: the contracts of the plugins that serve, in the caller's language. Forms and pickers are made
+//! from these.
+
+use monstrum_manifest::{
+    AuthFlow, AuthKind, Cost, CredentialCheck, FieldKind, InjectRule, MatchMode, Mode, OauthConfig, OriginPattern,
+    ToolDiscovery,
+};
+use monstrum_types::{Digest, PluginName, ResourceTypeId, ToolName};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use crate::list::lists;
+
+/// The contract of a resource type.
+#[derive(Serialize, ToSchema)]
+pub struct ResourceType {
+    pub id: ResourceTypeId,
+    pub name: String,
+    #[schema(value_type = String)]
+    pub mode: Mode,
+    pub description: String,
+    pub icon: String,
+    #[schema(value_type = String)]
+    pub auth_flow: AuthFlow,
+    #[schema(value_type = String)]
+    pub tool_discovery: ToolDiscovery,
+    pub tools: Vec<ContractTool>,
+    pub scope_dimensions: Vec<Dimension>,
+    pub auth_methods: Vec<AuthMethod>,
+    pub config_schema: Vec<Field>,
+    pub credential_schema: Vec<Field>,
+    /// The call by which a credential can be tested; null: it cannot be.
+    #[schema(value_type = Option<Object>)]
+    pub credential_check: Option<CredentialCheck>,
+    pub plugin: Origin,
+}
+
+/// The plugin that serves a type.
+#[derive(Serialize, ToSchema)]
+pub struct Origin {
+    pub name: PluginName,
+    pub version: String,
+    /// SHA-256 of the component; null for what the platform serves itself.
+    pub digest: Option<Digest>,
+    /// What the plugin's author says of it, in the caller's language where there is a translation.
+    pub description: String,
+    pub author: String,
+    pub license: String,
+    pub tags: Vec<String>,
+    pub homepage: Option<String>,
+    pub repository: Option<String>,
+}
+
+/// A tool of a type.
+#[derive(Serialize, ToSchema)]
+pub struct ContractTool {
+    pub name: ToolName,
+    pub description: String,
+    /// What roles speak of.
+    pub operation: String,
+    /// JSON Schema of the parameters.
+    pub input_schema: Map<String, Value>,
+    /// JSON Schema of the answer.
+    pub output_schema: Option<Map<String, Value>>,
+    #[schema(value_type = Option<Object>)]
+    pub cost: Option<Cost>,
+}
+
+/// A rule about parameter values, which roles and bindings constrain under its key.
+#[derive(Serialize, ToSchema)]
+pub struct Dimension {
+    pub key: String,
+    pub param_paths: Vec<String>,
+    #[schema(value_type = String)]
+    pub match_mode: MatchMode,
+    pub operation_filter: Option<String>,
+    pub error_template: String,
+}
+
+/// A way of authenticating to the upstream.
+#[derive(Serialize, ToSchema)]
+pub struct AuthMethod {
+    #[schema(value_type = String)]
+    pub method: AuthKind,
+    pub label: String,
+    pub description: String,
+    pub credential_schema: Vec<Field>,
+    #[schema(value_type = Option<Object>)]
+    pub oauth_config: Option<OauthConfig>,
+    /// How the host adds the credential to a request.
+    #[schema(value_type = Vec<Object>)]
+    pub inject: Vec<InjectRule>,
+    /// The origins that may get the credential; null: that of the configured api_base, else those of egress.
+    #[schema(value_type = Option<Vec<String>>)]
+    pub audience: Option<Vec<OriginPattern>>,
+}
+
+/// A field of a configuration or a credential.
+#[derive(Serialize, ToSchema)]
+pub struct Field {
+    pub field: String,
+    #[serde(rename = "type")]
+    #[schema(value_type = String)]
+    pub kind: FieldKind,
+    pub required: bool,
+    pub default: Option<Value>,
+    pub enum_values: Option<Vec<String>>,
+    pub description: String,
+}
+
+lists! {
+    ResourceType => ResourceTypeList "A page of resource types.",
+}

@@ -1,0 +1,52 @@
+//! `/api/sandboxes`: the machines of conversations, and commands on them.
+//!
+//! A command goes through the whole pipeline, as the bot whose sandbox it is and in its conversation: a key that may see a
+//! sandbox gains nothing on it that the bot does not have.
+
+use monstrum_types::{BotId, SandboxInstanceId, UtcMillis};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::list::lists;
+
+/// The machine of a conversation.
+#[derive(Serialize, ToSchema)]
+pub struct Sandbox {
+    pub id: SandboxInstanceId,
+    /// The first 16 hex digits of the SHA-256 of `{app_id}-{user_id}-{chat_id}`.
+    pub sandbox_id: String,
+    pub provider: String,
+    /// Whose it is.
+    pub bot_id: BotId,
+    pub app_id: Option<String>,
+    pub user_id: Option<String>,
+    pub chat_id: Option<String>,
+    /// `creating`, `running`, `stopping`, `stopped`, `deleting`, `error` or `lost`: its files are missing on the server, and
+    /// it is not made anew until it is deleted.
+    pub status: String,
+    pub last_active_at: UtcMillis,
+    pub created_at: UtcMillis,
+    /// The limits that it was last started with: `cpuCount`, `memoryMiB`, `diskGiB`, `tmpMiB`, `processes` and
+    /// `processesPerExec`.
+    #[schema(value_type = Option<Object>)]
+    pub limit: Option<Value>,
+    /// Why it is in error, or why it could not be stopped or deleted yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A command for a sandbox.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExecInput {
+    /// What bash is given, 1 to 32 768 bytes.
+    pub command: String,
+    /// Seconds after which it is ended, 1 to 300.
+    #[schema(default = 60, minimum = 1, maximum = 300)]
+    pub timeout: Option<u32>,
+}
+
+lists! {
+    Sandbox => SandboxList "A page of sandboxes.",
+}

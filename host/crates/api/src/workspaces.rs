@@ -1,0 +1,42 @@
+//! `/api/workspaces`: the walls between tenants. Root keys only.
+
+use monstrum_types::{UtcMillis, WorkspaceId, WorkspaceSandbox};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::list::lists;
+use crate::patch::{not_null, nullable};
+
+/// Everything but plugins belongs to a workspace, and nothing is seen across them.
+#[derive(Serialize, ToSchema)]
+pub struct Workspace {
+    pub id: WorkspaceId,
+    pub name: String,
+    /// What its sandboxes may be; null for what the server gives to all.
+    #[schema(value_type = Option<WorkspaceSandbox>)]
+    pub sandbox: Option<Value>,
+    pub created_at: UtcMillis,
+    pub updated_at: UtcMillis,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewWorkspace {
+    pub name: String,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WorkspaceChange {
+    #[serde(default, deserialize_with = "not_null")]
+    pub name: Option<String>,
+    /// Replaced whole; null for what the server gives to all.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<WorkspaceSandbox>)]
+    pub sandbox: Option<Option<WorkspaceSandbox>>,
+}
+
+lists! {
+    Workspace => WorkspaceList "A page of workspaces.",
+}

@@ -1,0 +1,193 @@
+//! `/api/audit`: one item a call, newest first; what the file routes of sandboxes have read stands among them. Reading is for operators; the verification of the chains, which go over
+//! all workspaces, is for root keys.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use futures::{Stream, stream};
+use monstrum_api::audit::{
+    AuditEvent, AuditList, AuditProblem, AuditedCall, AuditedCallWithEvents, AuditedChange, AuditedChangeList, Report,
+};
+use monstrum_store::{AuditKind, AuditRow, CallFilter, Page, Store};
+use monstrum_types::{RequestId, WorkspaceId};
+use serde_json::Value;
+
+use super::list;
+use super::{Admin, OperationError, Operator, Root};
+use crate::app::App;
+use crate::audit;
+
+/// Calls read at a time for an export: few round trips, little memory.
+const EXPORT_PAGE: u32 = 500;
+
+fn view(row: AuditRow) -> AuditedCall {
+    AuditedCall {
+        status: row.call_status().map(str::to_owned),
+        finished_at: row.finished_at(),
+        request_id: row.request_id,
+        bot_id: row.bot_id,
+        task_id: row.task_id,
+        resource_id: row.resource_id,
+        tool: row.tool,
+        operation: row.operation,
+        plugin: row.plugin,
+        plugin_digest: row.plugin_digest,
+        code: row.code,
+        message: row.message,
+        rule: row.rule,
+        params: json_or_text(row.params),
+        duration_ms: row.duration_ms,
+        started_at: row.started_at,
+        parent_request_id: row.parent_request_id,
+        delegation: json_or_text(row.delegation),
+    }
+}
+
+/// JSON that was stored as text. Text that is not JSON is shown as text.
+fn json_or_text(text: Option<String>) -> Value {
+    text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}
+
+fn event(row: &AuditRow) -> AuditEvent {
+    AuditEvent {
+        sequence: row.sequence,
+        writer: row.writer.clone(),
+        kind: row.kind.as_str().to_owned(),
+        at: row.at,
+        status: row.status.clone(),
+        code: row.code.clone(),
+        flags: row.flags.clone(),
+        key_version: row.key_version,
+        previous_hash: hex::encode(row.previous_hash),
+        hash: hex::encode(row.hash),
+    }
+}
+
+/// Lists calls, newest first.
+pub async fn list(
+    app: &App,
+    caller: &Operator,
+    filter: &CallFilter,
+    page: &Page<RequestId>,
+) -> Result<AuditList, OperationError> {
+    Ok(list::page(app.store.calls(caller.workspace, filter, page).await?, view))
+}
+
+/// Shows a call with its events and their hashes.
+pub async fn show(app: &App, caller: &Operator, request: RequestId) -> Result<AuditedCallWithEvents, OperationError> {
+    let rows = app.store.events(caller.workspace, request).await?;
+    if rows.iter().any(AuditRow::is_of_change) {
+        caller.admin()?;
+    }
+    let events = rows.iter().map(event).collect();
+    // The event that says most: the end, else the interruption, else the start.
+    let telling = rows.into_iter().max_by_key(|row| match row.kind {
+        AuditKind::Started => 0,
+        AuditKind::Interrupted => 1,
+        AuditKind::Finished => 2,
+    });
+    let call = view(telling.ok_or_else(|| OperationError::not_found("call"))?);
+    Ok(AuditedCallWithEvents { call, events })
+}
+
+/// Verifies every chain against the signed heads.
+pub async fn verify(app: &App, _: &Root) -> Result<Report, OperationError> {
+    let report = audit::verify(&app.store, &app.audit_keys, &app.data_dir).await;
+    let audit::Report { valid, rows, problems } = report.map_err(OperationError::internal)?;
+    let view = |audit::Problem { writer, sequence, what }| AuditProblem { writer, sequence, what };
+    Ok(Report { valid, rows, problems: problems.into_iter().map(view).collect() })
+}
+
+/// Streams calls, newest first, one JSON object a line.
+pub fn export(
+    app: &App,
+    caller: &Operator,
+    filter: CallFilter,
+) -> impl Stream<Item = Result<Bytes, ExportBroken>> + Send + 'static {
+    let export = Export {
+        store: app.store.clone(),
+        workspace: caller.workspace,
+        filter,
+        page: Some(Page::first(EXPORT_PAGE)),
+        waiting: VecDeque::new(),
+    };
+    stream::unfold(export, |mut export| async move {
+        let line = export.next().await.transpose()?;
+        Some((line, export))
+    })
+}
+
+/// An export under way: a page of rows is read when the lines of the one before have gone out.
+struct Export {
+    store: Store,
+    workspace: WorkspaceId,
+    filter: CallFilter,
+    /// The page to read next.
+    page: Option<Page<RequestId>>,
+    waiting: VecDeque<AuditRow>,
+}
+
+/// The database failed in the middle of an export: the connection is broken off, so that half an export is not taken
+/// for a whole one.
+#[derive(Debug, thiserror::Error)]
+#[error("the audit could not be read to its end")]
+pub struct ExportBroken(#[source] monstrum_store::StoreError);
+
+impl Export {
+    async fn next(&mut self) -> Result<Option<Bytes>, ExportBroken> {
+        if self.waiting.is_empty()
+            && let Some(page) = self.page.take()
+        {
+            let listed = self.store.calls(self.workspace, &self.filter, &page).await.map_err(|error| {
+                tracing::error!(%error, "an export of the audit was broken off");
+                ExportBroken(error)
+            })?;
+            self.page = listed.next_cursor.map(|cursor| Page { limit: EXPORT_PAGE, cursor: Some(cursor) });
+            self.waiting = listed.items.into();
+        }
+        Ok(self.waiting.pop_front().map(|row| line(&view(row))))
+    }
+}
+
+fn line(call: &AuditedCall) -> Bytes {
+    let mut text = serde_json::to_vec(call).expect("a call is plain JSON");
+    text.push(b'\n');
+    text.into()
+}
+
+fn change(row: AuditRow) -> AuditedChange {
+    let mut params: Value = row.params.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let mut member = |name: &str| params.get_mut(name).map(Value::take).unwrap_or_default();
+    AuditedChange {
+        status: row.call_status().map(str::to_owned),
+        finished_at: row.finished_at(),
+        key_id: member("key_id"),
+        key_kind: member("key_kind"),
+        object: member("object"),
+        before: member("before"),
+        after: member("after"),
+        request_id: row.request_id,
+        change: row.operation,
+        bot_id: row.bot_id,
+        resource_id: row.resource_id,
+        message: row.message,
+        started_at: row.started_at,
+    }
+}
+
+/// Lists changes of what is permitted, newest first.
+pub async fn changes(app: &App, caller: &Admin, page: &Page<RequestId>) -> Result<AuditedChangeList, OperationError> {
+    Ok(list::page(app.store.changes(caller.workspace, page).await?, change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stored_json_is_shown_as_json() {
+        assert_eq!(json_or_text(Some(r#"{"a":1}"#.to_owned())), serde_json::json!({"a": 1}));
+        assert_eq!(json_or_text(Some("{cut".to_owned())), Value::String("{cut".to_owned()));
+        assert_eq!(json_or_text(None), Value::Null);
+    }
+}

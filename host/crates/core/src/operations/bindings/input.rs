@@ -1,0 +1,217 @@
+//! What a binding may be made of, and the checks that it passes before it is stored.
+
+use std::collections::HashMap;
+
+use monstrum_api::bindings::{BindingChange, NewBinding};
+use monstrum_manifest::ScopeDimension;
+use monstrum_store::BindingRow;
+use monstrum_types::{BindingId, BotId, UtcMillis, WorkspaceId};
+use serde_json::{Value, json};
+
+use crate::app::App;
+use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
+use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
+
+/// A new row.
+pub fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
+    BindingRow {
+        id: BindingId::new(),
+        workspace_id: workspace,
+        bot_id: bot,
+        resource_id: input.resource_id,
+        role_id: input.role_id,
+        permissions: input.permissions.map(|permissions| json!(permissions)),
+        scope_constraints: json!(input.scope_constraints),
+        delegate: input.delegate.map(|delegate| json!(delegate)),
+        allow_calls: json!(input.allow_calls),
+        allow_subscribe: input.allow_subscribe,
+        limits: input.limits.map(|limits| json!(limits)),
+        calls_per_minute: input.calls_per_minute.map(i64::from),
+        enabled: input.enabled,
+        expires_at: input.expires_at,
+        created_at: now,
+        updated_at: now,
+    }
+}
+
+/// `row` with what is named in its place.
+pub fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> BindingRow {
+    if let Some(role) = change.role_id {
+        row.role_id = role;
+    }
+    if let Some(permissions) = change.permissions {
+        row.permissions = permissions.map(|permissions| json!(permissions));
+    }
+    if let Some(constraints) = change.scope_constraints {
+        row.scope_constraints = json!(constraints.unwrap_or_default());
+    }
+    if let Some(delegate) = change.delegate {
+        row.delegate = delegate.map(|delegate| json!(delegate));
+    }
+    if let Some(globs) = change.allow_calls {
+        row.allow_calls = json!(globs.unwrap_or_default());
+    }
+    if let Some(allow) = change.allow_subscribe {
+        row.allow_subscribe = allow.unwrap_or_default();
+    }
+    if let Some(limits) = change.limits {
+        row.limits = limits.map(|limits| json!(limits));
+    }
+    if let Some(rate) = change.calls_per_minute {
+        row.calls_per_minute = rate.map(i64::from);
+    }
+    if let Some(enabled) = change.enabled {
+        row.enabled = enabled;
+    }
+    if let Some(end) = change.expires_at {
+        row.expires_at = end;
+    }
+    row.updated_at = now;
+    row
+}
+
+/// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false where the
+/// scopes are those that were stored: a binding can be changed and disabled although its plugin no longer knows them.
+/// Answers what whoever saves it should know.
+pub async fn check(
+    app: &App,
+    row: &BindingRow,
+    before: Option<&BindingRow>,
+    scopes_are_new: bool,
+) -> Result<Vec<String>, OperationError> {
+    let stored: HashMap<&str, &Value> = before.map(scopes_of_binding).unwrap_or_default().into_iter().collect();
+    for (path, scopes) in scopes_of_binding(row) {
+        rules::scope_keys(path, scopes, stored.get(path).copied())?;
+    }
+    let mut errors = InputErrors::default();
+    let mut warnings = Vec::new();
+    check_alone(&mut errors, row, before);
+    let role = match row.role_id {
+        None => None,
+        Some(id) => {
+            let role = app.store.role(row.workspace_id, id).await?;
+            if role.is_none() {
+                errors.add("/role_id", "no such role in this workspace");
+            }
+            role
+        }
+    };
+    match app.store.resource(row.workspace_id, row.resource_id).await? {
+        None => errors.add("/resource_id", "no such resource in this workspace"),
+        Some(resource) => {
+            let snapshot = app.policy.load();
+            let serving = snapshot.resource_type(&resource.resource_type);
+            if scopes_are_new {
+                let dimensions = serving.map(|plugin| plugin.manifest.resource_type.scope_dimensions.as_slice());
+                check_scopes(&mut errors, row, dimensions);
+            }
+            if let (Some(plugin), Some(role)) = (serving, &role) {
+                warnings = scope_warnings::of_binding(plugin, &role.name, &role.scope_constraints);
+            }
+        }
+    }
+    errors.check().map(|()| warnings)
+}
+
+fn check_alone(errors: &mut InputErrors, row: &BindingRow, before: Option<&BindingRow>) {
+    if row.role_id.is_none() && row.permissions.is_none() {
+        errors.add("", "role_id or permissions are required: without either the binding would allow nothing");
+    }
+    let limits = row.limits.as_ref().and_then(Value::as_object).into_iter().flatten();
+    for (name, _) in limits.filter(|(_, value)| value.as_u64() == Some(0)) {
+        errors.add(format!("/limits/{name}"), "must be at least 1");
+    }
+    if row.calls_per_minute == Some(0) {
+        errors.add("/calls_per_minute", "must be at least 1");
+    }
+    rules::patterns(errors, lists_of_binding(row), before.map(lists_of_binding).unwrap_or_default());
+}
+
+/// A key that the type does not have would deny every call of the binding, so it is refused here.
+fn check_scopes(errors: &mut InputErrors, row: &BindingRow, dimensions: Option<&[ScopeDimension]>) {
+    let keys = row.scope_constraints.as_object().into_iter().flatten().map(|(key, _)| key);
+    for key in keys {
+        let path = format!("/scope_constraints/{}", rules::pointer_token(key));
+        match dimensions {
+            None => errors.add(path, "the plugin of this resource is not loaded, so its dimensions are not known"),
+            Some(dimensions) if !dimensions.iter().any(|dimension| dimension.key == *key) => {
+                let known: Vec<&str> = dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                errors.add(path, format!("not a scope dimension of this resource's type, which has: {known}"));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use monstrum_api::bindings::Permissions;
+    use monstrum_guardian::{Delegation, Grant};
+    use monstrum_types::ResourceId;
+
+    use super::*;
+
+    fn row(extra: &Value) -> BindingRow {
+        let mut body = json!({"resource_id": ResourceId::new(), "permissions": {"allowed_tools": ["*"]}});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let new: NewBinding = serde_json::from_value(body).unwrap();
+        super::row(new, WorkspaceId::new(), BotId::new(), UtcMillis(0))
+    }
+
+    fn errors(row: &BindingRow) -> Vec<String> {
+        let dimensions: Vec<ScopeDimension> =
+            serde_json::from_value(json!([{"key": "repos", "param_paths": ["repo"]}])).unwrap();
+        let mut errors = InputErrors::default();
+        check_alone(&mut errors, row, None);
+        check_scopes(&mut errors, row, Some(&dimensions));
+        errors.paths().into_iter().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_is_stored_is_what_the_guardian_reads() {
+        let row = row(&json!({
+            "permissions": {"allowed_operations": ["issue.*"], "allowed_tools": []},
+            "delegate": {"allowed_tools": ["github_*"], "scope_constraints": {"repos": ["acme/*"]}},
+        }));
+        let grant: Grant = serde_json::from_value(row.permissions.unwrap()).unwrap();
+        assert_eq!(grant.allowed_operations, Some(vec!["issue.*".to_owned()]));
+        assert_eq!(grant.allowed_tools, Some(vec![]));
+        let link: Delegation = serde_json::from_value(row.delegate.unwrap()).unwrap();
+        assert_eq!(link.scope_constraints["repos"], ["acme/*"]);
+        let bare: Grant = serde_json::from_value(json!(Permissions::default())).unwrap();
+        assert_eq!((bare.allowed_operations, bare.allowed_tools), (None, None));
+    }
+
+    #[test]
+    fn every_fault_is_named_by_its_path() {
+        assert!(errors(&row(&json!({"scope_constraints": {"repos": []}}))).is_empty());
+        assert_eq!(
+            errors(&row(&json!({"scope_constraints": {"orgs": ["x"], "a/b": []}}))),
+            ["/scope_constraints/a~1b", "/scope_constraints/orgs",]
+        );
+        assert_eq!(
+            errors(&row(&json!({"limits": {"fuel": 0, "timeout_s": 1}, "calls_per_minute": 0}))),
+            ["/limits/fuel", "/calls_per_minute",]
+        );
+    }
+
+    #[test]
+    fn a_change_is_judged_by_its_result() {
+        let change = |text: &str| serde_json::from_str::<BindingChange>(text);
+        let cleared = changed(change(r#"{"permissions": null}"#).unwrap(), row(&json!({})), UtcMillis(1));
+        assert_eq!(errors(&cleared), [""]);
+        let moved = change(r#"{"permissions": null, "role_id": "019a0000-0000-7000-8000-000000000001"}"#).unwrap();
+        assert!(errors(&changed(moved, cleared, UtcMillis(1))).is_empty());
+        for bad in [r#"{"resource_id": "019a0000-0000-7000-8000-000000000001"}"#, r#"{"enabled": null}"#] {
+            assert!(change(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn nothing_named_changes_nothing() {
+        let before = row(&json!({"limits": {"fuel": 5}, "calls_per_minute": 6, "allow_calls": ["a_*"]}));
+        let after = changed(BindingChange::default(), before.clone(), UtcMillis(9));
+        assert_eq!(BindingRow { updated_at: before.updated_at, ..after }, before);
+    }
+}

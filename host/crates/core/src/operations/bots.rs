@@ -1,0 +1,161 @@
+//! `/api/bots`: agents that may touch the world through tools only.
+
+use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, Usage};
+use monstrum_store::{BotRow, Page, UsageRow};
+use monstrum_types::BotId;
+
+use super::change::{Change, changed_at};
+use super::list;
+use super::{Caller, InputErrors, OperationError, Operator, rules};
+use crate::app::App;
+use crate::language::Language;
+use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
+
+/// Most characters of a description, and of a system prompt: more than any model reads at once.
+const DESCRIPTION_CHARS_MAX: usize = 10_000;
+
+const PROMPT_CHARS_MAX: usize = 200_000;
+
+const MODEL_CHARS_MAX: usize = 256;
+
+fn view(row: BotRow) -> Bot {
+    Bot {
+        id: row.id,
+        name: row.name,
+        description: row.description,
+        system_prompt: row.system_prompt,
+        model: row.model,
+        use_agent_sandbox: row.use_agent_sandbox,
+        monthly_token_budget: row.monthly_token_budget,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}
+
+/// Creates a bot.
+pub async fn create(app: &App, caller: &Operator, new: NewBot) -> Result<Bot, OperationError> {
+    if new.use_agent_sandbox {
+        caller.admin()?;
+    }
+    let now = app.clock.now();
+    let row = BotRow {
+        id: BotId::new(),
+        workspace_id: caller.workspace,
+        name: new.name,
+        description: new.description,
+        system_prompt: new.system_prompt,
+        model: new.model,
+        use_agent_sandbox: new.use_agent_sandbox,
+        monthly_token_budget: new.monthly_token_budget,
+        created_at: now,
+        updated_at: now,
+    };
+    check(&row)?;
+    Change::new("bot.create", &row.id)
+        .of_bot(row.id)
+        .to(&view(row.clone()))
+        .create(app, caller, app.store.insert_bot(&row))
+        .await?;
+    Ok(view(row))
+}
+
+/// Lists bots.
+pub async fn list(app: &App, caller: &Operator, page: &Page<BotId>) -> Result<BotList, OperationError> {
+    Ok(list::page(app.store.bots(caller.workspace, page).await?, view))
+}
+
+/// Shows a bot.
+pub async fn show(app: &App, caller: &Operator, id: BotId) -> Result<Bot, OperationError> {
+    let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    Ok(view(row))
+}
+
+/// Tells what the calls of a bot have cost, by month.
+pub async fn usage(app: &App, caller: &Operator, id: BotId, task_id: Option<&str>) -> Result<Usage, OperationError> {
+    app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    let rows = app.store.usage(caller.workspace, id, task_id).await?;
+    let items = rows.into_iter().map(|UsageRow { month, tokens, credits_millionths, calls }| MonthlyUsage {
+        month,
+        tokens,
+        credits_millionths,
+        calls,
+    });
+    Ok(Usage { items: items.collect() })
+}
+
+/// Gives the system prompt of a bot, with what the platform appends.
+pub async fn prompt(app: &App, caller: &Caller, language: &Language, id: BotId) -> Result<Prompt, OperationError> {
+    caller.may_use(id)?;
+    let row = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    let paragraph = if row.use_agent_sandbox {
+        let spec = app.sandboxes.spec(caller.workspace).await?;
+        Some(sandbox_paragraph(app.sandboxes.capabilities(), spec, language.ui_language()))
+    } else {
+        None
+    };
+    Ok(Prompt { prompt: with_sandbox(&row.system_prompt, paragraph.as_deref()) })
+}
+
+/// Changes a bot.
+pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) -> Result<Bot, OperationError> {
+    let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    let mut row = before.clone();
+    if let Some(sandbox) = change.use_agent_sandbox {
+        caller.admin()?;
+        row.use_agent_sandbox = sandbox.unwrap_or_default();
+    }
+    if let Some(name) = change.name {
+        row.name = name;
+    }
+    if let Some(description) = change.description {
+        row.description = description.unwrap_or_default();
+    }
+    if let Some(prompt) = change.system_prompt {
+        row.system_prompt = prompt.unwrap_or_default();
+    }
+    if let Some(model) = change.model {
+        row.model = model;
+    }
+    if let Some(budget) = change.monthly_token_budget {
+        if is_lifted(before.monthly_token_budget, budget) {
+            caller.admin()?;
+        }
+        row.monthly_token_budget = budget;
+    }
+    check(&row)?;
+    row.updated_at = changed_at(app, before.updated_at);
+    let change = Change::new("bot.update", &id).of_bot(id).from(&view(before.clone())).to(&view(row.clone()));
+    change.update(app, caller, app.store.update_bot(&row, before.updated_at)).await?;
+    Ok(view(row))
+}
+
+/// Deletes a bot with its bindings, keys and sandboxes.
+pub async fn delete(app: &App, caller: &Operator, id: BotId) -> Result<(), OperationError> {
+    let before = app.store.bot(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("bot"))?;
+    Change::new("bot.delete", &id)
+        .of_bot(id)
+        .from(&view(before))
+        .delete(app, caller, "bot", app.store.delete_bot(caller.workspace, id))
+        .await?;
+    app.sandboxes.deletions_are_due();
+    Ok(())
+}
+
+/// Whether a bot may spend more than before.
+fn is_lifted(before: Option<i64>, after: Option<i64>) -> bool {
+    before.is_some_and(|before| after.is_none_or(|after| after > before))
+}
+
+fn check(row: &BotRow) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    rules::name(&mut errors, "/name", &row.name);
+    rules::length(&mut errors, "/description", &row.description, DESCRIPTION_CHARS_MAX);
+    rules::length(&mut errors, "/system_prompt", &row.system_prompt, PROMPT_CHARS_MAX);
+    if let Some(model) = &row.model {
+        rules::length(&mut errors, "/model", model, MODEL_CHARS_MAX);
+    }
+    if row.monthly_token_budget.is_some_and(|budget| budget < 0) {
+        errors.add("/monthly_token_budget", "must be 0 or more");
+    }
+    errors.check()
+}

@@ -1,0 +1,24 @@
+//! Calls of every kind, from an interface to the pipeline, and how they end.
+
+use monstrum_api::tools::CallResult;
+use monstrum_types::CallOutcome;
+
+use super::OperationError;
+use crate::app::App;
+use crate::audit::AuditUnavailable;
+use crate::call::CallAnswer;
+use crate::call_types::incoming::IncomingCall;
+
+/// Runs a call, and says how it ended. A call that never ran is an error.
+pub async fn run(app: &App, call: IncomingCall) -> Result<CallResult, OperationError> {
+    let answer = app.calls.run(call).await;
+    let answer =
+        answer.map_err(|AuditUnavailable| OperationError::unavailable("the audit cannot be written at present"))?;
+    let CallAnswer { request_id, outcome, duration_ms } = answer;
+    if let Some(retry_after) = outcome.retry_after {
+        let message = outcome.message.unwrap_or_else(|| "too many calls".to_owned());
+        return Err(OperationError::RateLimited { message, retry_after });
+    }
+    let CallOutcome { status, code, message, data, .. } = outcome;
+    Ok(CallResult { request_id, status, code, message, data, duration_ms })
+}

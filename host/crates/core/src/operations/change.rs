@@ -1,0 +1,146 @@
+//! A change of what is permitted: the audit has it on disk, with before and after, before it is made.
+
+use monstrum_store::StoreError;
+use monstrum_types::{BotId, CallOutcome, Code, JsonText, ResourceId, UtcMillis};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Caller, OperationError};
+use crate::app::App;
+use crate::audit;
+
+/// A change that an operation is about to make.
+pub struct Change {
+    what: &'static str,
+    object: String,
+    bot: Option<BotId>,
+    resource: Option<ResourceId>,
+    before: Value,
+    after: Value,
+}
+
+impl Change {
+    /// `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of what is changed.
+    pub fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
+        let (before, after) = (Value::Null, Value::Null);
+        Change { what, object: object.to_string(), bot: None, resource: None, before, after }
+    }
+
+    /// How it was, as the API shows it: never a secret.
+    pub fn from(self, before: &impl Serialize) -> Change {
+        Change { before: shown(before), ..self }
+    }
+
+    /// How it will be.
+    pub fn to(self, after: &impl Serialize) -> Change {
+        Change { after: shown(after), ..self }
+    }
+
+    /// Whose permissions change.
+    pub fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
+        Change { bot: bot.into(), ..self }
+    }
+
+    /// Which resource is concerned.
+    pub fn of_resource(self, resource: ResourceId) -> Change {
+        Change { resource: Some(resource), ..self }
+    }
+
+    /// Records the change, writes a new row, and brings it into force.
+    pub async fn create(
+        self,
+        app: &App,
+        caller: &Caller,
+        write: impl Future<Output = Result<(), StoreError>>,
+    ) -> Result<(), OperationError> {
+        self.apply(app, caller, async { Ok(write.await?) }).await
+    }
+
+    /// Records the change, writes a row, and brings it into force. `write` says whether the row was still the one that the
+    /// caller had read.
+    pub async fn update(
+        self,
+        app: &App,
+        caller: &Caller,
+        write: impl Future<Output = Result<bool, StoreError>>,
+    ) -> Result<(), OperationError> {
+        let write = async { if write.await? { Ok(()) } else { Err(OperationError::changed_meanwhile()) } };
+        self.apply(app, caller, write).await
+    }
+
+    /// Records the change, deletes a row, and brings this into force. `delete` says whether there was one; `kind` is what
+    /// it was.
+    pub async fn delete(
+        self,
+        app: &App,
+        caller: &Caller,
+        kind: &str,
+        delete: impl Future<Output = Result<bool, StoreError>>,
+    ) -> Result<(), OperationError> {
+        let delete = async { if delete.await? { Ok(()) } else { Err(OperationError::not_found(kind)) } };
+        self.apply(app, caller, delete).await
+    }
+
+    /// Records the change, makes it by `work`, and brings it into force.
+    pub async fn apply<T>(
+        self,
+        app: &App,
+        caller: &Caller,
+        work: impl Future<Output = Result<T, OperationError>>,
+    ) -> Result<T, OperationError> {
+        let work = async {
+            let done = work.await?;
+            app.changed().await?;
+            Ok(done)
+        };
+        self.record(app, caller, work).await
+    }
+
+    /// Records the change, makes it by `work`, and records how that ended. Without the first record nothing is done.
+    pub async fn record<T>(
+        self,
+        app: &App,
+        caller: &Caller,
+        work: impl Future<Output = Result<T, OperationError>>,
+    ) -> Result<T, OperationError> {
+        // The input may have taken long to arrive.
+        if app.policy.load().key_hash(caller.key) != Some(&caller.key_hash) {
+            return Err(OperationError::Unauthenticated("the key is gone".to_owned()));
+        }
+        let unavailable = |_| OperationError::unavailable("the audit cannot be written, so nothing was changed");
+        let entry = app.auditor.open_change(audit::Change {
+            request_id: caller.request,
+            workspace: caller.workspace,
+            key: Some(caller.key),
+            key_kind: Some(caller.kind.as_str()),
+            what: self.what,
+            object: self.object,
+            bot: self.bot,
+            resource: self.resource,
+            before: self.before,
+            after: self.after,
+        });
+        let entry = entry.map_err(unavailable)?;
+        entry.started().await.map_err(unavailable)?;
+        let done = work.await;
+        let outcome = match &done {
+            Ok(_) => CallOutcome::success(JsonText::from(&Value::Null)),
+            Err(error) => CallOutcome::error(Code::Unavailable, error.to_string()),
+        };
+        // What was begun is on disk, with all that there is to know; its end is written when the audit can.
+        let closed = async { entry.close(&outcome).await?.committed().await };
+        if closed.await.is_err() {
+            tracing::error!(request.id = %caller.request, "the end of a change is not in the audit yet");
+        }
+        done
+    }
+}
+
+/// The time of a change of what was last changed at `before`: always a later one, so that it tells the two apart.
+pub fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
+    app.clock.now().max(before.plus_ms(1))
+}
+
+fn shown(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).expect("what the API shows is JSON")
+}

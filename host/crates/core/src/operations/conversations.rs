@@ -1,0 +1,37 @@
+//! `/api/chats` and `/api/apps`: conversations are their owners' to keep; what we have of them is their sandboxes, and
+//! deleting one deletes those in the background.
+
+use serde_json::json;
+
+use super::change::Change;
+use super::sandbox_files::check_part;
+use super::{Caller, InputErrors, OperationError};
+use crate::app::App;
+
+/// Deletes what there is of a conversation: its sandbox, in the background.
+///
+/// The answer is the same where there is nothing.
+pub async fn delete_chat(app: &App, caller: &Caller, chat_id: &str, app_id: &str) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    check_part(&mut errors, "chat_id", chat_id);
+    check_part(&mut errors, "app_id", app_id);
+    errors.check()?;
+    let deleted = app.sandboxes.delete_conversation(caller.workspace, caller.bot, app_id, chat_id);
+    let delete = async { deleted.await.map_err(OperationError::from) };
+    let change = Change::new("chat.delete", chat_id).from(&json!({ "app_id": app_id, "chat_id": chat_id }));
+    change.record(app, caller, delete).await?;
+    Ok(())
+}
+
+/// Deletes what there is of an app: the sandboxes of all its conversations, in the background.
+///
+/// The answer is the same where there is nothing.
+pub async fn delete_app(app: &App, caller: &Caller, app_id: &str) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    check_part(&mut errors, "app_id", app_id);
+    errors.check()?;
+    let delete = async { Ok(app.sandboxes.delete_app(caller.workspace, caller.bot, app_id).await?) };
+    let change = Change::new("app.delete", app_id).from(&json!({ "app_id": app_id }));
+    change.record(app, caller, delete).await?;
+    Ok(())
+}

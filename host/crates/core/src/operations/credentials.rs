@@ -1,0 +1,329 @@
+//! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
+//! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use monstrum_api::credentials::{CredentialMetadata, CredentialTest};
+use monstrum_api::tools::CallResult;
+use monstrum_egress::{CredentialSource as _, CredentialState};
+use monstrum_manifest::{AuthKind, AuthMethod, Field, ResourceType, check_secret_fields};
+use monstrum_store::{CredentialRow, ResourceRow};
+use monstrum_types::{ResourceId, Secret};
+use serde_json::{Map, Value, json};
+
+use super::calls;
+use super::change::Change;
+use super::resources::resource;
+use super::{Admin, InputErrors, OperationError};
+use crate::app::App;
+use crate::call_types::incoming::IncomingCall;
+use crate::credentials::{ConfirmError, GivenFor, new_row};
+use crate::language::Language;
+use crate::policy::{Resource, Snapshot};
+
+/// A credential as it is given: `fields` by the credential_schema of the auth method.
+pub struct NewCredential {
+    auth_method: String,
+    fields: BTreeMap<String, Secret>,
+}
+
+impl NewCredential {
+    /// Reads a body by hand: a parser's messages would repeat what they complain of.
+    pub fn parse(bytes: &[u8]) -> Result<NewCredential, OperationError> {
+        let mut body: Map<String, Value> = serde_json::from_slice(bytes).map_err(|error| {
+            let place = format!("line {} column {}", error.line(), error.column());
+            OperationError::invalid_at(
+                "",
+                format!("expected a JSON object with auth_method and fields, failed at {place}"),
+            )
+        })?;
+        let mut errors = InputErrors::default();
+        let auth_method = match body.remove("auth_method") {
+            Some(Value::String(method)) => method,
+            Some(_) => fault(&mut errors, "/auth_method", "expected a string"),
+            None => fault(&mut errors, "/auth_method", "required field is missing"),
+        };
+        let given = match body.remove("fields") {
+            Some(Value::Object(given)) => given,
+            Some(_) => fault(&mut errors, "/fields", "expected an object"),
+            None => fault(&mut errors, "/fields", "required field is missing"),
+        };
+        if !body.is_empty() {
+            errors.add("", "unknown field: expected auth_method and fields only");
+        }
+        let mut fields = BTreeMap::new();
+        for (name, value) in given {
+            match value {
+                Value::String(text) => {
+                    fields.insert(name, Secret::new(text));
+                }
+                _ => errors.add("/fields", "every field is a string"),
+            }
+        }
+        errors.check()?;
+        Ok(NewCredential { auth_method, fields })
+    }
+
+    /// Whether the platform is to obtain the credential itself, with the client that an admin has confirmed.
+    fn is_left_to_oauth(&self) -> bool {
+        self.auth_method == AuthKind::Oauth2ClientCreds.as_str() && self.fields.is_empty()
+    }
+
+    /// The auth method of `resource_type` that this is for, and its fields as they are sealed.
+    fn check(self, resource_type: &ResourceType) -> Result<(&AuthMethod, BTreeMap<String, Secret>), OperationError> {
+        let usable = || resource_type.auth_methods.iter().filter(|method| method.method != AuthKind::None);
+        let Some(method) = usable().find(|method| method.method.as_str() == self.auth_method) else {
+            let known: Vec<&str> = usable().map(|method| method.method.as_str()).collect();
+            let message = match known.as_slice() {
+                [] => "this resource type takes no credential".to_owned(),
+                known => format!("expected one of {}", known.join(", ")),
+            };
+            return Err(OperationError::invalid_at("/auth_method", message));
+        };
+        let declared = method.credential_fields(resource_type);
+        let known: Vec<&str> = declared.iter().map(|field| field.field.as_str()).collect();
+        if self.fields.keys().any(|name| !known.contains(&name.as_str())) {
+            let message = format!("unknown field: this method has {}", known.join(", "));
+            return Err(OperationError::invalid_at("/fields", message));
+        }
+        let mut errors = InputErrors::default();
+        if let Err(found) = check_secret_fields(declared, &self.fields) {
+            errors.add_under("/fields", found);
+        }
+        errors.check()?;
+        Ok((method, completed(declared, self.fields)))
+    }
+}
+
+/// Notes a fault and goes on with nothing.
+fn fault<T: Default>(errors: &mut InputErrors, path: &str, message: &str) -> T {
+    errors.add(path, message);
+    T::default()
+}
+
+/// Empty fields count as absent; absent ones get the default of the contract.
+fn completed(declared: &[Field], mut fields: BTreeMap<String, Secret>) -> BTreeMap<String, Secret> {
+    fields.retain(|_, value| !value.expose().is_empty());
+    for field in declared {
+        let default = match &field.default {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            _ => continue,
+        };
+        fields.entry(field.field.clone()).or_insert_with(|| Secret::new(default));
+    }
+    fields
+}
+
+/// Saves the credential of a resource in place of the one it has.
+///
+/// With method `oauth2_client_creds` and no fields, the platform fetches a token with the client of the type's OAuth
+/// provider.
+pub async fn save(
+    app: &App,
+    caller: &Admin,
+    id: ResourceId,
+    given: NewCredential,
+) -> Result<CredentialMetadata, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let serving = served(&snapshot, &row)?;
+    let manifest = &serving.plugin.manifest;
+    let change = Change::new("credential.save", &id).of_resource(id).from(&credential_of(app, &row).await?);
+    if given.is_left_to_oauth() {
+        let change = change.to(&json!({ "method": given.auth_method }));
+        change.record(app, caller, async { Ok(app.oauth.obtain(serving).await?) }).await?;
+        return as_it_stands(app, &row).await;
+    }
+    let (method, fields) = given.check(&manifest.resource_type)?;
+    let given_for = GivenFor::now(manifest, method, &serving.config);
+    let saved = new_row(&app.vault, &row, &given_for, &fields, app.clock.now());
+    let saved = saved.map_err(OperationError::internal)?;
+    change.to(&metadata(&saved, &saved.status)).create(app, caller, app.store.put_credential(&saved)).await?;
+    as_it_stands(app, &row).await
+}
+
+/// Gives the stored credential for what manifest and configuration ask for now.
+///
+/// A credential needs authorization when a plugin version or a configuration asks for another audience or other inject
+/// rules than it was given for, or when another plugin has taken its type over. `requested_audience` says who would get it.
+pub async fn confirm(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let serving = served(&snapshot, &row)?;
+    let manifest = &serving.plugin.manifest;
+    let held = serving.credential.as_ref().ok_or_else(|| OperationError::not_found("credential"))?;
+    let confirmed = held.confirmed(manifest, &serving.config).map_err(|error| match error {
+        ConfirmError::Vault(error) => OperationError::internal(error),
+        refused => OperationError::conflict(refused.to_string()),
+    })?;
+    let confirmed = CredentialRow { updated_at: app.clock.now(), ..confirmed };
+    let confirm = async {
+        if !app.store.update_credential(&confirmed, &held.row.sealed, confirmed.updated_at).await? {
+            return Err(OperationError::conflict(
+                "the credential was saved anew, refreshed or deleted in the meantime; try again",
+            ));
+        }
+        Ok(())
+    };
+    let change = Change::new("credential.confirm", &id).of_resource(id).from(&credential_of(app, &row).await?);
+    change.to(&metadata(&confirmed, &confirmed.status)).apply(app, caller, confirm).await?;
+    as_it_stands(app, &row).await
+}
+
+/// Runs the check that the resource's type declares, and says how it ended.
+///
+/// The check is one call of one tool with parameters that never change. It is recorded like every call, without a bot.
+pub async fn test(
+    app: &App,
+    caller: &Admin,
+    language: &Language,
+    id: ResourceId,
+) -> Result<CredentialTest, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let declared = served(&snapshot, &row)?.plugin.manifest.resource_type.credential_check.as_ref();
+    let declared = declared.ok_or_else(|| OperationError::conflict("the type of this resource declares no check"))?;
+    let (tool, params) = (declared.tool.to_string(), declared.params.clone());
+    let call = IncomingCall::credential_check(caller.request, row.workspace_id, id, tool, params)
+        .with_language(language.clone())
+        .with_key(caller.caller_key());
+    let CallResult { request_id, status, code, message, duration_ms, data: _ } = calls::run(app, call).await?;
+    Ok(CredentialTest { request_id, status, code, message, duration_ms })
+}
+
+/// Deletes the credential of a resource.
+pub async fn delete(app: &App, caller: &Admin, id: ResourceId) -> Result<(), OperationError> {
+    let row = resource(app, caller, id).await?;
+    let before = credential_of(app, &row).await?.ok_or_else(|| OperationError::not_found("credential"))?;
+    Change::new("credential.delete", &id)
+        .of_resource(id)
+        .from(&before)
+        .delete(app, caller, "credential", app.store.delete_credential(caller.workspace, id))
+        .await
+}
+
+/// The resource as its plugin serves it; a credential is judged by what that asks for.
+pub fn served<'a>(snapshot: &'a Snapshot, row: &ResourceRow) -> Result<&'a Arc<Resource>, OperationError> {
+    let detail = "no loaded plugin serves this resource as it is configured, so a credential cannot be checked";
+    snapshot.resource(row.workspace_id, row.id).ok_or_else(|| OperationError::conflict(detail))
+}
+
+/// The answer to a change of a credential.
+pub async fn as_it_stands(app: &App, row: &ResourceRow) -> Result<CredentialMetadata, OperationError> {
+    let metadata = credential_of(app, row).await?;
+    metadata.ok_or_else(|| OperationError::conflict("the credential was deleted in the meantime"))
+}
+
+/// What is known of the credential of a resource: as it stands now where the resource's plugin serves, else as it was
+/// stored.
+pub async fn credential_of(app: &App, row: &ResourceRow) -> Result<Option<CredentialMetadata>, OperationError> {
+    let snapshot = app.policy.load();
+    if let Some(resource) = snapshot.resource(row.workspace_id, row.id) {
+        let source = resource.credential_source();
+        let Some(held) = &resource.credential else { return Ok(None) };
+        let mut state = source.status();
+        if state == CredentialState::Ready && !held.can_go_on(snapshot.issuer(row)) {
+            state = CredentialState::NeedsAuthorization;
+        }
+        return Ok(Some(CredentialMetadata {
+            requested_audience: source.requested_audience().map(<[_]>::to_vec),
+            ..metadata(&held.row, state.as_str())
+        }));
+    }
+    let stored = app.store.credential(row.workspace_id, row.id).await?;
+    Ok(stored.map(|stored| metadata(&stored, &stored.status)))
+}
+
+fn metadata(row: &CredentialRow, status: &str) -> CredentialMetadata {
+    // Rows that this host cannot read are never used; they have no audience.
+    let given_for = serde_json::from_value::<GivenFor>(row.given_for.clone()).ok();
+    CredentialMetadata {
+        status: status.to_owned(),
+        method: row.auth_method.clone(),
+        audience: given_for.map(|given_for| given_for.audience).unwrap_or_default(),
+        requested_audience: None,
+        expires_at: row.expires_at,
+        updated_at: row.updated_at,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CANARY: &str = "ghp_canary0123456789";
+
+    fn resource_type() -> ResourceType {
+        serde_json::from_value(json!({
+            "id": "sample", "name": "Sample",
+            "auth_methods": [
+                {"method": "token", "credential_schema": [
+                    {"field": "access_token", "type": "secret"},
+                    {"field": "prefix", "required": false, "default": "v1"},
+                    {"field": "page", "type": "integer", "required": false},
+                    {"field": "kind", "type": "enum", "enum_values": ["a"], "required": false},
+                    {"field": "base", "type": "url", "required": false},
+                ]},
+                {"method": "none"},
+            ],
+        }))
+        .unwrap()
+    }
+
+    fn check(body: &str) -> Result<BTreeMap<String, String>, String> {
+        let text = |error: OperationError| format!("{error:?}");
+        let given = NewCredential::parse(body.as_bytes()).map_err(text)?;
+        let resource_type = resource_type();
+        let (method, fields) = given.check(&resource_type).map_err(text)?;
+        assert_eq!(method.method, AuthKind::Token);
+        Ok(fields.into_iter().map(|(name, secret)| (name, secret.expose().to_owned())).collect())
+    }
+
+    #[test]
+    fn fields_are_checked_and_completed() {
+        let body = json!({"auth_method": "token", "fields": {"access_token": CANARY, "page": ""}});
+        let expected = [("access_token".to_owned(), CANARY.to_owned()), ("prefix".to_owned(), "v1".to_owned())];
+        assert_eq!(check(&body.to_string()), Ok(expected.into()));
+    }
+
+    #[test]
+    fn no_error_repeats_any_part_of_the_body() {
+        let token = json!({"access_token": "x".repeat(40)});
+        let bodies = [
+            json!(CANARY),
+            json!([CANARY]),
+            json!({"auth_method": CANARY, "fields": token}),
+            json!({"auth_method": {CANARY: 1}, "fields": token}),
+            json!({"auth_method": "none", "fields": {"access_token": CANARY}}),
+            json!({"auth_method": "token", "fields": CANARY}),
+            json!({"auth_method": "token", "fields": {CANARY: CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": [CANARY]}}),
+            json!({"auth_method": "token", "fields": {"access_token": {CANARY: CANARY}}}),
+            json!({"auth_method": "token", "fields": {"access_token": format!("{CANARY}\n")}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "page": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "kind": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), "base": CANARY}}),
+            json!({"auth_method": "token", "fields": {"access_token": "x".repeat(40), CANARY: "y"}}),
+            json!({"auth_method": "token", "fields": {"access_token": CANARY}, CANARY: CANARY}),
+            json!({"auth_method": "token", CANARY: CANARY}),
+        ];
+        let broken = [
+            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": \"{CANARY}\""),
+            format!("{{\"auth_method\": \"token\", \"fields\": {{\"access_token\": {CANARY}}}}}"),
+            CANARY.to_owned(),
+        ];
+        for body in bodies.iter().map(Value::to_string).chain(broken) {
+            let error = check(&body).expect_err(&body);
+            assert!(!error.contains("canary"), "{body} gave {error}");
+        }
+    }
+
+    #[test]
+    fn a_short_secret_is_refused_by_its_field() {
+        let error = check(r#"{"auth_method": "token", "fields": {"access_token": "short12"}}"#).unwrap_err();
+        assert!(error.contains("/fields/access_token") && error.contains("at least 8 bytes"), "{error}");
+        assert!(!error.contains("short12"));
+    }
+}

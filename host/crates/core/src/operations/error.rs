@@ -1,0 +1,136 @@
+//! Why an operation was not done. An interface translates each case into its own form; the words are the same everywhere.
+
+use std::error::Error;
+use std::time::Duration;
+
+use monstrum_store::StoreError;
+use monstrum_types::InputError;
+
+/// Why an operation was not done. The texts may be shown to the caller.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    /// The caller's key no longer exists.
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The caller may not do this.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Absent, or not the caller's to see.
+    #[error("{0}")]
+    NotFound(String),
+    /// It exists already, is still in use, or was changed in the meantime.
+    #[error("{0}")]
+    Conflict(String),
+    /// The input has errors.
+    #[error("{}", summary(.0))]
+    Invalid(Vec<InputError>),
+    /// It is over a limit of size or effort.
+    #[error("{0}")]
+    OverLimit(String),
+    /// Everything that there is room for is in use; the caller may try again.
+    #[error("{0}")]
+    Busy(String),
+    /// A configured rate limit.
+    #[error("{message}")]
+    RateLimited { message: String, retry_after: Duration },
+    /// It did not end in time.
+    #[error("{0}")]
+    Timeout(String),
+    /// The interface cannot carry the answer.
+    #[error("{0}")]
+    Undeliverable(String),
+    /// Another server did not answer as it should.
+    #[error("{0}")]
+    BadGateway(String),
+    /// The host cannot do this at the moment; the caller may try again.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The rows of the workspace, or of the instance, are not those that were sealed.
+    #[error("{0}")]
+    Unverified(String),
+    /// The host's fault. The cause is for the log, never for the caller.
+    #[error("the request failed on our side; the server's log has the cause under this request id")]
+    Internal(#[source] Box<dyn Error + Send + Sync>),
+}
+
+impl OperationError {
+    /// Nothing of this kind is there, or it is not the caller's to see.
+    pub fn not_found(what: &str) -> Self {
+        OperationError::NotFound(format!("no such {what}"))
+    }
+
+    /// The caller may not do this.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        OperationError::Forbidden(message.into())
+    }
+
+    /// It exists already, is still in use, or is not in the state that this needs.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        OperationError::Conflict(message.into())
+    }
+
+    /// The host cannot do this at the moment.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        OperationError::Unavailable(message.into())
+    }
+
+    /// The row has changed since it was read for this change.
+    pub fn changed_meanwhile() -> Self {
+        let message = "it was changed or deleted by another request in the meantime; read it again";
+        OperationError::conflict(message)
+    }
+
+    /// An input with a single error, at a JSON pointer or the name of a parameter.
+    pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
+        OperationError::Invalid(vec![InputError { path: path.into(), message: message.into() }])
+    }
+
+    /// The host's fault.
+    pub fn internal(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        OperationError::Internal(cause.into())
+    }
+
+    /// The scope, a workspace or `instance`, is not verified.
+    pub fn unverified(scope: &str) -> Self {
+        OperationError::Unverified(format!(
+            "the rows of scope `{scope}` in the database are not those that were sealed; the server's log and \
+             `monstrum doctor` name them"
+        ))
+    }
+}
+
+fn summary(errors: &[InputError]) -> String {
+    match errors {
+        [only] if only.path.is_empty() => only.message.clone(),
+        [only] => format!("{}: {}", only.path, only.message),
+        many => format!("the input has {} faults", many.len()),
+    }
+}
+
+impl From<StoreError> for OperationError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict { constraint } => OperationError::conflict(conflict_text(&constraint)),
+            StoreError::InUse => OperationError::conflict("it is still bound; delete what uses it first"),
+            StoreError::UnknownReference => OperationError::conflict("what it refers to was deleted in the meantime"),
+            StoreError::Nul => OperationError::invalid_at("", error.to_string()),
+            StoreError::Unavailable { .. } => {
+                tracing::error!(%error, "the database is not available");
+                OperationError::unavailable("the database is not available")
+            }
+            StoreError::Unverified { scope, .. } => OperationError::unverified(&scope),
+            other => OperationError::internal(other),
+        }
+    }
+}
+
+/// A unique constraint is named `{table}_{column}_{column}_key`; its last column is what the caller can change.
+fn conflict_text(constraint: &str) -> &'static str {
+    match constraint {
+        "trust_public_key_name_glob_key" => "the key is trusted for these names already",
+        "workspaces_name_key" => "another workspace has this name",
+        name if name.ends_with("_name_key") => "the name is taken in this workspace",
+        name if name.ends_with("_resource_id_key") => "this resource is bound to this bot already",
+        _ => "it exists already",
+    }
+}

@@ -1,0 +1,166 @@
+//! `/api/keys`: API keys. A key is shown once, when it is made or rotated; what is stored is its hash.
+
+use monstrum_api::keys::{Key, KeyList, Kind, NewKeyInput, ShownKey};
+use monstrum_store::{KeyKind, KeyRow, PAGE_ITEMS_MAX, Page};
+use monstrum_types::{KeyId, Secret};
+
+use super::change::Change;
+use super::{Admin, Caller, InputErrors, OperationError, rules};
+use crate::app::App;
+use crate::policy::Snapshot;
+use crate::policy::api_key::{self, NewKey};
+
+/// Held while a root key is deleted, so that of the last two only one can go.
+static DELETING_ROOT_KEY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+fn kind_of(kind: KeyKind) -> Kind {
+    match kind {
+        KeyKind::Root => Kind::Root,
+        KeyKind::Admin => Kind::Admin,
+        KeyKind::Operator => Kind::Operator,
+        KeyKind::Bot => Kind::Bot,
+    }
+}
+
+fn stored_kind(kind: Kind) -> KeyKind {
+    match kind {
+        Kind::Root => KeyKind::Root,
+        Kind::Admin => KeyKind::Admin,
+        Kind::Operator => KeyKind::Operator,
+        Kind::Bot => KeyKind::Bot,
+    }
+}
+
+fn view(row: KeyRow, snapshot: &Snapshot) -> Key {
+    Key {
+        last_used_at: snapshot.last_use(&row),
+        id: row.id,
+        name: row.name,
+        kind: kind_of(row.kind),
+        bot_id: row.bot_id,
+        prefix: row.prefix,
+        created_at: row.created_at,
+    }
+}
+
+fn view_with_text(row: KeyRow, text: &Secret) -> ShownKey {
+    ShownKey {
+        id: row.id,
+        key: text.expose().to_owned(),
+        name: row.name,
+        kind: kind_of(row.kind),
+        bot_id: row.bot_id,
+        prefix: row.prefix,
+        created_at: row.created_at,
+    }
+}
+
+/// Creates a key; the answer is the only place where it is shown.
+pub async fn create(app: &App, caller: &Admin, new: NewKeyInput) -> Result<ShownKey, OperationError> {
+    if new.kind == Kind::Root {
+        caller.root()?;
+    }
+    check(app, caller, &new).await?;
+    let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
+    let row = KeyRow {
+        id: KeyId::new(),
+        workspace_id: (new.kind != Kind::Root).then_some(caller.workspace),
+        name: new.name,
+        kind: stored_kind(new.kind),
+        bot_id: new.bot_id,
+        prefix,
+        hash: hex::encode(hash),
+        created_at: app.clock.now(),
+        last_used_at: None,
+    };
+    change("key.create", &row)
+        .to(&view(row.clone(), &app.policy.load()))
+        .create(app, caller, app.store.insert_key(&row))
+        .await?;
+    Ok(view_with_text(row, &text))
+}
+
+async fn check(app: &App, caller: &Caller, new: &NewKeyInput) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    rules::name(&mut errors, "/name", &new.name);
+    match (new.kind, new.bot_id) {
+        (Kind::Bot, None) => errors.add("/bot_id", "a bot key needs the bot whose tools it may call"),
+        (Kind::Bot, Some(bot)) => {
+            if app.store.bot(caller.workspace, bot).await?.is_none() {
+                errors.add("/bot_id", "no such bot in this workspace");
+            }
+        }
+        (_, Some(_)) => errors.add("/bot_id", "only a bot key has a bot"),
+        (_, None) => {}
+    }
+    errors.check()
+}
+
+/// Lists the workspace's keys; for a root key, the root keys as well.
+pub async fn list(app: &App, caller: &Admin, page: &Page<KeyId>) -> Result<KeyList, OperationError> {
+    let listed = app.store.keys(Some(caller.workspace), page).await?;
+    let (mut rows, mut more) = (listed.items, listed.next_cursor.is_some());
+    if caller.kind == KeyKind::Root {
+        let roots = app.store.keys(None, page).await?;
+        more |= roots.next_cursor.is_some();
+        rows.extend(roots.items);
+        rows.sort_by_key(|row| row.id);
+    }
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    more |= rows.len() > limit;
+    rows.truncate(limit);
+    let next_cursor = if more { rows.last().map(|row| row.id.to_string()) } else { None };
+    let snapshot = app.policy.load();
+    Ok(KeyList { items: rows.into_iter().map(|row| view(row, &snapshot)).collect(), next_cursor })
+}
+
+/// Gives a key a new text, shown in this answer only; the old one is no longer accepted.
+pub async fn rotate(app: &App, caller: &Admin, id: KeyId) -> Result<ShownKey, OperationError> {
+    let row = key(app, caller, id).await?;
+    let NewKey { text, hash, prefix } = api_key::generate().map_err(OperationError::internal)?;
+    let hash = hex::encode(hash);
+    let rotated = KeyRow { prefix: prefix.clone(), ..row.clone() };
+    let snapshot = app.policy.load();
+    let rotate = async {
+        if !app.store.rotate_key(&row, &prefix, &hash).await? {
+            // It is gone, or another rotation has replaced it: then the new text would not work.
+            key(app, caller, id).await?;
+            return Err(OperationError::conflict("the key was rotated by another request at the same moment"));
+        }
+        Ok(())
+    };
+    let change = change("key.rotate", &row).from(&view(row.clone(), &snapshot)).to(&view(rotated, &snapshot));
+    change.apply(app, caller, rotate).await?;
+    Ok(view_with_text(KeyRow { prefix, hash, ..row }, &text))
+}
+
+/// Deletes a key; the last root key stays.
+pub async fn delete(app: &App, caller: &Admin, id: KeyId) -> Result<(), OperationError> {
+    let row = key(app, caller, id).await?;
+    let _one_at_a_time = if row.kind == KeyKind::Root {
+        let guard = DELETING_ROOT_KEY.lock().await;
+        if app.store.keys(None, &Page::first(PAGE_ITEMS_MAX)).await?.items.len() < 2 {
+            return Err(OperationError::conflict("this is the last root key; create another one first"));
+        }
+        Some(guard)
+    } else {
+        None
+    };
+    change("key.delete", &row)
+        .from(&view(row.clone(), &app.policy.load()))
+        .delete(app, caller, "key", app.store.delete_key(row.workspace_id, id))
+        .await
+}
+
+fn change(what: &'static str, row: &KeyRow) -> Change {
+    Change::new(what, &row.id).of_bot(row.bot_id)
+}
+
+/// A key that the caller may see: one of its workspace, and for a root key a root key too.
+async fn key(app: &App, caller: &Caller, id: KeyId) -> Result<KeyRow, OperationError> {
+    let mut row = app.store.key(Some(caller.workspace), id).await?;
+    if row.is_none() && caller.kind == KeyKind::Root {
+        row = app.store.key(None, id).await?;
+    }
+    row.ok_or_else(|| OperationError::not_found("key"))
+}

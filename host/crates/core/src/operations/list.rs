@@ -1,0 +1,46 @@
+//! Pages of lists, as the API shows them.
+
+use monstrum_api::list::List;
+use monstrum_store::{Listed, Page};
+
+/// A page of rows, each as `view` shows it.
+pub fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -> List<T> {
+    List {
+        items: listed.items.into_iter().map(view).collect(),
+        next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()),
+    }
+}
+
+/// The page of a list that is held in memory, in the order of its names.
+pub fn page_by_name<R, T>(
+    items: Vec<R>,
+    page: &Page<String>,
+    name: impl Fn(&R) -> &str,
+    view: impl FnMut(R) -> T,
+) -> List<T> {
+    let after = |item: &R| page.cursor.as_deref().is_none_or(|cursor| name(item) > cursor);
+    let mut rest: Vec<R> = items.into_iter().filter(after).collect();
+    let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
+    let more = rest.len() > limit;
+    rest.truncate(limit);
+    let next_cursor = if more { rest.last().map(|item| name(item).to_owned()) } else { None };
+    List { items: rest.into_iter().map(view).collect(), next_cursor }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_in_memory_are_paged_by_name() {
+        let page = |limit, cursor: Option<&str>| {
+            let page = Page { limit, cursor: cursor.map(str::to_owned) };
+            let List { items, next_cursor } = page_by_name(vec!["a", "b", "c"], &page, |name| name, |name| name);
+            (items, next_cursor)
+        };
+        assert_eq!(page(2, None), (vec!["a", "b"], Some("b".to_owned())));
+        assert_eq!(page(2, Some("b")), (vec!["c"], None));
+        assert_eq!(page(3, None), (vec!["a", "b", "c"], None));
+        assert_eq!(page(3, Some("z")), (vec![], None));
+    }
+}

@@ -1,0 +1,100 @@
+//! How the credential of a resource is obtained by OAuth, and refreshed.
+
+use monstrum_api::credentials::CredentialMetadata;
+use monstrum_api::oauth::{DeviceProgress, DeviceStarted, Started};
+use monstrum_egress::{CredentialSource as _, CredentialState};
+use monstrum_store::{FlowStatus, OauthFlowRow};
+use monstrum_types::{OauthFlowId, ResourceId};
+
+use super::change::Change;
+use super::credentials::{as_it_stands, credential_of, served};
+use super::resources::resource;
+use super::{Admin, OperationError};
+use crate::app::App;
+use crate::oauth::OauthError;
+
+/// Starts an authorization in a browser.
+///
+/// The browser is sent to the type's OAuth provider and comes back with the credential of the resource. The link is good
+/// for ten minutes and one browser.
+pub async fn start(app: &App, caller: &Admin, id: ResourceId) -> Result<Started, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let started = app.oauth.start(served(&snapshot, &row)?, caller.key).await?;
+    Ok(Started { authorization_url: started.begin_url, expires_at: started.expires_at })
+}
+
+/// Starts an authorization by a code that a person enters elsewhere.
+pub async fn device(app: &App, caller: &Admin, id: ResourceId) -> Result<DeviceStarted, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let started = app.oauth.start_device(served(&snapshot, &row)?, caller.key).await?;
+    Ok(DeviceStarted {
+        id: started.id,
+        user_code: started.user_code,
+        verification_uri: started.verification_uri,
+        verification_uri_complete: started.verification_uri_complete,
+        expires_in: started.expires_in_s,
+        interval: started.interval_s,
+    })
+}
+
+/// Shows how an authorization by a code stands.
+pub async fn show_device(
+    app: &App,
+    caller: &Admin,
+    id: ResourceId,
+    flow_id: OauthFlowId,
+) -> Result<DeviceProgress, OperationError> {
+    let flow = app.store.oauth_flow(caller.workspace, id, flow_id).await?;
+    let flow =
+        flow.filter(|flow| flow.poll_interval_s.is_some()).ok_or_else(|| OperationError::not_found("authorization"))?;
+    let status = match flow.status {
+        FlowStatus::Done | FlowStatus::Failed => flow.status,
+        _ if flow.expires_at <= app.clock.now() => FlowStatus::Failed,
+        _ => FlowStatus::Pending,
+    };
+    let OauthFlowRow { id, message, expires_at, .. } = flow;
+    Ok(DeviceProgress { id, status: status.as_str(), message, expires_at })
+}
+
+/// Refreshes the credential of a resource now.
+///
+/// One that this server has refreshed within the last ten seconds stays as it is.
+pub async fn refresh(app: &App, caller: &Admin, id: ResourceId) -> Result<CredentialMetadata, OperationError> {
+    let row = resource(app, caller, id).await?;
+    let snapshot = app.policy.load();
+    let serving = served(&snapshot, &row)?;
+    let source = serving.credential_source();
+    let credential = source.current().await.map_err(not_refreshed)?;
+    if !credential.refreshable {
+        let why = "this credential cannot be refreshed; it was not obtained by OAuth, or came without a refresh token";
+        return Err(OperationError::conflict(why));
+    }
+    let change = Change::new("credential.refresh", &id).of_resource(id).from(&credential_of(app, &row).await?);
+    let refresh = async { source.refresh(&credential).await.map(|_| ()).map_err(not_refreshed) };
+    change.apply(app, caller, refresh).await?;
+    as_it_stands(app, &row).await
+}
+
+fn not_refreshed(state: CredentialState) -> OperationError {
+    match state {
+        CredentialState::Unavailable => {
+            OperationError::unavailable("the provider or the database could not be asked; try again")
+        }
+        CredentialState::None | CredentialState::NotNeeded => OperationError::not_found("credential"),
+        _ => OperationError::conflict("the credential has to be authorized again"),
+    }
+}
+
+impl From<OauthError> for OperationError {
+    fn from(error: OauthError) -> Self {
+        match error {
+            OauthError::Token(error) => OperationError::BadGateway(error.to_string()),
+            OauthError::Store(error) => error.into(),
+            OauthError::Vault(error) => OperationError::internal(error),
+            OauthError::Audit(error) => OperationError::unavailable(error.to_string()),
+            refused => OperationError::conflict(refused.to_string()),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! `/api/oauth/providers`: where the tokens of a type come from, as an admin confirms it. A manifest only proposes: what it
+//! says is taken over when the provider is created, and never again. The client's secret goes in and never comes out.
+
+use monstrum_api::list::List;
+use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
+use monstrum_egress::SECRET_BYTES_MIN;
+use monstrum_store::{OauthProviderRow, Page};
+use monstrum_types::{OauthProviderId, Secret};
+use serde_json::json;
+
+use super::change::{Change, changed_at};
+use super::list;
+use super::{Admin, Caller, InputErrors, OperationError, Operator, rules};
+use crate::app::App;
+use crate::credentials::provider::{parse_url, proposed, seal_secret};
+
+const URL_CHARS_MAX: usize = 2048;
+
+const SCOPES_MAX: usize = 100;
+
+const SCOPE_CHARS_MAX: usize = 256;
+
+const CLIENT_ID_CHARS_MAX: usize = 512;
+
+const SECRET_BYTES_MAX: usize = 4096;
+
+fn view(row: OauthProviderRow) -> OauthProvider {
+    OauthProvider {
+        id: row.id,
+        resource_type: row.resource_type,
+        client_id: row.client_id,
+        has_client_secret: row.client_secret.is_some(),
+        authorization_url: row.authorization_url,
+        token_url: row.token_url,
+        device_authorization_url: row.device_authorization_url,
+        scopes: row.scopes,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}
+
+/// Lists OAuth providers.
+pub async fn list(
+    app: &App,
+    caller: &Operator,
+    resource_type: Option<&str>,
+    page: &Page<OauthProviderId>,
+) -> Result<OauthProviderList, OperationError> {
+    if let Some(resource_type) = resource_type {
+        // A workspace has one provider for a type at most; text that cannot be a type matches none.
+        let found = match resource_type.parse() {
+            Ok(resource_type) => app.store.oauth_provider_of_type(caller.workspace, &resource_type).await?,
+            Err(_) => None,
+        };
+        let items = found.into_iter().filter(|row| page.cursor.is_none_or(|after| row.id > after));
+        return Ok(List { items: items.map(view).collect(), next_cursor: None });
+    }
+    Ok(list::page(app.store.oauth_providers(caller.workspace, page).await?, view))
+}
+
+/// Confirms where the tokens of a resource type come from.
+pub async fn create(app: &App, caller: &Admin, new: NewOauthProvider) -> Result<OauthProvider, OperationError> {
+    let snapshot = app.policy.load();
+    let Some(plugin) = snapshot.resource_type(&new.resource_type) else {
+        return Err(OperationError::invalid_at("/resource_type", "no plugin that serves has this resource type"));
+    };
+    let proposed = proposed(&plugin.manifest.resource_type);
+    let Some(token_url) = new.token_url.or(proposed.token_url) else {
+        return Err(OperationError::invalid_at("/token_url", "required: the manifest of this type proposes none"));
+    };
+    let now = app.clock.now();
+    let mut row = OauthProviderRow {
+        id: OauthProviderId::new(),
+        workspace_id: caller.workspace,
+        resource_type: new.resource_type,
+        client_id: new.client_id,
+        client_secret: None,
+        authorization_url: new.authorization_url.or(proposed.authorization_url),
+        token_url,
+        device_authorization_url: new.device_authorization_url.or(proposed.device_authorization_url),
+        scopes: json!(new.scopes.unwrap_or(proposed.scopes)),
+        created_at: now,
+        updated_at: now,
+    };
+    check(&row, new.client_secret.as_ref())?;
+    row.client_secret = sealed(app, &row, new.client_secret.as_ref())?;
+    let change = Change::new("oauth_provider.create", &row.id).to(&view(row.clone()));
+    change.create(app, caller, app.store.insert_oauth_provider(&row)).await?;
+    Ok(view(row))
+}
+
+/// Changes an OAuth provider.
+pub async fn update(
+    app: &App,
+    caller: &Admin,
+    id: OauthProviderId,
+    change: OauthProviderChange,
+) -> Result<OauthProvider, OperationError> {
+    let before = provider(app, caller, id).await?;
+    let mut row = OauthProviderRow { updated_at: changed_at(app, before.updated_at), ..before.clone() };
+    row.client_id = change.client_id.unwrap_or(row.client_id);
+    row.authorization_url = change.authorization_url.unwrap_or(row.authorization_url);
+    row.token_url = change.token_url.unwrap_or(row.token_url);
+    row.device_authorization_url = change.device_authorization_url.unwrap_or(row.device_authorization_url);
+    row.scopes = change.scopes.map_or(row.scopes, |scopes| json!(scopes));
+    let secret = change.client_secret.as_ref().and_then(Option::as_ref);
+    check(&row, secret)?;
+    // The secret was given for one client at these endpoints. Elsewhere it goes only from the hand of who knows it.
+    let goes_elsewhere = row.client_id != before.client_id
+        || row.token_url != before.token_url
+        || row.device_authorization_url != before.device_authorization_url;
+    match &change.client_secret {
+        Some(_) => row.client_secret = sealed(app, &row, secret)?,
+        None if goes_elsewhere && row.client_secret.is_some() => {
+            let message =
+                "required with another client_id, token_url or device_authorization_url; null for a client without";
+            return Err(OperationError::invalid_at("/client_secret", message));
+        }
+        None => {}
+    }
+    let change = Change::new("oauth_provider.update", &id).from(&view(before.clone()));
+    change.to(&view(row.clone())).update(app, caller, app.store.update_oauth_provider(&row, before.updated_at)).await?;
+    Ok(view(row))
+}
+
+/// Deletes an OAuth provider; what it has issued is refreshed no more.
+pub async fn delete(app: &App, caller: &Admin, id: OauthProviderId) -> Result<(), OperationError> {
+    let before = provider(app, caller, id).await?;
+    let change = Change::new("oauth_provider.delete", &id).from(&view(before));
+    change.delete(app, caller, "OAuth provider", app.store.delete_oauth_provider(caller.workspace, id)).await
+}
+
+async fn provider(app: &App, caller: &Caller, id: OauthProviderId) -> Result<OauthProviderRow, OperationError> {
+    let found = app.store.oauth_provider(caller.workspace, id).await?;
+    found.ok_or_else(|| OperationError::not_found("OAuth provider"))
+}
+
+fn check(row: &OauthProviderRow, secret: Option<&Secret>) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    rules::length(&mut errors, "/client_id", &row.client_id, CLIENT_ID_CHARS_MAX);
+    if row.client_id.is_empty() || row.client_id.chars().any(char::is_control) {
+        errors.add("/client_id", "must not be empty or hold control characters");
+    }
+    let urls = [
+        ("/authorization_url", row.authorization_url.as_ref()),
+        ("/token_url", Some(&row.token_url)),
+        ("/device_authorization_url", row.device_authorization_url.as_ref()),
+    ];
+    for (path, url) in urls {
+        let Some(url) = url else { continue };
+        rules::length(&mut errors, path, url, URL_CHARS_MAX);
+        if let Err(why) = parse_url(url) {
+            errors.add(path, why);
+        }
+    }
+    // The query of the authorization endpoint is the provider's own; these are ours to say.
+    const OURS: [&str; 8] = [
+        "client_id",
+        "code_challenge",
+        "code_challenge_method",
+        "redirect_uri",
+        "response_mode",
+        "response_type",
+        "scope",
+        "state",
+    ];
+    let url = row.authorization_url.as_deref().and_then(|url| parse_url(url).ok());
+    if url.is_some_and(|url| url.query_pairs().any(|(name, _)| OURS.contains(&name.as_ref()))) {
+        errors.add("/authorization_url", format!("its query must not hold any of {}", OURS.join(", ")));
+    }
+    let scopes: Vec<&str> = row.scopes.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
+    if scopes.len() > SCOPES_MAX {
+        errors.add("/scopes", format!("at most {SCOPES_MAX}"));
+    }
+    for (index, scope) in scopes.iter().enumerate() {
+        // RFC 6749, section 3.3.
+        let is_token = |byte: u8| matches!(byte, 0x21 | 0x23..=0x5b | 0x5d..=0x7e);
+        if scope.is_empty() || scope.len() > SCOPE_CHARS_MAX || !scope.bytes().all(is_token) {
+            errors.add(
+                format!("/scopes/{index}"),
+                "expected visible ASCII characters without blanks, quotes and backslashes",
+            );
+        }
+    }
+    let fits = |secret: &&Secret| {
+        let text = secret.expose();
+        (SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+    };
+    if secret.is_some_and(|secret| !fits(&secret)) {
+        errors.add(
+            "/client_secret",
+            format!("must have {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes and no control characters"),
+        );
+    }
+    errors.check()
+}
+
+fn sealed(app: &App, row: &OauthProviderRow, secret: Option<&Secret>) -> Result<Option<String>, OperationError> {
+    let sealed = secret.map(|secret| seal_secret(&app.vault, row, secret)).transpose();
+    Ok(sealed.map_err(OperationError::internal)?.map(|sealed| sealed.to_string()))
+}

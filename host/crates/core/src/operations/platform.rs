@@ -1,0 +1,48 @@
+//! `/api/platform/{type}/{function}`: functions of plugins, for infrastructure code and its root key. They are outside of
+//! bots, roles and scopes; limits, egress and the audit are those of every call.
+
+use monstrum_api::platform::FunctionCall;
+use monstrum_api::tools::CallResult;
+use monstrum_types::ResourceTypeId;
+
+use super::calls;
+use super::{OperationError, Root};
+use crate::app::App;
+use crate::call_types::incoming::IncomingCall;
+use crate::language::Language;
+
+/// Calls a function of a plugin; the result has the call's status.
+pub async fn call(
+    app: &App,
+    caller: &Root,
+    language: &Language,
+    resource_type: ResourceTypeId,
+    function: String,
+    input: FunctionCall,
+) -> Result<CallResult, OperationError> {
+    let snapshot = app.policy.load();
+    let plugin = snapshot.resource_type(&resource_type).ok_or_else(|| OperationError::not_found("resource type"))?;
+    let functions = plugin.component.as_ref().map(|component| component.functions()).unwrap_or_default();
+    if !functions.contains(&function) {
+        let message = match functions {
+            [] => format!("the plugin of type `{resource_type}` has no functions"),
+            names => format!(
+                "the plugin of type `{resource_type}` has no function `{function}`; it has: {}",
+                names.join(", ")
+            ),
+        };
+        return Err(OperationError::NotFound(message));
+    }
+    if let Some(id) = input.resource_id {
+        let resource = snapshot.resource(caller.workspace, id);
+        if resource.is_none_or(|resource| resource.row.resource_type != resource_type) {
+            return Err(OperationError::invalid_at("/resource_id", "no such resource of this type in this workspace"));
+        }
+    }
+    let workspace = caller.workspace;
+    let call = IncomingCall::platform_function(caller.request, workspace, resource_type, function, input.params)
+        .with_resource(input.resource_id)
+        .with_language(language.clone())
+        .with_key(caller.caller_key());
+    calls::run(app, call).await
+}

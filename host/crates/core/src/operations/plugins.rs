@@ -1,0 +1,130 @@
+//! `/api/plugins`: what serves, what does not and why. Plugins belong to the instance, so changes are a root key's.
+
+use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList, PluginStatus};
+use monstrum_store::Page;
+use monstrum_types::PluginName;
+
+use super::change::Change;
+use super::list;
+use super::{OperationError, Operator, Root};
+use crate::app::App;
+use crate::plugins::folder::Icon;
+use crate::plugins::{self, ApproveError, Entry, LoadError};
+
+fn status_of(status: plugins::PluginStatus) -> PluginStatus {
+    match status {
+        plugins::PluginStatus::Loaded => PluginStatus::Loaded,
+        plugins::PluginStatus::Failed => PluginStatus::Failed,
+        plugins::PluginStatus::NeedsApproval => PluginStatus::NeedsApproval,
+    }
+}
+
+pub(super) fn view(entry: Entry) -> Plugin {
+    let Entry { name, status, error, serving, pending, is_to_retry: _ } = entry;
+    let pending = pending.map(|pending| Pending {
+        version: pending.plugin.manifest.version.to_string(),
+        digest: pending.digest().clone(),
+        manifest_digest: pending.manifest_digest().clone(),
+        grows: pending.added,
+    });
+    let status = status_of(status);
+    let Some(plugin) = serving else {
+        return Plugin {
+            name,
+            version: None,
+            digest: None,
+            status,
+            description: None,
+            author: None,
+            license: None,
+            tags: Vec::new(),
+            homepage: None,
+            repository: None,
+            error,
+            imports: Vec::new(),
+            capabilities: Vec::new(),
+            resource_type: None,
+            tools: Vec::new(),
+            functions: Vec::new(),
+            warnings: Vec::new(),
+            pending,
+        };
+    };
+    let manifest = &plugin.manifest;
+    Plugin {
+        name,
+        version: Some(manifest.version.to_string()),
+        digest: plugin.digest().cloned(),
+        status,
+        description: Some(manifest.description.clone()),
+        author: Some(manifest.author.clone()),
+        license: Some(manifest.license.clone()),
+        tags: manifest.tags.clone(),
+        homepage: manifest.homepage.clone(),
+        repository: manifest.repository.clone(),
+        error,
+        imports: plugin.component.as_ref().map(|component| component.imports().to_vec()).unwrap_or_default(),
+        capabilities: plugin.manifest.executor.capabilities.clone(),
+        resource_type: Some(plugin.manifest.resource_type.id.clone()),
+        tools: plugin.tools.iter().map(|tool| tool.manifest.name.clone()).collect(),
+        functions: plugin.component.as_ref().map(|one| one.functions().to_vec()).unwrap_or_default(),
+        warnings: plugin.warnings.clone(),
+        pending,
+    }
+}
+
+/// Lists plugins.
+pub async fn list(app: &App, _: &Operator, page: &Page<String>) -> Result<PluginList, OperationError> {
+    Ok(list::page_by_name(app.plugins.entries(), page, |entry| &entry.name, view))
+}
+
+/// Shows a plugin.
+pub async fn show(app: &App, _: &Operator, name: String) -> Result<Plugin, OperationError> {
+    let entry = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
+    Ok(view(entry))
+}
+
+/// The picture of a plugin that has one.
+pub fn icon(app: &App, _: &Operator, name: &str) -> Result<Icon, OperationError> {
+    let entry = app.plugins.entry(name).ok_or_else(|| OperationError::not_found("plugin"))?;
+    let icon = entry.serving.as_ref().and_then(|plugin| plugin.icon.clone());
+    icon.ok_or_else(|| OperationError::not_found("icon"))
+}
+
+/// Loads a plugin's folder anew; a version that fails leaves the one before it serving.
+pub async fn reload(app: &App, caller: &Root, name: String) -> Result<Plugin, OperationError> {
+    // A name is a folder's: what is neither a plugin's name nor a folder that the scan has met must not become a path.
+    if name.parse::<PluginName>().is_err() && app.plugins.entry(&name).is_none() {
+        return Err(OperationError::not_found("plugin"));
+    }
+    let change = Change::new("plugin.reload", &name).from(&app.plugins.entry(&name).map(view));
+    let load = async {
+        let entry = app.plugins.load(&name).await;
+        // Also where the folder is gone: then the plugin no longer serves.
+        app.changed().await?;
+        entry.ok_or_else(|| OperationError::not_found("plugin"))
+    };
+    let entry = change.record(app, caller, load).await?;
+    Ok(view(entry))
+}
+
+/// Puts the version that waits for approval in force.
+pub async fn approve(app: &App, caller: &Root, name: String, approval: Approval) -> Result<Plugin, OperationError> {
+    let before = app.plugins.entry(&name).ok_or_else(|| OperationError::not_found("plugin"))?;
+    // What waits now is what is recorded, so that is what may be approved: not what may wait a moment later.
+    let pending = before.pending.as_ref();
+    let approval = Approval {
+        digest: approval.digest.or_else(|| pending.and_then(|pending| pending.plugin.digest().cloned())),
+        manifest_digest: approval.manifest_digest.or_else(|| pending.map(|pending| pending.manifest_digest().clone())),
+    };
+    let change = Change::new("plugin.approve", &name).from(&view(before)).to(&approval);
+    let approve = async {
+        let approved = app.plugins.approve(&name, approval.digest.as_ref(), approval.manifest_digest.as_ref()).await;
+        approved.map_err(|error| match error {
+            ApproveError::Load(LoadError::Store(error)) => OperationError::from(error),
+            refused => OperationError::conflict(refused.to_string()),
+        })
+    };
+    let entry = change.apply(app, caller, approve).await?;
+    Ok(view(entry))
+}

@@ -1,0 +1,248 @@
+//! `/api/resources`: instances of resource types, with their configuration and what the network opens for them.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use monstrum_api::resources::{Network, NewResource, Resource, ResourceChange, ResourceList};
+use monstrum_manifest::{ToolDiscovery, check_config};
+use monstrum_store::{KeyKind, Page, ResourceRow};
+use monstrum_types::{InputError, ResourceId, ResourceTypeId};
+use serde_json::{Map, Value, json};
+
+use super::change::{Change, changed_at};
+use super::credentials::credential_of;
+use super::{Caller, InputErrors, OperationError, Operator, rules};
+use crate::app::App;
+use crate::beside::Beside;
+use crate::plugins::{Plugin, built_in};
+
+/// More ranges than any operator keeps in view.
+const ADDRESSES_MAX: usize = 256;
+
+/// Creates a resource.
+pub async fn create(app: &App, caller: &Operator, mut new: NewResource) -> Result<Resource, OperationError> {
+    if !new.config.is_empty() || new.network != Network::default() {
+        configures(caller)?;
+    }
+    let mut errors = InputErrors::default();
+    rules::name(&mut errors, "/name", &new.name);
+    check_network(&mut errors, &new.network);
+    match app.policy.load().resource_type(&new.resource_type) {
+        Some(plugin) => {
+            check_configuration(&mut errors, plugin, &new.name, &new.config).await?;
+            settle_bot(&mut errors, app, caller, &new.resource_type, &mut new.config);
+        }
+        None => errors.add("/resource_type", NOT_SERVED),
+    }
+    errors.check()?;
+    let now = app.clock.now();
+    let row = ResourceRow {
+        id: ResourceId::new(),
+        workspace_id: caller.workspace,
+        resource_type: new.resource_type,
+        name: new.name,
+        config: Value::Object(new.config),
+        network: json!(new.network),
+        created_at: now,
+        updated_at: now,
+    };
+    let change = Change::new("resource.create", &row.id).of_resource(row.id).to(&view(row.clone()));
+    change.create(app, caller, app.store.insert_resource(&row)).await?;
+    shown(app, row).await
+}
+
+/// Lists resources.
+pub async fn list(app: &App, caller: &Operator, page: &Page<ResourceId>) -> Result<ResourceList, OperationError> {
+    let listed = app.store.resources(caller.workspace, page).await?;
+    let mut items = Vec::with_capacity(listed.items.len());
+    for row in listed.items {
+        items.push(shown(app, row).await?);
+    }
+    Ok(ResourceList { items, next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()) })
+}
+
+/// Shows a resource.
+pub async fn show(app: &App, caller: &Operator, id: ResourceId) -> Result<Resource, OperationError> {
+    let row = resource(app, caller, id).await?;
+    shown(app, row).await
+}
+
+/// Changes a resource; configuration and network are an admin's, and so is the name where it is part of tool names.
+pub async fn update(
+    app: &App,
+    caller: &Operator,
+    id: ResourceId,
+    change: ResourceChange,
+) -> Result<Resource, OperationError> {
+    if change.config.is_some() || change.network.is_some() {
+        configures(caller)?;
+    }
+    let mut row = resource(app, caller, id).await?;
+    let before = view(row.clone());
+    let mut errors = InputErrors::default();
+    let is_renamed = change.name.as_ref().is_some_and(|name| *name != row.name);
+    if is_renamed {
+        renames(app, caller, &row.resource_type)?;
+    }
+    if let Some(name) = change.name {
+        rules::name(&mut errors, "/name", &name);
+        row.name = name;
+    }
+    let is_configured = change.config.is_some();
+    if let Some(config) = change.config {
+        row.config = Value::Object(config.unwrap_or_default());
+    }
+    match (app.policy.load().resource_type(&row.resource_type), &mut row.config) {
+        (Some(plugin), Value::Object(config)) if is_configured || is_renamed && names_tools(plugin) => {
+            check_configuration(&mut errors, plugin, &row.name, config).await?;
+            settle_bot(&mut errors, app, caller, &row.resource_type, config);
+        }
+        (None, _) if is_configured => errors.add("/config", NOT_SERVED),
+        _ => {}
+    }
+    if let Some(network) = change.network {
+        let network = network.unwrap_or_default();
+        check_network(&mut errors, &network);
+        row.network = json!(network);
+    }
+    errors.check()?;
+    row.updated_at = changed_at(app, before.updated_at);
+    let change = Change::new("resource.update", &id).of_resource(id).from(&before);
+    change.to(&view(row.clone())).update(app, caller, app.store.update_resource(&row, before.updated_at)).await?;
+    shown(app, row).await
+}
+
+/// Deletes a resource that is not bound, with its credential.
+pub async fn delete(app: &App, caller: &Operator, id: ResourceId) -> Result<(), OperationError> {
+    // Deleting a credential is an admin's, this way too.
+    if caller.kind == KeyKind::Operator && app.store.credential(caller.workspace, id).await?.is_some() {
+        caller.admin()?;
+    }
+    let before = view(resource(app, caller, id).await?);
+    Change::new("resource.delete", &id)
+        .of_resource(id)
+        .from(&before)
+        .delete(app, caller, "resource", app.store.delete_resource(caller.workspace, id))
+        .await
+}
+
+const NOT_SERVED: &str = "no plugin that is loaded serves this resource type";
+
+/// Configuration and network decide where a credential goes, so they are not an operator's.
+fn configures(caller: &Caller) -> Result<(), OperationError> {
+    caller
+        .admin()
+        .map_err(|_| OperationError::forbidden("the configuration and network of a resource need an admin key"))
+}
+
+pub async fn resource(app: &App, caller: &Caller, id: ResourceId) -> Result<ResourceRow, OperationError> {
+    app.store.resource(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("resource"))
+}
+
+async fn shown(app: &App, row: ResourceRow) -> Result<Resource, OperationError> {
+    let credential = credential_of(app, &row).await?;
+    Ok(Resource { credential, ..view(row) })
+}
+
+/// Without its credential, whose state follows from what is changed and is not known before.
+fn view(row: ResourceRow) -> Resource {
+    Resource {
+        id: row.id,
+        resource_type: row.resource_type,
+        name: row.name,
+        config: row.config,
+        network: row.network,
+        credential: None,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+    }
+}
+
+/// Roles, bindings and delegations match the names of tools, so a name that is part of them is not an operator's. Without
+/// the plugin it is not known whether it is.
+fn renames(app: &App, caller: &Caller, resource_type: &ResourceTypeId) -> Result<(), OperationError> {
+    let snapshot = app.policy.load();
+    let reason = match snapshot.resource_type(resource_type) {
+        Some(plugin) if names_tools(plugin) => "the name of this resource is part of the names of its tools",
+        Some(_) => return Ok(()),
+        None => "no plugin that is loaded serves this resource type, so the name may be part of the names of its tools",
+    };
+    caller.admin().map_err(|_| OperationError::forbidden(format!("{reason}: changing it needs an admin key")))
+}
+
+/// Whether the name of a resource is a part of the names of its tools.
+fn names_tools(plugin: &Plugin) -> bool {
+    plugin.manifest.resource_type.tool_discovery == ToolDiscovery::Configured
+}
+
+/// The tools in a configuration have schemas, which are compiled beside the threads that serve.
+async fn check_configuration(
+    errors: &mut InputErrors,
+    plugin: &Arc<Plugin>,
+    name: &str,
+    config: &Map<String, Value>,
+) -> Result<(), OperationError> {
+    // Apart from manifests, so that a tenant's configurations do not delay the loading of a plugin.
+    static CONFIGURATIONS: Beside = Beside::new();
+    let (plugin, name, config) = (Arc::clone(plugin), name.to_owned(), config.clone());
+    let checked = CONFIGURATIONS.run(move || check_config(&plugin.manifest.resource_type, &name, config)).await;
+    let Err(found) = checked.map_err(OperationError::internal)? else { return Ok(()) };
+    for InputError { path, message } in found {
+        // That of the resource itself; all others are of its configuration.
+        let path = if path == "/name" { path } else { format!("/config{path}") };
+        errors.add(path, message);
+    }
+    Ok(())
+}
+
+/// A resource of the built-in type stands for a bot that exists. What is kept is its id: whoever may rename bots must not
+/// thereby decide who acts for whom.
+fn settle_bot(
+    errors: &mut InputErrors,
+    app: &App,
+    caller: &Caller,
+    resource_type: &ResourceTypeId,
+    config: &mut Map<String, Value>,
+) {
+    let Some(Value::String(bot)) = config.get_mut(built_in::BOT).filter(|_| resource_type.as_str() == built_in::BOT)
+    else {
+        return;
+    };
+    match app.policy.load().bot_called(caller.workspace, bot) {
+        Some(found) => *bot = found.row.id.to_string(),
+        None => errors.add("/config/bot", "no such bot in this workspace"),
+    }
+}
+
+fn check_network(errors: &mut InputErrors, network: &Network) {
+    if network.allow_addresses.len() > ADDRESSES_MAX {
+        errors.add("/network/allow_addresses", format!("must have {ADDRESSES_MAX} entries at most"));
+        return;
+    }
+    for (index, text) in network.allow_addresses.iter().enumerate() {
+        if text.parse::<IpNet>().is_err() {
+            let message = match text.parse::<IpAddr>() {
+                Ok(IpAddr::V4(_)) => "a single address is written with /32",
+                Ok(IpAddr::V6(_)) => "a single address is written with /128",
+                Err(_) => "expected a range of addresses such as 10.1.0.0/16",
+            };
+            errors.add(format!("/network/allow_addresses/{index}"), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bad_range_is_named() {
+        let texts = ["10.0.0.0/8", "10.0.0.1", "::1", "fd00::/8", "10.0.0.0/33", "localhost", ""];
+        let network = Network { allow_addresses: texts.map(str::to_owned).to_vec(), allow_http: false };
+        let mut errors = InputErrors::default();
+        check_network(&mut errors, &network);
+        let expected = [1, 2, 4, 5, 6].map(|index| format!("/network/allow_addresses/{index}"));
+        assert_eq!(errors.paths(), expected);
+    }
+}

@@ -1,0 +1,102 @@
+//! `/api/roles`: what a binding allows, under a name.
+
+use monstrum_api::roles::{NewRole, Role, RoleChange, RoleList};
+use monstrum_store::{Page, RoleRow};
+use monstrum_types::RoleId;
+use serde_json::json;
+
+use super::change::{Change, changed_at};
+use super::list;
+use super::{Admin, InputErrors, OperationError, Operator, rules, scope_warnings};
+use crate::app::App;
+use crate::policy::pattern_limits::{compiled_bytes, lists_of_role};
+
+fn view(row: RoleRow) -> Role {
+    Role {
+        id: row.id,
+        name: row.name,
+        allowed_operations: row.allowed_operations,
+        allowed_tools: row.allowed_tools,
+        scope_constraints: row.scope_constraints,
+        created_at: row.created_at,
+        updated_at: row.updated_at,
+        warnings: Vec::new(),
+    }
+}
+
+/// Creates a role.
+pub async fn create(app: &App, caller: &Admin, new: NewRole) -> Result<Role, OperationError> {
+    let mut errors = InputErrors::default();
+    rules::name(&mut errors, "/name", &new.name);
+    let now = app.clock.now();
+    let row = RoleRow {
+        id: RoleId::new(),
+        workspace_id: caller.workspace,
+        name: new.name,
+        allowed_operations: new.allowed_operations.map(|globs| json!(globs)),
+        allowed_tools: new.allowed_tools.map(|globs| json!(globs)),
+        scope_constraints: json!(new.scope_constraints),
+        created_at: now,
+        updated_at: now,
+    };
+    rules::scope_keys("/scope_constraints", &row.scope_constraints, None)?;
+    rules::patterns(&mut errors, lists_of_role(&row), Vec::new());
+    errors.check()?;
+    let _room = rules::pattern_room(app, caller.workspace, 0, compiled_bytes(lists_of_role(&row))).await?;
+    Change::new("role.create", &row.id).to(&view(row.clone())).create(app, caller, app.store.insert_role(&row)).await?;
+    Ok(with_warnings(app, row))
+}
+
+/// Lists roles.
+pub async fn list(app: &App, caller: &Operator, page: &Page<RoleId>) -> Result<RoleList, OperationError> {
+    Ok(list::page(app.store.roles(caller.workspace, page).await?, view))
+}
+
+/// Shows a role.
+pub async fn show(app: &App, caller: &Operator, id: RoleId) -> Result<Role, OperationError> {
+    let row = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
+    Ok(view(row))
+}
+
+/// Changes a role.
+pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -> Result<Role, OperationError> {
+    let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
+    let mut row = before.clone();
+    let mut errors = InputErrors::default();
+    if let Some(name) = change.name {
+        rules::name(&mut errors, "/name", &name);
+        row.name = name;
+    }
+    if let Some(operations) = change.allowed_operations {
+        row.allowed_operations = operations.map(|globs| json!(globs));
+    }
+    if let Some(tools) = change.allowed_tools {
+        row.allowed_tools = tools.map(|globs| json!(globs));
+    }
+    if let Some(constraints) = change.scope_constraints {
+        row.scope_constraints = json!(constraints.unwrap_or_default());
+    }
+    row.updated_at = changed_at(app, before.updated_at);
+    rules::scope_keys("/scope_constraints", &row.scope_constraints, Some(&before.scope_constraints))?;
+    rules::patterns(&mut errors, lists_of_role(&row), lists_of_role(&before));
+    errors.check()?;
+    let (replaced, bytes) = (compiled_bytes(lists_of_role(&before)), compiled_bytes(lists_of_role(&row)));
+    let _room = rules::pattern_room(app, caller.workspace, replaced, bytes).await?;
+    let change = Change::new("role.update", &id).from(&view(before.clone())).to(&view(row.clone()));
+    change.update(app, caller, app.store.update_role(&row, before.updated_at)).await?;
+    Ok(with_warnings(app, row))
+}
+
+fn with_warnings(app: &App, row: RoleRow) -> Role {
+    let warnings = scope_warnings::of_role(&app.policy.load(), row.workspace_id, row.id, &row.scope_constraints);
+    Role { warnings, ..view(row) }
+}
+
+/// Deletes a role that no binding uses.
+pub async fn delete(app: &App, caller: &Admin, id: RoleId) -> Result<(), OperationError> {
+    let before = app.store.role(caller.workspace, id).await?.ok_or_else(|| OperationError::not_found("role"))?;
+    Change::new("role.delete", &id)
+        .from(&view(before))
+        .delete(app, caller, "role", app.store.delete_role(caller.workspace, id))
+        .await
+}

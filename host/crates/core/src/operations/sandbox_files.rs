@@ -1,0 +1,280 @@
+//! The files of a conversation's sandbox. What is read is recorded in the audit, and what is written is a recorded change.
+//! Each operation ends when the caller's key or the switch of its bot is revoked.
+
+mod content;
+mod record;
+mod revocation;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use monstrum_api::sandbox_files::File;
+use monstrum_sandbox::{ArchiveLimits, ByteStream, EntryKind, FILE_BYTES_MAX, FileEntry, PATH_BYTES_MAX, WORKSPACE};
+use monstrum_store::SandboxRow;
+use monstrum_types::{BotId, WorkspaceId};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::change::Change;
+use super::sandboxes::{error_in, error_of_path};
+use super::{Caller, InputErrors, OperationError};
+use crate::app::App;
+use crate::beside::Beside;
+use crate::call::built_in::sandbox::{digest, whole_file};
+use crate::language::Language;
+use crate::policy::Snapshot;
+use crate::sandboxes::{FREE_BYTES, Fault, Open, PART_BYTES_MAX, Turn};
+
+pub use record::Record;
+pub use revocation::{Revoked, guarded, revoked};
+
+/// How long an operation may take once its input is there.
+const TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Whole files are hashed beside the threads that serve.
+static CONTENTS: Beside = Beside::new();
+
+/// The files that a caller may use.
+pub struct Files<'a> {
+    pub app: &'a App,
+    pub caller: &'a Caller,
+    /// Of the errors.
+    pub language: &'a Language,
+}
+
+/// A path in the sandbox of a conversation.
+pub struct Place<'a> {
+    pub app_id: &'a str,
+    pub chat_id: &'a str,
+    /// Where it is given, the sandbox must be this user's.
+    pub user_id: Option<&'a str>,
+    pub path: &'a str,
+}
+
+/// A file, or a folder as a ZIP.
+pub struct Download {
+    pub name: String,
+    pub is_archive: bool,
+    /// Of a file; that of an archive is not known.
+    pub length: Option<u64>,
+    pub content: ByteStream,
+    /// Follows the content on its way out.
+    pub record: Arc<Record>,
+}
+
+impl Files<'_> {
+    /// A bot whose tools may not use sandboxes may not use them by its key either.
+    pub fn check_switch(&self) -> Result<(), OperationError> {
+        let Caller { workspace, bot, .. } = *self.caller;
+        match bot {
+            Some(bot) if !has_switch(&self.app.policy.load(), workspace, bot) => Err(Revoked::Switch.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until this caller may have this much in memory.
+    pub async fn turn(&self, bytes: usize) -> Result<Turn, OperationError> {
+        let Caller { workspace, key, .. } = *self.caller;
+        let turn = self.app.file_turns.enter(workspace, key, bytes).await;
+        turn.ok_or_else(|| OperationError::Busy("too many files are read and written at present".to_owned()))
+    }
+
+    /// The sandbox of the conversation, if the caller may see it.
+    pub async fn find(&self, place: &Place<'_>) -> Result<SandboxRow, OperationError> {
+        let mut errors = InputErrors::default();
+        let ids = [("/appId", Some(place.app_id)), ("/chatId", Some(place.chat_id)), ("/userId", place.user_id)];
+        for (at, id) in ids.into_iter().filter_map(|(at, id)| Some((at, id?))) {
+            check_part(&mut errors, at, id);
+        }
+        if place.path.is_empty() || place.path.len() > PATH_BYTES_MAX || place.path.contains('\0') {
+            errors.add("/path", format!("must have 1 to {PATH_BYTES_MAX} bytes and no NUL"));
+        }
+        errors.check()?;
+        let (workspace, bot) = (self.caller.workspace, self.caller.bot);
+        let found = self.app.sandboxes.find(workspace, bot, place.app_id, place.chat_id).await;
+        let row = found.map_err(|fault| error_in(self.app, self.language, fault))?;
+        let row = row.ok_or_else(|| OperationError::not_found("sandbox"))?;
+        if place.user_id.is_some_and(|user| row.user_id.as_deref() != Some(user)) {
+            return Err(OperationError::conflict("the sandbox of this conversation belongs to another user"));
+        }
+        Ok(row)
+    }
+
+    /// Lists a folder.
+    pub async fn list(&self, row: &SandboxRow, path: &str) -> Result<Vec<File>, OperationError> {
+        let record = self.record("sandbox.list", row, path).await?;
+        let list = async {
+            let entries = self.open(row).await?.list(path).await.map_err(|fault| self.failed(fault))?;
+            Ok(entries.into_iter().map(view).collect())
+        };
+        record.ended(self.within(list.boxed()).await, |files: &Vec<File>| ("entries", files.len())).await
+    }
+
+    /// Reads a text file, and takes the turn that it needs while it is in memory. A small one needs none.
+    /// `escaped_bytes_max` bounds its text as JSON.
+    pub async fn read(
+        &self,
+        row: &SandboxRow,
+        path: &str,
+        escaped_bytes_max: usize,
+    ) -> Result<(String, Option<Turn>), OperationError> {
+        let record = self.record("sandbox.read", row, path).await?;
+        let read = self.read_whole(row, path, escaped_bytes_max);
+        record.ended(self.within(read.boxed()).await, |(content, _)| ("bytes", content.len())).await
+    }
+
+    /// Writes a file whole, and makes the folders that are missing.
+    pub async fn write(&self, row: &SandboxRow, path: &str, content: Bytes) -> Result<(), OperationError> {
+        if content.len() > FILE_BYTES_MAX {
+            return Err(too_large());
+        }
+        let hashed = content.clone();
+        let digest = CONTENTS.run(move || digest(&hashed)).await.map_err(OperationError::internal)?;
+        let told = json!({ "path": path, "bytes": content.len(), "digest": digest });
+        let write = async { self.open(row).await?.write(path, content).await.map_err(|fault| self.failed(fault)) };
+        let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
+        change.record(self.app, self.caller, self.within(write.boxed())).await
+    }
+
+    /// Opens a file, or a folder as a ZIP. `takes_any_length` says whether the interface can carry content whose length it
+    /// does not know.
+    pub async fn download(
+        &self,
+        row: &SandboxRow,
+        path: &str,
+        takes_any_length: bool,
+    ) -> Result<Download, OperationError> {
+        let record = self.record("sandbox.download", row, path).await?;
+        let begun = async {
+            let open = self.open(row).await?;
+            let entry = open.target(path).await.map_err(|fault| self.failed(fault))?;
+            match entry.kind {
+                EntryKind::File => self.download_file(&open, path, &entry, &record).await,
+                EntryKind::Directory if !takes_any_length => Err(OperationError::Undeliverable(
+                    "a folder has no length, and HTTP/1.0 could not tell a part from the whole".to_owned(),
+                )),
+                EntryKind::Directory => self.download_folder(&open, path, &entry, &record).await,
+                EntryKind::Other => Err(OperationError::invalid_at("/path", "is neither a file nor a folder")),
+            }
+        };
+        begun.await.inspect_err(|error| record.failed(error))
+    }
+
+    async fn download_file(
+        &self,
+        open: &Open,
+        path: &str,
+        entry: &FileEntry,
+        record: &Arc<Record>,
+    ) -> Result<Download, OperationError> {
+        let (opened, content) = open.read(path).await.map_err(|fault| self.failed(fault))?;
+        let content = content::exactly(opened.size, content);
+        Ok(Download {
+            name: entry.name.clone(),
+            is_archive: false,
+            length: Some(opened.size),
+            content: content::begun(content).await.map_err(|fault| self.failed(fault))?,
+            record: Arc::clone(record),
+        })
+    }
+
+    async fn download_folder(
+        &self,
+        open: &Open,
+        path: &str,
+        entry: &FileEntry,
+        record: &Arc<Record>,
+    ) -> Result<Download, OperationError> {
+        let name = if entry.path.trim_end_matches('/') == WORKSPACE { "workspace" } else { &entry.name };
+        let content = open.archive(path, ArchiveLimits::default()).await.map_err(|fault| self.failed(fault))?;
+        Ok(Download {
+            name: format!("{name}.zip"),
+            is_archive: true,
+            length: None,
+            content: content::begun(content).await.map_err(|fault| self.failed(fault))?,
+            record: Arc::clone(record),
+        })
+    }
+
+    async fn read_whole(
+        &self,
+        row: &SandboxRow,
+        path: &str,
+        escaped_bytes_max: usize,
+    ) -> Result<(String, Option<Turn>), OperationError> {
+        let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
+        let turn = match usize::try_from(entry.size).unwrap_or(usize::MAX) {
+            bytes @ FREE_BYTES..=FILE_BYTES_MAX => Some(self.turn(bytes).await?),
+            _ => None,
+        };
+        let content = whole_file(entry.size, stream).await.map_err(|error| self.failed(error.into()))?;
+        let content = String::from_utf8(content.ok_or_else(too_large)?).map_err(|_| {
+            let hint = "the file is not UTF-8 text; get it with POST /api/core/ai/sandbox/download";
+            OperationError::invalid_at("/path", hint)
+        })?;
+        // What JSON escapes becomes six times as long.
+        if content.len() + 5 * content.bytes().filter(u8::is_ascii_control).count() > escaped_bytes_max {
+            let words =
+                "what JSON escapes in this file makes it too long; get it with POST /api/core/ai/sandbox/download";
+            return Err(OperationError::OverLimit(words.to_owned()));
+        }
+        Ok((content, turn))
+    }
+
+    async fn record(
+        &self,
+        operation: &'static str,
+        row: &SandboxRow,
+        path: &str,
+    ) -> Result<Arc<Record>, OperationError> {
+        Record::begin(operation, self.app, self.caller, row, path).await
+    }
+
+    async fn open(&self, row: &SandboxRow) -> Result<Open, OperationError> {
+        self.app.sandboxes.open(row).await.map_err(|fault| error_in(self.app, self.language, fault))
+    }
+
+    /// Runs `work` within the time that it may take, until the caller's permission is revoked.
+    async fn within<T>(&self, work: impl Future<Output = Result<T, OperationError>>) -> Result<T, OperationError> {
+        let in_time = async {
+            let done = timeout(TIME_MAX, work).await;
+            done.unwrap_or_else(|_| Err(OperationError::unavailable("the sandbox took too long")))
+        };
+        guarded(self.app, self.caller, in_time).await
+    }
+
+    fn failed(&self, fault: Fault) -> OperationError {
+        match fault {
+            Fault::Provider(error) => error_of_path(error),
+            other => error_in(self.app, self.language, other),
+        }
+    }
+}
+
+/// Whether a bot may use sandboxes.
+fn has_switch(snapshot: &Snapshot, workspace: WorkspaceId, bot: BotId) -> bool {
+    snapshot.bot(workspace, bot).is_some_and(|bot| bot.row.use_agent_sandbox)
+}
+
+/// A part of a conversation's name, as one is made of them.
+pub(super) fn check_part(errors: &mut InputErrors, path: &str, part: &str) {
+    if part.is_empty() || part.len() > PART_BYTES_MAX || part.chars().any(char::is_control) {
+        errors.add(path, format!("must have 1 to {PART_BYTES_MAX} bytes and no control characters"));
+    }
+}
+
+fn too_large() -> OperationError {
+    OperationError::OverLimit(format!("a file that is read or written whole may have {FILE_BYTES_MAX} bytes at most"))
+}
+
+fn view(entry: FileEntry) -> File {
+    let FileEntry { name, path, kind, size, .. } = entry;
+    let kind = match kind {
+        EntryKind::File => "file",
+        EntryKind::Directory => "directory",
+        EntryKind::Other => "other",
+    };
+    File { name, path, kind, size }
+}

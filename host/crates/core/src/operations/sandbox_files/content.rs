@@ -1,0 +1,68 @@
+//! The content of a file or a folder on its way out. Content that breaks off is an error, so that a part is never taken for the
+//! whole.
+
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use monstrum_sandbox::{ByteStream, SandboxError};
+
+use crate::sandboxes::Fault;
+
+/// The stream once its first piece is there.
+pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, Fault> {
+    match content.next().await {
+        None => Ok(stream::empty().boxed()),
+        Some(Ok(first)) => Ok(stream::iter([Ok(first)]).chain(content).boxed()),
+        Some(Err(error)) => Err(error.into()),
+    }
+}
+
+/// A file that is written to while it is read: its beginning as long as it was when it was opened, or an error.
+pub(super) fn exactly(bytes: u64, content: ByteStream) -> ByteStream {
+    let next = async |(mut content, left): (Option<ByteStream>, u64)| {
+        let mut stream = content.take()?;
+        if left == 0 {
+            return None;
+        }
+        match stream.next().await {
+            Some(Ok(piece)) => {
+                let piece = cut(piece, left);
+                let left = left - piece.len() as u64;
+                Some((Ok(piece), (Some(stream), left)))
+            }
+            Some(Err(error)) => Some((Err(error), (None, 0))),
+            None => {
+                let error = SandboxError::Conflict("the file became shorter while it was read".to_owned());
+                Some((Err(error), (None, 0)))
+            }
+        }
+    };
+    stream::unfold((Some(content), bytes), next).boxed()
+}
+
+fn cut(piece: Bytes, bytes_max: u64) -> Bytes {
+    let max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    if piece.len() > max { piece.slice(..max) } else { piece }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read(bytes: u64, pieces: &[&'static str]) -> Result<String, SandboxError> {
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))).collect();
+        let mut content = exactly(bytes, stream::iter(pieces).boxed());
+        let mut text = String::new();
+        while let Some(piece) = content.next().await {
+            text.push_str(std::str::from_utf8(&piece?).unwrap());
+        }
+        Ok(text)
+    }
+
+    #[tokio::test]
+    async fn a_file_is_as_long_as_it_was_said_to_be_or_none_at_all() {
+        assert_eq!(read(4, &["ab", "cd"]).await.unwrap(), "abcd");
+        assert_eq!(read(3, &["ab", "cd", "ef"]).await.unwrap(), "abc");
+        assert_eq!(read(0, &["ab"]).await.unwrap(), "");
+        assert!(read(5, &["ab", "cd"]).await.is_err());
+    }
+}

@@ -1,0 +1,152 @@
+//! The sandboxes of conversations, and commands in them.
+//!
+//! A command goes through the whole pipeline, as the bot whose sandbox it is and in its conversation: a key that may see a
+//! sandbox gains nothing on it that the bot does not have.
+
+use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
+use monstrum_api::tools::Chat;
+use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
+use monstrum_store::{Page, SandboxFilter, SandboxRow};
+use monstrum_types::SandboxInstanceId;
+use serde_json::json;
+
+use super::change::Change;
+use super::list;
+use super::{Caller, InputErrors, OperationError};
+use crate::app::App;
+use crate::call::built_in::sandbox::{lost_text, unavailable_text};
+use crate::call_types::incoming::IncomingCall;
+use crate::language::Language;
+use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
+use crate::plugins::with_causes;
+use crate::sandboxes::Fault;
+
+fn check(input: &ExecInput) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    if input.command.is_empty() || input.command.len() > COMMAND_BYTES_MAX || input.command.contains('\0') {
+        errors.add("/command", format!("must have 1 to {COMMAND_BYTES_MAX} bytes and no NUL"));
+    }
+    let most = EXEC_TIMEOUT_MAX.as_secs();
+    if input.timeout.is_some_and(|seconds| seconds == 0 || u64::from(seconds) > most) {
+        errors.add("/timeout", format!("must be from 1 to {most}"));
+    }
+    errors.check()
+}
+
+fn view(row: SandboxRow) -> Sandbox {
+    Sandbox {
+        id: row.id,
+        sandbox_id: row.sandbox_id,
+        provider: row.provider,
+        bot_id: row.bot_id,
+        app_id: row.app_id,
+        user_id: row.user_id,
+        chat_id: row.chat_id,
+        status: row.status.as_str().to_owned(),
+        last_active_at: row.last_active_at,
+        created_at: row.created_at,
+        limit: row.limit,
+        error: row.error,
+    }
+}
+
+/// Lists the sandboxes that the caller may see and that `filter` selects.
+pub async fn list(
+    app: &App,
+    caller: &Caller,
+    filter: SandboxFilter,
+    page: &Page<SandboxInstanceId>,
+) -> Result<SandboxList, OperationError> {
+    let filter = SandboxFilter { bot: caller.bot, ..filter };
+    Ok(list::page(app.sandboxes.list(caller.workspace, &filter, page).await?, view))
+}
+
+/// Shows a sandbox.
+pub async fn show(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<Sandbox, OperationError> {
+    Ok(view(get(app, caller, id).await?))
+}
+
+/// Deletes a sandbox with all its files, in the background.
+pub async fn delete(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<(), OperationError> {
+    let before = get(app, caller, id).await?;
+    let delete = async { Ok(app.sandboxes.delete(caller.workspace, caller.bot, id).await?) };
+    let change = Change::new("sandbox.delete", &id).of_bot(before.bot_id).from(&view(before));
+    change.record(app, caller, delete).await
+}
+
+/// The call that runs a command in a sandbox, as its bot.
+pub fn exec(
+    caller: &Caller,
+    row: SandboxRow,
+    language: Language,
+    input: &ExecInput,
+) -> Result<IncomingCall, OperationError> {
+    check(input)?;
+    let (Some(app_id), Some(user_id), Some(chat_id)) = (row.app_id, row.user_id, row.chat_id) else {
+        return Err(OperationError::conflict("this sandbox belongs to no conversation"));
+    };
+    let mut params = json!({ "command": input.command });
+    if let Some(timeout) = input.timeout {
+        params["timeout"] = json!(timeout);
+    }
+    let call = IncomingCall::bot_tool(caller.request, caller.workspace, row.bot_id, SHELL.to_owned(), params);
+    Ok(call
+        .with_language(language)
+        .with_context(json!({ "chat": Chat { app_id, user_id, chat_id } }))
+        .with_key(caller.caller_key()))
+}
+
+/// A sandbox that the caller may see.
+pub async fn get(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<SandboxRow, OperationError> {
+    Ok(app.sandboxes.get(caller.workspace, caller.bot, id).await?)
+}
+
+/// Why a sandbox cannot be used.
+impl From<Fault> for OperationError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Unavailable(reason) => {
+                tracing::warn!(reason = with_causes(&reason), "the sandbox is not available");
+                OperationError::unavailable(UNAVAILABLE_TEXT)
+            }
+            Fault::NotFound => OperationError::not_found("sandbox"),
+            Fault::OtherUser => OperationError::conflict("the sandbox of this conversation belongs to another user"),
+            Fault::Conflict(words) => OperationError::conflict(words),
+            Fault::Lost => OperationError::conflict(LOST_TEXT),
+            Fault::Limit(words) => OperationError::OverLimit(words),
+            Fault::Store(error) => error.into(),
+            Fault::Provider(SandboxError::Exhausted(words)) => OperationError::Busy(words),
+            Fault::Provider(error) => error_of_path(error),
+        }
+    }
+}
+
+/// The same in the caller's language, for what an end user reads.
+pub(super) fn error_in(app: &App, language: &Language, fault: Fault) -> OperationError {
+    let snapshot = app.policy.load();
+    let plugin = SHELL.parse().ok().and_then(|name| snapshot.tool(&name)).map(|(plugin, _)| plugin);
+    let is_lost = matches!(fault, Fault::Lost);
+    let words = match (plugin, &fault) {
+        (Some(plugin), Fault::Unavailable(_)) => Some(unavailable_text(language, plugin)),
+        (Some(plugin), Fault::Lost) => Some(lost_text(language, plugin)),
+        _ => None,
+    };
+    match (OperationError::from(fault), words) {
+        (_, Some(words)) if is_lost => OperationError::Conflict(words),
+        (_, Some(words)) => OperationError::Unavailable(words),
+        (error, None) => error,
+    }
+}
+
+/// Why the provider has refused a path.
+pub(super) fn error_of_path(error: SandboxError) -> OperationError {
+    match error {
+        SandboxError::Unavailable(_) => OperationError::unavailable(UNAVAILABLE_TEXT),
+        SandboxError::NotFound(words) => OperationError::NotFound(words),
+        SandboxError::Conflict(words) => OperationError::Conflict(words),
+        SandboxError::Invalid(message) | SandboxError::Unsupported(message) => {
+            OperationError::invalid_at("/path", message)
+        }
+        SandboxError::Exhausted(words) => OperationError::OverLimit(words),
+    }
+}

@@ -1,0 +1,205 @@
+//! What a bot may see, what it calls, and what would become of a call.
+
+use monstrum_api::tools::{CallInput, CallResult, Chat, CheckInput, CheckResult, Decision, NamedResource, Tool};
+use monstrum_manifest::Locales;
+use monstrum_store::KeyKind;
+use monstrum_types::{BotId, Code, Overrun, RequestId};
+use serde_json::{Value, json};
+
+use super::sandbox_files::check_part;
+use super::{Caller, InputErrors, OperationError, calls, rules};
+use crate::app::App;
+use crate::call::check::{self, Prediction};
+use crate::call::resolve::{self, ResolvedCall};
+use crate::call::session::Session;
+use crate::call_types::incoming::IncomingCall;
+use crate::checks::{Unchecked, pay_for_object};
+use crate::language::Language;
+
+/// Most characters of a caller's own id of a task or a conversation.
+const FOREIGN_ID_CHARS_MAX: usize = 256;
+
+/// Lists the tools that a bot may see.
+pub async fn list(app: &App, caller: &Caller, bot: BotId, language: Language) -> Result<Vec<Tool>, OperationError> {
+    may_use(app, caller, bot)?;
+    let call = incoming(caller, bot, RequestId::new(), String::new(), json!({}));
+    let session = session(app, &call)?;
+    let listed = app.calls.ask(call.workspace(), bot, move |effort| {
+        let visible = resolve::list(&session, effort)?;
+        let items = visible.chunk_by(|a, b| a.tool().manifest.name == b.tool().manifest.name);
+        items
+            .map(|same| pay_for_object(&same[0].tool().manifest.input_schema, effort).map(|()| tool(same, &language)))
+            .collect()
+    });
+    listed.await.map_err(unchecked)
+}
+
+/// Calls a tool.
+pub async fn call(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    tool: String,
+    language: Language,
+    input: CallInput,
+) -> Result<CallResult, OperationError> {
+    may_use(app, caller, bot)?;
+    check_foreign_ids(input.task_id.as_deref(), input.chat.as_ref())?;
+    let call = incoming(caller, bot, caller.request, tool, input.params)
+        .with_task_id(input.task_id)
+        .with_resource(input.resource_id)
+        .with_language(language);
+    let call = match input.chat {
+        Some(chat) => call.with_context(json!({ "chat": chat })),
+        None => call,
+    };
+    calls::run(app, call).await
+}
+
+/// Says what would become of a call, without running it.
+pub async fn check(
+    app: &App,
+    caller: &Caller,
+    bot: BotId,
+    tool: String,
+    language: Language,
+    input: CheckInput,
+) -> Result<CheckResult, OperationError> {
+    may_use(app, caller, bot)?;
+    let call = incoming(caller, bot, caller.request, tool, input.params)
+        .with_resource(input.resource_id)
+        .with_language(language);
+    let session = session(app, &call)?;
+    let workspace = call.workspace();
+    let prediction = app.calls.predict(workspace, bot, move |effort| check::predict(&session, &call, effort));
+    Ok(check_result(prediction.await.map_err(unchecked)?, caller.kind))
+}
+
+/// Why a question about a bot has no answer.
+fn unchecked(unchecked: Unchecked) -> OperationError {
+    match unchecked {
+        Unchecked::Busy => {
+            OperationError::Busy("the server is busy checking other calls of this bot or workspace".to_owned())
+        }
+        Unchecked::Overrun(Overrun::Steps) => {
+            let message = "checking this takes more work than one request may; send smaller parameters";
+            OperationError::OverLimit(message.to_owned())
+        }
+        Unchecked::Overrun(Overrun::Deadline | Overrun::Cancelled) => {
+            OperationError::Timeout("the check did not end in time; try again".to_owned())
+        }
+    }
+}
+
+/// Whether there is such a bot for the caller. An interface asks before it reads an input; the operations ask again.
+pub fn may_use(app: &App, caller: &Caller, bot: BotId) -> Result<(), OperationError> {
+    caller.may_use(bot)?;
+    match app.policy.load().bot(caller.workspace, bot) {
+        Some(_) => Ok(()),
+        None => Err(OperationError::not_found("bot")),
+    }
+}
+
+/// A call by `caller`.
+fn incoming(caller: &Caller, bot: BotId, request_id: RequestId, tool: String, params: Value) -> IncomingCall {
+    IncomingCall::bot_tool(request_id, caller.workspace, bot, tool, params).with_key(caller.caller_key())
+}
+
+/// What is in force for the bot. It can only be missing where the policy cannot be read, or the bot has just gone.
+fn session(app: &App, call: &IncomingCall) -> Result<Session, OperationError> {
+    Session::open(&app.policy, app.clock.now(), call).map_err(|refusal| match refusal.code {
+        Some(Code::Unavailable) => OperationError::unavailable("the permissions could not be read"),
+        _ => OperationError::not_found("bot"),
+    })
+}
+
+fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), OperationError> {
+    let mut errors = InputErrors::default();
+    if let Some(id) = task {
+        if id.is_empty() {
+            errors.add("/task_id", "must not be empty");
+        }
+        rules::length(&mut errors, "/task_id", id, FOREIGN_ID_CHARS_MAX);
+    }
+    if let Some(Chat { app_id, user_id, chat_id }) = chat {
+        for (path, id) in [("/chat/app_id", app_id), ("/chat/user_id", user_id), ("/chat/chat_id", chat_id)] {
+            check_part(&mut errors, path, id);
+        }
+    }
+    errors.check()
+}
+
+fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
+    let Prediction { allowed, message, rule, reason, smallest_change } = prediction;
+    let decision = if allowed { Decision::Allow } else { Decision::Deny };
+    match kind {
+        KeyKind::Bot => CheckResult::Bot { decision, message },
+        KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {
+            CheckResult::Full { decision, message, rule, reason, smallest_change }
+        }
+    }
+}
+
+/// One tool, through all the resources through which the bot has it.
+fn tool(same: &[ResolvedCall], language: &Language) -> Tool {
+    let first = same.first().expect("a chunk is never empty");
+    let manifest = &first.tool().manifest;
+    let resources = same.iter().filter_map(|resolved| {
+        let resource = &resolved.binding.resource;
+        resource.stored_id().map(|id| NamedResource { id, name: resource.row.name.clone() })
+    });
+    let resources: Vec<NamedResource> = resources.collect();
+    let locales: &Locales = &first.plugin.locales;
+    let key = format!("tools.{}.description", manifest.name);
+    let names: Vec<&str> = resources.iter().map(|resource| resource.name.as_str()).collect();
+    Tool {
+        name: manifest.name.clone(),
+        description: locales.text(language.best(locales), &key, &manifest.description).to_owned(),
+        input_schema: resolve::with_resource(manifest.input_schema.clone(), &names),
+        output_schema: manifest.output_schema.clone(),
+        operation: manifest.operation.clone(),
+        resource_type: first.plugin.manifest.resource_type.id.clone(),
+        cost: manifest.cost,
+        resources,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bot_key_learns_nothing_about_the_rules() {
+        let verdict = || Prediction {
+            allowed: false,
+            message: Some("Permission denied: x".to_owned()),
+            rule: Some("role.allowed_tools".to_owned()),
+            reason: Some("why".to_owned()),
+            smallest_change: Some("what".to_owned()),
+        };
+        assert_eq!(
+            serde_json::to_string(&check_result(verdict(), KeyKind::Bot)).unwrap(),
+            r#"{"decision":"deny","message":"Permission denied: x"}"#
+        );
+        assert_eq!(
+            serde_json::to_string(&check_result(verdict(), KeyKind::Operator)).unwrap(),
+            r#"{"decision":"deny","message":"Permission denied: x","rule":"role.allowed_tools","reason":"why","smallest_change":"what"}"#
+        );
+        let allowed = Prediction { allowed: true, ..Prediction::default() };
+        assert_eq!(
+            serde_json::to_string(&check_result(allowed, KeyKind::Admin)).unwrap(),
+            r#"{"decision":"allow","message":null,"rule":null,"reason":null,"smallest_change":null}"#
+        );
+    }
+
+    #[test]
+    fn ids_of_tasks_and_conversations_are_bounded() {
+        let chat = |id: &str| Chat { app_id: "a".to_owned(), user_id: "u".to_owned(), chat_id: id.to_owned() };
+        assert!(check_foreign_ids(Some("t"), Some(&chat("c"))).is_ok());
+        assert!(check_foreign_ids(None, None).is_ok());
+        for bad in ["", &"x".repeat(257)] {
+            assert!(check_foreign_ids(Some(bad), None).is_err());
+            assert!(check_foreign_ids(None, Some(&chat(bad))).is_err());
+        }
+    }
+}

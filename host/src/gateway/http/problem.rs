@@ -1,0 +1,202 @@
+//! The one envelope of errors: RFC 9457 `application/problem+json`.
+//!
+//! A handler returns a [`Problem`]; the outermost middleware adds the request id and writes the body, so that errors of
+//! axum's own, such as an unknown route, look the same.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use monstrum_core::operations::OperationError;
+use monstrum_store::StoreError;
+use monstrum_types::InputError;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// An answer that is not what was asked for.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    code: &'static str,
+    title: &'static str,
+    detail: String,
+    errors: Vec<InputError>,
+    retry_after: Option<Duration>,
+}
+
+/// A problem as it is written (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody {
+    /// Stable: `urn:monstrum:error:` and a word such as `not_found`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    pub detail: String,
+    /// Names this request in the server's log.
+    pub request_id: String,
+    /// What is wrong with the input, where it is the input's fault.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<InputError>,
+}
+
+impl Problem {
+    fn new(status: StatusCode, code: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
+        Problem { status, code, title, detail: detail.into(), errors: Vec::new(), retry_after: None }
+    }
+
+    fn with_retry_after(self, wait: Duration) -> Self {
+        Problem { retry_after: Some(wait), ..self }
+    }
+
+    /// What went wrong, in words that may be shown.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// 401: no key, or one that does not exist.
+    pub fn unauthenticated(detail: impl Into<String>) -> Self {
+        OperationError::Unauthenticated(detail.into()).into()
+    }
+
+    /// 404: absent, or not the caller's to see.
+    pub fn not_found(what: &str) -> Self {
+        OperationError::not_found(what).into()
+    }
+
+    /// 405: the route exists, the method does not.
+    pub fn method_not_allowed() -> Self {
+        let detail = "this route does not answer that method";
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "Method not allowed", detail)
+    }
+
+    /// 409: it exists already, or is still in use.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        OperationError::Conflict(detail.into()).into()
+    }
+
+    /// 413: the body is over the limit.
+    pub fn too_large(bytes_max: usize) -> Self {
+        let detail = format!("the body may have {bytes_max} bytes at most");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "The body is too large", detail)
+    }
+
+    /// 422: the input has faults.
+    pub fn invalid(errors: Vec<InputError>) -> Self {
+        OperationError::Invalid(errors).into()
+    }
+
+    /// 422 with a single fault.
+    pub fn invalid_at(path: impl Into<String>, message: impl Into<String>) -> Self {
+        OperationError::invalid_at(path, message).into()
+    }
+
+    /// 429: everything that there is room for is in use.
+    pub fn full(detail: impl Into<String>) -> Self {
+        OperationError::Busy(detail.into()).into()
+    }
+
+    /// 408: the request did not come whole in time.
+    pub fn timeout(detail: impl Into<String>) -> Self {
+        OperationError::Timeout(detail.into()).into()
+    }
+
+    /// 503: the host cannot serve this at present.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        OperationError::Unavailable(detail.into()).into()
+    }
+
+    /// 500: our fault. The cause goes to the log, never into the answer.
+    pub fn internal(cause: &dyn std::fmt::Display) -> Self {
+        OperationError::internal(cause.to_string()).into()
+    }
+
+    /// The problem as JSON, under `request_id`.
+    pub fn text(&self, request_id: &str) -> String {
+        let body = ProblemBody {
+            kind: format!("urn:monstrum:error:{}", self.code),
+            title: self.title.to_owned(),
+            status: self.status.as_u16(),
+            detail: self.detail.clone(),
+            request_id: request_id.to_owned(),
+            errors: self.errors.clone(),
+        };
+        serde_json::to_string(&body).expect("a problem is plain strings and numbers")
+    }
+
+    /// The body and headers, under `request_id`.
+    pub fn render(self, request_id: &str) -> Response {
+        let mut response = Response::new(Body::from(self.text(request_id)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(wait) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = self.status;
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<OperationError> for Problem {
+    fn from(error: OperationError) -> Self {
+        let (status, code, title) = match &error {
+            OperationError::Unauthenticated(_) => {
+                (StatusCode::UNAUTHORIZED, "unauthenticated", "A valid API key is needed")
+            }
+            OperationError::Forbidden(_) => (StatusCode::FORBIDDEN, "forbidden", "This key may not do that"),
+            OperationError::NotFound(_) => (StatusCode::NOT_FOUND, "not_found", "Not found"),
+            OperationError::Conflict(_) => (StatusCode::CONFLICT, "conflict", "Conflict"),
+            OperationError::Invalid(_) => (StatusCode::UNPROCESSABLE_ENTITY, "invalid", "The input is not acceptable"),
+            OperationError::OverLimit(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", "It is over a limit"),
+            OperationError::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "busy", "There is no room at present"),
+            OperationError::RateLimited { .. } => (StatusCode::TOO_MANY_REQUESTS, "rate_limited", "Too many requests"),
+            OperationError::Undeliverable(_) => {
+                (StatusCode::HTTP_VERSION_NOT_SUPPORTED, "http_version", "A newer version of HTTP is needed")
+            }
+            OperationError::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "timeout", "The request took too long"),
+            OperationError::BadGateway(_) => {
+                (StatusCode::BAD_GATEWAY, "bad_gateway", "Another server did not answer as it should")
+            }
+            OperationError::Unavailable(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "Not available at present")
+            }
+            OperationError::Unverified(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows are not verified")
+            }
+            OperationError::Internal(cause) => {
+                tracing::error!(%cause, "request failed");
+                (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error")
+            }
+        };
+        let problem = Problem::new(status, code, title, error.to_string());
+        match error {
+            OperationError::Invalid(errors) => Problem { errors, ..problem },
+            OperationError::RateLimited { retry_after, .. } => problem.with_retry_after(retry_after),
+            OperationError::Busy(_) | OperationError::Unavailable(_) => {
+                problem.with_retry_after(Duration::from_secs(1))
+            }
+            _ => problem,
+        }
+    }
+}
+
+/// For the plumbing that reads the store itself.
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        OperationError::from(error).into()
+    }
+}

@@ -1,0 +1,32 @@
+//! What handlers find: the host, and the options that only the HTTP API needs.
+
+use std::sync::Arc;
+
+use axum::extract::FromRef;
+use monstrum_core::app::App;
+
+/// The options of the HTTP API.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Whether /metrics, /docs and the API description are served without a key.
+    pub public_docs: bool,
+}
+
+/// The state of the router. Handlers take the part that they need.
+#[derive(Clone)]
+pub struct HttpState {
+    pub app: Arc<App>,
+    pub options: Options,
+}
+
+impl FromRef<HttpState> for Arc<App> {
+    fn from_ref(state: &HttpState) -> Arc<App> {
+        Arc::clone(&state.app)
+    }
+}
+
+impl FromRef<HttpState> for Options {
+    fn from_ref(state: &HttpState) -> Options {
+        state.options
+    }
+}
