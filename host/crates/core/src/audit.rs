@@ -17,8 +17,8 @@ mod verify;
 
 use std::collections::HashSet;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use monstrum_store::{AuditKind, AuditRow, Store, StoreError};
@@ -26,6 +26,7 @@ use monstrum_types::{
     CallOutcome, Clock, Code, Digest, PluginName, RequestId, ResourceId, Status, UtcMillis, WorkspaceId,
 };
 use monstrum_vault::AuditKeys;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -239,7 +240,7 @@ pub struct Resolved<'a> {
 impl Entry {
     /// Adds what resolving the call has found.
     pub fn resolved(&self, found: &Resolved<'_>) {
-        let mut row = self.lock();
+        let mut row = self.row.lock();
         row.resource_id = found.resource.or(row.resource_id);
         row.operation = Some(found.operation.to_owned());
         row.plugin = Some(found.plugin.to_string());
@@ -295,7 +296,7 @@ impl Entry {
 
     /// What is known, with its secrets.
     fn row(&self, kind: AuditKind) -> AuditRow {
-        let row = self.lock().clone();
+        let row = self.row.lock().clone();
         AuditRow { kind, at: self.clock.now(), ..row }
     }
 
@@ -304,10 +305,6 @@ impl Entry {
         let row = row.without_nul();
         self.queue.send(Pending { row, committed }).await.map_err(|_| AuditUnavailable)?;
         Ok(outcome)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, AuditRow> {
-        self.row.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -333,7 +330,7 @@ impl Drop for Entry {
             return;
         }
         let (is_of_change, is_of_call) = {
-            let row = self.lock();
+            let row = self.row.lock();
             (row.is_of_change(), row.tool.is_some())
         };
         let message = match (is_of_change, is_of_call) {

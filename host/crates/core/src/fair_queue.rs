@@ -10,8 +10,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -73,7 +74,7 @@ pub struct Ticket<G: Clone + Eq + Hash, M: Eq> {
 impl<G: Clone + Eq + Hash, M: Eq> Drop for Ticket<G, M> {
     fn drop(&mut self) {
         if let Some(group) = self.group.take() {
-            self.queue.lock().leave(&group);
+            self.queue.0.lock().leave(&group);
             self.queue.serve();
         }
     }
@@ -89,14 +90,14 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
 
     /// Takes a place without waiting. `None`: the group may not have one now.
     pub fn enter_now(self: &Arc<Self>, group: &G, share: Share) -> Option<Ticket<G, M>> {
-        let is_entered = self.lock().enter(group, share);
+        let is_entered = self.0.lock().enter(group, share);
         is_entered.then(|| self.ticket(group.clone()))
     }
 
     /// Takes a place, and waits for its turn until `until`. `None`: there was no place in time, or too many wait.
     pub async fn enter(self: &Arc<Self>, group: &G, member: M, share: Share, until: Instant) -> Option<Ticket<G, M>> {
         let turn = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if state.enter(group, share) {
                 drop(state);
                 return Some(self.ticket(group.clone()));
@@ -111,24 +112,24 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
 
     /// How many places are free.
     pub fn free(&self) -> u32 {
-        self.lock().free
+        self.0.lock().free
     }
 
     /// How many requests wait.
     pub fn waiting(&self) -> u32 {
-        self.lock().waiting
+        self.0.lock().waiting
     }
 
     /// Hands the free places to the groups that wait and may have one.
     fn serve(self: &Arc<Self>) {
         loop {
             // The lock is released before a ticket is sent: an unwanted one takes it again.
-            let Some((group, request)) = self.lock().next() else { return };
+            let Some((group, request)) = self.0.lock().next() else { return };
             if let Err(mut unwanted) = request.send(self.ticket(group)) {
                 // The request was given up. Freed here and not by `drop`, which would call this function once more for
                 // each of them.
                 if let Some(group) = unwanted.group.take() {
-                    self.lock().leave(&group);
+                    self.0.lock().leave(&group);
                 }
             }
         }
@@ -136,10 +137,6 @@ impl<G: Clone + Eq + Hash, M: Eq> FairQueue<G, M> {
 
     fn ticket(self: &Arc<Self>, group: G) -> Ticket<G, M> {
         Ticket { queue: Arc::clone(self), group: Some(group) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<G, M>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +263,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash, M: Eq> FairQueues<K, G, M> {
 
     /// The queue of `key`, made with `places` if it does not exist.
     pub fn queue(&self, key: &K, places: u32) -> Arc<FairQueue<G, M>> {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = self.0.lock();
         if let Some(queue) = queues.get(key) {
             return Arc::clone(queue);
         }
@@ -278,7 +275,7 @@ impl<K: Clone + Eq + Hash, G: Clone + Eq + Hash, M: Eq> FairQueues<K, G, M> {
 
     /// How many requests wait in all of them.
     pub fn waiting(&self) -> u32 {
-        let queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let queues = self.0.lock();
         queues.values().map(|queue| queue.waiting()).sum()
     }
 }
@@ -407,7 +404,7 @@ mod tests {
         // The ticket is in the channel of `late`, which is dropped without looking.
         drop(late);
         assert!(queue.enter(&"a", 1, Share::Part, soon()).await.is_some());
-        let state = queue.lock();
+        let state = queue.0.lock();
         assert_eq!((state.free, state.waiting, state.groups.len(), state.turns.len()), (1, 0, 0, 0));
     }
 

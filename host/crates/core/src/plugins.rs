@@ -22,13 +22,14 @@ mod watch;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use futures::StreamExt as _;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
 use monstrum_types::{Clock, Digest, PluginName, ToolName};
+use parking_lot::RwLock;
 
 pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
@@ -204,7 +205,7 @@ impl Plugins {
     async fn load_alone(&self, name: &str) -> Option<Entry> {
         let is_plain = Path::new(name).file_name().is_some_and(|file| file == name);
         if !is_plain || self.reader.dir.join(name).symlink_metadata().is_err() {
-            self.write().remove(name);
+            self.entries.write().remove(name);
             return None;
         }
         let version = self.reader.read(name).await;
@@ -224,7 +225,7 @@ impl Plugins {
                 self.failed(name, &error).await
             }
         };
-        self.write().insert(name.to_owned(), entry.clone());
+        self.entries.write().insert(name.to_owned(), entry.clone());
         entry
     }
 
@@ -255,7 +256,7 @@ impl Plugins {
         }
         tracing::info!(plugin.name = name, plugin.version = row.version, grows = ?added, "plugin approved");
         let entry = loaded(plugin);
-        self.write().insert(name.to_owned(), entry.clone());
+        self.entries.write().insert(name.to_owned(), entry.clone());
         // Plugins that lost a name must stop serving; their folders are loaded again.
         for loser in owners::losers(&takes) {
             if self.entry(loser.as_str()).is_some() {
@@ -272,18 +273,18 @@ impl Plugins {
 
     /// Every plugin by name.
     pub fn entries(&self) -> Vec<Entry> {
-        self.read_entries().values().cloned().collect()
+        self.entries.read().values().cloned().collect()
     }
 
     /// Every serving version, including those of the platform.
     pub fn serving(&self) -> Vec<Arc<Plugin>> {
-        let entries = self.read_entries();
+        let entries = self.entries.read();
         self.built_in.iter().chain(entries.values().filter_map(|entry| entry.serving.as_ref())).cloned().collect()
     }
 
     /// One plugin.
     pub fn entry(&self, name: &str) -> Option<Entry> {
-        self.read_entries().get(name).cloned()
+        self.entries.read().get(name).cloned()
     }
 
     /// Assesses every version in the folder as a start would, without storing anything.
@@ -307,7 +308,7 @@ impl Plugins {
                 }
                 Err(error) => self.failed(&name, &error).await,
             };
-            self.write().insert(name, entry);
+            self.entries.write().insert(name, entry);
         }
         Ok(())
     }
@@ -466,21 +467,13 @@ impl Plugins {
 
     /// The plugins for which `owners` differ from those at their load: another host has moved or freed a name.
     pub fn judged_by_others(&self, owners: &Owners) -> Vec<String> {
-        let entries = self.read_entries();
+        let entries = self.entries.read();
         let outdated = entries.values().filter(|entry| {
             let loses = entry.serving.as_ref().is_some_and(|serving| !owners.permit(serving));
             let pending = entry.pending.as_ref();
             loses || pending.is_some_and(|pending| owners.taken_by(&pending.plugin.manifest) != pending.takes)
         });
         outdated.map(|entry| entry.name.clone()).collect()
-    }
-
-    fn read_entries(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<String, Entry>> {
-        self.entries.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn write(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<String, Entry>> {
-        self.entries.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

@@ -101,7 +101,7 @@ pub struct Sandboxes {
     options: Options,
     activities: Activities,
     /// Sandboxes that have run no command since they were started: only their files were used.
-    quiet: std::sync::Mutex<HashSet<SandboxInstanceId>>,
+    quiet: parking_lot::Mutex<HashSet<SandboxInstanceId>>,
     /// Held while running sandboxes are counted and one is claimed, so that the limit holds.
     claiming: Mutex<()>,
     /// Held by a claim that found no place, until it has one.
@@ -146,7 +146,7 @@ impl Sandboxes {
             activities: Activities::new(Arc::clone(&clock)),
             clock,
             options,
-            quiet: std::sync::Mutex::default(),
+            quiet: parking_lot::Mutex::default(),
             claiming: Mutex::new(()),
             making_room: RoomLocks::default(),
             comparing: RwLock::new(()),
@@ -215,10 +215,6 @@ impl Sandboxes {
     /// The parameters with which a sandbox of this workspace would start.
     pub async fn spec(&self, workspace: WorkspaceId) -> Result<Spec, StoreError> {
         Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
-    }
-
-    fn quiet(&self) -> std::sync::MutexGuard<'_, HashSet<SandboxInstanceId>> {
-        self.quiet.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {

@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use monstrum_types::{Clock, Failure, FailureCode, SystemClock};
+use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use url::Url;
@@ -115,7 +116,7 @@ impl Clients {
         sorted.sort_unstable();
         let host = url.host_str().unwrap_or_default().to_owned();
         let key = Key { network: network.clone(), host, port: url.port_or_known_default(), addresses: sorted };
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         cache.uses += 1;
         let now = cache.uses;
         if let Some(kept) = cache.clients.get_mut(&key) {
@@ -156,7 +157,7 @@ impl Clients {
 
     #[cfg(test)]
     fn kept(&self) -> usize {
-        self.cache.lock().unwrap().clients.len()
+        self.cache.lock().clients.len()
     }
 }
 

@@ -12,9 +12,10 @@ mod search;
 mod views;
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use monstrum_types::{Failure, JsonText, Secret};
+use parking_lot::RwLock;
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
@@ -354,12 +355,12 @@ impl RedactorCell {
     /// The current redactor.
     #[must_use]
     pub fn current(&self) -> Arc<Redactor> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Adds `values`; returns true if at least one of them is new.
     pub fn learn(&self, values: Vec<Secret>) -> bool {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let known = current.values.len();
         if values.iter().all(|value| current.knows(value) || value.expose().len() < SECRET_BYTES_MIN) {
             return false;

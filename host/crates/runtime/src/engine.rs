@@ -5,12 +5,13 @@
 
 use std::path::PathBuf;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use monstrum_manifest::Capability;
 use monstrum_types::PluginName;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use wasmtime::component::Linker;
 use wasmtime::{
@@ -101,7 +102,7 @@ static SHARED: Mutex<Weak<Engine>> = Mutex::new(Weak::new());
 
 impl Engine {
     fn shared() -> Result<Arc<Engine>, RuntimeError> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = SHARED.lock();
         if let Some(engine) = shared.upgrade() {
             return Ok(engine);
         }

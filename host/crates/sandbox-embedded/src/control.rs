@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -44,7 +45,7 @@ impl Control {
             reader.read().await;
             reader.gone.send_replace(true);
             // All pending requests see that the init is gone.
-            reader.pending().clear();
+            reader.pending.lock().clear();
         });
         Ok(control)
     }
@@ -68,9 +69,9 @@ impl Control {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<oneshot::Receiver<Reply>, Errno> {
         let (answer, answered) = oneshot::channel();
-        self.pending().insert(id, answer);
+        self.pending.lock().insert(id, answer);
         if self.is_gone() {
-            self.pending().clear();
+            self.pending.lock().clear();
             return Ok(answered);
         }
         let sent = send(&self.socket, &message, rest, descriptors).await;
@@ -78,11 +79,11 @@ impl Control {
             Ok(()) => Ok(answered),
             // The init has ended: the request counts as sent and lost.
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
-                self.pending().remove(&id);
+                self.pending.lock().remove(&id);
                 Ok(answered)
             }
             Err(error) => {
-                self.pending().remove(&id);
+                self.pending.lock().remove(&id);
                 Err(error)
             }
         }
@@ -94,15 +95,11 @@ impl Control {
                 FromInit::Exited { id, status } => (id, Reply::Exited(status)),
                 FromInit::Refused { id, why } => (id, Reply::Refused(why)),
             };
-            if let Some(waiting) = self.pending().remove(&id) {
+            if let Some(waiting) = self.pending.lock().remove(&id) {
                 // The caller may have gone.
                 let _unheard = waiting.send(answer);
             }
         }
-    }
-
-    fn pending(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Reply>>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

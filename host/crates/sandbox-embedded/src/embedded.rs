@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use monstrum_sandbox::{Capabilities, Ensured, Inspection, Limits, Network, SandboxError, SandboxName, Spec, State};
 use monstrum_types::UtcMillis;
+use parking_lot::Mutex;
 
 use self::launching::Launching;
 use self::prepare::{Prepared, prepare};
@@ -91,12 +92,12 @@ struct Slot {
 
 impl Slot {
     fn running(&self) -> Option<Arc<Running>> {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = self.running.lock();
         running.as_ref().filter(|running| !running.control.is_gone()).cloned()
     }
 
     fn take(&self) -> Option<Arc<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.running.lock().take()
     }
 
     /// Stops the sandbox; one that has ended by itself is cleaned up.
@@ -104,7 +105,7 @@ impl Slot {
         let Some(running) = self.take() else { return Ok(()) };
         let ended = running.end().await;
         if ended.is_err() {
-            *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(running);
+            *self.running.lock() = Some(running);
         }
         ended
     }
@@ -164,13 +165,13 @@ impl Embedded {
 
 impl Inner {
     fn slot(&self, name: &SandboxName) -> Arc<Slot> {
-        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut boxes = self.boxes.lock();
         Arc::clone(boxes.entry(name.clone()).or_default())
     }
 
     /// Removes the entry of a sandbox unless another call uses it.
     fn forget(&self, name: &SandboxName, slot: Arc<Slot>) {
-        let mut boxes = self.boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut boxes = self.boxes.lock();
         drop(slot);
         if boxes.get(name).is_some_and(|slot| Arc::strong_count(slot) == 1) {
             boxes.remove(name);
@@ -292,7 +293,7 @@ impl Inner {
             // A new sandbox that does not start has no files to keep.
             self.remove(name).await?;
         }
-        *slot.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun?);
+        *slot.running.lock() = Some(begun?);
         Ok(if is_there { Ensured::Resumed } else { Ensured::Created })
     }
 

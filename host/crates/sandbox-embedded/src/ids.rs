@@ -2,7 +2,9 @@
 //! owners of files, processes or per-user counts.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::launcher::IDS;
 
@@ -30,7 +32,7 @@ impl Ids {
 
     /// Reserves a free range; `None` if all are in use.
     pub fn take(&self) -> Option<IdRange> {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.used.lock();
         let slot = (0..PER_SERVER).find(|slot| !used.contains(slot))?;
         used.insert(slot);
         Some(IdRange { base: self.first + slot * IDS, slot, used: Arc::clone(&self.used) })
@@ -48,7 +50,7 @@ pub struct IdRange {
 
 impl Drop for IdRange {
     fn drop(&mut self) {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.slot);
+        self.used.lock().remove(&self.slot);
     }
 }
 

@@ -3,10 +3,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use monstrum_sandbox::SandboxName;
 use monstrum_types::UtcMillis;
+use parking_lot::Mutex;
 use rustix::fs::{CWD, RenameFlags, SeekFrom, renameat_with};
 use rustix::io::Errno;
 
@@ -166,7 +167,7 @@ impl Images {
     /// An empty file system of a size, made once.
     fn blank(&self, mib: u32) -> io::Result<PathBuf> {
         // Concurrent first uses wait for the one that makes the file system.
-        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        let _making = self.making.lock();
         let blank = self.blanks.join(format!("{mib}.ext4"));
         if blank.exists() {
             return Ok(blank);

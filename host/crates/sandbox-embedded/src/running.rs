@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use monstrum_sandbox::{ExecRequest, SandboxError, Termination, WORKSPACE};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
@@ -190,7 +191,7 @@ impl Running {
         let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not stop", error);
         self.close_keeper().map_err(|error| failed(error.into()))?;
         let reported = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
-        self.readers().drain(..).for_each(|reader| reader.abort());
+        self.readers.lock().drain(..).for_each(|reader| reader.abort());
         match reported {
             Ok(Ok(Some(received))) => match received.message {
                 FromKeeper::Stopped => Ok(()),
@@ -217,13 +218,13 @@ impl Running {
 
     /// Keeps the group of a command with background programs, to remove the group when they have ended.
     pub fn linger(&self, group: ExecGroup) {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).push(group);
+        self.lingering.lock().push(group);
     }
 
     /// Removes groups and tasks that have ended.
     pub fn sweep(&self) {
-        self.lingering.lock().unwrap_or_else(PoisonError::into_inner).retain(|group| !group.remove().unwrap_or(true));
-        self.readers().retain(|reader| !reader.is_finished());
+        self.lingering.lock().retain(|group| !group.remove().unwrap_or(true));
+        self.readers.lock().retain(|reader| !reader.is_finished());
     }
 
     /// Drains a stream, because a program that writes to a pipe without a reader is killed by a signal. If there are
@@ -241,16 +242,12 @@ impl Running {
                 }
             }
         });
-        let mut readers = self.readers();
+        let mut readers = self.readers.lock();
         readers.retain(|reader| !reader.is_finished());
         while readers.len() >= DRAINED_MAX {
             readers.pop_front().into_iter().for_each(|reader| reader.abort());
         }
         readers.push_back(reader);
-    }
-
-    fn readers(&self) -> std::sync::MutexGuard<'_, VecDeque<JoinHandle<()>>> {
-        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -265,7 +262,7 @@ impl Drop for Busy {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.readers().drain(..).for_each(|reader| reader.abort());
+        self.readers.lock().drain(..).for_each(|reader| reader.abort());
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use monstrum_types::WorkspaceId;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use self::encoding::{MAC_LABEL, SUM_LABEL};
 use self::total::Total;
@@ -230,10 +230,6 @@ impl Rows {
         std::iter::once(self.key.as_ref()).chain(self.older())
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock()
-    }
-
     /// The MAC and the addend of a row that is written.
     pub(crate) fn macs(&self, table: Table, values: &[Arg<'_>]) -> Result<Macs, StoreError> {
         Ok(self.macs_of(&encoding::of_values(table, values)?))
@@ -261,7 +257,7 @@ impl Rows {
     pub(crate) fn authentic<T: Authentic>(&self, row: &Row) -> Option<T> {
         let read = self.verify(T::TABLE, row).and_then(|_| T::from_row(row).ok());
         if read.is_none() {
-            self.known().refused.insert(name_of(T::TABLE, row));
+            self.known.lock().refused.insert(name_of(T::TABLE, row));
         }
         read
     }
@@ -269,12 +265,12 @@ impl Rows {
     /// The highest generation of each scope that this process has seen. Call this before a transaction begins, which
     /// must then see at least these generations.
     fn seen_generations(&self) -> HashMap<Scope, i64> {
-        self.known().scopes.iter().map(|(scope, known)| (*scope, known.generation)).collect()
+        self.known.lock().scopes.iter().map(|(scope, known)| (*scope, known.generation)).collect()
     }
 
     /// Records a committed generation.
     fn record_generation(&self, scope: Scope, generation: i64) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let known = known.scopes.entry(scope).or_default();
         known.generation = known.generation.max(generation);
     }
@@ -363,12 +359,12 @@ impl Store {
 
     /// Records a row whose content does not match its digests.
     pub(crate) fn refuse(&self, table: Table, key: String) -> Result<(), StoreError> {
-        self.rows()?.known().refused.insert(RowName { table, key });
+        self.rows()?.known.lock().refused.insert(RowName { table, key });
         Ok(())
     }
 
     /// The rows that were rejected since the store was opened, because their MAC was missing or wrong.
     pub fn refused_rows(&self) -> Vec<RowName> {
-        self.rows.as_ref().map(|rows| rows.known().refused.iter().cloned().collect()).unwrap_or_default()
+        self.rows.as_ref().map(|rows| rows.known.lock().refused.iter().cloned().collect()).unwrap_or_default()
     }
 }

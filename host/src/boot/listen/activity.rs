@@ -10,13 +10,14 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, HttpBody};
 use bytes::{Buf, Bytes};
 use http::Version;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -91,7 +92,7 @@ impl Activity {
 
     /// Begins a request whose head has arrived. It is being answered until the turn is dropped.
     pub(super) fn begin(activity: &Arc<Activity>, version: Version) -> Turn {
-        let mut state = activity.state();
+        let mut state = activity.state.lock();
         let number = state.begun;
         state.begun += 1;
         let meter = Meter::new(activity.patience.write);
@@ -101,13 +102,13 @@ impl Activity {
 
     /// No request has arrived yet.
     pub(super) fn is_without_request(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.answers.is_empty() && matches!(state.waits, Waits::First(_))
     }
 
     /// Checks all limits.
     pub(super) fn judge(&self) -> Verdict {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.socket.is_too_slow() {
             return Verdict::Ends(NOT_READ);
         }
@@ -133,7 +134,7 @@ impl Activity {
 
     /// The time of the next check. Any wait that begins later lasts at least as long as the limit of a head.
     pub(super) fn next_check(&self) -> Instant {
-        let state = self.state();
+        let state = self.state.lock();
         let latest = Instant::now() + self.patience.head;
         let waits = self.waits_until(&state).map(|(until, _)| until);
         let answers = state.answers.values().filter_map(|answer| answer.meter.step_ends());
@@ -156,14 +157,14 @@ impl Activity {
     }
 
     fn read(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.answers.is_empty() && matches!(state.waits, Waits::Next(_)) {
             state.waits = Waits::Head(Instant::now());
         }
     }
 
     fn written(&self, written: &Poll<io::Result<usize>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         match written {
             Poll::Pending => state.socket.start(),
             Poll::Ready(Ok(bytes)) => {
@@ -176,10 +177,6 @@ impl Activity {
             Poll::Ready(Err(_)) => {}
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// A request that is being answered.
@@ -191,7 +188,7 @@ pub(super) struct Turn {
 
 impl Turn {
     fn change(&self, change: impl FnOnce(&mut Answer)) {
-        if let Some(answer) = self.activity.state().answers.get_mut(&self.number) {
+        if let Some(answer) = self.activity.state.lock().answers.get_mut(&self.number) {
             change(answer);
         }
     }
@@ -200,7 +197,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.activity.state();
+        let mut state = self.activity.state.lock();
         state.answers.remove(&self.number);
         state.waits = if self.version == Version::HTTP_2 { Waits::NextOfHttp2(now) } else { Waits::Next(now) };
     }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::config::Connections;
 use monstrum_core::meters::{self, RefusedBy};
+use parking_lot::Mutex;
 
 /// The default of the most connections in all: with a head of 64 KiB each, these hold 1 GiB.
 const IN_ALL_DEFAULT_MAX: u32 = 16_384;
@@ -54,7 +55,7 @@ impl Room {
     /// A permit for a connection from `address`.
     pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Seat, RefusedBy> {
         let address = counted(address);
-        let mut open = self.open();
+        let mut open = self.open.lock();
         if open.in_all >= self.in_all {
             return Err(RefusedBy::Host);
         }
@@ -72,7 +73,7 @@ impl Room {
     }
 
     fn leave(&self, address: &IpAddr) {
-        let mut open = self.open();
+        let mut open = self.open.lock();
         open.in_all -= 1;
         meters::connections(open.in_all);
         if let Some(of_address) = open.by_address.get_mut(address) {
@@ -81,10 +82,6 @@ impl Room {
                 open.by_address.remove(address);
             }
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +143,7 @@ mod tests {
         assert!(second.iter().all(Result::is_ok));
         assert_eq!(room.enter(address("192.0.2.9")).err(), Some(RefusedBy::Host));
         drop(second);
-        assert_eq!(room.open().by_address.len(), 1, "an address without connections is forgotten");
+        assert_eq!(room.open.lock().by_address.len(), 1, "an address without connections is forgotten");
         let again = room.enter(address("2001:db8:0:0:9::1"));
         assert!(again.is_ok());
     }

@@ -9,11 +9,11 @@ mod watch;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
 
 use clap::Args;
 use monstrum_egress::EgressOptions;
 use monstrum_manifest::AuthKind;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::super::failure::Failure;
@@ -193,7 +193,7 @@ fn tell_entry(entry: &Value) -> Result<(), Failure> {
 fn print_calls() -> impl Fn(Said) + Send + Sync + 'static {
     let waiting: Mutex<BTreeMap<String, Vec<String>>> = Mutex::default();
     move |said| {
-        let mut waiting = waiting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut waiting = waiting.lock();
         match said {
             Said::Line { call, text } => waiting.entry(call).or_default().push(text),
             Said::Ended { call, tool, status, code, duration_ms } => {

@@ -8,12 +8,13 @@ mod upstream;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use monstrum_egress::{EgressOptions, Redactor};
 use monstrum_manifest::{AuthKind, AuthMethod, FieldKind, Manifest};
 use monstrum_types::Secret;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::super::failure::Failure;
@@ -55,7 +56,7 @@ pub(super) async fn run(dir: &Path, json: bool) -> Result<ExitCode, Failure> {
     let heard = Arc::clone(&log);
     feed::install(move |said| {
         if let Said::Line { call, text } = said {
-            heard.lock().unwrap_or_else(PoisonError::into_inner).entry(call).or_default().push(text);
+            heard.lock().entry(call).or_default().push(text);
         }
     });
     let upstream = Arc::new(Upstream::default());
@@ -109,7 +110,7 @@ impl Rig<'_> {
         match answer {
             Ok(answer) => {
                 faults.splice(..0, case.result.faults(&answer));
-                let mut lines = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut lines = self.log.lock();
                 log = lines.remove(answer["request_id"].as_str().unwrap_or_default()).unwrap_or_default();
             }
             Err(failure) => faults.insert(0, failure.sentence()),

@@ -43,7 +43,7 @@ impl Auditor {
 impl Entry {
     /// Adds what a reading has found out, such as how many bytes were read, to what its end says.
     pub fn found(&self, name: &str, value: u64) {
-        let mut row = self.lock();
+        let mut row = self.row.lock();
         let params = row.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
         if let Some(Value::Object(mut params)) = params {
             params.insert(name.to_owned(), json!(value));

@@ -3,7 +3,7 @@
 //! It takes a [`Permit`], which only the Guardian can issue. Its answer is not redacted yet.
 
 use std::num::NonZeroU32;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::Either;
@@ -13,6 +13,7 @@ use monstrum_egress::Egress;
 use monstrum_guardian::Permit;
 use monstrum_runtime::{CallEnd, CallLimits, ExecuteRequest, ExecuteResult, HostCalls, LogLine, StopReason};
 use monstrum_types::{BindingId, CallOutcome, Code, Status};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -224,7 +225,7 @@ impl Executor {
     fn over_rate(&self, binding: &Binding) -> Option<CallOutcome> {
         let per_minute = NonZeroU32::new(u32::try_from(binding.row.calls_per_minute?).unwrap_or(u32::MAX))?;
         let limiter = {
-            let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rates = self.rates.lock();
             let new = || Arc::new(RateLimiter::keyed(Quota::per_minute(per_minute)));
             Arc::clone(rates.entry(per_minute).or_insert_with(new))
         };

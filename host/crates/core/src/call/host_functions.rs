@@ -1,6 +1,6 @@
 //! The host functions that a component may call during one call: requests to upstreams, child calls, and the sandbox.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -10,6 +10,7 @@ use monstrum_runtime::HostCalls;
 use monstrum_types::{
     Code, Failure, FailureCode, HttpRequest, HttpResponse, JsonText, SandboxEntry, SandboxOutput, ToolFailure,
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::Instrument as _;
 
@@ -105,7 +106,7 @@ impl HostFunctions {
 
     /// The code for an error that the plugin reports: its own, unless a failed request explains it.
     pub fn cause(&self) -> Code {
-        let failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = self.failures.lock();
         match failures.last() {
             Some(FailureCode::Unauthenticated) => Code::Unauthenticated,
             Some(FailureCode::Dns | FailureCode::Connect | FailureCode::Tls | FailureCode::Protocol) => Code::Upstream,
@@ -157,7 +158,7 @@ impl HostCalls for HostFunctions {
                 .await;
             meters::egress(egress_outcome(&sent), began.elapsed());
             if let Err(failure) = &sent {
-                let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut failures = self.failures.lock();
                 failures.push(failure.code);
             }
             sent

@@ -4,11 +4,12 @@
 //! Short texts are searched in place, longer ones on a thread, within the time of the call and a grace period. Text that
 //! could not be searched in time is withheld.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use monstrum_egress::{Redactor, SearchBudget, SearchError, Watch, search};
 use monstrum_types::{CallOutcome, Code};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 /// How long a search may take after the time of its call. The largest answer takes 0.3 s, so this is mostly a wait for
@@ -40,14 +41,14 @@ pub struct SharedRedactors(Arc<Mutex<Vec<Arc<Redactor>>>>);
 
 impl SharedRedactors {
     fn add(&self, redactor: &Arc<Redactor>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if !known.iter().any(|known| Arc::ptr_eq(known, redactor)) {
             known.push(Arc::clone(redactor));
         }
     }
 
     fn all(&self) -> Vec<Arc<Redactor>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 
@@ -85,7 +86,7 @@ impl CallSecrets {
 
     /// Redacts everything from now on with `redactor`, in place of the previous one.
     pub fn redact_with(&self, redactor: Arc<Redactor>) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if let Some(shared) = &known.shared {
             shared.add(&redactor);
         }
@@ -94,14 +95,14 @@ impl CallSecrets {
 
     /// Shares the secrets with the calls that this call makes, in both directions.
     pub fn share(&self, shared: &SharedRedactors) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.redactor.iter().for_each(|redactor| shared.add(redactor));
         known.shared = Some(shared.clone());
     }
 
     /// The redactors that every text of the call goes through.
     pub fn redactors(&self) -> Vec<Arc<Redactor>> {
-        let known = self.known();
+        let known = self.known.lock();
         match &known.shared {
             Some(shared) => shared.all(),
             None => known.redactor.iter().cloned().collect(),
@@ -165,10 +166,6 @@ impl CallSecrets {
             }),
             Err(_) => Err(Withheld(Code::Timeout)),
         }
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +254,7 @@ pub(crate) mod tests {
                         let search = search(INLINE_SEARCH_BYTES_MAX + 1, &budget, move |_| {
                             has_begun.add_permits(1);
                             // Until the sender is dropped.
-                            released.lock().unwrap().recv().unwrap_err();
+                            released.lock().recv().unwrap_err();
                             Ok(())
                         });
                         search.await

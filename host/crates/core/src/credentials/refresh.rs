@@ -5,7 +5,7 @@
 //! the row has not changed since, the credential is marked: a person has to authorize it again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_egress::{CredentialState, Egress, Network};
@@ -13,6 +13,7 @@ use monstrum_manifest::AuthKind;
 use monstrum_store::{CredentialRow, OauthProviderRow, Store, StoreError};
 use monstrum_types::{Clock, ResourceId, ResourceTypeId, Secret, UtcMillis, WorkspaceId};
 use monstrum_vault::Vault;
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -119,11 +120,7 @@ impl Refresher {
 
     /// Whether the provider refused this host's last refresh of this resource.
     pub(super) fn is_refused(&self, resource: ResourceId) -> bool {
-        self.refused().contains(&resource)
-    }
-
-    fn refused(&self) -> std::sync::MutexGuard<'_, HashSet<ResourceId>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+        self.refused.lock().contains(&resource)
     }
 
     /// Waits for refreshes in progress.
@@ -134,7 +131,7 @@ impl Refresher {
 
     /// The entry of a resource. Two callers at the same time get the same entry.
     fn in_progress(&self, resource: ResourceId) -> Arc<tokio::sync::Mutex<LastRefresh>> {
-        let mut refreshes = self.refreshes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut refreshes = self.refreshes.lock();
         if refreshes.len() >= REFRESHES_SWEEP_AT && !refreshes.contains_key(&resource) {
             // An entry that is referenced outside of the map is in use.
             refreshes.retain(|_, refresh| {
@@ -278,7 +275,7 @@ impl Refresher {
         let expires_at = fresh.expires_at;
         if self.replace(&fresh, &row.sealed).await? {
             *last = LastRefresh { backoff: None, refreshed_at: Some(Instant::now()) };
-            self.refused().remove(&row.resource_id);
+            self.refused.lock().remove(&row.resource_id);
             Ok(Attempt::Refreshed(Refreshed { fields, expires_at }))
         } else {
             // The credential was saved again meanwhile; the saved one takes precedence.
@@ -329,7 +326,7 @@ impl Refresher {
         let state = match error.code() {
             None | Some("temporarily_unavailable" | "server_error" | "slow_down") => CredentialState::Unavailable,
             Some(_) => {
-                self.refused().insert(row.resource_id);
+                self.refused.lock().insert(row.resource_id);
                 CredentialState::NeedsAuthorization
             }
         };

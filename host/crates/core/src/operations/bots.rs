@@ -4,7 +4,7 @@ use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, 
 use monstrum_store::{BotRow, Page, UsageRow};
 use monstrum_types::BotId;
 
-use super::change::{Change, changed_at};
+use super::change::{Change, changed_at, set};
 use super::list;
 use super::{Caller, InputErrors, OperationError, Operator, rules};
 use crate::app::App;
@@ -104,18 +104,10 @@ pub async fn update(app: &App, caller: &Operator, id: BotId, change: BotChange) 
         caller.admin()?;
         row.use_agent_sandbox = sandbox.unwrap_or_default();
     }
-    if let Some(name) = change.name {
-        row.name = name;
-    }
-    if let Some(description) = change.description {
-        row.description = description.unwrap_or_default();
-    }
-    if let Some(prompt) = change.system_prompt {
-        row.system_prompt = prompt.unwrap_or_default();
-    }
-    if let Some(model) = change.model {
-        row.model = model;
-    }
+    set(&mut row.name, change.name);
+    set(&mut row.description, change.description.map(Option::unwrap_or_default));
+    set(&mut row.system_prompt, change.system_prompt.map(Option::unwrap_or_default));
+    set(&mut row.model, change.model);
     if let Some(budget) = change.monthly_token_budget {
         if is_lifted(before.monthly_token_budget, budget) {
             caller.admin()?;

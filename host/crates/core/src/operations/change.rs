@@ -136,6 +136,13 @@ impl Change {
     }
 }
 
+/// Replaces `field` if the change names it.
+pub fn set<T>(field: &mut T, named: Option<T>) {
+    if let Some(value) = named {
+        *field = value;
+    }
+}
+
 /// The time of a change of what was last changed at `before`: always a later one, so that it tells the two apart.
 pub fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
     app.clock.now().max(before.plus_ms(1))

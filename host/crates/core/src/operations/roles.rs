@@ -5,7 +5,7 @@ use monstrum_store::{Page, RoleRow};
 use monstrum_types::RoleId;
 use serde_json::json;
 
-use super::change::{Change, changed_at};
+use super::change::{Change, changed_at, set};
 use super::list;
 use super::{Admin, InputErrors, OperationError, Operator, rules, scope_warnings};
 use crate::app::App;
@@ -67,15 +67,9 @@ pub async fn update(app: &App, caller: &Admin, id: RoleId, change: RoleChange) -
         rules::name(&mut errors, "/name", &name);
         row.name = name;
     }
-    if let Some(operations) = change.allowed_operations {
-        row.allowed_operations = operations.map(|globs| json!(globs));
-    }
-    if let Some(tools) = change.allowed_tools {
-        row.allowed_tools = tools.map(|globs| json!(globs));
-    }
-    if let Some(constraints) = change.scope_constraints {
-        row.scope_constraints = json!(constraints.unwrap_or_default());
-    }
+    set(&mut row.allowed_operations, change.allowed_operations.map(|globs| globs.map(|globs| json!(globs))));
+    set(&mut row.allowed_tools, change.allowed_tools.map(|globs| globs.map(|globs| json!(globs))));
+    set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
     row.updated_at = changed_at(app, before.updated_at);
     rules::scope_keys("/scope_constraints", &row.scope_constraints, Some(&before.scope_constraints))?;
     rules::patterns(&mut errors, lists_of_role(&row), lists_of_role(&before));

@@ -114,7 +114,7 @@ impl Plugins {
         // A start would load this version from now on; the running server must follow.
         let entry = self.settle(candidate, assessment).await?;
         tracing::info!(plugin.name = %name, plugin.version = %version, replaced, "plugin installed");
-        self.write().insert(name.to_string(), entry.clone());
+        self.entries.write().insert(name.to_string(), entry.clone());
         Ok(Installed { entry, replaced })
     }
 
@@ -137,7 +137,7 @@ impl Plugins {
         let (dir, folder) = (self.reader.dir.clone(), name.to_owned());
         let removed = tokio::task::spawn_blocking(move || staging::remove(&dir, &folder));
         let removed = removed.await.map_err(|_| UninstallError::Interrupted)??;
-        let known = self.write().remove(name).is_some();
+        let known = self.entries.write().remove(name).is_some();
         if !removed && !known {
             return Err(UninstallError::Absent);
         }

@@ -1,10 +1,10 @@
 //! Whether the rows of a snapshot match their seals, and the log lines about rows and scopes that do not.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
 
 use monstrum_store::{PolicyRows, RowName, Scope, Store, UnverifiedScope};
 use monstrum_types::WorkspaceId;
+use parking_lot::Mutex;
 
 /// The result of verifying the rows of a snapshot.
 #[derive(Clone, Debug, Default)]
@@ -63,7 +63,7 @@ pub struct Reported(Mutex<(BTreeSet<RowName>, BTreeSet<String>)>);
 impl Reported {
     /// Logs rejected rows and unverified scopes.
     pub fn report(&self, store: &Store, verification: &Verification) {
-        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.0.lock();
         let (rows, scopes) = &mut *reported;
         for row in store.refused_rows() {
             if rows.insert(row.clone()) {

@@ -1,9 +1,10 @@
 //! The current uses of sandboxes in this process. A sandbox in use is not idle, however long its command runs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use monstrum_types::{Clock, SandboxInstanceId, UtcMillis};
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// All uses of this process.
@@ -33,7 +34,7 @@ impl Activities {
     }
 
     pub(super) fn begin(&self, id: SandboxInstanceId) -> Activity {
-        let mut uses = self.uses();
+        let mut uses = self.uses.lock();
         let fresh = || Use { count: 0, ended_at: self.clock.now(), cut: CancellationToken::new() };
         let used = uses.entry(id).or_insert_with(fresh);
         if used.cut.is_cancelled() {
@@ -45,25 +46,25 @@ impl Activities {
     }
 
     pub(super) fn is_active(&self, id: SandboxInstanceId) -> bool {
-        self.uses().get(&id).is_some_and(|used| used.count > 0)
+        self.uses.lock().get(&id).is_some_and(|used| used.count > 0)
     }
 
     /// Ends the uses of a sandbox that is to be stopped or deleted.
     pub(super) fn cut(&self, id: SandboxInstanceId) {
-        if let Some(used) = self.uses().get(&id) {
+        if let Some(used) = self.uses.lock().get(&id) {
             used.cut.cancel();
         }
     }
 
     /// Ends all uses.
     pub(super) fn cut_all(&self) {
-        self.uses().values().for_each(|used| used.cut.cancel());
+        self.uses.lock().values().for_each(|used| used.cut.cancel());
     }
 
     /// The times of use that are to be stored, of each sandbox that is or was in use.
     pub(super) fn take(&self) -> Vec<(SandboxInstanceId, UtcMillis)> {
         let now = self.clock.now();
-        let mut uses = self.uses();
+        let mut uses = self.uses.lock();
         let at = |used: &Use| if used.count > 0 { now } else { used.ended_at };
         let mut noted: Vec<_> = uses.iter().map(|(id, used)| (*id, at(used))).collect();
         // One order for all hosts, so that two writing hosts do not deadlock.
@@ -74,14 +75,10 @@ impl Activities {
 
     /// Puts times back that could not be stored, unless the sandbox is in use again.
     pub(super) fn put_back(&self, noted: Vec<(SandboxInstanceId, UtcMillis)>) {
-        let mut uses = self.uses();
+        let mut uses = self.uses.lock();
         for (id, ended_at) in noted {
             uses.entry(id).or_insert_with(|| Use { count: 0, ended_at, cut: CancellationToken::new() });
         }
-    }
-
-    fn uses(&self) -> MutexGuard<'_, HashMap<SandboxInstanceId, Use>> {
-        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,7 +92,7 @@ impl Activity {
 impl Drop for Activity {
     fn drop(&mut self) {
         let now = self.of.clock.now();
-        if let Some(used) = self.of.uses().get_mut(&self.id) {
+        if let Some(used) = self.of.uses.lock().get_mut(&self.id) {
             used.count -= 1;
             used.ended_at = now;
         }

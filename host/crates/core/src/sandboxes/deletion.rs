@@ -115,7 +115,7 @@ impl Sandboxes {
         match deleted {
             Ok(()) => {
                 self.store.remove_sandbox(row.id, &operation).await?;
-                self.quiet().remove(&row.id);
+                self.quiet.lock().remove(&row.id);
                 tracing::info!(sandbox.id = %row.id, "a sandbox is deleted");
                 Ok(())
             }

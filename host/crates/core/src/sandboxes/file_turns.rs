@@ -5,11 +5,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_sandbox::FILE_BYTES_MAX;
 use monstrum_types::{KeyId, WorkspaceId};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -60,7 +61,7 @@ impl FileTurns {
     pub async fn enter(&self, workspace: WorkspaceId, key: KeyId, bytes: usize) -> Option<Turn> {
         let claim = Claim { workspace, key, bytes: bytes.min(KEY_BYTES_MAX) };
         let turn = {
-            let mut turns = self.lock();
+            let mut turns = self.0.lock();
             if turns.has_room(claim) {
                 turns.take(claim);
                 return Some(self.turn(claim));
@@ -82,7 +83,7 @@ impl FileTurns {
     }
 
     fn leave(&self, claim: Claim) {
-        let mut turns = self.lock();
+        let mut turns = self.0.lock();
         turns.give_back(claim);
         let mut next = 0;
         while let Some((claim, _)) = turns.waiting.get(next) {
@@ -99,10 +100,6 @@ impl FileTurns {
                 turns.give_back(claim);
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Turns> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -173,7 +170,7 @@ mod tests {
         }
         assert!(turns.enter(WorkspaceId::new(), KeyId::new(), LARGE).await.is_none(), "eight of the largest in all");
         held.clear();
-        let left = turns.lock();
+        let left = turns.0.lock();
         assert_eq!((left.all, left.workspaces.len(), left.keys.len()), (0, 0, 0));
     }
 
@@ -210,6 +207,6 @@ mod tests {
         assert!(next.is_some(), "the turn of a request that is gone goes to the next one");
         drop(next);
         assert!(last.await.expect("it ends").is_some());
-        assert_eq!(turns.lock().all, 0);
+        assert_eq!(turns.0.lock().all, 0);
     }
 }

@@ -44,7 +44,7 @@ impl Open {
     pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
         self.ask(|provider, name| {
             // With each attempt, since the sandbox may have been restarted in between.
-            self.sandboxes.quiet().remove(&self.row.id);
+            self.sandboxes.quiet.lock().remove(&self.row.id);
             provider.exec(name, request.clone(), feed.clone())
         })
         .await

@@ -100,7 +100,7 @@ impl Sandboxes {
                 let mut rows = self.store.sandboxes_switched_off(&self.node, from, ROWS).await?;
                 let Some(last) = rows.last() else { break };
                 from = Some(last.id);
-                rows.retain(|row| !self.quiet().contains(&row.id));
+                rows.retain(|row| !self.quiet.lock().contains(&row.id));
                 found += rows.len();
                 rows.iter().for_each(|row| self.activities.cut(row.id));
                 self.stop_all(rows).await;
@@ -220,7 +220,7 @@ impl Sandboxes {
             self.deletion.notify_one();
         }
         stopped?;
-        self.quiet().remove(&row.id);
+        self.quiet.lock().remove(&row.id);
         tracing::info!(sandbox.id = %row.id, "a sandbox is stopped");
         Ok(true)
     }

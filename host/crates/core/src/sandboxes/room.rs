@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
@@ -65,12 +65,12 @@ impl Room {
 
 /// A lock for each room in which claims make room or wait to.
 #[derive(Default)]
-pub(super) struct RoomLocks(std::sync::Mutex<HashMap<Room, Arc<Mutex<()>>>>);
+pub(super) struct RoomLocks(parking_lot::Mutex<HashMap<Room, Arc<Mutex<()>>>>);
 
 impl RoomLocks {
     async fn lock(&self, room: Room) -> OwnedMutexGuard<()> {
         let lock = {
-            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.0.lock();
             locks.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(locks.entry(room).or_default())
         };

@@ -313,7 +313,7 @@ impl Sandboxes {
             },
         };
         if matches!(started, Ok(Some(Ensured::Created | Ensured::Resumed))) {
-            self.quiet().insert(row.id);
+            self.quiet.lock().insert(row.id);
         }
         self.settle(row, operation, SandboxStatus::Creating, &settled).await?;
         match started {

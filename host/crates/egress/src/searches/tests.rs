@@ -81,7 +81,7 @@ async fn concurrent_searches_are_limited() {
     assert!(futures::future::join_all(searches).await.iter().all(Result::is_ok));
     let most = most.load(Ordering::SeqCst);
     assert!((1..=QUEUE).contains(&most), "{most} searches ran at once");
-    assert_eq!(queue.lock().free, QUEUE);
+    assert_eq!(queue.state.lock().free, QUEUE);
 }
 
 #[tokio::test]
@@ -97,7 +97,7 @@ async fn the_call_with_the_fewest_searched_bytes_is_next() {
             tell.send(name).unwrap();
         });
         waiting += 1;
-        while queue.lock().waiting.len() < waiting {
+        while queue.state.lock().waiting.len() < waiting {
             tokio::task::yield_now().await;
         }
         if name == "gone" {
@@ -111,7 +111,7 @@ async fn the_call_with_the_fewest_searched_bytes_is_next() {
         order.push(name);
     }
     assert_eq!(order, ["none", "none, but later", "some", "much"]);
-    assert_eq!(queue.lock().free, 1);
+    assert_eq!(queue.state.lock().free, 1);
 }
 
 /// The total size of a text's views is at most a few times its length, for all texts.

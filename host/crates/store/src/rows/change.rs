@@ -120,7 +120,7 @@ impl Change<'_> {
             }
             return Err(unverified(scope, "it has no seal"));
         };
-        if self.rows.known().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
+        if self.rows.known.lock().scopes.get(&scope).is_some_and(|known| known.is_unverified) {
             return Err(unverified(scope, "its rows are not those that were sealed"));
         }
         let seal = SealRow::from_row(seal).map_err(|_| unverified(scope, "its seal cannot be read"))?;

@@ -115,7 +115,7 @@ impl Store {
     /// Fails if the last verification found that the rows of the workspace or of the instance differ from those that
     /// were sealed.
     pub fn require_verified(&self, workspace: WorkspaceId) -> Result<(), StoreError> {
-        let known = self.rows()?.known();
+        let known = self.rows()?.known.lock();
         for scope in [Scope::Instance, Scope::Workspace(workspace)] {
             if known.scopes.get(&scope).is_some_and(|known| known.is_unverified) {
                 return Err(unverified(scope, "its rows are not those that were sealed"));
@@ -130,7 +130,7 @@ impl Store {
         let rows = self.rows()?;
         let values = row.covered();
         let addend = rows.macs(T::TABLE, &values)?.addend;
-        let known = rows.known();
+        let known = rows.known.lock();
         let Some(scope) = known.scopes.get(&row.scope()).filter(|scope| !scope.is_unverified) else { return Ok(false) };
         let Some((_, addends)) = &scope.verified else { return Ok(false) };
         Ok(addends.get(&name_of_values(T::TABLE, &values)) == Some(&addend))

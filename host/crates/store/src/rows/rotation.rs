@@ -91,7 +91,7 @@ impl Store {
         session.bump_generation().await?;
         session.commit().await?;
         // The recorded addends are under the older key.
-        rows.known().scopes.entry(scope).or_default().verified = None;
+        rows.known.lock().scopes.entry(scope).or_default().verified = None;
         Ok(written)
     }
 

@@ -116,7 +116,7 @@ impl StoredRows {
                 Err(why) => drop(faults.insert(scope, why)),
             }
         }
-        rows.known().refused.extend(refused.iter().cloned());
+        rows.known.lock().refused.extend(refused.iter().cloned());
         let differing = remember(&rows, &valid, &generations, &faults);
         let mut trusted = TrustedRows {
             tables: valid,
@@ -205,7 +205,7 @@ fn remember(
     generations: &HashMap<Scope, i64>,
     faults: &HashMap<Scope, String>,
 ) -> HashMap<Scope, Differing> {
-    let mut known = rows.known();
+    let mut known = rows.known.lock();
     let mut wanted: HashMap<Scope, Addends> = HashMap::new();
     for (scope, generation) in generations {
         let scope_known = known.scopes.entry(*scope).or_default();

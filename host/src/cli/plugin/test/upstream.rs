@@ -2,13 +2,13 @@
 //! answer that the case holds for it. Every check before the network and everything after it is the host's own.
 
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use monstrum_egress::{LookupError, Resolve, Transport};
 use monstrum_types::{Failure, FailureCode};
+use parking_lot::Mutex;
 use reqwest::Url;
 use serde_json::Value;
 
@@ -33,12 +33,12 @@ struct Script {
 impl Upstream {
     /// Begins another case.
     pub(super) fn play(&self, exchanges: Vec<Exchange>) {
-        *self.script() = Script { waiting: exchanges, faults: Vec::new() };
+        *self.script.lock() = Script { waiting: exchanges, faults: Vec::new() };
     }
 
     /// Ends the case: what was wrong with its requests, and which ones were not made.
     pub(super) fn finish(&self) -> Vec<String> {
-        let Script { waiting, mut faults } = std::mem::take(&mut *self.script());
+        let Script { waiting, mut faults } = std::mem::take(&mut *self.script.lock());
         let unused =
             waiting.iter().map(|exchange| format!("http: no request was made for {}", exchange.request.line()));
         faults.extend(unused);
@@ -46,7 +46,7 @@ impl Upstream {
     }
 
     fn answer(&self, request: &Request<Vec<u8>>) -> Result<Response<Vec<u8>>, Failure> {
-        let mut script = self.script();
+        let mut script = self.script.lock();
         let Some(index) = script.waiting.iter().position(|exchange| exchange.request.is_meant(request)) else {
             let unexpected = format!("http: unexpected request {} {}", request.method(), request.uri());
             script.faults.push(unexpected);
@@ -56,10 +56,6 @@ impl Upstream {
         let faults = wanted.faults(request).into_iter().map(|fault| format!("http: {}: {fault}", wanted.line()));
         script.faults.extend(faults);
         answer.response()
-    }
-
-    fn script(&self) -> MutexGuard<'_, Script> {
-        self.script.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

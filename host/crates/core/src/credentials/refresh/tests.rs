@@ -59,7 +59,7 @@ async fn finished_refreshes_are_not_kept_forever() {
     for _ in 0..3 * REFRESHES_SWEEP_AT {
         refresher.in_progress(ResourceId::new());
     }
-    let refreshes = refresher.refreshes.lock().unwrap();
+    let refreshes = refresher.refreshes.lock();
     assert!(refreshes.len() <= REFRESHES_SWEEP_AT, "{} are held", refreshes.len());
     assert!(refreshes.contains_key(&recent));
     assert!(refreshes.values().any(|refresh| Arc::ptr_eq(refresh, &under_way)));

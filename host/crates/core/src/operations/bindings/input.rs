@@ -9,6 +9,7 @@ use monstrum_types::{BindingId, BotId, UtcMillis, WorkspaceId};
 use serde_json::{Value, json};
 
 use crate::app::App;
+use crate::operations::change::set;
 use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
 use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
@@ -36,36 +37,16 @@ pub fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis
 
 /// `row` with what is named in its place.
 pub fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> BindingRow {
-    if let Some(role) = change.role_id {
-        row.role_id = role;
-    }
-    if let Some(permissions) = change.permissions {
-        row.permissions = permissions.map(|permissions| json!(permissions));
-    }
-    if let Some(constraints) = change.scope_constraints {
-        row.scope_constraints = json!(constraints.unwrap_or_default());
-    }
-    if let Some(delegate) = change.delegate {
-        row.delegate = delegate.map(|delegate| json!(delegate));
-    }
-    if let Some(globs) = change.allow_calls {
-        row.allow_calls = json!(globs.unwrap_or_default());
-    }
-    if let Some(allow) = change.allow_subscribe {
-        row.allow_subscribe = allow.unwrap_or_default();
-    }
-    if let Some(limits) = change.limits {
-        row.limits = limits.map(|limits| json!(limits));
-    }
-    if let Some(rate) = change.calls_per_minute {
-        row.calls_per_minute = rate.map(i64::from);
-    }
-    if let Some(enabled) = change.enabled {
-        row.enabled = enabled;
-    }
-    if let Some(end) = change.expires_at {
-        row.expires_at = end;
-    }
+    set(&mut row.role_id, change.role_id);
+    set(&mut row.permissions, change.permissions.map(|permissions| permissions.map(|permissions| json!(permissions))));
+    set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
+    set(&mut row.delegate, change.delegate.map(|delegate| delegate.map(|delegate| json!(delegate))));
+    set(&mut row.allow_calls, change.allow_calls.map(|globs| json!(globs.unwrap_or_default())));
+    set(&mut row.allow_subscribe, change.allow_subscribe.map(Option::unwrap_or_default));
+    set(&mut row.limits, change.limits.map(|limits| limits.map(|limits| json!(limits))));
+    set(&mut row.calls_per_minute, change.calls_per_minute.map(|rate| rate.map(i64::from)));
+    set(&mut row.enabled, change.enabled);
+    set(&mut row.expires_at, change.expires_at);
     row.updated_at = now;
     row
 }
