@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use monstrum_core::policy::row_seals;
-use monstrum_core::sandboxes::{Conversation, Fault, Options, Place, Sandboxes};
+use monstrum_core::sandboxes::{AccessError, Conversation, Options, Place, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest, SandboxError, SandboxName, SandboxProvider};
 use monstrum_store::{BotRow, DEFAULT_WORKSPACE, Page, SandboxRow, SandboxStatus, Store, StoreOptions, WorkspaceRow};
 use monstrum_types::{BotId, FixedClock, SandboxInstanceId, UtcMillis, WorkspaceId};
@@ -110,7 +110,12 @@ impl Hosts {
     }
 
     /// Runs a command of the double in the conversation `chat`.
-    pub(crate) async fn exec(&self, host: &Arc<Sandboxes>, chat: &str, command: &str) -> Result<ExecOutput, Fault> {
+    pub(crate) async fn exec(
+        &self,
+        host: &Arc<Sandboxes>,
+        chat: &str,
+        command: &str,
+    ) -> Result<ExecOutput, AccessError> {
         host.exec(self.workspace, self.bot, &conversation(chat), ExecRequest::new(command), None).await
     }
 
@@ -120,7 +125,7 @@ impl Hosts {
         host: &Arc<Sandboxes>,
         chat: &str,
         command: &str,
-    ) -> tokio::task::JoinHandle<Result<ExecOutput, Fault>> {
+    ) -> tokio::task::JoinHandle<Result<ExecOutput, AccessError>> {
         let (host, workspace, bot) = (Arc::clone(host), self.workspace, self.bot);
         let (of, request) = (conversation(chat), ExecRequest::new(command));
         tokio::spawn(async move { host.exec(workspace, bot, &of, request, None).await })
@@ -216,10 +221,10 @@ pub(crate) async fn workspace_named(store: &Store, name: &str) -> Result<Workspa
 }
 
 /// A fault in words.
-pub(crate) fn words<T>(result: Result<T, Fault>) -> String {
+pub(crate) fn words<T>(result: Result<T, AccessError>) -> String {
     match result {
         Ok(_) => "no fault".to_owned(),
-        Err(Fault::Unavailable(words)) => format!("unavailable: {words}"),
+        Err(AccessError::Unavailable(words)) => format!("unavailable: {words}"),
         Err(fault) => fault.to_string(),
     }
 }

@@ -69,11 +69,11 @@ struct Cli {
 /// What every command understands.
 #[derive(Args, Clone)]
 struct Options {
-    /// The server [default: http://127.0.0.1:8080]
+    /// The server [default: <http://127.0.0.1:8080>]
     #[arg(long, env = "MONSTRUM_URL", value_name = "URL", global = true, help_heading = "Global options")]
     url: Option<String>,
 
-    /// An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key]
+    /// An API key; better given as `MONSTRUM_KEY` than as an argument [default: the key in DATA/admin.key]
     #[arg(
         long, env = "MONSTRUM_KEY", value_name = "KEY", global = true, help_heading = "Global options",
         hide_env_values = true, value_parser = secret

@@ -4,6 +4,7 @@
 //! day: every row is measured beside its floor, in turns, in one run.
 
 #![expect(clippy::print_stdout, reason = "a bench shows what it has measured")]
+#![expect(unreachable_pub, reason = "the modules of a program are private")]
 
 mod bare;
 mod cpu;

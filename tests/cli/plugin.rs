@@ -10,6 +10,7 @@ use crate::cli::{parsed, told};
 use crate::stable::stable;
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases or one whole answer")]
 async fn plugins_are_listed_shown_and_reloaded() -> Result<()> {
     let server = Server::start(&["github", "test-wrong-world"]).await?;
     assert_snapshot!(told(&server, &["plugin", "list"]).await?, @r#"

@@ -50,6 +50,7 @@ async fn settings_come_from_flags_then_the_environment_then_the_file() -> Result
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases or one whole answer")]
 async fn what_it_cannot_start_with_is_explained() -> Result<()> {
     let server = Server::prepare(&[])?;
     let busy = TcpListener::bind("127.0.0.1:0")?;

@@ -10,6 +10,7 @@ use crate::http::{Answers, send};
 use crate::stable::stable;
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases or one whole answer")]
 async fn a_type_is_its_whole_contract_in_the_language_of_the_caller() -> Result<()> {
     let server = Server::start(&["github"]).await?;
     let api = server.api()?;

@@ -211,6 +211,7 @@ fn cases(source: &Source, home: &str) -> Cases {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases or one whole answer")]
 async fn every_hostile_archive_is_refused_by_name_and_leaves_nothing_behind() -> Result<()> {
     let server = Server::start(&["test-result"]).await?;
     let api = server.api()?;

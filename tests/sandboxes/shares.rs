@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use monstrum_core::sandboxes::{Fault, Options, Sandboxes};
+use monstrum_core::sandboxes::{AccessError, Options, Sandboxes};
 use monstrum_sandbox::{ExecOutput, ExecRequest};
 use monstrum_types::{BotId, WorkspaceId};
 use support::Asked;
@@ -28,7 +28,7 @@ fn four_places(hosts: &Hosts) -> Arc<Sandboxes> {
     hosts.host_with(Options { running_max: 4, ..Options::default() })
 }
 
-async fn exec(host: &Arc<Sandboxes>, by: (WorkspaceId, BotId), chat: &str) -> Result<ExecOutput, Fault> {
+async fn exec(host: &Arc<Sandboxes>, by: (WorkspaceId, BotId), chat: &str) -> Result<ExecOutput, AccessError> {
     host.exec(by.0, by.1, &conversation(chat), ExecRequest::new("true"), None).await
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use monstrum_core::sandboxes::{Fault, Sandboxes};
+use monstrum_core::sandboxes::{AccessError, Sandboxes};
 use monstrum_sandbox::SandboxError;
 use support::Asked;
 
@@ -32,16 +32,16 @@ async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()
     let chat = CHATS[usize::try_from(dice.roll(3))?];
     let done = match dice.roll(10) {
         0 => host.delete_conversation(hosts.workspace, None, "app", chat).await.map(drop),
-        1 => host.delete_due().await.map_err(Fault::from),
+        1 => host.delete_due().await.map_err(AccessError::from),
         2 => {
             hosts.after(Duration::from_secs(300));
-            host.sweep().await.map_err(Fault::from)
+            host.sweep().await.map_err(AccessError::from)
         }
         3 => {
             hosts.double.crash(&hosts.name(chat));
             Ok(())
         }
-        4 => host.note_uses().await.map_err(Fault::from),
+        4 => host.note_uses().await.map_err(AccessError::from),
         5 => {
             // A caller that goes away.
             let call = hosts.exec(host, chat, "echo hello");
@@ -52,7 +52,7 @@ async fn act(hosts: &Hosts, host: &Arc<Sandboxes>, dice: &mut Dice) -> Result<()
             Ok(output) if output.stdout.text == "hello\n" => Ok(()),
             Ok(output) => bail!("{output:?}"),
             // Another task has stopped or deleted it during the command.
-            Err(Fault::Provider(SandboxError::NotFound(_) | SandboxError::Conflict(_))) => Ok(()),
+            Err(AccessError::Provider(SandboxError::NotFound(_) | SandboxError::Conflict(_))) => Ok(()),
             Err(fault) => Err(fault),
         },
     };

@@ -288,7 +288,7 @@ fn home() -> Result<TempDir> {
 }
 
 /// Gives a file to the user as whom the server runs.
-pub fn hand_over(path: &Path) -> Result<()> {
+pub(crate) fn hand_over(path: &Path) -> Result<()> {
     if let Some((user, group)) = owner()? {
         std::os::unix::fs::chown(path, Some(user), Some(group))?;
     }

@@ -36,7 +36,7 @@ use activity::{Activity, Tracked, Verdict, Watched};
 use monstrum_core::meters::{self, RefusedBy};
 use room::{Room, Seat};
 
-pub use descriptors::raise as raise_descriptors;
+pub(super) use descriptors::raise as raise_descriptors;
 
 /// The longest head of a request. Keys, ids and a few headers take less than 2 KiB; proxies add some cookies. The server may
 /// hold this much for each connection before its key is known.
@@ -64,7 +64,7 @@ const UNSENT_BYTES_MAX: u32 = 16 << 10;
 
 /// The time limits of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub(super) struct Patience {
     /// From the first to the last byte of a request's head; on a new connection, from the accept. A head of a few KiB takes
     /// well under a second on any line.
     pub head: Duration,
@@ -82,7 +82,7 @@ impl Default for Patience {
 }
 
 /// Serves `router` on `listener` until `stop` is cancelled, then ends after the requests in progress are answered.
-pub async fn serve(
+pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     connections: Connections,

@@ -1,7 +1,7 @@
 //! What is written where: results to standard output, everything about the command itself to standard error.
 //!
 //! Names, messages and parameters come from plugins, upstreams and bots. A terminal would obey control characters in
-//! them, so none is ever written as it is. Colours are for terminals only, and never where NO_COLOR is set.
+//! them, so none is ever written as it is. Colours are for terminals only, and never where `NO_COLOR` is set.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -21,13 +21,13 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct AuditFilter {
+pub(super) struct AuditFilter {
     #[param(value_type = Option<BotId>)]
     bot_id: Option<String>,
     tool: Option<String>,
     /// Such as `sandbox.read`.
     operation: Option<String>,
-    /// success, error, scope_violation, permission_denied, running or interrupted.
+    /// `success`, `error`, `scope_violation`, `permission_denied`, `running` or `interrupted`.
     status: Option<String>,
     /// Calls that began at this moment or later.
     #[param(value_type = Option<UtcMillis>)]
@@ -40,7 +40,7 @@ pub struct AuditFilter {
 /// Lists calls, newest first
 #[utoipa::path(get, path = "/api/audit", tag = "audit", params(PageQuery, AuditFilter),
     responses((status = 200, body = AuditList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(page): Params<PageQuery>,
@@ -52,7 +52,7 @@ pub async fn list(
 /// Shows a call with its events and their hashes
 #[utoipa::path(get, path = "/api/audit/{request_id}", tag = "audit", params(("request_id" = RequestId, Path)),
     responses((status = 200, body = AuditedCallWithEvents), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(request): Id<RequestId>,
@@ -63,7 +63,7 @@ pub async fn show(
 /// Verifies every chain against the signed heads
 #[utoipa::path(get, path = "/api/audit/verify", tag = "audit",
     responses((status = 200, body = Report), (status = "4XX", body = ProblemBody)))]
-pub async fn verify(State(app): State<Arc<App>>, caller: Root) -> Result<Json<Report>, Problem> {
+pub(super) async fn verify(State(app): State<Arc<App>>, caller: Root) -> Result<Json<Report>, Problem> {
     Ok(Json(audit::verify(&app, &caller).await?))
 }
 
@@ -71,7 +71,7 @@ pub async fn verify(State(app): State<Arc<App>>, caller: Root) -> Result<Json<Re
 #[utoipa::path(get, path = "/api/audit/export", tag = "audit", params(AuditFilter),
     responses((status = 200, content_type = "application/jsonl", body = AuditedCall, description = "JSONL"),
         (status = "4XX", body = ProblemBody)))]
-pub async fn export(
+pub(super) async fn export(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(filter): Params<AuditFilter>,
@@ -88,7 +88,7 @@ pub async fn export(
 /// Lists changes of what is permitted, newest first
 #[utoipa::path(get, path = "/api/audit/changes", tag = "audit", params(PageQuery),
     responses((status = 200, body = AuditedChangeList), (status = "4XX", body = ProblemBody)))]
-pub async fn changes(
+pub(super) async fn changes(
     State(app): State<Arc<App>>,
     caller: Admin,
     Params(page): Params<PageQuery>,

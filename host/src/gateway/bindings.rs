@@ -18,7 +18,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 #[utoipa::path(post, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path)),
     request_body = NewBinding,
     responses((status = 201, body = Binding), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(bot): Id<BotId>,
@@ -30,7 +30,7 @@ pub async fn create(
 /// Lists the bindings of a bot
 #[utoipa::path(get, path = "/api/bots/{id}/resources", tag = "bindings", params(("id" = BotId, Path), PageQuery),
     responses((status = 200, body = BindingList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(bot): Id<BotId>,
@@ -43,7 +43,7 @@ pub async fn list(
 #[utoipa::path(patch, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)), request_body = BindingChange,
     responses((status = 200, body = Binding), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(super) async fn update(
     State(app): State<Arc<App>>,
     caller: Admin,
     Ids(bot, id): Ids<BotId, BindingId>,
@@ -56,7 +56,7 @@ pub async fn update(
 #[utoipa::path(delete, path = "/api/bots/{id}/resources/{binding_id}", tag = "bindings",
     params(("id" = BotId, Path), ("binding_id" = BindingId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
+pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Admin,
     Ids(bot, id): Ids<BotId, BindingId>,

@@ -18,7 +18,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct UsageQuery {
+pub(super) struct UsageQuery {
     /// Only calls of this task, as their callers have named it.
     task_id: Option<String>,
 }
@@ -26,7 +26,7 @@ pub struct UsageQuery {
 /// Creates a bot
 #[utoipa::path(post, path = "/api/bots", tag = "bots", request_body = NewBot,
     responses((status = 201, body = Bot), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Operator,
     Input(new): Input<NewBot>,
@@ -37,7 +37,7 @@ pub async fn create(
 /// Lists bots
 #[utoipa::path(get, path = "/api/bots", tag = "bots", params(PageQuery),
     responses((status = 200, body = BotList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(query): Params<PageQuery>,
@@ -48,14 +48,18 @@ pub async fn list(
 /// Shows a bot
 #[utoipa::path(get, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
-pub async fn show(State(app): State<Arc<App>>, caller: Operator, Id(id): Id<BotId>) -> Result<Json<Bot>, Problem> {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Operator,
+    Id(id): Id<BotId>,
+) -> Result<Json<Bot>, Problem> {
     Ok(Json(bots::show(&app, &caller, id).await?))
 }
 
 /// Tells what the calls of a bot have cost, by month
 #[utoipa::path(get, path = "/api/bots/{id}/usage", tag = "bots", params(("id" = BotId, Path), UsageQuery),
     responses((status = 200, body = Usage), (status = "4XX", body = ProblemBody)))]
-pub async fn usage(
+pub(super) async fn usage(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(id): Id<BotId>,
@@ -67,7 +71,7 @@ pub async fn usage(
 /// Gives the system prompt of a bot, with what the platform appends
 #[utoipa::path(get, path = "/api/bots/{id}/prompt", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 200, body = Prompt), (status = "4XX", body = ProblemBody)))]
-pub async fn prompt(
+pub(super) async fn prompt(
     State(app): State<Arc<App>>,
     caller: Caller,
     InLanguage(language): InLanguage,
@@ -79,7 +83,7 @@ pub async fn prompt(
 /// Changes a bot
 #[utoipa::path(patch, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)), request_body = BotChange,
     responses((status = 200, body = Bot), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(super) async fn update(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(id): Id<BotId>,
@@ -91,7 +95,11 @@ pub async fn update(
 /// Deletes a bot with its bindings, keys and sandboxes
 #[utoipa::path(delete, path = "/api/bots/{id}", tag = "bots", params(("id" = BotId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Operator, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Operator,
+    Id(id): Id<BotId>,
+) -> Result<StatusCode, Problem> {
     bots::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

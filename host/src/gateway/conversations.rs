@@ -15,7 +15,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ChatQuery {
+pub(super) struct ChatQuery {
     /// The app that the conversation belongs to.
     #[param(required)]
     app_id: Option<String>,
@@ -26,7 +26,7 @@ pub struct ChatQuery {
 /// The answer is the same where there is nothing.
 #[utoipa::path(delete, path = "/api/chats/{chat_id}", tag = "sandboxes", params(("chat_id" = String, Path), ChatQuery),
     responses((status = 202, description = "its sandbox is being deleted"), (status = "4XX", body = ProblemBody)))]
-pub async fn delete_chat(
+pub(super) async fn delete_chat(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(chat_id): Path<String>,
@@ -44,7 +44,7 @@ pub async fn delete_chat(
 /// The answer is the same where there is nothing.
 #[utoipa::path(delete, path = "/api/apps/{app_id}", tag = "sandboxes", params(("app_id" = String, Path)),
     responses((status = 202, description = "its sandboxes are being deleted"), (status = "4XX", body = ProblemBody)))]
-pub async fn delete_app(
+pub(super) async fn delete_app(
     State(app): State<Arc<App>>,
     caller: Caller,
     Path(app_id): Path<String>,

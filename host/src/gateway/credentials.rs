@@ -24,7 +24,7 @@ use crate::gateway::http::state::HttpState;
 #[utoipa::path(put, path = "/api/resources/{id}/credential", tag = "credentials", params(("id" = ResourceId, Path)),
     request_body = CredentialInput,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
-pub async fn save(
+pub(super) async fn save(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<ResourceId>,
@@ -40,7 +40,7 @@ pub async fn save(
 #[utoipa::path(post, path = "/api/resources/{id}/credential/confirm", tag = "credentials",
     params(("id" = ResourceId, Path)),
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody)))]
-pub async fn confirm(
+pub(super) async fn confirm(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<ResourceId>,
@@ -55,7 +55,7 @@ pub async fn confirm(
     params(("id" = ResourceId, Path)),
     responses((status = 200, body = CredentialTest), (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
-pub async fn test(
+pub(super) async fn test(
     State(app): State<Arc<App>>,
     caller: Admin,
     InLanguage(language): InLanguage,
@@ -67,13 +67,17 @@ pub async fn test(
 /// Deletes the credential of a resource
 #[utoipa::path(delete, path = "/api/resources/{id}/credential", tag = "credentials",
     params(("id" = ResourceId, Path)), responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Admin, Id(id): Id<ResourceId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Admin,
+    Id(id): Id<ResourceId>,
+) -> Result<StatusCode, Problem> {
     credentials::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// The body of a PUT. It is not read like other bodies, whose errors may repeat what they complain of.
-pub struct Given(NewCredential);
+pub(super) struct Given(NewCredential);
 
 impl FromRequest<HttpState> for Given {
     type Rejection = Problem;

@@ -17,7 +17,7 @@ use monstrum_core::app::App;
 /// Says that the server lives
 #[utoipa::path(get, path = "/healthz", tag = "health", security(()),
     responses((status = 200, content_type = "text/plain", body = String)))]
-pub async fn live() -> &'static str {
+pub(super) async fn live() -> &'static str {
     "ok"
 }
 
@@ -25,7 +25,7 @@ pub async fn live() -> &'static str {
 #[utoipa::path(get, path = "/readyz", tag = "health", security(()),
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "text/plain", body = String)))]
-pub async fn ready(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     if app.is_ready().await {
         "ok".into_response()
     } else {
@@ -36,7 +36,7 @@ pub async fn ready(State(app): State<Arc<App>>) -> Response {
 /// Shows counters and durations for Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "health",
     responses((status = 200, content_type = "text/plain", body = String), (status = "4XX", body = ProblemBody)))]
-pub async fn metrics(State(app): State<Arc<App>>, reader: Reader) -> Result<Response, Problem> {
+pub(super) async fn metrics(State(app): State<Arc<App>>, reader: Reader) -> Result<Response, Problem> {
     if let Reader::Key(caller) = reader {
         caller.operator()?;
     }

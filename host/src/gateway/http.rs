@@ -1,10 +1,10 @@
 //! What all handlers share: requests in, one form of errors out, and the API description.
 
-pub mod docs;
-pub mod extract;
-pub mod idempotency;
-pub mod language;
-pub mod pace;
-pub mod problem;
-pub mod queries;
-pub mod state;
+pub(super) mod docs;
+pub(super) mod extract;
+pub(super) mod idempotency;
+pub(super) mod language;
+pub(super) mod pace;
+pub(super) mod problem;
+pub(super) mod queries;
+pub(super) mod state;

@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Creates a key; the answer is the only place where it is shown
 #[utoipa::path(post, path = "/api/keys", tag = "keys", request_body = NewKeyInput,
     responses((status = 201, body = ShownKey), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Admin,
     Input(new): Input<NewKeyInput>,
@@ -27,7 +27,7 @@ pub async fn create(
 /// Lists the workspace's keys; for a root key, the root keys as well
 #[utoipa::path(get, path = "/api/keys", tag = "keys", params(PageQuery),
     responses((status = 200, body = KeyList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Admin,
     Params(query): Params<PageQuery>,
@@ -38,14 +38,22 @@ pub async fn list(
 /// Gives a key a new text, shown in this answer only; the old one is no longer accepted
 #[utoipa::path(post, path = "/api/keys/{id}/rotate", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 200, body = ShownKey), (status = "4XX", body = ProblemBody)))]
-pub async fn rotate(State(app): State<Arc<App>>, caller: Admin, Id(id): Id<KeyId>) -> Result<Json<ShownKey>, Problem> {
+pub(super) async fn rotate(
+    State(app): State<Arc<App>>,
+    caller: Admin,
+    Id(id): Id<KeyId>,
+) -> Result<Json<ShownKey>, Problem> {
     Ok(Json(keys::rotate(&app, &caller, id).await?))
 }
 
 /// Deletes a key; the last root key stays
 #[utoipa::path(delete, path = "/api/keys/{id}", tag = "keys", params(("id" = KeyId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Admin, Id(id): Id<KeyId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Admin,
+    Id(id): Id<KeyId>,
+) -> Result<StatusCode, Problem> {
     keys::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -2,7 +2,7 @@
 //! is the ticket, and the second knows the browser by its cookie.
 
 mod page;
-pub mod providers;
+pub(super) mod providers;
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// What a provider answers through the browser (RFC 6749, section 4.1.2). What else it says is of no use here.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct CallbackQuery {
+pub(super) struct CallbackQuery {
     state: Option<String>,
     code: Option<String>,
     error: Option<String>,
@@ -41,7 +41,7 @@ pub struct CallbackQuery {
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/start", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = Started), (status = "4XX", body = ProblemBody)))]
-pub async fn start(
+pub(super) async fn start(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<ResourceId>,
@@ -56,7 +56,7 @@ pub async fn start(
 #[utoipa::path(get, path = "/oauth/begin/{ticket}", tag = "oauth", params(("ticket" = String, Path)), security(()),
     responses((status = 303, description = "To the provider, with a cookie"),
         (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
-pub async fn begin(
+pub(super) async fn begin(
     State(app): State<Arc<App>>,
     Path(ticket): Path<String>,
     method: Method,
@@ -82,7 +82,7 @@ pub async fn begin(
 #[utoipa::path(get, path = "/api/oauth/callback", tag = "oauth", params(CallbackQuery), security(()),
     responses((status = 200, description = "The credential is stored", content_type = "text/html", body = String),
         (status = "4XX", description = "What is wrong, as a page", content_type = "text/html", body = String)))]
-pub async fn callback(
+pub(super) async fn callback(
     State(app): State<Arc<App>>,
     Params(query): Params<CallbackQuery>,
     headers: HeaderMap,
@@ -106,7 +106,7 @@ pub async fn callback(
 #[utoipa::path(post, path = "/api/resources/{id}/oauth/device", tag = "oauth", params(("id" = ResourceId, Path)),
     request_body = Nothing,
     responses((status = 200, body = DeviceStarted), (status = "4XX", body = ProblemBody)))]
-pub async fn device(
+pub(super) async fn device(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<ResourceId>,
@@ -119,7 +119,7 @@ pub async fn device(
 #[utoipa::path(get, path = "/api/resources/{id}/oauth/device/{flow_id}", tag = "oauth",
     params(("id" = ResourceId, Path), ("flow_id" = OauthFlowId, Path)),
     responses((status = 200, body = DeviceProgress), (status = "4XX", body = ProblemBody)))]
-pub async fn show_device(
+pub(super) async fn show_device(
     State(app): State<Arc<App>>,
     caller: Admin,
     Ids(id, flow_id): Ids<ResourceId, OauthFlowId>,
@@ -134,7 +134,7 @@ pub async fn show_device(
     request_body = Nothing,
     responses((status = 200, body = CredentialMetadata), (status = "4XX", body = ProblemBody),
         (status = 503, description = "The provider or the database could not be asked", body = ProblemBody)))]
-pub async fn refresh(
+pub(super) async fn refresh(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<ResourceId>,

@@ -31,7 +31,7 @@ const ICON_POLICY: &str = "default-src 'none'; sandbox";
     responses((status = 201, body = Plugin, description = "A plugin that was not there"),
         (status = 200, body = Plugin, description = "Another version of a plugin"),
         (status = "4XX", body = ProblemBody)))]
-pub async fn install(
+pub(super) async fn install(
     State(state): State<HttpState>,
     caller: Root,
     request: Request,
@@ -44,7 +44,11 @@ pub async fn install(
 /// Removes a plugin that nothing is bound to
 #[utoipa::path(delete, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn uninstall(State(app): State<Arc<App>>, caller: Root, Id(name): Id<String>) -> Result<StatusCode, Problem> {
+pub(super) async fn uninstall(
+    State(app): State<Arc<App>>,
+    caller: Root,
+    Id(name): Id<String>,
+) -> Result<StatusCode, Problem> {
     packages::uninstall(&app, &caller, name).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -53,7 +57,11 @@ pub async fn uninstall(State(app): State<Arc<App>>, caller: Root, Id(name): Id<S
 #[utoipa::path(get, path = "/api/plugins/{name}/icon", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, content((Vec<u8> = "image/png"), (Vec<u8> = "image/webp"))),
         (status = "4XX", body = ProblemBody)))]
-pub async fn icon(State(app): State<Arc<App>>, caller: Operator, Id(name): Id<String>) -> Result<Response, Problem> {
+pub(super) async fn icon(
+    State(app): State<Arc<App>>,
+    caller: Operator,
+    Id(name): Id<String>,
+) -> Result<Response, Problem> {
     let icon = plugins::icon(&app, &caller, &name)?;
     let mut response = icon.bytes.clone().into_response();
     let headers = response.headers_mut();

@@ -20,7 +20,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
     params(("type" = ResourceTypeId, Path), ("function" = String, Path)), request_body = FunctionCall,
     responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
-pub async fn call(
+pub(super) async fn call(
     State(app): State<Arc<App>>,
     caller: Root,
     InLanguage(language): InLanguage,

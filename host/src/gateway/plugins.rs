@@ -14,7 +14,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Lists plugins
 #[utoipa::path(get, path = "/api/plugins", tag = "plugins", params(PageQuery),
     responses((status = 200, body = PluginList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(query): Params<PageQuery>,
@@ -25,7 +25,7 @@ pub async fn list(
 /// Shows a plugin
 #[utoipa::path(get, path = "/api/plugins/{name}", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(name): Id<String>,
@@ -36,7 +36,11 @@ pub async fn show(
 /// Loads a plugin's folder anew; a version that fails leaves the one before it serving
 #[utoipa::path(post, path = "/api/plugins/{name}/reload", tag = "plugins", params(("name" = String, Path)),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
-pub async fn reload(State(app): State<Arc<App>>, caller: Root, Id(name): Id<String>) -> Result<Json<Plugin>, Problem> {
+pub(super) async fn reload(
+    State(app): State<Arc<App>>,
+    caller: Root,
+    Id(name): Id<String>,
+) -> Result<Json<Plugin>, Problem> {
     Ok(Json(plugins::reload(&app, &caller, name).await?))
 }
 
@@ -44,7 +48,7 @@ pub async fn reload(State(app): State<Arc<App>>, caller: Root, Id(name): Id<Stri
 #[utoipa::path(post, path = "/api/plugins/{name}/approve", tag = "plugins", params(("name" = String, Path)),
     request_body(content = Approval, description = "May be left out"),
     responses((status = 200, body = Plugin), (status = "4XX", body = ProblemBody)))]
-pub async fn approve(
+pub(super) async fn approve(
     State(app): State<Arc<App>>,
     caller: Root,
     Id(name): Id<String>,

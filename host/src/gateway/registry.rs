@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// `?q=`
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Search {
+pub(super) struct Search {
     /// A part of the name, the description or a tag; absent, everything is listed.
     q: Option<String>,
 }
@@ -24,7 +24,7 @@ pub struct Search {
 /// Searches the registry
 #[utoipa::path(get, path = "/api/registry", tag = "registry", params(Search, PageQuery),
     responses((status = 200, body = AvailableList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Root,
     Params(search): Params<Search>,

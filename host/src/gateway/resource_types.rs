@@ -17,7 +17,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Lists resource types
 #[utoipa::path(get, path = "/api/resource-types", tag = "resource types", params(PageQuery),
     responses((status = 200, body = ResourceTypeList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     InLanguage(language): InLanguage,
@@ -29,7 +29,7 @@ pub async fn list(
 /// Shows a resource type
 #[utoipa::path(get, path = "/api/resource-types/{id}", tag = "resource types", params(("id" = String, Path)),
     responses((status = 200, body = ResourceType), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Operator,
     InLanguage(language): InLanguage,

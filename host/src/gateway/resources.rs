@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Creates a resource
 #[utoipa::path(post, path = "/api/resources", tag = "resources", request_body = NewResource,
     responses((status = 201, body = Resource), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Operator,
     Input(new): Input<NewResource>,
@@ -27,7 +27,7 @@ pub async fn create(
 /// Lists resources
 #[utoipa::path(get, path = "/api/resources", tag = "resources", params(PageQuery),
     responses((status = 200, body = ResourceList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(query): Params<PageQuery>,
@@ -38,7 +38,7 @@ pub async fn list(
 /// Shows a resource
 #[utoipa::path(get, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(id): Id<ResourceId>,
@@ -50,7 +50,7 @@ pub async fn show(
 #[utoipa::path(patch, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     request_body = ResourceChange,
     responses((status = 200, body = Resource), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(super) async fn update(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(id): Id<ResourceId>,
@@ -62,7 +62,7 @@ pub async fn update(
 /// Deletes a resource that is not bound, with its credential
 #[utoipa::path(delete, path = "/api/resources/{id}", tag = "resources", params(("id" = ResourceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
+pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Operator,
     Id(id): Id<ResourceId>,

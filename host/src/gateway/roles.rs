@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Creates a role
 #[utoipa::path(post, path = "/api/roles", tag = "roles", request_body = NewRole,
     responses((status = 201, body = Role), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Admin,
     Input(new): Input<NewRole>,
@@ -27,7 +27,7 @@ pub async fn create(
 /// Lists roles
 #[utoipa::path(get, path = "/api/roles", tag = "roles", params(PageQuery),
     responses((status = 200, body = RoleList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(query): Params<PageQuery>,
@@ -38,14 +38,18 @@ pub async fn list(
 /// Shows a role
 #[utoipa::path(get, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 200, body = Role), (status = "4XX", body = ProblemBody)))]
-pub async fn show(State(app): State<Arc<App>>, caller: Operator, Id(id): Id<RoleId>) -> Result<Json<Role>, Problem> {
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    caller: Operator,
+    Id(id): Id<RoleId>,
+) -> Result<Json<Role>, Problem> {
     Ok(Json(roles::show(&app, &caller, id).await?))
 }
 
 /// Changes a role
 #[utoipa::path(patch, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)), request_body = RoleChange,
     responses((status = 200, body = Role), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(super) async fn update(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<RoleId>,
@@ -57,7 +61,11 @@ pub async fn update(
 /// Deletes a role that no binding uses
 #[utoipa::path(delete, path = "/api/roles/{id}", tag = "roles", params(("id" = RoleId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Admin, Id(id): Id<RoleId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Admin,
+    Id(id): Id<RoleId>,
+) -> Result<StatusCode, Problem> {
     roles::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -38,7 +38,7 @@ static CONTENTS: Beside = Beside::new();
 #[utoipa::path(post, path = "/api/core/ai/sandbox/file", tag = "sandboxes", request_body = FileInput,
     responses((status = 200, body = FileAnswer), (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present")))]
-pub async fn file(
+pub(super) async fn file(
     State(app): State<Arc<App>>,
     caller: Caller,
     InLanguage(language): InLanguage,
@@ -99,7 +99,7 @@ async fn body(files: &Files<'_>, request: Request) -> Result<(Bytes, Option<Turn
         (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "there is no sandbox to be had at present"),
         (status = 505, body = ProblemBody, description = "a folder is asked for by HTTP/1.0")))]
-pub async fn download(
+pub(super) async fn download(
     State(state): State<HttpState>,
     caller: Caller,
     InLanguage(language): InLanguage,

@@ -28,7 +28,7 @@ use crate::gateway::http::state::HttpState;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct SandboxQuery {
+pub(super) struct SandboxQuery {
     /// Only sandboxes in this status.
     status: Option<String>,
     app_id: Option<String>,
@@ -43,7 +43,7 @@ pub struct SandboxQuery {
 /// Lists sandboxes
 #[utoipa::path(get, path = "/api/sandboxes", tag = "sandboxes", params(SandboxQuery),
     responses((status = 200, body = SandboxList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
     Params(query): Params<SandboxQuery>,
@@ -63,7 +63,7 @@ pub async fn list(
 /// Shows a sandbox
 #[utoipa::path(get, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
     responses((status = 200, body = Sandbox), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxInstanceId>,
@@ -74,7 +74,7 @@ pub async fn show(
 /// Deletes a sandbox with all its files, in the background
 #[utoipa::path(delete, path = "/api/sandboxes/{id}", tag = "sandboxes", params(("id" = SandboxInstanceId, Path)),
     responses((status = 202, description = "it is being deleted"), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
+pub(super) async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
     Id(id): Id<SandboxInstanceId>,
@@ -91,7 +91,7 @@ pub async fn delete(
     responses((status = 200, content((CallResult = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
-pub async fn exec(
+pub(super) async fn exec(
     State(app): State<Arc<App>>,
     Seen { caller, row }: Seen,
     InLanguage(language): InLanguage,
@@ -106,7 +106,7 @@ pub async fn exec(
 }
 
 /// The sandbox that a path names, which the caller may see. The body is not read before this is known.
-pub struct Seen {
+pub(super) struct Seen {
     caller: Caller,
     row: SandboxRow,
 }

@@ -21,7 +21,7 @@ use crate::gateway::http::state::HttpState;
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct ToolsQuery {
+pub(super) struct ToolsQuery {
     /// `openai` for function-calling JSON.
     format: Option<String>,
 }
@@ -32,7 +32,7 @@ const TOOLS_IN_PLACE_MAX: usize = 32;
 /// Lists the tools that a bot may see
 #[utoipa::path(get, path = "/api/bots/{id}/tools", tag = "tools", params(("id" = BotId, Path), ToolsQuery),
     responses((status = 200, body = ToolList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Caller,
     InLanguage(language): InLanguage,
@@ -56,7 +56,7 @@ pub async fn list(
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CallInput,
     responses((status = 200, body = CallResult), (status = "4XX", body = ProblemBody),
         (status = 503, body = ProblemBody, description = "the audit cannot be written, so no call runs")))]
-pub async fn call(
+pub(super) async fn call(
     State(app): State<Arc<App>>,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
     InLanguage(language): InLanguage,
@@ -69,7 +69,7 @@ pub async fn call(
 #[utoipa::path(post, path = "/api/bots/{id}/tools/{tool}/check", tag = "tools",
     params(("id" = BotId, Path), ("tool" = String, Path)), request_body = CheckInput,
     responses((status = 200, body = CheckResult), (status = "4XX", body = ProblemBody)))]
-pub async fn check(
+pub(super) async fn check(
     State(app): State<Arc<App>>,
     ToolOfBot { caller, bot, tool }: ToolOfBot,
     InLanguage(language): InLanguage,
@@ -79,7 +79,7 @@ pub async fn check(
 }
 
 /// The tool that a path names, of a bot that exists for the caller. The body is not read before this is known.
-pub struct ToolOfBot {
+pub(super) struct ToolOfBot {
     caller: Caller,
     bot: BotId,
     tool: String,

@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Lists whose signatures count
 #[utoipa::path(get, path = "/api/trust", tag = "trust", params(PageQuery),
     responses((status = 200, body = TrustList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Root,
     Params(query): Params<PageQuery>,
@@ -27,7 +27,7 @@ pub async fn list(
 /// Trusts a key to sign packages of some plugins
 #[utoipa::path(post, path = "/api/trust", tag = "trust", request_body = NewTrust,
     responses((status = 201, body = Trust), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Root,
     Input(new): Input<NewTrust>,
@@ -38,7 +38,11 @@ pub async fn create(
 /// Trusts a key no longer; what it has signed and is installed stays
 #[utoipa::path(delete, path = "/api/trust/{id}", tag = "trust", params(("id" = TrustId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Root, Id(id): Id<TrustId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Root,
+    Id(id): Id<TrustId>,
+) -> Result<StatusCode, Problem> {
     trust::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -15,7 +15,7 @@ const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; f
 
 /// What answers here.
 #[derive(Serialize, ToSchema)]
-pub struct Welcome {
+pub(super) struct Welcome {
     pub name: &'static str,
     pub about: &'static str,
     /// The page of the API.
@@ -29,7 +29,7 @@ pub struct Welcome {
 /// Says what answers here and where its documentation is
 #[utoipa::path(get, path = "/", tag = "description", security(()),
     responses((status = 200, body = Welcome, description = "a page for a browser, else JSON")))]
-pub async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
+pub(super) async fn welcome(State(options): State<Options>, headers: HeaderMap) -> Response {
     let welcome = Welcome {
         name: "monstrum",
         about: "Governed tool calls for bots: every route but the health checks and this one needs an API key",

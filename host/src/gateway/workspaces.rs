@@ -16,7 +16,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 /// Creates a workspace
 #[utoipa::path(post, path = "/api/workspaces", tag = "workspaces", request_body = NewWorkspace,
     responses((status = 201, body = Workspace), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(super) async fn create(
     State(app): State<Arc<App>>,
     caller: Root,
     Input(new): Input<NewWorkspace>,
@@ -27,7 +27,7 @@ pub async fn create(
 /// Lists workspaces
 #[utoipa::path(get, path = "/api/workspaces", tag = "workspaces", params(PageQuery),
     responses((status = 200, body = WorkspaceList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(super) async fn list(
     State(app): State<Arc<App>>,
     caller: Root,
     Params(query): Params<PageQuery>,
@@ -38,7 +38,7 @@ pub async fn list(
 /// Shows a workspace
 #[utoipa::path(get, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
-pub async fn show(
+pub(super) async fn show(
     State(app): State<Arc<App>>,
     caller: Root,
     Id(id): Id<WorkspaceId>,
@@ -50,7 +50,7 @@ pub async fn show(
 #[utoipa::path(patch, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     request_body = WorkspaceChange,
     responses((status = 200, body = Workspace), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(super) async fn update(
     State(app): State<Arc<App>>,
     caller: Root,
     Id(id): Id<WorkspaceId>,
@@ -62,7 +62,11 @@ pub async fn update(
 /// Deletes a workspace that is empty, with its keys
 #[utoipa::path(delete, path = "/api/workspaces/{id}", tag = "workspaces", params(("id" = WorkspaceId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(State(app): State<Arc<App>>, caller: Root, Id(id): Id<WorkspaceId>) -> Result<StatusCode, Problem> {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    caller: Root,
+    Id(id): Id<WorkspaceId>,
+) -> Result<StatusCode, Problem> {
     workspaces::delete(&app, &caller, id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -14,7 +14,7 @@ pub(crate) fn hash(rounds: u32) -> u32 {
 }
 
 /// Parses and prints about 1 KB of JSON in each round; returns the number of printed bytes. The JSON has no fractions,
-/// which the two builds of serde_json parse differently.
+/// which the two builds of `serde_json` parse differently.
 pub(crate) fn reprint(rounds: u32) -> u64 {
     let item = |number: u32| {
         serde_json::json!({

@@ -25,6 +25,7 @@ fn changed(from: &str, to: &str) -> Result<Server> {
 const VALIDATE: [&str; 3] = ["plugin", "validate", "plugins/test-echo"];
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases or one whole answer")]
 async fn a_good_folder_is_valid() -> Result<()> {
     let server = Server::prepare(&["test-echo", "github"])?;
     assert_snapshot!(told(&server, &VALIDATE).await?, @r#"
@@ -348,7 +349,7 @@ async fn a_folder_that_cannot_be_a_plugin_is_named() -> Result<()> {
     Ok(())
 }
 
-/// Colours are for terminals, and never where NO_COLOR is set; a plugin's text does not drive the terminal.
+/// Colours are for terminals, and never where `NO_COLOR` is set; a plugin's text does not drive the terminal.
 #[tokio::test]
 async fn colours_are_for_terminals_only() -> Result<()> {
     let faulty = || changed("version: 1.0.0", "version: \"\\e[2J\"\nlisence: MIT");

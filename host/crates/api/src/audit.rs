@@ -57,7 +57,7 @@ pub struct AuditEvent {
     pub at: UtcMillis,
     pub status: Option<String>,
     pub code: Option<String>,
-    /// `output_mismatch`: the result does not match the tool's output_schema.
+    /// `output_mismatch`: the result does not match the tool's `output_schema`.
     pub flags: Option<String>,
     /// The version of the audit key.
     pub key_version: i64,

@@ -25,7 +25,7 @@ pub struct CredentialMetadata {
     pub updated_at: UtcMillis,
 }
 
-/// How a credential is given: `fields` by the credential_schema of the auth method.
+/// How a credential is given: `fields` by the `credential_schema` of the auth method.
 #[derive(ToSchema)]
 #[schema(as = NewCredential)]
 pub struct CredentialInput {

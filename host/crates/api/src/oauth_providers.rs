@@ -40,8 +40,8 @@ pub struct NewOauthProvider {
     pub scopes: Option<Vec<String>>,
 }
 
-/// Each field that is named is replaced whole; null clears it. Another token_url, device_authorization_url or client_id
-/// asks for the client_secret again, and for the credentials' authorization.
+/// Each field that is named is replaced whole; null clears it. Another `token_url`, `device_authorization_url` or `client_id`
+/// asks for the `client_secret` again, and for the credentials' authorization.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OauthProviderChange {

@@ -91,7 +91,7 @@ pub struct AuthMethod {
     /// How the host adds the credential to a request.
     #[schema(value_type = Vec<Object>)]
     pub inject: Vec<InjectRule>,
-    /// The origins that may get the credential; null: that of the configured api_base, else those of egress.
+    /// The origins that may get the credential; null: that of the configured `api_base`, else those of egress.
     #[schema(value_type = Option<Vec<String>>)]
     pub audience: Option<Vec<OriginPattern>>,
 }

@@ -58,7 +58,7 @@ pub struct OpenAiFunction {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallInput {
-    /// By the tool's input_schema.
+    /// By the tool's `input_schema`.
     #[serde(default = "no_params")]
     #[schema(value_type = Object)]
     pub params: Value,
@@ -112,21 +112,22 @@ pub struct CallResult {
 #[serde(untagged)]
 pub enum CheckResult {
     Full {
-        decision: Decision,
+        decision: CheckDecision,
         message: Option<String>,
         rule: Option<String>,
         reason: Option<String>,
         smallest_change: Option<String>,
     },
     Bot {
-        decision: Decision,
+        decision: CheckDecision,
         message: Option<String>,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Decision {
+#[schema(as = Decision)]
+pub enum CheckDecision {
     Allow,
     Deny,
 }

@@ -89,7 +89,7 @@ impl Checks {
         }
     }
 
-    /// Whether a result is what its tool's output_schema says. One that could not be checked is not.
+    /// Whether a result is what its tool's `output_schema` says. One that could not be checked is not.
     pub async fn matches_output(&self, asker: Asker, schema: Arc<OutputSchema>, result: JsonText) -> bool {
         let check = move |effort: &Effort| {
             effort.spend(BYTE_STEPS.saturating_mul(result.as_str().len() as u64))?;

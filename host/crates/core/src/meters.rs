@@ -9,7 +9,7 @@ use metrics::{Histogram, counter, gauge, histogram};
 /// The stages of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Session and ToolResolver.
+    /// Session and `ToolResolver`.
     Resolve,
     /// The parameters by the tool's schema.
     Params,

@@ -50,7 +50,7 @@ const LEASE_MS: i64 = 90_000;
 
 /// Why a sandbox did not carry out a request.
 #[derive(Debug, thiserror::Error)]
-pub enum Fault {
+pub enum AccessError {
     /// No provider can be used now; the same request may succeed later.
     #[error(transparent)]
     Unavailable(Unavailable),
@@ -74,17 +74,17 @@ pub enum Fault {
     Store(#[from] StoreError),
 }
 
-impl Fault {
-    fn unavailable(message: impl Into<String>) -> Fault {
-        Fault::Unavailable(Unavailable::new(message))
+impl AccessError {
+    fn unavailable(message: impl Into<String>) -> AccessError {
+        AccessError::Unavailable(Unavailable::new(message))
     }
 }
 
-impl From<SandboxError> for Fault {
+impl From<SandboxError> for AccessError {
     fn from(error: SandboxError) -> Self {
         match error {
-            SandboxError::Unavailable(reason) => Fault::Unavailable(reason),
-            other => Fault::Provider(other),
+            SandboxError::Unavailable(reason) => AccessError::Unavailable(reason),
+            other => AccessError::Provider(other),
         }
     }
 }
@@ -175,7 +175,7 @@ impl Sandboxes {
         of: &Conversation,
         request: ExecRequest,
         feed: Option<Feed>,
-    ) -> Result<ExecOutput, Fault> {
+    ) -> Result<ExecOutput, AccessError> {
         self.of_conversation(workspace, bot, of).await?.exec(request, feed).await
     }
 
@@ -186,7 +186,7 @@ impl Sandboxes {
         bot: Option<BotId>,
         app_id: &str,
         chat_id: &str,
-    ) -> Result<Option<SandboxRow>, Fault> {
+    ) -> Result<Option<SandboxRow>, AccessError> {
         let row = self.store.sandbox_of_conversation(workspace, app_id, chat_id).await?;
         Ok(row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)))
     }
@@ -197,9 +197,9 @@ impl Sandboxes {
         workspace: WorkspaceId,
         bot: Option<BotId>,
         id: SandboxInstanceId,
-    ) -> Result<SandboxRow, Fault> {
+    ) -> Result<SandboxRow, AccessError> {
         let row = self.store.sandbox(workspace, id).await?;
-        row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(Fault::NotFound)
+        row.filter(|row| bot.is_none_or(|bot| row.bot_id == bot)).ok_or(AccessError::NotFound)
     }
 
     /// A page of the workspace's sandboxes.
@@ -208,7 +208,7 @@ impl Sandboxes {
         workspace: WorkspaceId,
         filter: &SandboxFilter,
         page: &Page<SandboxInstanceId>,
-    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, Fault> {
+    ) -> Result<Listed<SandboxRow, SandboxInstanceId>, AccessError> {
         Ok(self.store.sandboxes_by(workspace, filter, page).await?)
     }
 
@@ -217,9 +217,9 @@ impl Sandboxes {
         Ok(settings::spec(&self.settings_of(workspace).await?, &self.options))
     }
 
-    fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, Fault> {
+    fn provider(&self) -> Result<&Arc<dyn SandboxProvider>, AccessError> {
         if self.closing.is_cancelled() {
-            return Err(Fault::unavailable("the server is shutting down"));
+            return Err(AccessError::unavailable("the server is shutting down"));
         }
         self.provider.as_ref().map_err(|error| error.clone().into())
     }

@@ -39,7 +39,7 @@ pub struct Subject<'a> {
 pub enum Question<'a> {
     /// Whether the bot's tool list contains the tool.
     List,
-    /// Whether the bot may call the tool with these parameters, which satisfy its input_schema and include its
+    /// Whether the bot may call the tool with these parameters, which satisfy its `input_schema` and include its
     /// defaults.
     Call(&'a Map<String, Value>),
 }

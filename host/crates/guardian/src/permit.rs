@@ -29,7 +29,7 @@ pub struct CallFacts {
     pub plugin: PluginName,
     /// The plugin's component, from whose manifest the rules were compiled; `None` for built-in tools.
     pub plugin_digest: Option<Digest>,
-    /// The parameters, which satisfy the tool's input_schema and include its defaults.
+    /// The parameters, which satisfy the tool's `input_schema` and include its defaults.
     pub params: Map<String, Value>,
 }
 

@@ -78,9 +78,9 @@ pub(crate) struct Dimension {
     pub(crate) param_paths: Vec<String>,
     pub(crate) mode: MatchMode,
     pub(crate) error_template: String,
-    /// The operation_filter matches the tool's operation.
+    /// The `operation_filter` matches the tool's operation.
     pub(crate) applies: bool,
-    /// The tool declares one of the param_paths.
+    /// The tool declares one of the `param_paths`.
     pub(crate) is_declared: bool,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct Constraint {
 }
 
 impl ToolRules {
-    /// Evaluates the dimensions of the manifest for one tool. `declares` returns whether the tool's input_schema
+    /// Evaluates the dimensions of the manifest for one tool. `declares` returns whether the tool's `input_schema`
     /// declares the parameter at a path.
     #[must_use]
     pub fn new(

@@ -37,7 +37,7 @@ impl AuthMethod {
     }
 
     /// The origins that may receive the credential: the audience of the manifest, else the origin of the configured
-    /// api_base, else the executor's egress. If api_base is not a valid URL, no origin may.
+    /// `api_base`, else the executor's egress. If `api_base` is not a valid URL, no origin may.
     #[must_use]
     pub fn audience(&self, config: &Map<String, Value>, executor: &Executor) -> Vec<OriginPattern> {
         if let Some(audience) = &self.audience {

@@ -1,6 +1,6 @@
 //! The configuration of a resource, with its own tools if its type allows them.
 //!
-//! If the tool_discovery of a type is `configured`, the tools of a resource are part of its configuration: a list
+//! If the `tool_discovery` of a type is `configured`, the tools of a resource are part of its configuration: a list
 //! `tools`, whose entries have the form of a manifest's tools. The plugin receives the configuration unchanged,
 //! including keys that start with `x-`, which are for the plugin.
 

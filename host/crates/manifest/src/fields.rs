@@ -142,7 +142,7 @@ pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Checks the api_base. Paths are appended to it as text, so it must not have a query or a fragment.
+/// Checks the `api_base`. Paths are appended to it as text, so it must not have a query or a fragment.
 fn check_base(text: &str) -> Result<(), &'static str> {
     check_url(text)?;
     if text.contains(['?', '#']) {

@@ -209,7 +209,7 @@ pub struct AuthMethod {
     /// How the host adds the credential to a request; if absent, the method's default.
     #[serde(default)]
     pub inject: Option<Vec<InjectRule>>,
-    /// The origins that may receive the credential; if absent, the origin of api_base, else those of executor.egress.
+    /// The origins that may receive the credential; if absent, the origin of `api_base`, else those of executor.egress.
     #[serde(default)]
     pub audience: Option<Vec<OriginPattern>>,
 }
@@ -350,7 +350,7 @@ pub struct Executor {
     pub component: String,
     #[serde(default = "http_only")]
     pub capabilities: Vec<Capability>,
-    /// Origins that the plugin may reach besides that of api_base.
+    /// Origins that the plugin may reach besides that of `api_base`.
     #[serde(default)]
     pub egress: Vec<OriginPattern>,
     /// Globs for tools of other plugins that this one may call with capability `tools`.

@@ -39,7 +39,7 @@ const ERRORS_MAX: usize = 100;
 /// Steps to look up one parameter among the declared ones.
 const PARAMETER_STEPS: u64 = 128;
 
-/// A tool's input_schema, ready to check parameters.
+/// A tool's `input_schema`, ready to check parameters.
 #[derive(Debug)]
 pub struct InputSchema {
     root: Value,
@@ -195,7 +195,7 @@ impl InputSchema {
     }
 }
 
-/// A tool's output_schema. A result that does not match is delivered nevertheless, with a flag.
+/// A tool's `output_schema`. A result that does not match is delivered nevertheless, with a flag.
 #[derive(Debug)]
 pub struct OutputSchema(Compiled);
 

@@ -24,7 +24,7 @@ pub(crate) const TOOLS_MAX: usize = 1_000;
 pub(crate) const DIMENSIONS_MAX: usize = 100;
 /// Fields of one schema, which a person fills in as a form.
 pub(crate) const FIELDS_MAX: usize = 100;
-/// Entries of any other list (tags, egress, audience, calls, param_paths, …), which calls search linearly.
+/// Entries of any other list (tags, egress, audience, calls, `param_paths`, …), which calls search linearly.
 pub(crate) const ENTRIES_MAX: usize = 64;
 /// Values of an enum field, from which a person picks one.
 pub(crate) const ENUM_VALUES_MAX: usize = 1_000;

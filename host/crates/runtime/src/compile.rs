@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::error::RuntimeError;
 
-/// Time to compile a component, including the wait for a permit: CPython's 20 MiB take a sixth of it on two cores.
+/// Time to compile a component, including the wait for a permit: `CPython`'s 20 MiB take a sixth of it on two cores.
 pub(crate) const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Concurrent compilations. One keeps most threads busy; a second fills the gaps.

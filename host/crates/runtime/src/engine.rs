@@ -32,7 +32,7 @@ const CALLS_MAX: u32 = 1024;
 /// Time that a guest computes before it yields its thread.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Elements of one table: CPython has about 10 000 functions.
+/// Elements of one table: `CPython` has about 10 000 functions.
 const TABLE_ELEMENTS_MAX: usize = 64 << 10;
 
 /// Bytes that a slot of the pool keeps in memory for its next use. To clear more costs more than to fault it in.

@@ -9,7 +9,7 @@ use wasmparser::{ComponentExternName, ComponentExternalKind, ComponentTypeRef, E
 
 use crate::error::LoadError;
 
-/// Size of a component, with the same limit as in packages. CPython with its standard library has about 20 MiB.
+/// Size of a component, with the same limit as in packages. `CPython` with its standard library has about 20 MiB.
 pub const COMPONENT_BYTES_MAX: usize = 32 << 20;
 
 /// The export of all plugins.

@@ -8,7 +8,7 @@ use wasmtime::ResourceLimiter;
 /// and enough for the largest interpreters that are compiled to components.
 pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 
-/// Core instances of one component. CPython with its shared libraries has about 30.
+/// Core instances of one component. `CPython` with its shared libraries has about 30.
 pub(crate) const CORE_INSTANCES_MAX: u32 = 128;
 
 /// Memories of one component: a QuickJS guest has three.

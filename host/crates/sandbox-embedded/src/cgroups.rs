@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::totals::Totals;
 
-pub use kill::remove_tree;
+pub(crate) use kill::remove_tree;
 
 /// The mount point of control groups on every Linux.
-pub const ROOT: &str = "/sys/fs/cgroup";
+pub(crate) const ROOT: &str = "/sys/fs/cgroup";
 /// The period of the processor quota, the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
 /// The process limit of `init`: the init and its workers.
@@ -33,7 +33,7 @@ const SOCKET_MEMORY: &str = "memory.kmem.tcp.limit_in_bytes";
 
 /// Why this machine cannot limit sandboxes.
 #[derive(Debug, thiserror::Error)]
-pub enum NoController {
+pub(crate) enum NoController {
     #[error("the control group controller `{controller}` is not available in {}", root.display())]
     Unified { controller: &'static str, root: PathBuf },
     #[error(
@@ -45,7 +45,7 @@ pub enum NoController {
 
 /// The control groups of this machine and the place of ours among them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Cgroups {
+pub(crate) struct Cgroups {
     hierarchy: Hierarchy,
     /// The name of the group that holds all sandboxes of this server.
     folder: String,
@@ -64,7 +64,7 @@ enum Hierarchy {
 impl Cgroups {
     /// Finds the control groups below `root`. `tag` separates the groups of this server from those of other servers on
     /// the machine.
-    pub fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
+    pub(crate) fn find(root: &Path, tag: &str) -> Result<Cgroups, NoController> {
         let folder = format!("monstrum-{tag}");
         if let Ok(controllers) = fs::read_to_string(root.join("cgroup.controllers")) {
             let has = |name: &str| controllers.split_whitespace().any(|controller| controller == name);
@@ -86,12 +86,12 @@ impl Cgroups {
     }
 
     /// Sets the limits of all sandboxes together.
-    pub fn with_totals(self, totals: Totals) -> Cgroups {
+    pub(crate) fn with_totals(self, totals: Totals) -> Cgroups {
         Cgroups { totals: Some(totals), ..self }
     }
 
     /// Whether socket buffers can be limited. `kernel_arguments` is the command line of the kernel.
-    pub fn limits_sockets(&self, kernel_arguments: &str) -> bool {
+    pub(crate) fn limits_sockets(&self, kernel_arguments: &str) -> bool {
         match &self.hierarchy {
             Hierarchy::V1 { memory, .. } => memory.join(SOCKET_MEMORY).exists(),
             Hierarchy::V2 { .. } => !kernel_arguments
@@ -102,7 +102,7 @@ impl Cgroups {
     }
 
     /// The version, 1 or 2.
-    pub fn version(&self) -> u8 {
+    pub(crate) fn version(&self) -> u8 {
         match self.hierarchy {
             Hierarchy::V1 { .. } => 1,
             Hierarchy::V2 { .. } => 2,
@@ -110,7 +110,7 @@ impl Cgroups {
     }
 
     /// Whether the processor quota can be limited.
-    pub fn has_cpu(&self) -> bool {
+    pub(crate) fn has_cpu(&self) -> bool {
         match &self.hierarchy {
             Hierarchy::V1 { cpu, .. } => cpu.is_some(),
             Hierarchy::V2 { has_cpu, .. } => *has_cpu,
@@ -127,12 +127,12 @@ impl Cgroups {
     }
 
     /// The groups that hold all sandboxes of this server, one for each tree.
-    pub fn folders(&self) -> Vec<PathBuf> {
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
         self.trees().iter().map(|tree| tree.join(&self.folder)).collect()
     }
 
     /// The groups of a sandbox, which need not exist.
-    pub fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
+    pub(crate) fn group(&self, name: &str, limits: &Limits) -> SandboxGroup {
         let groups: Vec<PathBuf> = self.folders().iter().map(|folder| folder.join(name)).collect();
         let tree = groups[0].clone();
         let (parts, whole) = match &self.hierarchy {
@@ -152,7 +152,7 @@ impl Cgroups {
     }
 
     /// Creates the groups of a sandbox with its limits, replacing those that a previous process left.
-    pub fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
+    pub(crate) fn create(&self, name: &str, limits: &Limits) -> io::Result<SandboxGroup> {
         let group = self.group(name, limits);
         for folder in &group.groups {
             remove_tree(folder)?;
@@ -240,14 +240,14 @@ impl Cgroups {
     }
 
     /// Kills and removes everything that a previous process left.
-    pub fn remove_all(&self) -> io::Result<()> {
+    pub(crate) fn remove_all(&self) -> io::Result<()> {
         self.folders().iter().try_for_each(|folder| remove_tree(folder))
     }
 }
 
 /// The groups of one sandbox.
 #[derive(Debug, Clone)]
-pub struct SandboxGroup {
+pub(crate) struct SandboxGroup {
     version: u8,
     /// The tree in which each command has a group.
     tree: PathBuf,
@@ -262,13 +262,13 @@ pub struct SandboxGroup {
 
 impl SandboxGroup {
     /// How many processes the kernel has killed because of the memory limit.
-    pub fn out_of_memory(&self) -> io::Result<u64> {
+    pub(crate) fn out_of_memory(&self) -> io::Result<u64> {
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
         count(&self.memory.join(file), "oom_kill")
     }
 
     /// Creates the group of a command.
-    pub fn exec(&self, id: u64) -> io::Result<ExecGroup> {
+    pub(crate) fn exec(&self, id: u64) -> io::Result<ExecGroup> {
         let path = self.tree.join("box").join(format!("e{id}"));
         fs::create_dir(&path)?;
         let memory = (self.version == 1).then(|| self.memory.clone());
@@ -280,7 +280,7 @@ impl SandboxGroup {
 
 /// The group of one command.
 #[derive(Debug)]
-pub struct ExecGroup {
+pub(crate) struct ExecGroup {
     path: PathBuf,
     /// Version 1 only: the group of all commands in the memory tree.
     memory: Option<PathBuf>,
@@ -288,23 +288,23 @@ pub struct ExecGroup {
 
 impl ExecGroup {
     /// Files to which a process writes a zero to join the command.
-    pub fn join_files(&self) -> io::Result<Vec<File>> {
+    pub(crate) fn join_files(&self) -> io::Result<Vec<File>> {
         let groups = [Some(&self.path), self.memory.as_ref()].into_iter().flatten();
         groups.map(|group| File::options().write(true).open(group.join("cgroup.procs"))).collect()
     }
 
     /// Whether the command reached its process limit.
-    pub fn hit_its_limit(&self) -> io::Result<bool> {
+    pub(crate) fn hit_its_limit(&self) -> io::Result<bool> {
         Ok(count(&self.path.join("pids.events"), "max")? > 0)
     }
 
     /// Kills all processes of the group.
-    pub fn kill(&self) -> io::Result<()> {
+    pub(crate) fn kill(&self) -> io::Result<()> {
         kill::kill_all(&self.path)
     }
 
     /// Removes the group and returns whether that was possible: a group with processes stays.
-    pub fn remove(&self) -> io::Result<bool> {
+    pub(crate) fn remove(&self) -> io::Result<bool> {
         match fs::remove_dir(&self.path) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
@@ -321,12 +321,12 @@ fn count(file: &Path, key: &str) -> io::Result<u64> {
 }
 
 /// Moves a process into a group.
-pub fn join(group: &Path, pid: i32) -> io::Result<()> {
+pub(crate) fn join(group: &Path, pid: i32) -> io::Result<()> {
     fs::write(group.join("cgroup.procs"), pid.to_string())
 }
 
 /// Removes a group unless it is in use.
-pub fn remove_if_empty(group: &Path) {
+pub(crate) fn remove_if_empty(group: &Path) {
     let _in_use_or_gone = fs::remove_dir(group);
 }
 

@@ -17,13 +17,13 @@ use crate::wire::{self, ExitStatus, FromInit, Received, Refusal, ToInit};
 
 /// How a request ended. The sender is dropped if the end will never be known.
 #[derive(Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     Exited(ExitStatus),
     Refused(Refusal),
 }
 
 /// A connection to one init.
-pub struct Control {
+pub(crate) struct Control {
     socket: AsyncFd<OwnedFd>,
     pending: Mutex<HashMap<u64, oneshot::Sender<Reply>>>,
     next: AtomicU64,
@@ -33,7 +33,7 @@ pub struct Control {
 
 impl Control {
     /// Takes the host's end and reads from it until it is closed.
-    pub fn new(socket: OwnedFd) -> io::Result<Arc<Control>> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Arc<Control>> {
         let control = Arc::new(Control {
             socket: sys::watched(socket)?,
             pending: Mutex::default(),
@@ -51,17 +51,17 @@ impl Control {
     }
 
     /// A request number that is unique for this init.
-    pub fn next_id(&self) -> u64 {
+    pub(crate) fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether the init is gone.
-    pub fn is_gone(&self) -> bool {
+    pub(crate) fn is_gone(&self) -> bool {
         *self.gone.borrow()
     }
 
     /// Sends a request. The returned receiver gets its end.
-    pub async fn request(
+    pub(crate) async fn request(
         &self,
         id: u64,
         message: ToInit,
@@ -104,7 +104,7 @@ impl Control {
 }
 
 /// Sends one message without blocking the thread.
-pub async fn send(
+pub(crate) async fn send(
     socket: &AsyncFd<OwnedFd>,
     message: &impl serde::Serialize,
     rest: &[u8],
@@ -120,7 +120,9 @@ pub async fn send(
 }
 
 /// Receives one message without blocking the thread; `None` if the other end is closed.
-pub async fn receive<T: serde::de::DeserializeOwned>(socket: &AsyncFd<OwnedFd>) -> Result<Option<Received<T>>, Errno> {
+pub(crate) async fn receive<T: serde::de::DeserializeOwned>(
+    socket: &AsyncFd<OwnedFd>,
+) -> Result<Option<Received<T>>, Errno> {
     loop {
         let mut ready = socket.ready(Interest::READABLE).await.map_err(|_| Errno::IO)?;
         match wire::receive(socket.as_fd()) {

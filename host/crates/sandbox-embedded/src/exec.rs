@@ -39,7 +39,11 @@ const CODE_KILLED: i32 = 137;
 const CODE_UNKNOWN: i32 = -1;
 
 /// Runs a command in a running sandbox.
-pub async fn run(running: &Arc<Running>, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, SandboxError> {
+pub(crate) async fn run(
+    running: &Arc<Running>,
+    request: ExecRequest,
+    feed: Option<Feed>,
+) -> Result<ExecOutput, SandboxError> {
     let text = check(&request)?;
     running.sweep();
     let began = Instant::now();

@@ -25,7 +25,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 const PLACE_MAX: Duration = Duration::from_secs(5);
 
 /// A path in the form of workers: relative to the workspace, `.` for the workspace itself.
-pub fn relative(path: &str) -> Result<String, SandboxError> {
+pub(crate) fn relative(path: &str) -> Result<String, SandboxError> {
     let invalid = |why: String| Err(SandboxError::Invalid(why));
     if path.len() > PATH_BYTES_MAX {
         return invalid(format!("a path must have at most {PATH_BYTES_MAX} bytes"));
@@ -60,7 +60,7 @@ fn folder_of(path: &str) -> &str {
 }
 
 /// Lists a folder, sorted by name.
-pub async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
+pub(crate) async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::List { path: path.clone() }, None).await?;
     let mut entries = Vec::new();
@@ -72,7 +72,7 @@ pub async fn list(running: &Arc<Running>, path: &str) -> Result<Vec<FileEntry>, 
 }
 
 /// Describes an entry.
-pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
+pub(crate) async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {
         let (name, kind) = (WORKSPACE.trim_start_matches('/').to_owned(), EntryKind::Directory);
@@ -84,7 +84,7 @@ pub async fn stat(running: &Arc<Running>, path: &str) -> Result<FileEntry, Sandb
 }
 
 /// Describes the target of a path, following links.
-pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
+pub(crate) async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, SandboxError> {
     let path = relative(path)?;
     if path == "." {
         return stat(running, WORKSPACE).await;
@@ -95,7 +95,7 @@ pub async fn target(running: &Arc<Running>, path: &str) -> Result<FileEntry, San
 }
 
 /// Reads a file as a stream.
-pub async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
+pub(crate) async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, ByteStream), SandboxError> {
     let path = relative(path)?;
     let mut answer = Worker::begin(running, &Operation::Read { path: path.clone() }, None).await?;
     let (part, bytes) = answer.next().await?.ok_or_else(broken)?;
@@ -103,7 +103,7 @@ pub async fn read(running: &Arc<Running>, path: &str) -> Result<(FileEntry, Byte
 }
 
 /// Replaces a file.
-pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result<(), SandboxError> {
+pub(crate) async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result<(), SandboxError> {
     let path = relative(path)?;
     if content.len() > FILE_BYTES_MAX {
         return Err(SandboxError::Invalid(format!(
@@ -119,22 +119,22 @@ pub async fn write(running: &Arc<Running>, path: &str, content: &[u8]) -> Result
 }
 
 /// Creates a folder.
-pub async fn mkdir(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
+pub(crate) async fn mkdir(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
     done(running, &Operation::Mkdir { path: relative(path)? }, None).await
 }
 
 /// Removes an entry.
-pub async fn remove(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
+pub(crate) async fn remove(running: &Arc<Running>, path: &str) -> Result<(), SandboxError> {
     done(running, &Operation::Remove { path: relative(path)? }, None).await
 }
 
 /// Moves an entry.
-pub async fn rename(running: &Arc<Running>, from: &str, to: &str) -> Result<(), SandboxError> {
+pub(crate) async fn rename(running: &Arc<Running>, from: &str, to: &str) -> Result<(), SandboxError> {
     done(running, &Operation::Rename { from: relative(from)?, to: relative(to)? }, None).await
 }
 
 /// Packs a folder as a ZIP.
-pub async fn archive(
+pub(crate) async fn archive(
     running: &Arc<Running>,
     path: &str,
     limits: monstrum_sandbox::ArchiveLimits,

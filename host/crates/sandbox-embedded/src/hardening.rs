@@ -29,7 +29,7 @@ fn kept() -> CapabilitySet {
 }
 
 /// Drops all other capabilities for good.
-pub fn drop_capabilities() -> io::Result<()> {
+pub(crate) fn drop_capabilities() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match rustix::thread::capability_is_in_bounding_set(capability) {
@@ -53,7 +53,7 @@ pub fn drop_capabilities() -> io::Result<()> {
 const OPEN_FILES_MAX: u64 = 4096;
 
 /// Sets resource limits of each process that are lower than the host's.
-pub fn limit_resources() -> io::Result<()> {
+pub(crate) fn limit_resources() -> io::Result<()> {
     // A limit of one byte prevents core dumps even where the host pipes them to a program, which ignores a limit of
     // zero.
     for (resource, most) in [
@@ -71,7 +71,7 @@ pub fn limit_resources() -> io::Result<()> {
 }
 
 /// Installs the filters of system calls: an allowlist, then the filters that return specific errors.
-pub fn filter_system_calls() -> io::Result<()> {
+pub(crate) fn filter_system_calls() -> io::Result<()> {
     // If two filters return an error, the kernel reports that of the filter installed last.
     for program in [filter(), refusals::sockets(), refusals::socket_types(), refusals::requests(), refusals::filters()]
     {
@@ -118,7 +118,7 @@ fn filter() -> Result<seccompiler::BpfProgram, seccompiler::BackendError> {
     filter.try_into()
 }
 
-/// CLONE_NEWTIME is a flag of clone3 only.
+/// `CLONE_NEWTIME` is a flag of clone3 only.
 const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS

@@ -18,20 +18,20 @@ const SERVERS: u32 = 40;
 
 /// The ids of one server.
 #[derive(Debug, Clone)]
-pub struct Ids {
+pub(crate) struct Ids {
     first: u32,
     used: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Ids {
     /// A part of all ranges, chosen by the tag of the server.
-    pub fn of(tag: &str) -> Ids {
+    pub(crate) fn of(tag: &str) -> Ids {
         let number = tag.bytes().fold(0_u32, |number, byte| number.wrapping_mul(31).wrapping_add(byte.into()));
         Ids { first: FIRST + number % SERVERS * PER_SERVER * IDS, used: Arc::default() }
     }
 
     /// Reserves a free range; `None` if all are in use.
-    pub fn take(&self) -> Option<IdRange> {
+    pub(crate) fn take(&self) -> Option<IdRange> {
         let mut used = self.used.lock();
         let slot = (0..PER_SERVER).find(|slot| !used.contains(slot))?;
         used.insert(slot);
@@ -41,7 +41,7 @@ impl Ids {
 
 /// A reserved range, released on drop.
 #[derive(Debug)]
-pub struct IdRange {
+pub(crate) struct IdRange {
     pub base: u32,
     /// The number of the range, from 0.
     pub slot: u32,

@@ -46,7 +46,7 @@ impl TemplateKind {
 
 /// The images of one server.
 #[derive(Debug, Clone)]
-pub struct Images {
+pub(crate) struct Images {
     /// One folder for each base.
     boxes: PathBuf,
     blanks: PathBuf,
@@ -58,7 +58,7 @@ pub struct Images {
 
 impl Images {
     /// Opens the images below `folder` and removes incomplete ones that a previous process left.
-    pub fn open(folder: &Path) -> io::Result<Images> {
+    pub(crate) fn open(folder: &Path) -> io::Result<Images> {
         let images = Images {
             boxes: folder.join(BOXES),
             blanks: folder.join("blank"),
@@ -83,17 +83,17 @@ impl Images {
     }
 
     /// The image of a sandbox and its base; `None` if it has no image.
-    pub fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
+    pub(crate) fn find(&self, name: &str) -> Option<(PathBuf, TemplateKind)> {
         TemplateKind::ALL.into_iter().map(|base| (self.place(name, base), base)).find(|(image, _)| image.exists())
     }
 
     /// The names of all sandboxes that have an image.
-    pub fn names(&self) -> io::Result<Vec<String>> {
+    pub(crate) fn names(&self) -> io::Result<Vec<String>> {
         Ok(images_in(&self.boxes)?.into_iter().map(|(name, _)| name.to_string()).collect())
     }
 
     /// The disk space of all images of a workspace.
-    pub fn bytes_of(&self, workspace: &str) -> io::Result<u64> {
+    pub(crate) fn bytes_of(&self, workspace: &str) -> io::Result<u64> {
         let mut bytes = 0;
         for (_, path) in images_in(&self.boxes)?.iter().filter(|(name, _)| name.is_of(workspace)) {
             bytes += bytes_on_disk(path)?;
@@ -102,7 +102,7 @@ impl Images {
     }
 
     /// Sets an image aside. Does nothing if the image does not exist.
-    pub fn set_aside(&self, name: &str, now: UtcMillis) -> io::Result<()> {
+    pub(crate) fn set_aside(&self, name: &str, now: UtcMillis) -> io::Result<()> {
         for base in TemplateKind::ALL {
             let aside = self.aside.join(base.folder()).join(format!("{name}.{}", now.0));
             match renameat_with(CWD, self.place(name, base), CWD, &aside, RenameFlags::NOREPLACE) {
@@ -115,7 +115,7 @@ impl Images {
 
     /// Restores the image that was last set aside under this name at `since` or later, and returns whether there was
     /// one.
-    pub fn restore(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
+    pub(crate) fn restore(&self, name: &str, since: UtcMillis) -> io::Result<bool> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.name == name && kept.since >= since);
         let Some(newest) = kept.into_iter().max_by_key(|kept| kept.since) else { return Ok(false) };
@@ -128,7 +128,7 @@ impl Images {
 
     /// Deletes the images that were set aside before `before` and returns how many. It tries all of them, and then
     /// returns the first error.
-    pub fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
+    pub(crate) fn delete_aside(&self, before: UtcMillis) -> io::Result<usize> {
         let mut kept = kept_aside(&self.aside)?;
         kept.retain(|kept| kept.since < before);
         let removed: Vec<io::Result<()>> = kept.iter().map(|kept| remove(&kept.path)).collect();
@@ -136,7 +136,7 @@ impl Images {
     }
 
     /// Creates an image atomically.
-    pub fn create(&self, name: &str, base: TemplateKind, mib: u32) -> io::Result<()> {
+    pub(crate) fn create(&self, name: &str, base: TemplateKind, mib: u32) -> io::Result<()> {
         let blank = self.blank(mib)?;
         let image = self.place(name, base);
         let part = image.with_extension("part");
@@ -151,7 +151,7 @@ impl Images {
 
     /// Deletes an image if it exists. [`Self::names`] omits the image from the start of the
     /// deletion.
-    pub fn delete(&self, name: &str) -> io::Result<()> {
+    pub(crate) fn delete(&self, name: &str) -> io::Result<()> {
         for base in TemplateKind::ALL {
             let image = self.place(name, base);
             let gone = image.with_extension("gone");
@@ -256,7 +256,7 @@ fn files_of_bases(folder: &Path) -> io::Result<Vec<(String, PathBuf, TemplateKin
 }
 
 /// The path of mkfs.ext4.
-pub fn mkfs() -> Option<&'static Path> {
+pub(crate) fn mkfs() -> Option<&'static Path> {
     MKFS.iter().map(Path::new).find(|path| path.exists())
 }
 

@@ -21,7 +21,7 @@ use crate::wire::{self, ExitStatus, FromInit, Launch, Received, Refusal, ToInit}
 use crate::{hardening, mounts, sys, worker};
 
 /// The message to the keeper when the init is ready. Any other message is an error.
-pub const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
 /// The environment of every command, to which requests add variables.
 const ENVIRONMENT: [(&str, &str); 7] = [
@@ -39,7 +39,7 @@ const WITHOUT_NETWORK: [(&str, &str); 2] = [("NPM_CONFIG_FETCH_RETRIES", "0"), (
 const HOST_NAME: &[u8] = b"sandbox";
 
 /// What the keeper prepares for the init.
-pub struct Prepared<'a> {
+pub(crate) struct Prepared<'a> {
     pub launch: &'a Launch,
     /// The loop device of the image.
     pub device: &'a str,
@@ -54,7 +54,7 @@ pub struct Prepared<'a> {
 }
 
 /// Runs the init until it ends.
-pub fn run(prepared: &Prepared<'_>) -> i32 {
+pub(crate) fn run(prepared: &Prepared<'_>) -> i32 {
     let begun = begin(prepared);
     let text = match &begun {
         Ok(_) => READY.to_owned(),

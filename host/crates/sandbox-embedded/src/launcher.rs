@@ -24,9 +24,9 @@ use crate::sys;
 use crate::wire::{self, FromKeeper, Launch, Received};
 
 /// The process name of the launcher and its children.
-pub const ARGUMENT: &str = "init";
+pub(crate) const ARGUMENT: &str = "init";
 /// The number of ids of one sandbox, the usual size of a container's user namespace.
-pub const IDS: u32 = 65_536;
+pub(crate) const IDS: u32 = 65_536;
 /// The limit of inotify instances, the default for desktop users.
 const INOTIFY_INSTANCES_MAX: &str = "128";
 /// How long writing the image to disk may take at the end, far longer than a disk needs for 2 GiB.
@@ -50,7 +50,7 @@ pub fn run_if_launcher() {
 }
 
 /// Whether this program's `main` called [`run_if_launcher`]; other programs cannot be started as the launcher.
-pub fn can_launch() -> bool {
+pub(crate) fn can_launch() -> bool {
     CAN_LAUNCH.load(Ordering::Relaxed)
 }
 
@@ -103,7 +103,7 @@ fn wait_for(polled: &mut [PollFd<'_>]) -> io::Result<()> {
 }
 
 /// Collects all children that have ended.
-pub fn reap(children: &OwnedFd) -> Vec<(Pid, rustix::process::WaitStatus)> {
+pub(crate) fn reap(children: &OwnedFd) -> Vec<(Pid, rustix::process::WaitStatus)> {
     let mut signals = [0_u8; 1024];
     // The signals carry no further information and only have to be consumed.
     while rustix::io::read(children, &mut signals).is_ok_and(|read| read > 0) {}
@@ -226,7 +226,7 @@ fn kill(child: Pid) {
 }
 
 /// Adds the failed step to an error.
-pub fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
+pub(crate) fn during(what: &'static str) -> impl Fn(io::Error) -> io::Error {
     move |error| io::Error::new(error.kind(), format!("{what}: {error}"))
 }
 
@@ -328,6 +328,6 @@ impl ReleasedDevice {
 }
 
 /// Joins the sandbox's user namespace, with all capabilities in it and none outside.
-pub fn join_user_namespace(ids: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn join_user_namespace(ids: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::thread::move_into_link_name_space(ids, Some(LinkNameSpaceType::User))?)
 }

@@ -5,7 +5,7 @@
 //! files. Device files belong to the sandbox alone: locks, watches and times of a file are visible to all who share it.
 
 mod spare;
-pub mod view;
+pub(crate) mod view;
 
 use std::fs::DirBuilder;
 use std::io;
@@ -78,12 +78,12 @@ const MASKED_FOLDERS: [&str; 10] =
 const TMP_INODES: u32 = 131_072;
 /// The terminal limit of a sandbox. The kernel has 4,096 terminals and reserves 1,024 for the host, so that 64
 /// sandboxes can use their limit.
-pub const TERMINALS_MAX: u32 = 32;
+pub(crate) const TERMINALS_MAX: u32 = 32;
 /// The size of /dev/shm, the same as in other container runtimes.
 const SHM_MIB: u32 = 64;
 
 /// Builds the file system and makes it the root of this mount namespace.
-pub fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn build(launch: &Launch, device: &str, ids: BorrowedFd<'_>) -> io::Result<()> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(on("/"))?;
     mount("sandbox", &launch.stage, "tmpfs", MountFlags::NODEV | MountFlags::NOSUID, c"mode=700,size=1m")

@@ -64,7 +64,7 @@ impl From<Errno> for KeeperError {
 }
 
 /// A sandbox that is running, or was until a moment ago.
-pub struct Running {
+pub(crate) struct Running {
     pub control: Arc<Control>,
     pub group: SandboxGroup,
     /// The slots for workers.
@@ -86,7 +86,7 @@ pub struct Running {
 }
 
 /// Both ends of the sockets of the keeper and the init. The launcher takes one end of each.
-pub struct Sockets {
+pub(crate) struct Sockets {
     keeper: OwnedFd,
     init: OwnedFd,
     pub launched: [OwnedFd; 2],
@@ -94,7 +94,7 @@ pub struct Sockets {
 
 impl Sockets {
     /// Creates both pairs.
-    pub fn new() -> io::Result<Sockets> {
+    pub(crate) fn new() -> io::Result<Sockets> {
         let (keeper, of_keeper) = wire::pair()?;
         let (init, of_init) = wire::pair()?;
         Ok(Sockets { keeper, init, launched: [of_keeper, of_init] })
@@ -103,7 +103,11 @@ impl Sockets {
 
 impl Running {
     /// Waits until the keeper reports that the init is ready.
-    pub async fn begin(sockets: Sockets, group: SandboxGroup, ids: IdRange) -> Result<Arc<Running>, SandboxError> {
+    pub(crate) async fn begin(
+        sockets: Sockets,
+        group: SandboxGroup,
+        ids: IdRange,
+    ) -> Result<Arc<Running>, SandboxError> {
         let Sockets { keeper, init, launched } = sockets;
         drop(launched);
         let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not start", error);
@@ -136,7 +140,7 @@ impl Running {
     }
 
     /// Connects the sandbox to a network.
-    pub async fn connect(self: &Arc<Self>, network: Arc<FullNetwork>) -> Result<(), SandboxError> {
+    pub(crate) async fn connect(self: &Arc<Self>, network: Arc<FullNetwork>) -> Result<(), SandboxError> {
         let own = Arc::clone(self);
         let connected = tokio::task::spawn_blocking(move || {
             let namespace = own.namespace.as_ref().ok_or_else(|| {
@@ -150,7 +154,7 @@ impl Running {
 
     /// Checks that the sandbox answers. A new one runs a command. In a resumed one the shell may have been replaced by
     /// its owner and no command was requested, so that a file function has to do.
-    pub async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
+    pub(crate) async fn probe(self: &Arc<Self>, is_new: bool) -> Result<(), SandboxError> {
         if !is_new {
             // The folder exists, so that a worker opens it and creates nothing.
             let looked = timeout(PROBE_MAX, super::files::mkdir(self, WORKSPACE)).await;
@@ -172,7 +176,7 @@ impl Running {
     }
 
     /// Stops the sandbox without waiting for its end.
-    pub fn terminate(&self) {
+    pub(crate) fn terminate(&self) {
         if let Err(error) = self.close_keeper() {
             tracing::error!(%error, "the socket of a keeper could not be closed");
         }
@@ -187,7 +191,7 @@ impl Running {
     }
 
     /// Stops the sandbox and waits until its image is detached and everything is removed.
-    pub async fn end(&self) -> Result<(), SandboxError> {
+    pub(crate) async fn end(&self) -> Result<(), SandboxError> {
         let failed = |error: KeeperError| SandboxError::unavailable_because("the sandbox did not stop", error);
         self.close_keeper().map_err(|error| failed(error.into()))?;
         let reported = timeout(END_MAX, control::receive::<FromKeeper>(&self.keeper)).await;
@@ -206,30 +210,30 @@ impl Running {
     }
 
     /// Counts a command until the returned value is dropped.
-    pub fn busy(self: &Arc<Self>) -> Busy {
+    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         self.execs.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
     }
 
     /// The number of running commands.
-    pub fn execs(&self) -> usize {
+    pub(crate) fn execs(&self) -> usize {
         self.execs.load(Ordering::Relaxed)
     }
 
     /// Keeps the group of a command with background programs, to remove the group when they have ended.
-    pub fn linger(&self, group: ExecGroup) {
+    pub(crate) fn linger(&self, group: ExecGroup) {
         self.lingering.lock().push(group);
     }
 
     /// Removes groups and tasks that have ended.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         self.lingering.lock().retain(|group| !group.remove().unwrap_or(true));
         self.readers.lock().retain(|reader| !reader.is_finished());
     }
 
     /// Drains a stream, because a program that writes to a pipe without a reader is killed by a signal. If there are
     /// too many streams, the oldest are closed: each uses a descriptor of the host.
-    pub fn drain(&self, from: Receiver) {
+    pub(crate) fn drain(&self, from: Receiver) {
         let turn = Arc::clone(&self.draining);
         let reader = tokio::spawn(async move {
             while from.readable().await.is_ok() {
@@ -252,7 +256,7 @@ impl Running {
 }
 
 /// A running command.
-pub struct Busy(Arc<Running>);
+pub(crate) struct Busy(Arc<Running>);
 
 impl Drop for Busy {
     fn drop(&mut self) {

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 
 /// Runs `body` in a child process, which exits with the returned code. Only for processes with one thread: their
 /// children can do everything that the parent can.
-pub fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
+pub(crate) fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this process has one thread, so that no lock or other state is left inconsistent in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -27,13 +27,13 @@ pub fn fork(body: impl FnOnce() -> i32) -> io::Result<Pid> {
 }
 
 /// Exits at once, without running exit handlers or flushing buffers that the parent also has.
-pub fn exit(code: i32) -> ! {
+pub(crate) fn exit(code: i32) -> ! {
     // SAFETY: it does not return.
     unsafe { libc::_exit(code) }
 }
 
 /// Executes another program. Returns only on failure.
-pub fn exec(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+pub(crate) fn exec(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |texts: &[CString]| -> Vec<*const libc::c_char> {
         texts.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
     };
@@ -44,7 +44,7 @@ pub fn exec(program: &CStr, arguments: &[CString], environment: &[CString]) -> i
 }
 
 /// Creates files as the user and group `id` from here on, keeping all capabilities. Zero restores root.
-pub fn make_files_as(id: u32) -> io::Result<()> {
+pub(crate) fn make_files_as(id: u32) -> io::Result<()> {
     let keep = CapabilitiesSecureBits::NO_SETUID_FIXUP;
     rustix::thread::set_capabilities_secure_bits(keep)?;
     // SAFETY: the calls take numbers. They return the previous id, so a second call with an invalid id reads the
@@ -64,7 +64,7 @@ pub fn make_files_as(id: u32) -> io::Result<()> {
 }
 
 /// Becomes the user and group `id` of the host for good and keeps all capabilities.
-pub fn become_user(id: u32) -> io::Result<()> {
+pub(crate) fn become_user(id: u32) -> io::Result<()> {
     use rustix::process::{Gid, Uid};
     rustix::thread::set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP)?;
     let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
@@ -74,19 +74,19 @@ pub fn become_user(id: u32) -> io::Result<()> {
 }
 
 /// Moves this process into new namespaces.
-pub fn unshare(flags: UnshareFlags) -> io::Result<()> {
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: no caller passes FILES, and there is one thread.
     Ok(unsafe { rustix::thread::unshare_unsafe(flags) }?)
 }
 
 /// Registers a socket with the runtime of the host.
-pub fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watched(socket: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the returned value owns the descriptor, which stays the same while it is owned.
     unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)
 }
 
 /// Blocks SIGCHLD and returns a descriptor that becomes readable when a child ends.
-pub fn signals_of_children() -> io::Result<OwnedFd> {
+pub(crate) fn signals_of_children() -> io::Result<OwnedFd> {
     let mut set = empty_set();
     // SAFETY: `set` is a valid signal set, and nothing else owns the descriptor that signalfd returns.
     unsafe {
@@ -102,7 +102,7 @@ pub fn signals_of_children() -> io::Result<OwnedFd> {
 }
 
 /// Resets signals to the defaults that programs expect: none blocked, none ignored.
-pub fn reset_signals() {
+pub(crate) fn reset_signals() {
     let set = empty_set();
     // SAFETY: `set` is a valid signal set, and SIG_DFL a valid disposition of every signal.
     unsafe {
@@ -122,14 +122,14 @@ fn empty_set() -> libc::sigset_t {
 }
 
 /// Marks all descriptors from `first` on as close-on-exec.
-pub fn close_at_exec_from(first: u32) -> io::Result<()> {
+pub(crate) fn close_at_exec_from(first: u32) -> io::Result<()> {
     // SAFETY: the call only sets a flag of the descriptors.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Closes all descriptors except the standard ones and `kept`. The owners of the closed ones must not be used any more.
-pub fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn keep_only(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).filter(|fd| *fd > 2).collect();
     kept.sort_unstable();
     let mut first = 3;
@@ -156,17 +156,21 @@ struct MountAttr {
 }
 
 /// Read-only mounts, for [`mount_setattr`]; from linux/mount.h like the other attributes.
-pub const MOUNT_RDONLY: u64 = 0x1;
+pub(crate) const MOUNT_RDONLY: u64 = 0x1;
 /// Ignores set-user-id bits.
-pub const MOUNT_NOSUID: u64 = 0x2;
+pub(crate) const MOUNT_NOSUID: u64 = 0x2;
 /// Does not open device files.
-pub const MOUNT_NODEV: u64 = 0x4;
+pub(crate) const MOUNT_NODEV: u64 = 0x4;
 /// Does not execute programs.
-pub const MOUNT_NOEXEC: u64 = 0x8;
+pub(crate) const MOUNT_NOEXEC: u64 = 0x8;
 const MOUNT_IDMAP: u64 = 0x0010_0000;
 
 /// Sets attributes of a detached mount, and the id mapping of a user namespace if one is given.
-pub fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, mapped_by: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(crate) fn mount_setattr(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    mapped_by: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let attr = MountAttr {
         attr_set: attributes | if mapped_by.is_some() { MOUNT_IDMAP } else { 0 },
         attr_clr: 0,
@@ -219,14 +223,14 @@ struct LoopConfig {
 }
 
 /// The number of a free loop device.
-pub fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
+pub(crate) fn free_loop_device(control: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: it takes no argument.
     let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
     u32::try_from(number).map_err(|_| io::Error::last_os_error())
 }
 
 /// Attaches a file to a loop device until the device is closed.
-pub fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: zero is a valid value of every field.
     let mut config: LoopConfig = unsafe { std::mem::zeroed() };
     config.fd = file.as_raw_fd().unsigned_abs();
@@ -237,7 +241,7 @@ pub fn attach_loop_device(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::R
 }
 
 /// The inode of the file behind a loop device; `None` if the device is free.
-pub fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+pub(crate) fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     // SAFETY: zero is a valid value of every field, and the call fills a structure of this type.
     let mut info: LoopInfo = unsafe { std::mem::zeroed() };
     let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) };
@@ -249,7 +253,7 @@ pub fn file_behind_loop_device(device: BorrowedFd<'_>) -> io::Result<Option<u64>
 }
 
 /// Brings up the loopback interface of this network namespace.
-pub fn bring_loopback_up() -> io::Result<()> {
+pub(crate) fn bring_loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
     // SAFETY: zero is a valid value of every field.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

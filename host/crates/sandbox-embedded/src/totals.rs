@@ -25,7 +25,7 @@ pub struct TotalSettings {
 
 /// The limits of all sandboxes together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
+pub(crate) struct Totals {
     pub memory_bytes: u64,
     pub processes: u64,
     /// Limits socket buffers, where the kernel counts them separately from memory.
@@ -34,7 +34,7 @@ pub struct Totals {
 
 /// The resources of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostCounts {
+pub(crate) struct HostCounts {
     pub memory_bytes: u64,
     /// The minimum of `kernel.pid_max` and `kernel.threads-max`.
     pub processes: u64,
@@ -48,7 +48,7 @@ pub struct HostCounts {
 impl HostCounts {
     /// Reads the resources of this host. A missing file means no limit.
     #[must_use]
-    pub fn read() -> HostCounts {
+    pub(crate) fn read() -> HostCounts {
         let knob = |path: &str, field: usize| -> Option<u64> {
             fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.split_whitespace().nth(field)?.parse().ok()
         };
@@ -79,7 +79,7 @@ fn meminfo(text: &str, key: &str) -> Option<u64> {
 impl Totals {
     /// Half of the host's processes and socket buffers, and its memory minus the reserve.
     #[must_use]
-    pub fn of(host: &HostCounts, settings: TotalSettings) -> Totals {
+    pub(crate) fn of(host: &HostCounts, settings: TotalSettings) -> Totals {
         let reserve = (host.memory_bytes / RESERVE_PART).max(RESERVE_BYTES_MIN).min(host.memory_bytes / 2);
         Totals {
             memory_bytes: settings.memory_mib.map_or(host.memory_bytes - reserve, |mib| u64::from(mib) << 20),
@@ -90,14 +90,14 @@ impl Totals {
 
     /// How many files the host must be able to open so that sandboxes run out of memory first.
     #[must_use]
-    pub fn open_files_needed(&self) -> u64 {
+    pub(crate) fn open_files_needed(&self) -> u64 {
         (self.memory_bytes / OPEN_FILE_BYTES).saturating_add(OPEN_FILES_OF_HOST)
     }
 }
 
 /// Raises `fs.file-max` if sandboxes could use up the host's open files: each open file counts towards the memory of
 /// its sandbox, so memory becomes the limit. Returns whether the limit is high enough.
-pub fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
+pub(crate) fn raise_open_files(host: &HostCounts, totals: &Totals) -> bool {
     let needed = totals.open_files_needed();
     if host.open_files >= needed {
         return true;

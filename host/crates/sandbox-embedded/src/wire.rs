@@ -19,13 +19,13 @@ use crate::cgroups::Cgroups;
 
 /// The maximum size of a message: a command with its environment fits (see `exec::COMMAND_BYTES_MAX`), and it fits into
 /// the kernel's default buffer.
-pub const MESSAGE_BYTES_MAX: usize = 176 << 10;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 176 << 10;
 /// The maximum number of descriptors: two pipes and the control groups of a command.
 const DESCRIPTORS_MAX: usize = 8;
 
 /// To the launcher, with one end of the keeper's socket and one of the init's.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Launch {
+pub(crate) struct Launch {
     /// The disk image.
     pub image: PathBuf,
     /// The lower layer of the file system.
@@ -46,7 +46,7 @@ pub struct Launch {
 
 /// The host's /usr.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Usr {
+pub(crate) struct Usr {
     pub folder: PathBuf,
     /// The list of files to hide.
     pub hidden: PathBuf,
@@ -54,7 +54,7 @@ pub struct Usr {
 
 /// From a keeper to the host.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum FromKeeper {
+pub(crate) enum FromKeeper {
     /// The init is ready. It has this pid on the host; its network namespace comes as a descriptor.
     Ready { pid: i32 },
     /// The sandbox did not start, or did not end cleanly, with the reason.
@@ -65,7 +65,7 @@ pub enum FromKeeper {
 
 /// From the host to an init.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum ToInit {
+pub(crate) enum ToInit {
     /// Runs a command. The raw bytes are the command, the folder and the variables, each terminated by a zero byte. The
     /// descriptors are stdout, stderr and the control groups to join.
     Exec { id: u64 },
@@ -76,7 +76,7 @@ pub enum ToInit {
 
 /// From an init to the host.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum FromInit {
+pub(crate) enum FromInit {
     Exited {
         id: u64,
         status: ExitStatus,
@@ -90,7 +90,7 @@ pub enum FromInit {
 
 /// Why a request did not start.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// The request itself is wrong, for example because its folder does not exist.
     Request(String),
     /// The sandbox cannot start another process.
@@ -101,27 +101,32 @@ pub enum Refusal {
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ExitStatus {
+pub(crate) enum ExitStatus {
     Exited(i32),
     Signalled(i32),
 }
 
 /// A received message.
-pub struct Received<T> {
+pub(crate) struct Received<T> {
     pub message: T,
     pub rest: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
 /// A pair of sockets that keep message boundaries and report when the other end closes. The first is non-blocking.
-pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((ours, theirs))
 }
 
 /// Sends one message.
-pub fn send(to: impl AsFd, message: &impl Serialize, rest: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub(crate) fn send(
+    to: impl AsFd,
+    message: &impl Serialize,
+    rest: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
     let mut packet = serde_json::to_vec(message).expect("messages can be written as JSON");
     packet.push(b'\n');
     packet.extend_from_slice(rest);
@@ -140,7 +145,7 @@ pub fn send(to: impl AsFd, message: &impl Serialize, rest: &[u8], descriptors: &
 }
 
 /// Receives one message; `None` if the other end is closed.
-pub fn receive<T: DeserializeOwned>(from: impl AsFd) -> Result<Option<Received<T>>, Errno> {
+pub(crate) fn receive<T: DeserializeOwned>(from: impl AsFd) -> Result<Option<Received<T>>, Errno> {
     let mut packet = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);

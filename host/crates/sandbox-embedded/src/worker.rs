@@ -17,7 +17,7 @@ mod paths;
 
 /// A file function. Paths are relative to the workspace.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Operation {
+pub(crate) enum Operation {
     List {
         path: String,
     },
@@ -55,7 +55,7 @@ pub enum Operation {
 /// A part of an answer: its kind, its length as four little-endian bytes, and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Part {
+pub(crate) enum Part {
     /// A [`Entry`].
     Entry = b'e',
     Bytes = b'b',
@@ -67,19 +67,19 @@ pub enum Part {
 
 impl Part {
     /// The kind with this byte.
-    pub fn of(byte: u8) -> Option<Part> {
+    pub(crate) fn of(byte: u8) -> Option<Part> {
         [Part::Entry, Part::Bytes, Part::Error, Part::End].into_iter().find(|part| *part as u8 == byte)
     }
 }
 
 /// The maximum length of a part.
-pub const PART_BYTES_MAX: usize = 64 << 10;
+pub(crate) const PART_BYTES_MAX: usize = 64 << 10;
 /// The maximum depth of folders that are removed at once; a shell command can remove deeper ones.
 const REMOVE_DEPTH_MAX: usize = 512;
 
 /// An entry of a folder.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     pub name: String,
     pub kind: EntryKind,
     pub size: u64,
@@ -153,7 +153,7 @@ impl From<io::Error> for FileError {
 }
 
 /// Carries out one file function, writes the answer, and returns the exit code.
-pub fn run(operation: &[u8], descriptors: &[OwnedFd]) -> i32 {
+pub(crate) fn run(operation: &[u8], descriptors: &[OwnedFd]) -> i32 {
     let Some((answer, content)) = descriptors.split_first() else { return 1 };
     let Ok(operation) = serde_json::from_slice(operation) else { return 1 };
     let mut answer = AnswerWriter { to: BufWriter::with_capacity(PART_BYTES_MAX, RawWriter(answer.as_fd())) };

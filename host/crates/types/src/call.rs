@@ -55,7 +55,7 @@ words!(
 words!(
     /// Why a call failed: one list for HTTP, WIT and audit.
     Code {
-        /// The parameters do not satisfy the tool's input_schema.
+        /// The parameters do not satisfy the tool's `input_schema`.
         InvalidParams = "invalid_params",
         /// Refused by roles.
         Denied = "denied",
@@ -135,7 +135,7 @@ pub struct CallOutcome {
     pub data: Option<JsonText>,
     /// The rule that denied the call, for the audit and for administrators.
     pub rule: Option<String>,
-    /// The data does not match the tool's output_schema; it is delivered nevertheless.
+    /// The data does not match the tool's `output_schema`; it is delivered nevertheless.
     pub output_mismatch: bool,
     /// When to try again, if the call met a limit that lifts with time.
     pub retry_after: Option<Duration>,

@@ -20,7 +20,7 @@ pub const URL_BYTES_MAX: usize = 8 * 1024;
 pub struct HttpRequest {
     /// GET, POST, PUT, PATCH, DELETE or HEAD.
     pub method: String,
-    /// Absolute, or a path that is appended to the resource's api_base.
+    /// Absolute, or a path that is appended to the resource's `api_base`.
     pub url: String,
     /// Query parameters, not yet encoded.
     pub query: Vec<(String, String)>,

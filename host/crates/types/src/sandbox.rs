@@ -9,7 +9,7 @@ pub struct SandboxOutput {
     pub stderr: String,
     /// The exit code as a shell reports it.
     pub exit_code: i32,
-    /// exited, signalled, timed_out, out_of_memory, cancelled or lost.
+    /// exited, signalled, `timed_out`, `out_of_memory`, cancelled or lost.
     pub termination: String,
     /// Whether older output is missing.
     pub is_truncated: bool,

@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit to the hard limit. The soft limit is low for programs that use `select`, which this program does
 /// not. If that is refused, the server runs with the soft limit.
-pub fn raise() {
+pub(crate) fn raise() {
     let Rlimit { current: Some(current), maximum } = getrlimit(Resource::Nofile) else { return };
     if maximum.is_some_and(|maximum| maximum <= current) {
         return;

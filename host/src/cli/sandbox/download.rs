@@ -54,10 +54,12 @@ impl Download {
             return Err(taken(&file));
         }
         let bytes = save(client, answer, &file, is_named).await.map_err(|fault| match fault {
-            Fault::Server(failure) => failure,
+            DownloadError::Server(failure) => failure,
             // It came while the download did.
-            Fault::File(error) if !is_named && error.kind() == std::io::ErrorKind::AlreadyExists => taken(&file),
-            Fault::File(error) => {
+            DownloadError::File(error) if !is_named && error.kind() == std::io::ErrorKind::AlreadyExists => {
+                taken(&file)
+            }
+            DownloadError::File(error) => {
                 let hint = "give --output with a file in a folder that is there and has room";
                 Failure::of(format!("cannot write {}", file.display()), &error, hint)
             }
@@ -70,14 +72,14 @@ impl Download {
     }
 }
 
-enum Fault {
+enum DownloadError {
     Server(Failure),
     File(std::io::Error),
 }
 
-impl From<std::io::Error> for Fault {
+impl From<std::io::Error> for DownloadError {
     fn from(error: std::io::Error) -> Self {
-        Fault::File(error)
+        DownloadError::File(error)
     }
 }
 
@@ -94,15 +96,15 @@ fn taken(file: &Path) -> Failure {
     Failure::new(message, "name another with --output, or this one to write over it")
 }
 
-async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool) -> Result<u64, Fault> {
+async fn save(client: &Client, mut answer: Response, file: &Path, is_named: bool) -> Result<u64, DownloadError> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut beside = tempfile::NamedTempFile::new_in(folder)?;
     let bar = bar(answer.content_length());
     let mut bytes = 0;
     loop {
         let late = || Failure::new("the download stands still", "is the server still there?");
-        let piece = timeout(PIECE_MAX, answer.chunk()).await.map_err(|_| Fault::Server(late()))?;
-        let broken = |error: reqwest::Error| Fault::Server(client.broken_off(&error));
+        let piece = timeout(PIECE_MAX, answer.chunk()).await.map_err(|_| DownloadError::Server(late()))?;
+        let broken = |error: reqwest::Error| DownloadError::Server(client.broken_off(&error));
         let Some(piece) = piece.map_err(broken)? else { break };
         beside.write_all(&piece)?;
         bytes += piece.len() as u64;

@@ -57,7 +57,7 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
         (name = "description", description = "This document")
     )
 )]
-pub struct Api;
+pub(crate) struct Api;
 
 struct Bearer;
 
@@ -142,26 +142,26 @@ fn served() -> Bytes {
 /// Shows the description of the API
 #[utoipa::path(get, path = "/api/openapi.json", tag = "description",
     responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
-pub async fn openapi(_: Reader) -> Response {
+pub(crate) async fn openapi(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], served()).into_response()
 }
 
 /// Shows the JSON Schema of a plugin's manifest, for editors
 #[utoipa::path(get, path = "/api/manifest.schema.json", tag = "description",
     responses((status = 200, body = Object), (status = "4XX", body = ProblemBody)))]
-pub async fn manifest_schema(_: Reader) -> Response {
+pub(crate) async fn manifest_schema(_: Reader) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], monstrum_manifest::json_schema_text()).into_response()
 }
 
 /// Leads to the page of the API
 #[utoipa::path(get, path = "/docs", tag = "description",
     responses((status = 303, description = "to /docs/"), (status = "4XX", body = ProblemBody)))]
-pub async fn page(_: Reader) -> Redirect {
+pub(crate) async fn page(_: Reader) -> Redirect {
     Redirect::to("/docs/")
 }
 
 /// The page and its files, which are part of this binary.
-pub fn files() -> axum::Router<HttpState> {
+pub(crate) fn files() -> axum::Router<HttpState> {
     let index = |_: Reader| async { file("index.html") };
     let named = |_: Reader, Path(name): Path<String>| async move { file(&name) };
     axum::Router::new().route("/docs/", axum::routing::get(index)).route("/docs/{*file}", axum::routing::get(named))

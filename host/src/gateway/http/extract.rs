@@ -20,7 +20,7 @@ use monstrum_core::beside::Beside;
 use monstrum_core::operations::{Admin, Caller, OperationError, Operator, Root};
 
 /// The largest JSON body: twice the 1 MiB that parameters may have, so that their limit is reported as such.
-pub const BODY_BYTES_MAX: usize = 2 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 2 << 20;
 
 /// Callers with a right are taken before the body, so that a caller without the right learns nothing of the body and the
 /// server does not read it.
@@ -86,7 +86,7 @@ impl FromRequestParts<HttpState> for Caller {
 }
 
 /// The reader of a document that a setting can make public.
-pub enum Reader {
+pub(crate) enum Reader {
     Anybody,
     Key(Caller),
 }
@@ -103,7 +103,7 @@ impl FromRequestParts<HttpState> for Reader {
 }
 
 /// A JSON body of a known shape: unknown fields and wrong types are faults with their JSON pointer.
-pub struct Input<T>(pub T);
+pub(crate) struct Input<T>(pub T);
 
 impl<T: DeserializeOwned + Send + 'static> FromRequest<HttpState> for Input<T> {
     type Rejection = Problem;
@@ -114,7 +114,7 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<HttpState> for Input<T> {
 }
 
 /// The same, of a body that may be left out or be `null`.
-pub struct OptionalInput<T>(pub T);
+pub(crate) struct OptionalInput<T>(pub T);
 
 impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<HttpState> for OptionalInput<T> {
     type Rejection = Problem;
@@ -130,12 +130,12 @@ impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<HttpState> for 
 }
 
 /// The bytes of a body that is within the limit.
-pub async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
+pub(crate) async fn whole_body(body: axum::body::Body) -> Result<axum::body::Bytes, Problem> {
     whole_body_of(body, BODY_BYTES_MAX).await
 }
 
 /// The same under a limit of its own.
-pub async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
+pub(crate) async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     match Limited::new(body, bytes_max).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Problem::too_large(bytes_max)),
@@ -150,7 +150,7 @@ pub async fn whole_body_of(body: axum::body::Body, bytes_max: usize) -> Result<a
 const READ_IN_PLACE_BYTES_MAX: usize = 16 << 10;
 
 /// Reads a body as JSON of shape `T`: a large one on a thread that serves no other request.
-pub async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::Bytes) -> Result<T, Problem> {
+pub(crate) async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::Bytes) -> Result<T, Problem> {
     static BODIES: Beside = Beside::new();
     if bytes.len() <= READ_IN_PLACE_BYTES_MAX {
         return parse_body(&bytes);
@@ -160,7 +160,7 @@ pub async fn read_body<T: DeserializeOwned + Send + 'static>(bytes: axum::body::
 }
 
 /// Reads `bytes` as JSON of shape `T`.
-pub fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+pub(crate) fn parse_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     // Every body is an object. The derived readers would take a list of its fields' values as well.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Problem::invalid_at("", "expected a JSON object"));
@@ -209,7 +209,7 @@ fn request_id(parts: &Parts) -> RequestId {
 }
 
 /// An id in the path. Text that cannot be an id is a 404.
-pub struct Id<T>(pub T);
+pub(crate) struct Id<T>(pub T);
 
 impl<T> FromRequestParts<HttpState> for Id<T>
 where
@@ -226,7 +226,7 @@ where
 }
 
 /// Two ids in the path.
-pub struct Ids<A, B>(pub A, pub B);
+pub(crate) struct Ids<A, B>(pub A, pub B);
 
 impl<A, B> FromRequestParts<HttpState> for Ids<A, B>
 where
@@ -246,7 +246,7 @@ where
 /// `?limit=&cursor=`: 1 to 1000 rows, 50 by default; larger is clamped.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct PageQuery {
+pub(crate) struct PageQuery {
     /// 1 to 1000; more is taken as 1000.
     #[param(value_type = Option<u32>, minimum = 1, default = 50)]
     limit: Option<String>,
@@ -256,12 +256,12 @@ pub struct PageQuery {
 
 impl PageQuery {
     /// For a query that has more than these.
-    pub fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
+    pub(crate) fn of(limit: Option<String>, cursor: Option<String>) -> PageQuery {
         PageQuery { limit, cursor }
     }
 
     /// Checks both parts.
-    pub fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
+    pub(crate) fn page<C: FromStr>(self) -> Result<Page<C>, Problem> {
         const DEFAULT: u64 = 50;
         let limit = match self.limit.as_deref().map(str::parse::<u64>) {
             None => DEFAULT,
@@ -280,7 +280,7 @@ impl PageQuery {
 }
 
 /// A query string of a known shape.
-pub struct Params<T>(pub T);
+pub(crate) struct Params<T>(pub T);
 
 impl<T: DeserializeOwned> FromRequestParts<HttpState> for Params<T> {
     type Rejection = Problem;

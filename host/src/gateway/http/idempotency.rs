@@ -41,7 +41,7 @@ const ANSWERS_KEPT_MS: i64 = 24 * 3600 * 1000;
 const CLAIM_MS_MAX: i64 = 10 * 60 * 1000;
 
 /// Lets the routes of `creating` take the header, in the description as well.
-pub fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
+pub(crate) fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpState> {
     let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(KEY_CHARS_MAX));
     let parameter = ParameterBuilder::new()
         .name("Idempotency-Key")
@@ -60,7 +60,7 @@ pub fn describe(mut creating: OpenApiRouter<HttpState>) -> OpenApiRouter<HttpSta
 
 /// Puts the middleware before the routes of `creating`, which need the right `R`. It reads the body, so it has to know
 /// the right as well.
-pub fn layer<R>(creating: OpenApiRouter<HttpState>, state: &HttpState) -> OpenApiRouter<HttpState>
+pub(crate) fn layer<R>(creating: OpenApiRouter<HttpState>, state: &HttpState) -> OpenApiRouter<HttpState>
 where
     R: FromRequestParts<HttpState, Rejection = Problem> + Deref<Target = Caller> + Send + 'static,
 {

@@ -10,7 +10,7 @@ use crate::gateway::http::state::HttpState;
 use monstrum_core::language::Language;
 
 /// The language that the caller prefers.
-pub struct InLanguage(pub Language);
+pub(crate) struct InLanguage(pub Language);
 
 impl FromRequestParts<HttpState> for InLanguage {
     type Rejection = Infallible;

@@ -33,11 +33,11 @@ impl Pace {
 /// The body arrives too slowly.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the body must arrive at {} bytes in {} s at least", .0.bytes_min, .0.span.as_secs())]
-pub struct TooSlow(Pace);
+pub(crate) struct TooSlow(Pace);
 
 impl TooSlow {
     /// Whether a body failed for this reason.
-    pub fn is_cause_of(error: &(dyn Error + 'static)) -> Option<TooSlow> {
+    pub(crate) fn is_cause_of(error: &(dyn Error + 'static)) -> Option<TooSlow> {
         let mut next = Some(error);
         while let Some(error) = next {
             if let Some(too_slow) = error.downcast_ref::<TooSlow>() {
@@ -50,7 +50,7 @@ impl TooSlow {
 }
 
 /// Gives every request a body that fails when it arrives too slowly.
-pub async fn keep(pace: Pace, request: Request, next: Next) -> Response {
+pub(crate) async fn keep(pace: Pace, request: Request, next: Next) -> Response {
     let request = request.map(|body| if body.is_end_stream() { body } else { paced(body, pace) });
     next.run(request).await
 }

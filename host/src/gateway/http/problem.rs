@@ -28,7 +28,7 @@ pub struct Problem {
 /// A problem as it is written (RFC 9457).
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
-pub struct ProblemBody {
+pub(crate) struct ProblemBody {
     /// Stable: `urn:monstrum:error:` and a word such as `not_found`.
     #[serde(rename = "type")]
     pub kind: String,

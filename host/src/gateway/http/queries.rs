@@ -21,7 +21,7 @@ use crate::gateway::http::problem::Problem;
 const LENIENT: [&str; 4] = ["/oauth/begin/", "/api/oauth/callback", "/api/core/ai/", "/v1/"];
 
 /// The query parameters of each route.
-pub struct Queries(HashMap<(String, Method), BTreeSet<String>>);
+pub(crate) struct Queries(HashMap<(String, Method), BTreeSet<String>>);
 
 /// How many unknown parameters an answer names, and how much of each name.
 const UNKNOWN_MAX: usize = 20;
@@ -29,7 +29,7 @@ const NAME_CHARS_MAX: usize = 64;
 
 impl Queries {
     /// Those that the description names.
-    pub fn of(description: &OpenApi) -> Arc<Queries> {
+    pub(crate) fn of(description: &OpenApi) -> Arc<Queries> {
         let mut known = HashMap::new();
         for (path, item) in &description.paths.paths {
             if LENIENT.iter().any(|lenient| path.starts_with(lenient)) {
@@ -91,7 +91,7 @@ fn names(operation: &Operation) -> BTreeSet<String> {
 }
 
 /// Refuses a request with a query parameter that its route does not know.
-pub async fn refuse_unknown(State(queries): State<Arc<Queries>>, request: Request, next: Next) -> Response {
+pub(crate) async fn refuse_unknown(State(queries): State<Arc<Queries>>, request: Request, next: Next) -> Response {
     match queries.check(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),

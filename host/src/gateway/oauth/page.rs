@@ -12,7 +12,7 @@ const POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'; f
 const COOKIE_LIFETIME_S: u32 = 600;
 
 /// On to the provider, with the cookie by which the browser is known when it comes back.
-pub fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
+pub(super) fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
     let secure = if is_secure { "; Secure" } else { "" };
     let value = begun.browser.expose();
     // Lax: the provider's redirect is a step of another site.
@@ -27,17 +27,17 @@ pub fn onward(begun: &Begun, cookie: &str, is_secure: bool) -> Response {
 }
 
 /// For a request that does not open the page.
-pub fn waiting() -> Response {
+pub(super) fn waiting() -> Response {
     page(StatusCode::OK, "Monstrum", "An authorization waits here for a browser.")
 }
 
 /// It is done.
-pub fn success() -> Response {
+pub(super) fn success() -> Response {
     page(StatusCode::OK, "Authorized", "The credential is stored. This window can be closed.")
 }
 
 /// It is not, and why.
-pub fn failure(error: &OauthError) -> Response {
+pub(super) fn failure(error: &OauthError) -> Response {
     let status = super::page_status(error);
     let text = match error {
         OauthError::Vault(_) | OauthError::Store(_) => {

@@ -18,7 +18,7 @@ use crate::gateway::http::problem::{Problem, ProblemBody};
 
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct OauthProviderQuery {
+pub(crate) struct OauthProviderQuery {
     /// Only the provider of this resource type.
     resource_type: Option<String>,
     /// 1 to 1000; more is taken as 1000.
@@ -31,7 +31,7 @@ pub struct OauthProviderQuery {
 /// Lists OAuth providers
 #[utoipa::path(get, path = "/api/oauth/providers", tag = "oauth", params(OauthProviderQuery),
     responses((status = 200, body = OauthProviderList), (status = "4XX", body = ProblemBody)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<Arc<App>>,
     caller: Operator,
     Params(query): Params<OauthProviderQuery>,
@@ -44,7 +44,7 @@ pub async fn list(
 /// Confirms where the tokens of a resource type come from
 #[utoipa::path(post, path = "/api/oauth/providers", tag = "oauth", request_body = NewOauthProvider,
     responses((status = 201, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<Arc<App>>,
     caller: Admin,
     Input(new): Input<NewOauthProvider>,
@@ -56,7 +56,7 @@ pub async fn create(
 #[utoipa::path(patch, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
     request_body = OauthProviderChange,
     responses((status = 200, body = OauthProvider), (status = "4XX", body = ProblemBody)))]
-pub async fn update(
+pub(crate) async fn update(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<OauthProviderId>,
@@ -68,7 +68,7 @@ pub async fn update(
 /// Deletes an OAuth provider; what it has issued is refreshed no more
 #[utoipa::path(delete, path = "/api/oauth/providers/{id}", tag = "oauth", params(("id" = OauthProviderId, Path)),
     responses((status = 204), (status = "4XX", body = ProblemBody)))]
-pub async fn delete(
+pub(crate) async fn delete(
     State(app): State<Arc<App>>,
     caller: Admin,
     Id(id): Id<OauthProviderId>,

@@ -6,7 +6,7 @@ use monstrum_store::{AuditRow, Store, StoreError};
 use monstrum_vault::AuditKeys;
 
 /// What the first row of a chain has as the hash before it.
-pub const GENESIS: [u8; 32] = [0; 32];
+pub(super) const GENESIS: [u8; 32] = [0; 32];
 
 /// Rows read at a time.
 const SCAN_ROWS: u32 = 1000;

@@ -16,7 +16,7 @@ use super::verify::KeyRing;
 /// The file in the data folder.
 pub const HEADS_FILE: &str = "audit-heads.log";
 /// A head is signed after this many rows, besides every 10 s (architecture).
-pub const ROWS_PER_HEAD: i64 = 1000;
+pub(super) const ROWS_PER_HEAD: i64 = 1000;
 /// A head has about 330 bytes; a line of more is not one.
 const LINE_BYTES_MAX: u64 = 4096;
 /// How much of the end of the file is searched for the newest head: some 200 of them.
@@ -45,7 +45,7 @@ pub struct PolicyState {
 /// version 2 from before their key could be rotated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Head {
+pub(super) struct Head {
     v: u8,
     pub writer: String,
     pub sequence: i64,
@@ -70,7 +70,7 @@ impl Head {
     }
 
     /// Whether `keys` signed it.
-    pub fn is_signed_by(&self, keys: &AuditKeys) -> bool {
+    pub(super) fn is_signed_by(&self, keys: &AuditKeys) -> bool {
         let mut signature = [0; 64];
         let known = (self.v, self.policy_generation, self.row_key_version);
         matches!(known, (1, None, None) | (2, Some(_), None) | (3, Some(_), Some(_)))
@@ -144,7 +144,7 @@ impl Heads {
 
 /// The newest head of a file.
 #[derive(Debug)]
-pub enum Newest {
+pub(super) enum Newest {
     /// The file is missing or has no head.
     Absent,
     /// There are heads, and none of the newest was signed by these keys.
@@ -153,7 +153,7 @@ pub enum Newest {
 }
 
 /// Finds the newest head that `keys` signed, among the last lines of the file.
-pub fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
+pub(super) fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
     let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -179,10 +179,10 @@ pub fn newest(path: &Path, keys: &KeyRing) -> Result<Newest, HeadsError> {
 }
 
 /// A line of the file: a head, or the number of a line that is not one.
-pub type Line = Result<Head, usize>;
+pub(super) type Line = Result<Head, usize>;
 
 /// Reads every line. `None`: the file is missing.
-pub fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
+pub(super) fn read(path: &Path) -> Result<Option<Vec<Line>>, HeadsError> {
     let fail = |what| move |source| HeadsError { path: path.to_owned(), what, source };
     let file = match File::open(path) {
         Ok(file) => file,

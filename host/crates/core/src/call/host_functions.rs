@@ -57,7 +57,7 @@ impl Reach {
 }
 
 /// The host functions of one call.
-pub struct HostFunctions {
+pub(super) struct HostFunctions {
     egress: Egress,
     reach: Reach,
     entry: Arc<Entry>,
@@ -72,7 +72,7 @@ pub struct HostFunctions {
 
 impl HostFunctions {
     /// For a call of `target` that ends at `until` and may use `fuel`.
-    pub fn new(
+    pub(super) fn new(
         egress: Egress,
         target: &Target,
         (entry, secrets): (&Arc<Entry>, &Arc<CallSecrets>),
@@ -95,17 +95,17 @@ impl HostFunctions {
     }
 
     /// The redactor for everything that the call has met so far.
-    pub fn redactor(&self) -> Arc<Redactor> {
+    pub(super) fn redactor(&self) -> Arc<Redactor> {
         self.redactor.current()
     }
 
     /// The fuel that searches for secrets in requests and responses have used.
-    pub fn search_fuel_used(&self) -> u64 {
+    pub(super) fn search_fuel_used(&self) -> u64 {
         self.redactor.budget().fuel_used()
     }
 
     /// The code for an error that the plugin reports: its own, unless a failed request explains it.
-    pub fn cause(&self) -> Code {
+    pub(super) fn cause(&self) -> Code {
         let failures = self.failures.lock();
         match failures.last() {
             Some(FailureCode::Unauthenticated) => Code::Unauthenticated,

@@ -17,7 +17,7 @@ use crate::plugins::Plugin;
 use crate::policy::{Policy, Resource, Snapshot};
 
 /// Permits the call of a function that the plugin has, on no resource or on one of its own.
-pub fn judge_function(
+pub(super) fn judge_function(
     policy: &Policy,
     call: &IncomingCall,
     resource_type: &ResourceTypeId,
@@ -45,7 +45,11 @@ pub fn judge_function(
 }
 
 /// Permits the check of a resource's credential that its manifest declares, and no other call.
-pub fn judge_check(policy: &Policy, call: &IncomingCall, effort: &Effort) -> Result<PermittedCall, NotPermitted> {
+pub(super) fn judge_check(
+    policy: &Policy,
+    call: &IncomingCall,
+    effort: &Effort,
+) -> Result<PermittedCall, NotPermitted> {
     let snapshot = current(policy)?;
     let id = call.resource().ok_or_else(|| unavailable("the resource is not there"))?;
     let resource = resource(&snapshot, call, id)?;

@@ -1,4 +1,4 @@
-//! Second stage, the ToolResolver: what a bot may see, and which binding a call goes through.
+//! Second stage, the `ToolResolver`: what a bot may see, and which binding a call goes through.
 //!
 //! The list and the call ask the same function of the Guardian, so a bot sees exactly what it could call.
 

@@ -19,7 +19,7 @@ use crate::policy::{Policy, Snapshot};
 
 /// What judges a running call again.
 #[derive(Clone)]
-pub struct Judges {
+pub(super) struct Judges {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
@@ -29,7 +29,7 @@ pub struct Judges {
 
 /// Waits until the policy that permitted the call, `judged_by`, has changed so that it no longer does, and returns the
 /// refusal. Does not return otherwise. For a call without a bot only the key is watched.
-pub async fn revoked(
+pub(super) async fn revoked(
     judges: &Judges,
     call: &Arc<IncomingCall>,
     resolved: Option<&ResolvedCall>,
@@ -163,12 +163,12 @@ async fn expiry(snapshot: &Snapshot, clock: &dyn Clock, call: &IncomingCall, res
 }
 
 /// Whether the key that the call was made with is unchanged. A call without a key depends on none.
-pub fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
+pub(super) fn holds_its_key(call: &IncomingCall, snapshot: &Snapshot) -> bool {
     call.key().is_none_or(|key| snapshot.key_hash(key.id) == Some(&key.hash))
 }
 
 /// The refusal of a call whose key was deleted or rotated.
-pub fn key_revoked(call: &IncomingCall) -> Refusal {
+pub(super) fn key_revoked(call: &IncomingCall) -> Refusal {
     revoked_by(call, "key", "the key under which the call came is gone")
 }
 

@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::audit;
 
 /// A change that an operation is about to make.
-pub struct Change {
+pub(super) struct Change {
     what: &'static str,
     object: String,
     bot: Option<BotId>,
@@ -21,33 +21,33 @@ pub struct Change {
 
 impl Change {
     /// `what` is a noun and a verb, such as `role.update`; `object` is the id or the name of what is changed.
-    pub fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
+    pub(super) fn new(what: &'static str, object: &(impl ToString + ?Sized)) -> Change {
         let (before, after) = (Value::Null, Value::Null);
         Change { what, object: object.to_string(), bot: None, resource: None, before, after }
     }
 
     /// How it was, as the API shows it: never a secret.
-    pub fn from(self, before: &impl Serialize) -> Change {
+    pub(super) fn from(self, before: &impl Serialize) -> Change {
         Change { before: shown(before), ..self }
     }
 
     /// How it will be.
-    pub fn to(self, after: &impl Serialize) -> Change {
+    pub(super) fn to(self, after: &impl Serialize) -> Change {
         Change { after: shown(after), ..self }
     }
 
     /// Whose permissions change.
-    pub fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
+    pub(super) fn of_bot(self, bot: impl Into<Option<BotId>>) -> Change {
         Change { bot: bot.into(), ..self }
     }
 
     /// Which resource is concerned.
-    pub fn of_resource(self, resource: ResourceId) -> Change {
+    pub(super) fn of_resource(self, resource: ResourceId) -> Change {
         Change { resource: Some(resource), ..self }
     }
 
     /// Records the change, writes a new row, and brings it into force.
-    pub async fn create(
+    pub(super) async fn create(
         self,
         app: &App,
         caller: &Caller,
@@ -58,7 +58,7 @@ impl Change {
 
     /// Records the change, writes a row, and brings it into force. `write` says whether the row was still the one that the
     /// caller had read.
-    pub async fn update(
+    pub(super) async fn update(
         self,
         app: &App,
         caller: &Caller,
@@ -70,7 +70,7 @@ impl Change {
 
     /// Records the change, deletes a row, and brings this into force. `delete` says whether there was one; `kind` is what
     /// it was.
-    pub async fn delete(
+    pub(super) async fn delete(
         self,
         app: &App,
         caller: &Caller,
@@ -82,7 +82,7 @@ impl Change {
     }
 
     /// Records the change, makes it by `work`, and brings it into force.
-    pub async fn apply<T>(
+    pub(super) async fn apply<T>(
         self,
         app: &App,
         caller: &Caller,
@@ -97,7 +97,7 @@ impl Change {
     }
 
     /// Records the change, makes it by `work`, and records how that ended. Without the first record nothing is done.
-    pub async fn record<T>(
+    pub(super) async fn record<T>(
         self,
         app: &App,
         caller: &Caller,
@@ -137,14 +137,14 @@ impl Change {
 }
 
 /// Replaces `field` if the change names it.
-pub fn set<T>(field: &mut T, named: Option<T>) {
+pub(super) fn set<T>(field: &mut T, named: Option<T>) {
     if let Some(value) = named {
         *field = value;
     }
 }
 
 /// The time of a change of what was last changed at `before`: always a later one, so that it tells the two apart.
-pub fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
+pub(super) fn changed_at(app: &App, before: UtcMillis) -> UtcMillis {
     app.clock.now().max(before.plus_ms(1))
 }
 

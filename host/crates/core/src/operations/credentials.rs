@@ -22,7 +22,7 @@ use crate::credentials::{ConfirmError, GivenFor, new_row};
 use crate::language::Language;
 use crate::policy::{Resource, Snapshot};
 
-/// A credential as it is given: `fields` by the credential_schema of the auth method.
+/// A credential as it is given: `fields` by the `credential_schema` of the auth method.
 pub struct NewCredential {
     auth_method: String,
     fields: BTreeMap<String, Secret>,

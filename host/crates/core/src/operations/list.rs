@@ -4,7 +4,7 @@ use monstrum_api::list::List;
 use monstrum_store::{Listed, Page};
 
 /// A page of rows, each as `view` shows it.
-pub fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -> List<T> {
+pub(super) fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -> List<T> {
     List {
         items: listed.items.into_iter().map(view).collect(),
         next_cursor: listed.next_cursor.map(|cursor| cursor.to_string()),
@@ -12,7 +12,7 @@ pub fn page<R, C: ToString, T>(listed: Listed<R, C>, view: impl FnMut(R) -> T) -
 }
 
 /// The page of a list that is held in memory, in the order of its names.
-pub fn page_by_name<R, T>(
+pub(super) fn page_by_name<R, T>(
     items: Vec<R>,
     page: &Page<String>,
     name: impl Fn(&R) -> &str,

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use super::{InputErrors, OperationError};
 use crate::app::App;
-pub use crate::policy::pattern_limits::pointer_token;
+pub(super) use crate::policy::pattern_limits::pointer_token;
 use crate::policy::pattern_limits::{NoPatternRoom, Saving, list_errors, scopes_error};
 
 /// Names of roles, bots, resources and workspaces: 1 to 128 characters, none of them a control character.
-pub fn name(errors: &mut InputErrors, path: &str, name: &str) {
+pub(super) fn name(errors: &mut InputErrors, path: &str, name: &str) {
     const CHARS_MAX: usize = 128;
     if name.trim().is_empty() {
         errors.add(path, "must not be empty");
@@ -23,7 +23,7 @@ pub fn name(errors: &mut InputErrors, path: &str, name: &str) {
 }
 
 /// A text of at most `chars_max` characters.
-pub fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize) {
+pub(super) fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize) {
     if text.chars().count() > chars_max {
         errors.add(path, format!("must have {chars_max} characters at most"));
     }
@@ -31,7 +31,7 @@ pub fn length(errors: &mut InputErrors, path: &str, text: &str, chars_max: usize
 
 /// The lists of patterns in what is saved: how many patterns, and how long. What stands in `stored` as it is may be over
 /// a limit that was not there when it was saved.
-pub fn patterns<'v>(
+pub(super) fn patterns<'v>(
     errors: &mut InputErrors,
     lists: impl IntoIterator<Item = (String, &'v Value)>,
     stored: Vec<(String, &Value)>,
@@ -46,7 +46,7 @@ pub fn patterns<'v>(
 
 /// The number of keys in scopes that are saved, where they are not those that are `stored`. Ask before anything is done for
 /// each key.
-pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), OperationError> {
+pub(super) fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<(), OperationError> {
     match scopes_error(path, scopes).filter(|_| stored != Some(scopes)) {
         Some((path, message)) => Err(OperationError::invalid_at(path, message)),
         None => Ok(()),
@@ -55,7 +55,7 @@ pub fn scope_keys(path: &str, scopes: &Value, stored: Option<&Value>) -> Result<
 
 /// Makes sure that the workspace has room for the compiled patterns of what is saved. What comes back is held until it is in
 /// force.
-pub async fn pattern_room(
+pub(super) async fn pattern_room(
     app: &App,
     workspace: WorkspaceId,
     replaced: u64,

@@ -25,7 +25,7 @@ use crate::beside::Beside;
 use crate::call::built_in::sandbox::{digest, whole_file};
 use crate::language::Language;
 use crate::policy::Snapshot;
-use crate::sandboxes::{FREE_BYTES, Fault, Open, PART_BYTES_MAX, Turn};
+use crate::sandboxes::{AccessError, FREE_BYTES, Open, PART_BYTES_MAX, Turn};
 
 pub use record::Record;
 pub use revocation::{Revoked, guarded, revoked};
@@ -94,7 +94,7 @@ impl Files<'_> {
         errors.check()?;
         let (workspace, bot) = (self.caller.workspace, self.caller.bot);
         let found = self.app.sandboxes.find(workspace, bot, place.app_id, place.chat_id).await;
-        let row = found.map_err(|fault| error_in(self.app, self.language, fault))?;
+        let row = found.map_err(|error| error_in(self.app, self.language, error))?;
         let row = row.ok_or_else(|| OperationError::not_found("sandbox"))?;
         if place.user_id.is_some_and(|user| row.user_id.as_deref() != Some(user)) {
             return Err(OperationError::conflict("the sandbox of this conversation belongs to another user"));
@@ -106,7 +106,7 @@ impl Files<'_> {
     pub async fn list(&self, row: &SandboxRow, path: &str) -> Result<Vec<File>, OperationError> {
         let record = self.record("sandbox.list", row, path).await?;
         let list = async {
-            let entries = self.open(row).await?.list(path).await.map_err(|fault| self.failed(fault))?;
+            let entries = self.open(row).await?.list(path).await.map_err(|error| self.failed(error))?;
             Ok(entries.into_iter().map(view).collect())
         };
         record.ended(self.within(list.boxed()).await, |files: &Vec<File>| ("entries", files.len())).await
@@ -133,7 +133,7 @@ impl Files<'_> {
         let hashed = content.clone();
         let digest = CONTENTS.run(move || digest(&hashed)).await.map_err(OperationError::internal)?;
         let told = json!({ "path": path, "bytes": content.len(), "digest": digest });
-        let write = async { self.open(row).await?.write(path, content).await.map_err(|fault| self.failed(fault)) };
+        let write = async { self.open(row).await?.write(path, content).await.map_err(|error| self.failed(error)) };
         let change = Change::new("sandbox.write", &row.id).of_bot(row.bot_id).to(&told);
         change.record(self.app, self.caller, self.within(write.boxed())).await
     }
@@ -149,7 +149,7 @@ impl Files<'_> {
         let record = self.record("sandbox.download", row, path).await?;
         let begun = async {
             let open = self.open(row).await?;
-            let entry = open.target(path).await.map_err(|fault| self.failed(fault))?;
+            let entry = open.target(path).await.map_err(|error| self.failed(error))?;
             match entry.kind {
                 EntryKind::File => self.download_file(&open, path, &entry, &record).await,
                 EntryKind::Directory if !takes_any_length => Err(OperationError::Undeliverable(
@@ -169,13 +169,13 @@ impl Files<'_> {
         entry: &FileEntry,
         record: &Arc<Record>,
     ) -> Result<Download, OperationError> {
-        let (opened, content) = open.read(path).await.map_err(|fault| self.failed(fault))?;
+        let (opened, content) = open.read(path).await.map_err(|error| self.failed(error))?;
         let content = content::exactly(opened.size, content);
         Ok(Download {
             name: entry.name.clone(),
             is_archive: false,
             length: Some(opened.size),
-            content: content::begun(content).await.map_err(|fault| self.failed(fault))?,
+            content: content::begun(content).await.map_err(|error| self.failed(error))?,
             record: Arc::clone(record),
         })
     }
@@ -188,12 +188,12 @@ impl Files<'_> {
         record: &Arc<Record>,
     ) -> Result<Download, OperationError> {
         let name = if entry.path.trim_end_matches('/') == WORKSPACE { "workspace" } else { &entry.name };
-        let content = open.archive(path, ArchiveLimits::default()).await.map_err(|fault| self.failed(fault))?;
+        let content = open.archive(path, ArchiveLimits::default()).await.map_err(|error| self.failed(error))?;
         Ok(Download {
             name: format!("{name}.zip"),
             is_archive: true,
             length: None,
-            content: content::begun(content).await.map_err(|fault| self.failed(fault))?,
+            content: content::begun(content).await.map_err(|error| self.failed(error))?,
             record: Arc::clone(record),
         })
     }
@@ -204,7 +204,7 @@ impl Files<'_> {
         path: &str,
         escaped_bytes_max: usize,
     ) -> Result<(String, Option<Turn>), OperationError> {
-        let (entry, stream) = self.open(row).await?.read(path).await.map_err(|fault| self.failed(fault))?;
+        let (entry, stream) = self.open(row).await?.read(path).await.map_err(|error| self.failed(error))?;
         let turn = match usize::try_from(entry.size).unwrap_or(usize::MAX) {
             bytes @ FREE_BYTES..=FILE_BYTES_MAX => Some(self.turn(bytes).await?),
             _ => None,
@@ -233,7 +233,7 @@ impl Files<'_> {
     }
 
     async fn open(&self, row: &SandboxRow) -> Result<Open, OperationError> {
-        self.app.sandboxes.open(row).await.map_err(|fault| error_in(self.app, self.language, fault))
+        self.app.sandboxes.open(row).await.map_err(|error| error_in(self.app, self.language, error))
     }
 
     /// Runs `work` within the time that it may take, until the caller's permission is revoked.
@@ -245,9 +245,9 @@ impl Files<'_> {
         guarded(self.app, self.caller, in_time).await
     }
 
-    fn failed(&self, fault: Fault) -> OperationError {
-        match fault {
-            Fault::Provider(error) => error_of_path(error),
+    fn failed(&self, error: AccessError) -> OperationError {
+        match error {
+            AccessError::Provider(error) => error_of_path(error),
             other => error_in(self.app, self.language, other),
         }
     }

@@ -19,7 +19,7 @@ use crate::call_types::incoming::IncomingCall;
 use crate::language::Language;
 use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
 use crate::plugins::with_causes;
-use crate::sandboxes::Fault;
+use crate::sandboxes::AccessError;
 
 fn check(input: &ExecInput) -> Result<(), OperationError> {
     let mut errors = InputErrors::default();
@@ -102,36 +102,38 @@ pub async fn get(app: &App, caller: &Caller, id: SandboxInstanceId) -> Result<Sa
 }
 
 /// Why a sandbox cannot be used.
-impl From<Fault> for OperationError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Unavailable(reason) => {
+impl From<AccessError> for OperationError {
+    fn from(error: AccessError) -> Self {
+        match error {
+            AccessError::Unavailable(reason) => {
                 tracing::warn!(reason = with_causes(&reason), "the sandbox is not available");
                 OperationError::unavailable(UNAVAILABLE_TEXT)
             }
-            Fault::NotFound => OperationError::not_found("sandbox"),
-            Fault::OtherUser => OperationError::conflict("the sandbox of this conversation belongs to another user"),
-            Fault::Conflict(words) => OperationError::conflict(words),
-            Fault::Lost => OperationError::conflict(LOST_TEXT),
-            Fault::Limit(words) => OperationError::OverLimit(words),
-            Fault::Store(error) => error.into(),
-            Fault::Provider(SandboxError::Exhausted(words)) => OperationError::Busy(words),
-            Fault::Provider(error) => error_of_path(error),
+            AccessError::NotFound => OperationError::not_found("sandbox"),
+            AccessError::OtherUser => {
+                OperationError::conflict("the sandbox of this conversation belongs to another user")
+            }
+            AccessError::Conflict(words) => OperationError::conflict(words),
+            AccessError::Lost => OperationError::conflict(LOST_TEXT),
+            AccessError::Limit(words) => OperationError::OverLimit(words),
+            AccessError::Store(error) => error.into(),
+            AccessError::Provider(SandboxError::Exhausted(words)) => OperationError::Busy(words),
+            AccessError::Provider(error) => error_of_path(error),
         }
     }
 }
 
 /// The same in the caller's language, for what an end user reads.
-pub(super) fn error_in(app: &App, language: &Language, fault: Fault) -> OperationError {
+pub(super) fn error_in(app: &App, language: &Language, error: AccessError) -> OperationError {
     let snapshot = app.policy.load();
     let plugin = SHELL.parse().ok().and_then(|name| snapshot.tool(&name)).map(|(plugin, _)| plugin);
-    let is_lost = matches!(fault, Fault::Lost);
-    let words = match (plugin, &fault) {
-        (Some(plugin), Fault::Unavailable(_)) => Some(unavailable_text(language, plugin)),
-        (Some(plugin), Fault::Lost) => Some(lost_text(language, plugin)),
+    let is_lost = matches!(error, AccessError::Lost);
+    let words = match (plugin, &error) {
+        (Some(plugin), AccessError::Unavailable(_)) => Some(unavailable_text(language, plugin)),
+        (Some(plugin), AccessError::Lost) => Some(lost_text(language, plugin)),
         _ => None,
     };
-    match (OperationError::from(fault), words) {
+    match (OperationError::from(error), words) {
         (_, Some(words)) if is_lost => OperationError::Conflict(words),
         (_, Some(words)) => OperationError::Unavailable(words),
         (error, None) => error,

@@ -9,7 +9,7 @@ use crate::policy::Snapshot;
 use crate::policy::pattern_limits::SCOPE_KEYS_MAX;
 
 /// What to know of a role with these scopes: of keys that no type has, and of the types that it is bound to.
-pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
+pub(super) fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constraints: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let serving = snapshot.resource_types();
     for key in keys(constraints) {
@@ -38,7 +38,7 @@ pub fn of_role(snapshot: &Snapshot, workspace: WorkspaceId, role: RoleId, constr
 }
 
 /// What to know of a binding of this plugin's type whose role has these scopes.
-pub fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<String> {
+pub(super) fn of_binding(plugin: &Plugin, role: &str, constraints: &Value) -> Vec<String> {
     let resource_type = &plugin.manifest.resource_type;
     let known: Vec<&str> = resource_type.scope_dimensions.iter().map(|dimension| dimension.key.as_str()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };

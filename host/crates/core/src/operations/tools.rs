@@ -1,6 +1,6 @@
 //! What a bot may see, what it calls, and what would become of a call.
 
-use monstrum_api::tools::{CallInput, CallResult, Chat, CheckInput, CheckResult, Decision, NamedResource, Tool};
+use monstrum_api::tools::{CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool};
 use monstrum_manifest::Locales;
 use monstrum_store::KeyKind;
 use monstrum_types::{BotId, Code, Overrun, RequestId};
@@ -131,7 +131,7 @@ fn check_foreign_ids(task: Option<&str>, chat: Option<&Chat>) -> Result<(), Oper
 
 fn check_result(prediction: Prediction, kind: KeyKind) -> CheckResult {
     let Prediction { allowed, message, rule, reason, smallest_change } = prediction;
-    let decision = if allowed { Decision::Allow } else { Decision::Deny };
+    let decision = if allowed { CheckDecision::Allow } else { CheckDecision::Deny };
     match kind {
         KeyKind::Bot => CheckResult::Bot { decision, message },
         KeyKind::Root | KeyKind::Admin | KeyKind::Operator => {

@@ -13,7 +13,11 @@ use serde_json::Value;
 
 /// What `candidate` asks for beyond `serving`, one sentence each. `retired` holds the tools of earlier versions that `serving`
 /// no longer has, with their operations: a tool that comes back with another operation is a change too.
-pub fn permission_diff(serving: &Manifest, candidate: &Manifest, retired: &BTreeMap<ToolName, String>) -> Vec<String> {
+pub(super) fn permission_diff(
+    serving: &Manifest,
+    candidate: &Manifest,
+    retired: &BTreeMap<ToolName, String>,
+) -> Vec<String> {
     let mut added = Vec::new();
     let (old, new) = (&serving.resource_type, &candidate.resource_type);
     if old.id != new.id {
@@ -67,7 +71,7 @@ fn capabilities(old: &Executor, new: &Executor, added: &mut Vec<String>) {
     }
 }
 
-/// The default of api_base is an origin of egress, and the audience of methods that name none.
+/// The default of `api_base` is an origin of egress, and the audience of methods that name none.
 fn configuration(old: &ResourceType, new: &ResourceType, added: &mut Vec<String>) {
     let base = |of: &ResourceType| {
         let field = of.config_schema.iter().find(|field| field.field == "api_base");

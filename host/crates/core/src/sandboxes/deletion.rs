@@ -8,7 +8,7 @@ use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
 use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
 use tokio_util::sync::CancellationToken;
 
-use super::{Fault, LEASE_MS, Sandboxes, name, operation, within};
+use super::{AccessError, LEASE_MS, Sandboxes, name, operation, within};
 use crate::plugins::with_causes;
 
 /// How often the host looks for deletions that other hosts have requested, or that are due for a retry.
@@ -26,7 +26,12 @@ const JOBS_MAX: u32 = 100;
 
 impl Sandboxes {
     /// Marks a sandbox for deletion. With a bot, only a sandbox of that bot. A sandbox in deletion stays as it is.
-    pub async fn delete(&self, workspace: WorkspaceId, bot: Option<BotId>, id: SandboxInstanceId) -> Result<(), Fault> {
+    pub async fn delete(
+        &self,
+        workspace: WorkspaceId,
+        bot: Option<BotId>,
+        id: SandboxInstanceId,
+    ) -> Result<(), AccessError> {
         self.get(workspace, bot, id).await?;
         self.store.delete_sandbox(workspace, id).await?;
         self.deletion.notify_one();
@@ -40,14 +45,19 @@ impl Sandboxes {
         bot: Option<BotId>,
         app_id: &str,
         chat_id: &str,
-    ) -> Result<u64, Fault> {
+    ) -> Result<u64, AccessError> {
         let deleted = self.store.delete_sandbox_of_conversation(workspace, bot, app_id, chat_id).await?;
         self.deletion.notify_one();
         Ok(deleted)
     }
 
     /// Marks all sandboxes of an app for deletion, and returns how many there were.
-    pub async fn delete_app(&self, workspace: WorkspaceId, bot: Option<BotId>, app_id: &str) -> Result<u64, Fault> {
+    pub async fn delete_app(
+        &self,
+        workspace: WorkspaceId,
+        bot: Option<BotId>,
+        app_id: &str,
+    ) -> Result<u64, AccessError> {
         let deleted = self.store.delete_sandboxes_of_app(workspace, bot, app_id).await?;
         self.deletion.notify_one();
         Ok(deleted)
@@ -100,7 +110,7 @@ impl Sandboxes {
         self.moved.notify_waiters();
     }
 
-    async fn delete_row(&self, row: SandboxRow) -> Result<(), Fault> {
+    async fn delete_row(&self, row: SandboxRow) -> Result<(), AccessError> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if !self.store.claim_sandbox(&row, SandboxStatus::Deleting, &operation, until).await? {
@@ -109,8 +119,8 @@ impl Sandboxes {
         self.activities.cut(row.id);
         let name = name(&row);
         let deleted = match self.provider() {
-            Ok(provider) => within(DELETE_MAX, "deleted", provider.delete(&name)).await.map_err(Fault::from),
-            Err(fault) => Err(fault),
+            Ok(provider) => within(DELETE_MAX, "deleted", provider.delete(&name)).await.map_err(AccessError::from),
+            Err(error) => Err(error),
         };
         match deleted {
             Ok(()) => {
@@ -119,11 +129,11 @@ impl Sandboxes {
                 tracing::info!(sandbox.id = %row.id, "a sandbox is deleted");
                 Ok(())
             }
-            Err(fault) => {
+            Err(error) => {
                 let doubled = BACK_OFF_MS.saturating_mul(1 << row.attempts.clamp(0, 10));
                 let next = self.clock.now().plus_ms(doubled.min(BACK_OFF_MS_MAX));
-                self.store.postpone_sandbox_deletion(row.id, &operation, next, &with_causes(&fault)).await?;
-                Err(fault)
+                self.store.postpone_sandbox_deletion(row.id, &operation, next, &with_causes(&error)).await?;
+                Err(error)
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use monstrum_types::WorkspaceId;
 
 use super::options::Options;
-use super::{Fault, Sandboxes, within};
+use super::{AccessError, Sandboxes, within};
 
 /// From this percentage of a limit on, callers get a warning.
 const WARNED_PERCENT: u64 = 80;
@@ -60,7 +60,7 @@ fn bytes_max(options: &Options) -> u64 {
 }
 
 impl Sandboxes {
-    pub(super) async fn kept_by(&self, workspace: WorkspaceId) -> Result<Kept, Fault> {
+    pub(super) async fn kept_by(&self, workspace: WorkspaceId) -> Result<Kept, AccessError> {
         let provider = self.provider()?;
         let sandboxes = self.store.count_kept_sandboxes(workspace).await?;
         let bytes = within(COUNT_MAX, "counted", provider.kept_bytes(&workspace.to_string())).await?;

@@ -11,7 +11,7 @@ use monstrum_sandbox::{
 use monstrum_store::SandboxRow;
 
 use super::activity::Activity;
-use super::{Fault, Sandboxes, name};
+use super::{AccessError, Sandboxes, name};
 
 /// How often a sandbox that the provider reports as not running is started before the error is returned.
 const REVIVED_MAX: u32 = 3;
@@ -41,7 +41,7 @@ impl Open {
     }
 
     /// Runs a command. Dropping the future ends the command and everything that it has started.
-    pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, Fault> {
+    pub async fn exec(&self, request: ExecRequest, feed: Option<Feed>) -> Result<ExecOutput, AccessError> {
         self.ask(|provider, name| {
             // With each attempt, since the sandbox may have been restarted in between.
             self.sandboxes.quiet.lock().remove(&self.row.id);
@@ -51,48 +51,48 @@ impl Open {
     }
 
     /// Lists a folder, sorted by name.
-    pub async fn list(&self, path: &str) -> Result<Vec<FileEntry>, Fault> {
+    pub async fn list(&self, path: &str) -> Result<Vec<FileEntry>, AccessError> {
         self.ask(|provider, name| provider.list_dir(name, path)).await
     }
 
     /// One entry; a link is not followed.
-    pub async fn stat(&self, path: &str) -> Result<FileEntry, Fault> {
+    pub async fn stat(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.stat(name, path)).await
     }
 
     /// The entry that a path leads to; links are followed.
-    pub async fn target(&self, path: &str) -> Result<FileEntry, Fault> {
+    pub async fn target(&self, path: &str) -> Result<FileEntry, AccessError> {
         self.ask(|provider, name| provider.target(name, path)).await
     }
 
     /// The content of a file, and its entry at the time when it was opened.
-    pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), Fault> {
+    pub async fn read(&self, path: &str) -> Result<(FileEntry, ByteStream), AccessError> {
         let (entry, content) = self.ask(|provider, name| provider.read(name, path)).await?;
         Ok((entry, self.used_by(content)))
     }
 
     /// Replaces a file atomically; creates missing folders.
-    pub async fn write(&self, path: &str, content: Bytes) -> Result<(), Fault> {
+    pub async fn write(&self, path: &str, content: Bytes) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.write(name, path, content.clone())).await
     }
 
     /// Creates a folder and its parents.
-    pub async fn mkdir(&self, path: &str) -> Result<(), Fault> {
+    pub async fn mkdir(&self, path: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.mkdir(name, path)).await
     }
 
     /// Removes an entry; a folder with all its content.
-    pub async fn remove(&self, path: &str) -> Result<(), Fault> {
+    pub async fn remove(&self, path: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.remove(name, path)).await
     }
 
     /// Moves an entry; an existing file is replaced.
-    pub async fn rename(&self, from: &str, to: &str) -> Result<(), Fault> {
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), AccessError> {
         self.ask(|provider, name| provider.rename(name, from, to)).await
     }
 
     /// Packs a folder as a ZIP.
-    pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, Fault> {
+    pub async fn archive(&self, path: &str, limits: ArchiveLimits) -> Result<ByteStream, AccessError> {
         let archive = self.ask(|provider, name| provider.archive(name, path, limits)).await?;
         Ok(self.used_by(archive))
     }
@@ -102,8 +102,8 @@ impl Open {
     async fn ask<'a, T>(
         &'a self,
         ask: impl Fn(&'a dyn SandboxProvider, &'a SandboxName) -> BoxFuture<'a, Result<T, SandboxError>>,
-    ) -> Result<T, Fault> {
-        let provider = self.sandboxes.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
+    ) -> Result<T, AccessError> {
+        let provider = self.sandboxes.provider.as_ref().map_err(|error| AccessError::from(error.clone()))?;
         let mut revived = 0;
         loop {
             let answered = tokio::select! {

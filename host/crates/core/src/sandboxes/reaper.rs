@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::options::IDLE_S;
 use super::settings::idle;
 use super::starting::TOUCH_MS;
-use super::{Fault, LEASE_MS, Sandboxes, described, name, operation, within};
+use super::{AccessError, LEASE_MS, Sandboxes, described, name, operation, within};
 use crate::plugins::with_causes;
 
 /// The longest stop of a sandbox.
@@ -186,7 +186,7 @@ impl Sandboxes {
     }
 
     /// Stops the sandbox of an unchanged row; false if the row has changed.
-    pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, Fault> {
+    pub(super) async fn stop_row(self: &Arc<Self>, row: SandboxRow) -> Result<bool, AccessError> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move {
             let stopped = this.claim_and_stop(&row).await;
@@ -199,8 +199,8 @@ impl Sandboxes {
     }
 
     /// Stops the sandbox, for callers that cannot be cancelled.
-    pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, Fault> {
-        let provider = self.provider.as_ref().map_err(|error| Fault::from(error.clone()))?;
+    pub(super) async fn claim_and_stop(&self, row: &SandboxRow) -> Result<bool, AccessError> {
+        let provider = self.provider.as_ref().map_err(|error| AccessError::from(error.clone()))?;
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if !self.store.claim_sandbox(row, SandboxStatus::Stopping, &operation, until).await? {

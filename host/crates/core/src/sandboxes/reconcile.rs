@@ -10,7 +10,7 @@ use monstrum_sandbox::{Inspection, SandboxName, SandboxProvider, State};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use super::{Fault, LEASE_MS, Sandboxes, has_run, name, operation, within};
+use super::{AccessError, LEASE_MS, Sandboxes, has_run, name, operation, within};
 use crate::plugins::with_causes;
 
 /// The longest listing of the provider's sandboxes.
@@ -50,7 +50,7 @@ impl Sandboxes {
 
     /// Compares the provider's sandboxes with the rows. A sandbox without a row is set aside, and a row gets the real state.
     /// Rows of other hosts are not changed, since this provider does not know their sandboxes.
-    pub async fn reconcile(self: &Arc<Self>) -> Result<(), Fault> {
+    pub async fn reconcile(self: &Arc<Self>) -> Result<(), AccessError> {
         let _comparing = self.comparing.write().await;
         let Ok(provider) = self.provider.as_ref() else { return self.nothing_runs().await };
         if !self.is_shared {
@@ -89,7 +89,7 @@ impl Sandboxes {
     }
 
     /// Marks this host's sandboxes as stopped, for a server without a provider.
-    async fn nothing_runs(&self) -> Result<(), Fault> {
+    async fn nothing_runs(&self) -> Result<(), AccessError> {
         self.store.release_sandboxes_of_node(&self.node).await?;
         for row in self.rows_of_all().await? {
             // Without a provider, a lost sandbox cannot be checked again.
@@ -139,7 +139,7 @@ impl Sandboxes {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if self.store.claim_sandbox(row, row.status, &operation, until).await? {
-            let error = (status == SandboxStatus::Lost).then(|| Fault::Lost.to_string());
+            let error = (status == SandboxStatus::Lost).then(|| AccessError::Lost.to_string());
             if error.is_some() {
                 tracing::error!(sandbox.id = %row.id, "the files of a sandbox are missing; it is not replaced by an empty one");
             }
@@ -151,7 +151,7 @@ impl Sandboxes {
     }
 
     /// Restores files that were set aside while another copy of the database was in use, and returns the resulting state.
-    async fn restore(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, Fault> {
+    async fn restore(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Option<State>, AccessError> {
         if !has_run(row) || row.status == SandboxStatus::Deleting {
             return Ok(None);
         }
@@ -163,7 +163,7 @@ impl Sandboxes {
     }
 
     /// Sets a sandbox without a row aside. It is not deleted, because the database may be a restored older copy.
-    async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), Fault> {
+    async fn set_aside_unknown(&self, provider: &dyn SandboxProvider, name: &SandboxName) -> Result<(), AccessError> {
         if self.is_known(name, provider.name()).await? {
             return Ok(());
         }

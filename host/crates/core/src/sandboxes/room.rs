@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout_at};
 
 use super::shares::{NoPlace, Others, Shares, Taken};
-use super::{Fault, LEASE_MS, Sandboxes};
+use super::{AccessError, LEASE_MS, Sandboxes};
 use crate::plugins::with_causes;
 
 /// How long a claim waits for others that make room, and how often it makes room again after another claim has taken
@@ -80,7 +80,7 @@ impl RoomLocks {
 
 impl Sandboxes {
     /// Claims a row that is still as `row` says, or adds it with a claim. If no place is free, an idle sandbox is stopped.
-    pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, Fault> {
+    pub(super) async fn claim(&self, row: &SandboxRow, is_new: bool, operation: &str) -> Result<Claimed, AccessError> {
         let until = Instant::now() + WAIT_MAX;
         let mut place = Place::New;
         let mut claimed = self.try_claim(row, is_new, operation, place).await?;
@@ -107,7 +107,7 @@ impl Sandboxes {
         is_new: bool,
         operation: &str,
         place: &mut Place,
-    ) -> Result<Claimed, Fault> {
+    ) -> Result<Claimed, AccessError> {
         for _ in 0..TRIES {
             match self.try_claim(row, is_new, operation, *place).await? {
                 // Another claim may take the place that was just made.
@@ -120,7 +120,13 @@ impl Sandboxes {
         self.try_claim(row, is_new, operation, *place).await
     }
 
-    async fn try_claim(&self, row: &SandboxRow, is_new: bool, operation: &str, place: Place) -> Result<Claimed, Fault> {
+    async fn try_claim(
+        &self,
+        row: &SandboxRow,
+        is_new: bool,
+        operation: &str,
+        place: Place,
+    ) -> Result<Claimed, AccessError> {
         let _claiming = self.claiming.lock().await;
         let limit = if is_new { self.kept_by(row.workspace_id).await?.refusal(&self.options) } else { None };
         let refused = match limit {
@@ -140,7 +146,7 @@ impl Sandboxes {
             match self.store.insert_sandbox(&claimed).await {
                 Ok(true) => true,
                 // The bot was deleted.
-                Ok(false) => return Err(Fault::NotFound),
+                Ok(false) => return Err(AccessError::NotFound),
                 Err(StoreError::Conflict { .. }) => false,
                 Err(error) => return Err(error.into()),
             }

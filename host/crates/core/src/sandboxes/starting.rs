@@ -13,7 +13,7 @@ use super::activity::Activity;
 use super::open::cut_off;
 use super::room::Claimed;
 use super::settings::{limits_json, spec, word};
-use super::{Conversation, Fault, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
+use super::{AccessError, Conversation, LEASE_MS, Open, Sandboxes, has_run, name, operation, within};
 
 /// The longest start of a sandbox: far more than a working provider needs.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -54,17 +54,17 @@ impl Sandboxes {
         workspace: WorkspaceId,
         bot: BotId,
         of: &Conversation,
-    ) -> Result<Open, Fault> {
+    ) -> Result<Open, AccessError> {
         self.enter(Sought::Conversation { workspace, bot, of: of.clone() }).await
     }
 
     /// An existing sandbox, running.
-    pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, Fault> {
+    pub async fn open(self: &Arc<Self>, row: &SandboxRow) -> Result<Open, AccessError> {
         self.enter(Sought::Row { workspace: row.workspace_id, id: row.id }).await
     }
 
     /// Starts a sandbox that the provider reports as not running, even if its row says that it runs.
-    pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), Fault> {
+    pub(super) async fn revive(self: &Arc<Self>, row: &SandboxRow) -> Result<(), AccessError> {
         let sought = Sought::Row { workspace: row.workspace_id, id: row.id };
         if let Some(row) = self.store.sandbox(row.workspace_id, row.id).await?
             && row.status == SandboxStatus::Running
@@ -73,12 +73,12 @@ impl Sandboxes {
             self.start(row, false).await?;
         }
         match self.enter(sought).await {
-            Err(Fault::NotFound) => Err(cut_off().into()),
+            Err(AccessError::NotFound) => Err(cut_off().into()),
             entered => entered.map(drop),
         }
     }
 
-    async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, Fault> {
+    async fn enter(self: &Arc<Self>, sought: Sought) -> Result<Open, AccessError> {
         let until = Instant::now() + WAIT_MAX;
         let mut has_started = false;
         loop {
@@ -92,7 +92,7 @@ impl Sandboxes {
                 }
                 _ if Instant::now() >= until => {
                     let words = "another request is starting, stopping or deleting this sandbox; try again";
-                    return Err(Fault::unavailable(words));
+                    return Err(AccessError::unavailable(words));
                 }
                 Step::Again => {}
                 Step::Started => has_started = true,
@@ -102,10 +102,10 @@ impl Sandboxes {
         }
     }
 
-    async fn step(self: &Arc<Self>, sought: &Sought) -> Result<Step, Fault> {
+    async fn step(self: &Arc<Self>, sought: &Sought) -> Result<Step, AccessError> {
         self.provider()?;
         let row = match sought {
-            Sought::Row { workspace, id } => self.store.sandbox(*workspace, *id).await?.ok_or(Fault::NotFound)?,
+            Sought::Row { workspace, id } => self.store.sandbox(*workspace, *id).await?.ok_or(AccessError::NotFound)?,
             Sought::Conversation { workspace, bot, of } => match self.look_for(*workspace, of).await? {
                 Some(row) => {
                     belongs(&row, *bot, of)?;
@@ -128,18 +128,18 @@ impl Sandboxes {
         }
     }
 
-    async fn wait_for_deletion(self: &Arc<Self>, row: SandboxRow) -> Result<Step, Fault> {
+    async fn wait_for_deletion(self: &Arc<Self>, row: SandboxRow) -> Result<Step, AccessError> {
         let now = self.clock.now();
         if !row.is_claimed(now) && row.next_attempt_at.is_some_and(|at| now < at) {
             let words = "the previous sandbox of this conversation is not deleted yet; try again later";
-            return Err(Fault::unavailable(words));
+            return Err(AccessError::unavailable(words));
         }
         self.delete_if_due(row).await;
         Ok(Step::Wait)
     }
 
     /// The row of the conversation, or of another conversation with the same sandbox name.
-    async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, Fault> {
+    async fn look_for(&self, workspace: WorkspaceId, of: &Conversation) -> Result<Option<SandboxRow>, AccessError> {
         let provider = self.provider()?.name();
         let named = self.store.sandbox_of_provider(workspace, provider, &of.sandbox_id()).await?;
         match named {
@@ -148,17 +148,17 @@ impl Sandboxes {
         }
     }
 
-    fn is_in_reach(&self, row: &SandboxRow) -> Result<(), Fault> {
+    fn is_in_reach(&self, row: &SandboxRow) -> Result<(), AccessError> {
         let provider = self.provider()?.name();
         if row.provider != provider {
             let own = &row.provider;
             let words = format!("this sandbox belongs to the provider `{own}`, but this server uses `{provider}`");
-            return Err(Fault::unavailable(words));
+            return Err(AccessError::unavailable(words));
         }
         match &row.node {
             Some(node) if *node != self.node => {
                 let words = format!("this sandbox is on the server whose node.id is {node}; send the request there");
-                Err(Fault::unavailable(words))
+                Err(AccessError::unavailable(words))
             }
             _ => Ok(()),
         }
@@ -179,7 +179,7 @@ impl Sandboxes {
 
     /// Begins a use of a running sandbox. The row is read once more after the use is registered: a later deletion finds this
     /// use and cuts it off, so that it never reaches a new sandbox of the same name.
-    async fn use_running(&self, row: SandboxRow) -> Result<Step, Fault> {
+    async fn use_running(&self, row: SandboxRow) -> Result<Step, AccessError> {
         let activity = self.activities.begin(row.id);
         let now = self.clock.now();
         let still_runs = if now.since_ms(row.last_active_at) >= TOUCH_AGAIN_MS {
@@ -191,7 +191,7 @@ impl Sandboxes {
         Ok(if still_runs { Step::Entered(Box::new(row), activity) } else { Step::Again })
     }
 
-    fn new_row(&self, workspace: WorkspaceId, bot: BotId, of: &Conversation) -> Result<SandboxRow, Fault> {
+    fn new_row(&self, workspace: WorkspaceId, bot: BotId, of: &Conversation) -> Result<SandboxRow, AccessError> {
         let now = self.clock.now();
         Ok(SandboxRow {
             id: SandboxInstanceId::new(),
@@ -218,7 +218,7 @@ impl Sandboxes {
 
     /// Starts the sandbox of an unchanged or new row. A cancelled caller does not cancel the start, so no claimed row is
     /// left behind.
-    async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
+    async fn start(self: &Arc<Self>, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let this = Arc::clone(self);
         let task = self.running.spawn(async move { this.claim_and_start(row, is_new).await });
         task.await.unwrap_or_else(|error| {
@@ -226,7 +226,7 @@ impl Sandboxes {
         })
     }
 
-    async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, Fault> {
+    async fn claim_and_start(&self, row: SandboxRow, is_new: bool) -> Result<Step, AccessError> {
         let _comparing = self.comparing.read().await;
         // An unavailable provider must not change any row.
         let provider = self.provider()?;
@@ -241,9 +241,9 @@ impl Sandboxes {
             Claimed::Mine => {}
             Claimed::Moved => return Ok(Step::Again),
             Claimed::NoPlace(why) => {
-                return Err(Fault::Provider(SandboxError::Exhausted(why.words(&self.options))));
+                return Err(AccessError::Provider(SandboxError::Exhausted(why.words(&self.options))));
             }
-            Claimed::Limit(words) => return Err(Fault::Limit(words)),
+            Claimed::Limit(words) => return Err(AccessError::Limit(words)),
         }
         let started = self.run_claimed(provider.as_ref(), &row, &operation, spec(&settings, &self.options)).await;
         self.moved.notify_waiters();
@@ -251,7 +251,7 @@ impl Sandboxes {
     }
 
     /// Restores the files of a sandbox that were set aside. Without such files the sandbox is lost.
-    async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, Fault> {
+    async fn find_files(&self, provider: &dyn SandboxProvider, row: &SandboxRow) -> Result<Step, AccessError> {
         let operation = operation();
         let until = self.clock.now().plus_ms(LEASE_MS);
         if !self.store.claim_sandbox(row, row.status, &operation, until).await? {
@@ -268,7 +268,7 @@ impl Sandboxes {
             return Ok(Step::Again);
         }
         log_lost(row);
-        Err(Fault::Lost)
+        Err(AccessError::Lost)
     }
 
     /// Finishes an operation that brought a sandbox to `from`.
@@ -293,7 +293,7 @@ impl Sandboxes {
         row: &SandboxRow,
         operation: &str,
         spec: Spec,
-    ) -> Result<Step, Fault> {
+    ) -> Result<Step, AccessError> {
         let started = within(START_MAX, "started", ensure(provider, row, spec)).await;
         let settled = match &started {
             Ok(None) => lost(),
@@ -319,7 +319,7 @@ impl Sandboxes {
         match started {
             Ok(None) => {
                 log_lost(row);
-                Err(Fault::Lost)
+                Err(AccessError::Lost)
             }
             Ok(Some(ensured)) => {
                 tracing::info!(sandbox.id = %row.id, ?ensured, "a sandbox runs");
@@ -340,7 +340,7 @@ fn lost() -> SandboxSettled {
     SandboxSettled {
         status: SandboxStatus::Lost,
         last_active_at: None,
-        error: Some(Fault::Lost.to_string()),
+        error: Some(AccessError::Lost.to_string()),
         limit: None,
         network: None,
     }
@@ -364,17 +364,17 @@ async fn ensure(provider: &dyn SandboxProvider, row: &SandboxRow, spec: Spec) ->
 }
 
 /// Checks that a sandbox belongs to the conversation and the bot. Its name alone is ambiguous.
-fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), Fault> {
+fn belongs(row: &SandboxRow, bot: BotId, of: &Conversation) -> Result<(), AccessError> {
     let is = |own: &Option<String>, named: &str| own.as_deref() == Some(named);
     let is_same_chat = is(&row.app_id, of.app_id()) && is(&row.chat_id, of.chat_id());
     if is_same_chat && !is(&row.user_id, of.user_id()) {
-        return Err(Fault::OtherUser);
+        return Err(AccessError::OtherUser);
     }
     if !is_same_chat {
-        return Err(Fault::Conflict("the sandbox of another conversation has the name of this sandbox"));
+        return Err(AccessError::Conflict("the sandbox of another conversation has the name of this sandbox"));
     }
     if row.bot_id != bot {
-        return Err(Fault::Conflict("this conversation has a sandbox with another bot"));
+        return Err(AccessError::Conflict("this conversation has a sandbox with another bot"));
     }
     Ok(())
 }

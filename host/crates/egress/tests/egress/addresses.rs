@@ -22,7 +22,7 @@ fn registry() -> Vec<(IpNet, bool)> {
     rows.collect()
 }
 
-/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in 2000::/3
+/// Whether an address is allowed, by the registry: the most specific entry decides; IPv6 addresses must be in `2000::/3`
 /// and not in an entry.
 fn by_registry(address: IpAddr, registry: &[(IpNet, bool)]) -> bool {
     let entries = registry.iter().filter(|(net, _)| net.contains(&address));

@@ -85,7 +85,7 @@ pub(super) fn kill_members(group: &Path, pids: &[Pid]) -> io::Result<()> {
 }
 
 /// Removes a group with all its children and kills the processes in them.
-pub fn remove_tree(group: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(group: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(group) {
         Err(error) if is_gone(&error) => return Ok(()),
         entries => entries?,

@@ -3,7 +3,7 @@
 //! store keys in it.
 
 /// All of them.
-pub fn always() -> impl Iterator<Item = i64> {
+pub(super) fn always() -> impl Iterator<Item = i64> {
     COMMON.iter().copied().flatten().chain(OLD).copied()
 }
 

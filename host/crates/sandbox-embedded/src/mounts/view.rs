@@ -21,7 +21,7 @@ const FOLDER_MIB: u32 = 4;
 const PROCESSORS: &str = "devices/system/cpu";
 
 /// The number of processors that a sandbox can use at once.
-pub fn processors(limits: &Limits) -> u32 {
+pub(crate) fn processors(limits: &Limits) -> u32 {
     limits.cpu_millis.div_ceil(1000).max(1)
 }
 

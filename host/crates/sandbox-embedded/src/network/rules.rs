@@ -10,7 +10,7 @@ use monstrum_types::special_purpose::SPECIAL_V4;
 /// table, which all share, has space for at least 65,536.
 const CONNECTIONS_MAX: u32 = 1024;
 
-/// A public address that reaches a service for the machine itself: Azure's WireServer.
+/// A public address that reaches a service for the machine itself: Azure's `WireServer`.
 const HOSTS_OF_CLOUDS: [&str; 1] = ["168.63.129.16"];
 
 /// The address sets of the rules: special-purpose networks, and the exceptions in them that are public.

@@ -26,7 +26,7 @@ const FLAGS: OFlags =
 const LEFT_OUT: &str = "LINKS-LEFT-OUT.txt";
 
 /// Writes everything beneath `folder` in no particular order. Pipes, sockets and devices are skipped.
-pub fn write(
+pub(super) fn write(
     workspace: BorrowedFd<'_>,
     folder: &OwnedFd,
     limits: ArchiveLimits,

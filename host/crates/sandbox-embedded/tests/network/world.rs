@@ -23,13 +23,13 @@ const REACHED_WITHIN: Duration = Duration::from_secs(5);
 const MISSED_WITHIN: Duration = Duration::from_millis(700);
 
 /// A network namespace, held by an idle process.
-pub struct Namespace {
+pub(crate) struct Namespace {
     child: Child,
     file: File,
 }
 
 impl Namespace {
-    pub fn new() -> Namespace {
+    pub(crate) fn new() -> Namespace {
         let mut command = Command::new("unshare");
         command.args(["--net", "sleep", "600"]).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().expect("the tests of networks are run as root, with util-linux");
@@ -43,12 +43,12 @@ impl Namespace {
         namespace
     }
 
-    pub fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
     /// Runs `work` in the namespace.
-    pub fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub(crate) fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let entered = scope.spawn(|| {
                 move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).expect("it is entered");
@@ -59,33 +59,33 @@ impl Namespace {
     }
 
     /// Runs a program that must succeed in the namespace.
-    pub fn run(&self, command: &[&str]) {
+    pub(crate) fn run(&self, command: &[&str]) {
         let output = self.inside(|| Command::new(command[0]).args(&command[1..]).output().expect("it is run"));
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// A listener on every address of the namespace.
-    pub fn listen(&self) -> TcpListener {
+    pub(crate) fn listen(&self) -> TcpListener {
         self.inside(|| TcpListener::bind(("0.0.0.0", PORT)).expect("the port is free"))
     }
 
     /// Whether a connection to the address succeeds. The kernel completes it without an accept.
-    pub fn reaches(&self, address: &str) -> bool {
+    pub(crate) fn reaches(&self, address: &str) -> bool {
         self.connects(address, REACHED_WITHIN)
     }
 
     /// Whether a connection to the address fails.
-    pub fn misses(&self, address: &str) -> bool {
+    pub(crate) fn misses(&self, address: &str) -> bool {
         !self.connects(address, MISSED_WITHIN)
     }
 
     /// [`Namespace::reaches`] from another source address.
-    pub fn reaches_from(&self, source: &str, address: &str) -> bool {
+    pub(crate) fn reaches_from(&self, source: &str, address: &str) -> bool {
         self.connects_from(source, address, REACHED_WITHIN)
     }
 
     /// [`Namespace::misses`] from another source address.
-    pub fn misses_from(&self, source: &str, address: &str) -> bool {
+    pub(crate) fn misses_from(&self, source: &str, address: &str) -> bool {
         !self.connects_from(source, address, MISSED_WITHIN)
     }
 
@@ -109,7 +109,7 @@ impl Namespace {
     }
 
     /// Sends a datagram from each port.
-    pub fn send(&self, address: &str, ports: Range<u16>) {
+    pub(crate) fn send(&self, address: &str, ports: Range<u16>) {
         self.inside(|| {
             for port in ports {
                 let socket = UdpSocket::bind(("0.0.0.0", port)).expect("the port is free");
@@ -126,7 +126,7 @@ impl Drop for Namespace {
 }
 
 /// A host with a link to an internet that has all addresses.
-pub struct World {
+pub(crate) struct World {
     pub host: Namespace,
     internet: Namespace,
     _listeners: [TcpListener; 2],
@@ -134,11 +134,11 @@ pub struct World {
 
 impl World {
     /// The host's address on the internet.
-    pub const HOST: &str = "9.9.9.1";
+    pub(crate) const HOST: &str = "9.9.9.1";
     /// Public addresses, one of them an exception in a special-purpose range.
-    pub const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
+    pub(crate) const PUBLIC: [&str; 5] = ["9.9.9.9", "1.1.1.1", "93.184.215.14", "192.0.0.9", "192.88.98.7"];
     /// Addresses that exist and must be unreachable.
-    pub const SPECIAL: [&str; 12] = [
+    pub(crate) const SPECIAL: [&str; 12] = [
         "168.63.129.16",
         "169.254.169.254",
         "10.1.2.3",
@@ -153,7 +153,7 @@ impl World {
         "240.1.1.1",
     ];
 
-    pub fn new() -> World {
+    pub(crate) fn new() -> World {
         let (host, internet) = (Namespace::new(), Namespace::new());
         let pid = internet.child.id().to_string();
         host.run(&["ip", "link", "add", "up0", "type", "veth", "peer", "name", "world0", "netns", &pid]);
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// How many of `count` datagrams from different ports arrive on the internet.
-    pub fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
+    pub(crate) fn arrivals(&self, sandbox: &Namespace, count: u16) -> usize {
         let inbox = self.internet.inside(|| UdpSocket::bind(("0.0.0.0", PORT)).expect("the port is free"));
         inbox.set_read_timeout(Some(Duration::from_millis(500))).expect("it is set");
         let mut senders = HashSet::new();
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// The interfaces, addresses and routes of a namespace.
-    pub fn looks() -> String {
+    pub(crate) fn looks() -> String {
         let files = ["dev", "route", "if_inet6", "fib_trie"];
         let of_file = |file: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap_or_default();
         let rules = Command::new("nft").args(["list", "ruleset"]).output().expect("nft is run");

@@ -1,5 +1,7 @@
 //! The test server, disk and network of the integration tests.
 
+#![expect(unreachable_pub, reason = "the files are public in the integration tests")]
+
 #[path = "../../../../../tests/support/disk.rs"]
 pub(crate) mod disk;
 #[path = "../../../../../tests/support/postgres.rs"]

@@ -28,7 +28,7 @@ use crate::plugins::built_in::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
 use crate::plugins::{Plugin, with_causes};
-use crate::sandboxes::{Conversation, Fault, Open, Sandboxes};
+use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 
 /// The time in which a sandbox must run. It is longer than the start itself waits, so that the start's error is reported.
 const START_MAX: Duration = Duration::from_secs(90);
@@ -90,7 +90,7 @@ impl Machine<'_> {
         let open = self.open(sandboxes).await?;
         let request = ExecRequest::new(command).with_timeout(timeout(self.permit));
         let feed = self.call.attachments().feed.clone();
-        let output = open.exec(request, feed).await.map_err(|fault| self.failed(fault))?;
+        let output = open.exec(request, feed).await.map_err(|error| self.failed(error))?;
         let is_for_a_model = !self.call.is_of_sandbox_import();
         let mut data = if is_for_a_model && output::is_too_long(&output) {
             let kept = self.keep(&open, &output).await;
@@ -129,7 +129,7 @@ impl Machine<'_> {
 
     async fn list(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let open = self.open(sandboxes).await?;
-        let entries = open.list(self.param("path")).await.map_err(|fault| self.failed(fault))?;
+        let entries = open.list(self.param("path")).await.map_err(|error| self.failed(error))?;
         let entries: Vec<Value> = entries
             .into_iter()
             .map(|entry| json!({"name": entry.name, "path": entry.path, "kind": entry.kind, "size": entry.size}))
@@ -139,7 +139,7 @@ impl Machine<'_> {
 
     async fn read(&self, sandboxes: &Arc<Sandboxes>) -> Refused<CallOutcome> {
         let open = self.open(sandboxes).await?;
-        let (entry, stream) = open.read(self.param("path")).await.map_err(|fault| self.failed(fault))?;
+        let (entry, stream) = open.read(self.param("path")).await.map_err(|error| self.failed(error))?;
         let content = match whole_file(entry.size, stream).await {
             Ok(Some(content)) => content,
             Ok(None) => {
@@ -161,7 +161,7 @@ impl Machine<'_> {
             return Err(invalid("", "there is no content".to_owned()));
         };
         let open = self.open(sandboxes).await?;
-        open.write(self.param("path"), content).await.map_err(|fault| self.failed(fault))?;
+        open.write(self.param("path"), content).await.map_err(|error| self.failed(error))?;
         Ok(CallOutcome::success(JsonText::from(&Value::Null)))
     }
 
@@ -175,10 +175,10 @@ impl Machine<'_> {
         match tokio::time::timeout(START_MAX, opened).await {
             Ok(Ok(open)) => Ok(open),
             // No room for another one; a command that has begun never meets this.
-            Ok(Err(Fault::Provider(SandboxError::Exhausted(message)))) => {
+            Ok(Err(AccessError::Provider(SandboxError::Exhausted(message)))) => {
                 Err(Box::new(CallOutcome::error(Code::Busy, message)))
             }
-            Ok(Err(fault)) => Err(self.failed(fault)),
+            Ok(Err(error)) => Err(self.failed(error)),
             Err(_) => Err(self.failed(SandboxError::unavailable("the sandbox did not start in time").into())),
         }
     }
@@ -203,42 +203,42 @@ impl Machine<'_> {
     }
 
     /// Why the sandbox did not do it, in words for the caller. Details for the operator go to the log.
-    fn failed(&self, fault: Fault) -> Box<CallOutcome> {
+    fn failed(&self, error: AccessError) -> Box<CallOutcome> {
         let is_command = self.permit.tool() == SHELL;
-        let outcome = match fault {
-            Fault::Unavailable(reason) | Fault::Provider(SandboxError::Unavailable(reason)) => {
+        let outcome = match error {
+            AccessError::Unavailable(reason) | AccessError::Provider(SandboxError::Unavailable(reason)) => {
                 tracing::warn!(reason = with_causes(&reason), "the sandbox is not available");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
-            Fault::Store(error) => {
+            AccessError::Store(error) => {
                 tracing::error!(%error, "the sandbox's row cannot be read");
                 return Box::new(unavailable(self.call.language(), self.plugin, is_command));
             }
-            Fault::Lost => {
+            AccessError::Lost => {
                 let outcome = CallOutcome::error(Code::Unavailable, lost_text(self.call.language(), self.plugin));
                 if is_command { outcome.with_data(no_answer()) } else { outcome }
             }
-            Fault::OtherUser | Fault::Conflict(_) => {
+            AccessError::OtherUser | AccessError::Conflict(_) => {
                 // One answer for all: whose it is, is not the caller's to know.
                 let message =
                     "Permission denied: the sandbox of this name belongs to another conversation, user or bot";
                 CallOutcome::failure(Status::PermissionDenied, Code::Denied, message).by_rule("sandbox.conversation")
             }
-            Fault::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
-            Fault::Limit(message) => CallOutcome::error(Code::Limit, message),
+            AccessError::NotFound => CallOutcome::error(Code::Unavailable, "the sandbox is not there any more"),
+            AccessError::Limit(message) => CallOutcome::error(Code::Limit, message),
             // What ran in a sandbox that was taken away has run, for a while.
-            Fault::Provider(SandboxError::NotFound(_)) if is_command => {
+            AccessError::Provider(SandboxError::NotFound(_)) if is_command => {
                 CallOutcome::error(Code::Interrupted, TAKEN_AWAY).with_data(no_answer())
             }
-            Fault::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
+            AccessError::Provider(SandboxError::Invalid(message) | SandboxError::NotFound(message)) => {
                 CallOutcome::error(Code::InvalidParams, message).by_rule("input")
             }
-            Fault::Provider(SandboxError::Exhausted(message)) => {
+            AccessError::Provider(SandboxError::Exhausted(message)) => {
                 // A listing uses nothing up: there is too much to list.
                 let is_listing = self.permit.tool() == LIST_FILES;
                 CallOutcome::error(if is_listing { Code::ResultTooLarge } else { Code::Limit }, message)
             }
-            Fault::Provider(SandboxError::Conflict(message) | SandboxError::Unsupported(message)) => {
+            AccessError::Provider(SandboxError::Conflict(message) | SandboxError::Unsupported(message)) => {
                 CallOutcome::error(Code::Unavailable, message)
             }
         };

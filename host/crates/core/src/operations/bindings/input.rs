@@ -14,7 +14,7 @@ use crate::operations::{InputErrors, OperationError, rules, scope_warnings};
 use crate::policy::pattern_limits::{lists_of_binding, scopes_of_binding};
 
 /// A new row.
-pub fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
+pub(super) fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis) -> BindingRow {
     BindingRow {
         id: BindingId::new(),
         workspace_id: workspace,
@@ -36,7 +36,7 @@ pub fn row(input: NewBinding, workspace: WorkspaceId, bot: BotId, now: UtcMillis
 }
 
 /// `row` with what is named in its place.
-pub fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> BindingRow {
+pub(super) fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> BindingRow {
     set(&mut row.role_id, change.role_id);
     set(&mut row.permissions, change.permissions.map(|permissions| permissions.map(|permissions| json!(permissions))));
     set(&mut row.scope_constraints, change.scope_constraints.map(|scopes| json!(scopes.unwrap_or_default())));
@@ -54,7 +54,7 @@ pub fn changed(change: BindingChange, mut row: BindingRow, now: UtcMillis) -> Bi
 /// Checks a binding as it would be stored, so that a change is judged by its result. `scopes_are_new` is false where the
 /// scopes are those that were stored: a binding can be changed and disabled although its plugin no longer knows them.
 /// Answers what whoever saves it should know.
-pub async fn check(
+pub(super) async fn check(
     app: &App,
     row: &BindingRow,
     before: Option<&BindingRow>,

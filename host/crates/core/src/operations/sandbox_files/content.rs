@@ -5,10 +5,10 @@ use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use monstrum_sandbox::{ByteStream, SandboxError};
 
-use crate::sandboxes::Fault;
+use crate::sandboxes::AccessError;
 
 /// The stream once its first piece is there.
-pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, Fault> {
+pub(super) async fn begun(mut content: ByteStream) -> Result<ByteStream, AccessError> {
     match content.next().await {
         None => Ok(stream::empty().boxed()),
         Some(Ok(first)) => Ok(stream::iter([Ok(first)]).chain(content).boxed()),

@@ -3,16 +3,16 @@
 use monstrum_sandbox::{ExecOutput, Output};
 
 /// Both streams together: what a model can read at once and still think (requirement S8).
-pub const TEXT_BYTES_MAX: usize = 50_000;
+pub(super) const TEXT_BYTES_MAX: usize = 50_000;
 /// The same in lines.
-pub const LINES_MAX: usize = 2_000;
+pub(super) const LINES_MAX: usize = 2_000;
 /// Room for the line that says what is missing.
 const MARKER_BYTES_MAX: usize = 400;
 /// Of the words of a provider that could not keep the whole output.
 const REASON_CHARS_MAX: usize = 60;
 
 /// Where the whole output is.
-pub enum Kept {
+pub(super) enum Kept {
     /// In this file of the sandbox.
     In(String),
     /// Nowhere, because of this.
@@ -20,7 +20,7 @@ pub enum Kept {
 }
 
 /// Whether a model gets less than was captured, or less was captured than was written.
-pub fn is_too_long(output: &ExecOutput) -> bool {
+pub(super) fn is_too_long(output: &ExecOutput) -> bool {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     output.is_truncated()
         || stdout.text.len() + stderr.text.len() > TEXT_BYTES_MAX
@@ -28,7 +28,7 @@ pub fn is_too_long(output: &ExecOutput) -> bool {
 }
 
 /// What a model gets of the two streams, where it cannot get all.
-pub fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
+pub(super) fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
     let (stdout, stderr) = (&output.stdout, &output.stderr);
     let bytes_max = TEXT_BYTES_MAX - 2 * MARKER_BYTES_MAX;
     let (stdout_bytes, stderr_bytes) = shares(bytes_max, stdout.text.len(), stderr.text.len());
@@ -37,7 +37,7 @@ pub fn cut(output: &ExecOutput, kept: &Kept) -> (String, String) {
 }
 
 /// What is written to the file: what was captured of the output and, where there is any, of the error output after it.
-pub fn whole(output: &ExecOutput) -> String {
+pub(super) fn whole(output: &ExecOutput) -> String {
     let ExecOutput { stdout, stderr, .. } = output;
     if stderr.text.is_empty() {
         return stdout.text.clone();
