@@ -4,6 +4,8 @@
 //! `registry index`, `doctor`, `sandbox doctor` and `template`, `completions` and `audit verify --data-dir` need none; everything else is a client of the API. What a command finds
 //! goes to standard output, what it has to say about itself to standard error.
 
+#![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
+
 mod audit;
 mod client;
 mod completions;
@@ -69,11 +71,11 @@ struct Cli {
 /// What every command understands.
 #[derive(Args, Clone)]
 struct Options {
-    /// The server [default: <http://127.0.0.1:8080>]
+    /// The server [default: http://127.0.0.1:8080]
     #[arg(long, env = "MONSTRUM_URL", value_name = "URL", global = true, help_heading = "Global options")]
     url: Option<String>,
 
-    /// An API key; better given as `MONSTRUM_KEY` than as an argument [default: the key in DATA/admin.key]
+    /// An API key; better given as MONSTRUM_KEY than as an argument [default: the key in DATA/admin.key]
     #[arg(
         long, env = "MONSTRUM_KEY", value_name = "KEY", global = true, help_heading = "Global options",
         hide_env_values = true, value_parser = secret

@@ -2,6 +2,8 @@
 //!
 //! A flag takes precedence over its `MONSTRUM_…` variable, the variable over `monstrum.toml`, the file over the default.
 
+#![expect(clippy::doc_markdown, reason = "help texts are not Markdown")]
+
 mod connections;
 mod public_url;
 mod sandboxes;
@@ -56,11 +58,11 @@ pub struct ServeFlags {
     pub watch_plugins: Option<bool>,
 
     /// Database, as postgres://USER:PASSWORD@HOST:PORT/DATABASE or sqlite:PATH; set a URL with a password as
-    /// `MONSTRUM_DATABASE_URL`, because other users can see arguments [default: DATA/monstrum.db]
+    /// MONSTRUM_DATABASE_URL, because other users can see arguments [default: DATA/monstrum.db]
     #[arg(long, env = "MONSTRUM_DATABASE_URL", value_name = "URL", hide_env_values = true)]
     pub database_url: Option<DatabaseUrl>,
 
-    /// File of the master keys, which encrypt every secret; `MONSTRUM_MASTER_KEY` can hold the keys themselves, with commas
+    /// File of the master keys, which encrypt every secret; MONSTRUM_MASTER_KEY can hold the keys themselves, with commas
     /// between their lines [default: DATA/master.key]
     #[arg(long, env = "MONSTRUM_MASTER_KEY_FILE", value_name = "FILE")]
     pub master_key_file: Option<PathBuf>,
@@ -160,7 +162,7 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_MEMORY_MIB", value_name = "MIB", value_parser = sandboxes::total_memory_mib)]
     pub sandbox_total_memory_mib: Option<u32>,
 
-    /// Maximum number of processes in all sandboxes of this host together [default: half of `kernel.pid_max`]
+    /// Maximum number of processes in all sandboxes of this host together [default: half of kernel.pid_max]
     #[arg(long, env = "MONSTRUM_SANDBOX_TOTAL_PROCESSES", value_name = "PROCESSES", value_parser = sandboxes::total_processes)]
     pub sandbox_total_processes: Option<u32>,
 
@@ -189,11 +191,11 @@ pub struct ServeFlags {
     #[arg(long, env = "MONSTRUM_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// Log filter, in the syntax of `RUST_LOG` [default: info]
+    /// Log filter, in the syntax of RUST_LOG [default: info]
     #[arg(long, env = "MONSTRUM_LOG", value_name = "FILTER")]
     pub log: Option<String>,
 
-    /// Receiver of spans by OpenTelemetry (OTLP over HTTP), such as <http://127.0.0.1:4318>; needs a build with feature otel
+    /// Receiver of spans by OpenTelemetry (OTLP over HTTP), such as http://127.0.0.1:4318; needs a build with feature otel
     #[arg(long, env = "MONSTRUM_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
 }
@@ -321,7 +323,7 @@ pub enum SettingsError {
     Parse { path: PathBuf, source: Box<toml::de::Error> },
 }
 
-/// The folder of a user's own settings: `XDG_CONFIG_HOME`, or `.config` in their home.
+/// The folder of a user's own settings: XDG_CONFIG_HOME, or `.config` in their home.
 #[expect(clippy::disallowed_methods, reason = "this module reads the environment")]
 pub fn user_config_dir() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());

@@ -63,14 +63,15 @@ pub fn install(settings: &Settings) -> Result<Telemetry, TelemetryError> {
 fn with_core(filter: &str) -> String {
     const HOST: &str = "monstrum_host";
     let core = |directive: &str| {
-        directive.trim().strip_prefix(HOST).map(|rest| format!(",monstrum_core{rest}")).unwrap_or_default()
+        directive.trim().strip_prefix(HOST).map(|rest| format!("monstrum_core{rest},")).unwrap_or_default()
     };
     // A directive with fields may contain commas.
     if filter.contains(['[', '{']) {
         return filter.to_owned();
     }
     let repeated: String = filter.split(',').map(core).collect();
-    format!("{filter}{repeated}")
+    // In front: of two directives for the same target, the later one counts, and that may be the operator's own.
+    format!("{repeated}{filter}")
 }
 
 #[cfg(feature = "otel")]
@@ -105,7 +106,7 @@ mod tests {
         assert_eq!(with_core("info"), "info");
         assert_eq!(
             with_core("info, monstrum_host=debug,monstrum_host::call=trace"),
-            "info, monstrum_host=debug,monstrum_host::call=trace,monstrum_core=debug,monstrum_core::call=trace"
+            "monstrum_core=debug,monstrum_core::call=trace,info, monstrum_host=debug,monstrum_host::call=trace"
         );
         assert_eq!(with_core("monstrum_host[{a=1,b}]=debug"), "monstrum_host[{a=1,b}]=debug");
     }

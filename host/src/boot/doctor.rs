@@ -13,14 +13,14 @@ use std::sync::Arc;
 use monstrum_egress::{CredentialSource, CredentialState, Egress, EgressOptions};
 use monstrum_runtime::{Runtime, RuntimeOptions};
 use monstrum_store::{PAGE_ITEMS_MAX, Page, ResourceRow, StoreError, TrustRow};
-use monstrum_types::{Clock, SystemClock};
+use monstrum_types::{Clock, SystemClock, with_causes};
 use serde::Serialize;
 
 use crate::boot::{ADMIN_KEY_FILE, Data, DataError, Inspected, lost_key_versions};
 use crate::config::{MASTER_KEY_FILE, MasterKeyPlace, Settings};
 use monstrum_core::audit::find_rollback;
 use monstrum_core::credentials::Refresher;
-use monstrum_core::plugins::{Plugin, PluginStatus, Plugins, with_causes};
+use monstrum_core::plugins::{Plugin, PluginStatus, Plugins};
 use monstrum_core::policy::row_seals::RowKeyError;
 use monstrum_core::policy::{Policy, Resource};
 

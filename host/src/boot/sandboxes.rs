@@ -6,14 +6,13 @@ use std::sync::Arc;
 use monstrum_sandbox::{SandboxError, SandboxProvider};
 #[cfg(target_os = "linux")]
 pub(crate) use monstrum_sandbox_embedded::{KeptImages, kept_images};
-use monstrum_types::Clock;
+use monstrum_types::{Clock, with_causes};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::data::Data;
 use crate::config::{SandboxKind, SandboxSettings, Settings};
 use monstrum_core::app::App;
-use monstrum_core::plugins::with_causes;
 use monstrum_core::sandboxes::{Place, Sandboxes};
 
 /// The folder of the embedded provider's images, in the data folder.

@@ -85,7 +85,7 @@ pub(super) struct List {
     /// Only of this operation, such as sandbox.read
     #[arg(long, value_name = "NAME")]
     operation: Option<String>,
-    /// Only calls that ended so: success, error, `scope_violation`, `permission_denied`, running or interrupted
+    /// Only calls that ended so: success, error, scope_violation, permission_denied, running or interrupted
     #[arg(long)]
     status: Option<String>,
     /// Only calls since this moment, in RFC 3339

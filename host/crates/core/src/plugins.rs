@@ -28,13 +28,13 @@ use futures::StreamExt as _;
 use monstrum_manifest::Manifest;
 use monstrum_runtime::Runtime;
 use monstrum_store::{OwnedKind, OwnerRow, PluginRow, Store, StoreError};
-use monstrum_types::{Clock, Digest, PluginName, ToolName};
+use monstrum_types::{Clock, Digest, PluginName, ToolName, with_causes};
 use parking_lot::RwLock;
 
 pub use ceilings::Ceilings;
 pub use install::{InstallError, Installed, Package, UninstallError};
 pub use trusted_types::TrustedTypes;
-pub use version::{LoadError, Plugin, Tool, build, with_causes};
+pub use version::{LoadError, Plugin, Tool, build};
 pub use watch::Watch;
 
 use crate::beside::in_place;

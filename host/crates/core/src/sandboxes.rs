@@ -27,12 +27,11 @@ use monstrum_sandbox::{
     Capabilities, ExecOutput, ExecRequest, Feed, SandboxError, SandboxName, SandboxProvider, Spec, Unavailable,
 };
 use monstrum_store::{Listed, Page, SandboxFilter, SandboxRow, Store, StoreError};
-use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox};
+use monstrum_types::{BotId, Clock, SandboxInstanceId, WorkspaceId, WorkspaceSandbox, with_causes};
 use tokio::sync::{Mutex, Notify, RwLock};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::plugins::with_causes;
 use activity::Activities;
 use room::RoomLocks;
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use monstrum_sandbox::{Capabilities, Ensured, Inspection, Limits, Network, SandboxError, SandboxName, Spec, State};
-use monstrum_types::UtcMillis;
+use monstrum_types::{UtcMillis, with_causes};
 use parking_lot::Mutex;
 
 use self::launching::Launching;
@@ -248,7 +248,7 @@ impl Inner {
         if let Err(error) = works.await {
             // The keeper must have ended before the next start creates control groups with the same names.
             if let Err(error) = running.end().await {
-                tracing::error!(sandbox = %name, %error, "a sandbox that did not start could not be stopped");
+                tracing::error!(sandbox = %name, error = %with_causes(&error), "a sandbox that did not start could not be stopped");
             }
             return Err(error);
         }

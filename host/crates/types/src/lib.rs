@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod call;
+mod causes;
 mod clock;
 mod effort;
 mod http;
@@ -18,6 +19,7 @@ pub mod special_purpose;
 mod workspace_sandbox;
 
 pub use call::{CallOutcome, Code, InputError, Status, ToolFailure};
+pub use causes::with_causes;
 pub use clock::{Clock, FixedClock, SystemClock, UtcMillis};
 pub use effort::{Effort, Halt, Overrun};
 pub use http::{

@@ -42,13 +42,13 @@ pub(in crate::cli) enum Template {
 
 #[derive(Args)]
 pub(in crate::cli) struct Build {
-    /// Where packages come from [default: as on this machine, else <http://deb.debian.org/debian>]
+    /// Where packages come from [default: as on this machine, else http://deb.debian.org/debian]
     #[arg(long, value_name = "URL")]
     mirror: Option<String>,
     /// The release of the distribution [default: as on this machine, else bookworm]
     #[arg(long, value_name = "NAME")]
     suite: Option<String>,
-    /// Where npm and bun come from [default: <https://registry.npmjs.org>]
+    /// Where npm and bun come from [default: https://registry.npmjs.org]
     #[arg(long, value_name = "URL", env = "NPM_CONFIG_REGISTRY", hide_env_values = true)]
     registry: Option<String>,
     /// The proxy for all of these

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use monstrum_core::operations::OperationError;
 use monstrum_store::StoreError;
-use monstrum_types::InputError;
+use monstrum_types::{InputError, with_causes};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -178,7 +178,7 @@ impl From<OperationError> for Problem {
                 (StatusCode::SERVICE_UNAVAILABLE, "unverified", "The stored rows are not verified")
             }
             OperationError::Internal(cause) => {
-                tracing::error!(%cause, "request failed");
+                tracing::error!(cause = %with_causes(cause.as_ref()), "request failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "Internal error")
             }
         };

@@ -8,7 +8,7 @@ use monstrum_sandbox::ByteStream;
 
 use super::disposition::attachment;
 use monstrum_core::operations::sandbox_files::Download;
-use monstrum_core::plugins::with_causes;
+use monstrum_types::with_causes;
 
 /// The answer that carries `download`, as it is to be delivered.
 pub(super) fn answer(download: Download, deliver: impl FnOnce(ByteStream) -> ByteStream) -> Response {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use monstrum_api::packages::Named;
 use monstrum_api::plugins::Plugin;
 use monstrum_package::digest;
+use monstrum_types::with_causes;
 use serde_json::{Value, json};
 
 use super::change::Change;
@@ -13,7 +14,7 @@ use super::{OperationError, Root};
 use crate::app::App;
 use crate::plugins::folder::staging::StageError;
 use crate::plugins::packages::{PackageError, Upload};
-use crate::plugins::{InstallError, Installed, LoadError, UninstallError, with_causes};
+use crate::plugins::{InstallError, Installed, LoadError, UninstallError};
 
 /// What was asked for, in either of the two ways.
 pub enum Wanted {

@@ -7,7 +7,7 @@ use monstrum_api::sandboxes::{ExecInput, Sandbox, SandboxList};
 use monstrum_api::tools::Chat;
 use monstrum_sandbox::{EXEC_TIMEOUT_MAX, SandboxError};
 use monstrum_store::{Page, SandboxFilter, SandboxRow};
-use monstrum_types::SandboxInstanceId;
+use monstrum_types::{SandboxInstanceId, with_causes};
 use serde_json::json;
 
 use super::change::Change;
@@ -18,7 +18,6 @@ use crate::call::built_in::sandbox::{lost_text, unavailable_text};
 use crate::call_types::incoming::IncomingCall;
 use crate::language::Language;
 use crate::plugins::built_in::{COMMAND_BYTES_MAX, LOST_TEXT, SHELL, UNAVAILABLE_TEXT};
-use crate::plugins::with_causes;
 use crate::sandboxes::AccessError;
 
 fn check(input: &ExecInput) -> Result<(), OperationError> {

@@ -11,7 +11,7 @@ use monstrum_manifest::{
 };
 use monstrum_runtime::{Component, Runtime};
 use monstrum_store::StoreError;
-use monstrum_types::{Digest, Effort, PluginName, ToolName};
+use monstrum_types::{Digest, Effort, PluginName, ToolName, with_causes};
 use sha2::Digest as _;
 
 use crate::beside::Beside;
@@ -126,21 +126,6 @@ pub enum LoadError {
 pub(super) fn sha256(bytes: &[u8]) -> Digest {
     let hash = sha2::Sha256::digest(bytes);
     format!("sha256:{}", hex::encode(hash)).parse().expect("64 lower-case hex digits")
-}
-
-/// An error and its causes in one line. A cause that the text already contains is not repeated.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let own = next.to_string();
-        if !text.contains(&own) {
-            text.push_str(": ");
-            text.push_str(&own);
-        }
-        cause = next.source();
-    }
-    text
 }
 
 /// Parses a manifest, which compiles its schemas, off the serving threads.

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
-use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId};
+use monstrum_types::{BotId, SandboxInstanceId, WorkspaceId, with_causes};
 use tokio_util::sync::CancellationToken;
 
 use super::{AccessError, LEASE_MS, Sandboxes, name, operation, within};
-use crate::plugins::with_causes;
 
 /// How often the host looks for deletions that other hosts have requested, or that are due for a retry.
 const POLL: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use monstrum_types::WorkspaceId;
+use monstrum_types::{WorkspaceId, with_causes};
 
 use super::options::Options;
 use super::{AccessError, Sandboxes, within};
@@ -72,7 +72,7 @@ impl Sandboxes {
         match self.kept_by(workspace).await {
             Ok(kept) => kept.warning(&self.options),
             Err(error) => {
-                tracing::warn!(%error, "what a workspace keeps in sandboxes cannot be counted");
+                tracing::warn!(error = %with_causes(&error), "what a workspace keeps in sandboxes cannot be counted");
                 None
             }
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use monstrum_sandbox::SandboxError;
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
-use monstrum_types::{WorkspaceId, WorkspaceSandbox};
+use monstrum_types::{WorkspaceId, WorkspaceSandbox, with_causes};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -17,7 +17,6 @@ use super::options::IDLE_S;
 use super::settings::idle;
 use super::starting::TOUCH_MS;
 use super::{AccessError, LEASE_MS, Sandboxes, described, name, operation, within};
-use crate::plugins::with_causes;
 
 /// The longest stop of a sandbox.
 const STOP_MAX: Duration = Duration::from_secs(60);

@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures::StreamExt;
 use monstrum_sandbox::{Inspection, SandboxName, SandboxProvider, State};
 use monstrum_store::{SandboxRow, SandboxSettled, SandboxStatus, StoreError};
+use monstrum_types::with_causes;
 use tokio_util::sync::CancellationToken;
 
 use super::{AccessError, LEASE_MS, Sandboxes, has_run, name, operation, within};
-use crate::plugins::with_causes;
 
 /// The longest listing of the provider's sandboxes.
 const LIST_MAX: Duration = Duration::from_secs(30);

@@ -6,13 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use monstrum_store::{SandboxRow, SandboxStatus, StoreError};
-use monstrum_types::{BotId, WorkspaceId};
+use monstrum_types::{BotId, WorkspaceId, with_causes};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::time::{Instant, timeout_at};
 
 use super::shares::{NoPlace, Others, Shares, Taken};
 use super::{AccessError, LEASE_MS, Sandboxes};
-use crate::plugins::with_causes;
 
 /// How long a claim waits for others that make room, and how often it makes room again after another claim has taken
 /// the place.

@@ -38,7 +38,7 @@ enum PrepareError {
     NoLauncher,
     #[error("{what} failed")]
     System {
-        what: &'static str,
+        what: String,
         #[source]
         source: io::Error,
     },
@@ -55,7 +55,8 @@ enum PrepareError {
 }
 
 impl PrepareError {
-    fn system(what: &'static str) -> impl Fn(io::Error) -> PrepareError {
+    fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> PrepareError {
+        let what = what.into();
         move |source| PrepareError::System { what, source }
     }
 }
@@ -83,12 +84,13 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
     if images::mkfs().is_none() {
         return Err(PrepareError::NoMkfs.into());
     }
-    let tag = tag(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
+    let unusable = || PrepareError::system(format!("reading or writing {}", options.folder.display()));
+    let tag = tag(&options.folder).map_err(unusable())?;
     let host = HostCounts::read();
     let totals = Totals::of(&host, options.totals);
     let cgroups = Cgroups::find(Path::new(cgroups::ROOT), &tag).map_err(PrepareError::from)?.with_totals(totals);
     cgroups.remove_all().map_err(PrepareError::system("removing control groups"))?;
-    let images = Images::open(&options.folder).map_err(PrepareError::system("reading or writing the data folder"))?;
+    let images = Images::open(&options.folder).map_err(unusable())?;
     let built = template::built_template(&options.folder.join(TEMPLATES));
     if options.template == TemplateKind::Built && built.is_none() {
         return Err(PrepareError::NoTemplate.into());
@@ -103,7 +105,7 @@ pub(super) fn prepare(options: &EmbeddedOptions) -> Result<Prepared, SandboxErro
 
 fn prepare_folder(options: &EmbeddedOptions) -> Result<(), PrepareError> {
     raise_limit_of_files().map_err(PrepareError::system("raising the limit of open files"))?;
-    let failed = || PrepareError::system("making the data folder");
+    let failed = || PrepareError::system(format!("making {}", options.folder.display()));
     fs::create_dir_all(options.folder.join("stage")).map_err(failed())?;
     fs::set_permissions(&options.folder, fs::Permissions::from_mode(0o700)).map_err(failed())?;
     let folder = options.folder.canonicalize().map_err(failed())?;

@@ -15,7 +15,7 @@ use monstrum_guardian::Permit;
 use monstrum_sandbox::{
     ByteStream, EXEC_TIMEOUT_DEFAULT, ExecOutput, ExecRequest, FILE_BYTES_MAX, SandboxError, Termination, WORKSPACE,
 };
-use monstrum_types::{CallOutcome, Code, InputError, JsonText, Status};
+use monstrum_types::{CallOutcome, Code, InputError, JsonText, Status, with_causes};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -24,10 +24,10 @@ use crate::call::permitted::Execution;
 use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::invalid_params;
 use crate::language::Language;
+use crate::plugins::Plugin;
 use crate::plugins::built_in::{
     COMMAND_BYTES_MAX, LIST_FILES, LOST_KEY, LOST_TEXT, READ_FILE, SHELL, UNAVAILABLE_KEY, UNAVAILABLE_TEXT, WRITE_FILE,
 };
-use crate::plugins::{Plugin, with_causes};
 use crate::sandboxes::{AccessError, Conversation, Open, Sandboxes};
 
 /// The time in which a sandbox must run. It is longer than the start itself waits, so that the start's error is reported.
