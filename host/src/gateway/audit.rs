@@ -1,5 +1,5 @@
-//! `/api/audit`: one item a call, newest first; what the file routes of sandboxes have read stands among them. Reading is for operators; the verification of the chains, which go over
-//! all workspaces, is for root keys.
+//! `/api/audit`: one item a call, newest first, including reads by the file routes of sandboxes. Reading is for operators;
+//! verifying the chains, which cover all workspaces, is for root keys.
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
-//! `/api/audit`: one item a call, newest first; what the file routes of sandboxes have read stands among them. Reading is for operators; the verification of the chains, which go over
-//! all workspaces, is for root keys.
+//! Recorded calls and changes, and the result of a verification.
 
 use monstrum_types::{BotId, KeyId, RequestId, ResourceId, UtcMillis};
 use serde::Serialize;

@@ -1,5 +1,4 @@
-//! `/api/bots/{id}/resources`: bindings, each of which lets a bot use a resource within limits. They are permissions, so
-//! writing them is an admin's.
+//! Bindings: what a bot may do with a resource.
 
 use monstrum_types::{BindingId, BotId, ResourceId, RoleId, UtcMillis};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `/api/bots`: agents that may touch the world through tools only.
+//! Bots, their usage and their prompt.
 
 use monstrum_types::{BotId, UtcMillis};
 use serde::{Deserialize, Serialize};

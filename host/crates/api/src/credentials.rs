@@ -1,5 +1,4 @@
-//! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
-//! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
+//! What is known of a credential, and the result of a test. Secrets are never part of an answer.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `/api/keys`: API keys. A key is shown once, when it is made or rotated; what is stored is its hash.
+//! API keys.
 
 use monstrum_types::{BotId, KeyId, UtcMillis};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,4 @@
-//! OAuth: what an admin starts, and the two pages that a browser sees. The pages have no key: the address of the first
-//! is the ticket, and the second knows the browser by its cookie.
+//! Authorizations by OAuth that an admin starts.
 
 use monstrum_types::{OauthFlowId, UtcMillis};
 use serde::{Deserialize, Serialize};

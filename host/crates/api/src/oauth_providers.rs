@@ -1,5 +1,4 @@
-//! `/api/oauth/providers`: where the tokens of a type come from, as an admin confirms it. A manifest only proposes: what it
-//! says is taken over when the provider is created, and never again. The client's secret goes in and never comes out.
+//! OAuth providers. The client secret is part of inputs only.
 
 use monstrum_types::{OauthProviderId, ResourceTypeId, Secret, UtcMillis};
 use serde::{Deserialize, Serialize};

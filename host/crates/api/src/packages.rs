@@ -1,4 +1,4 @@
-//! `POST` and `DELETE` of `/api/plugins`: packages in, plugins out, and the picture of one. Changes are a root key's.
+//! Inputs of an installation.
 
 use monstrum_types::PluginName;
 use semver::Version;

@@ -1,5 +1,4 @@
-//! `/api/platform/{type}/{function}`: functions of plugins, for infrastructure code and its root key. They are outside of
-//! bots, roles and scopes; limits, egress and the audit are those of every call.
+//! Calls of platform functions.
 
 use monstrum_types::ResourceId;
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! `/api/plugins`: what serves, what does not and why. Plugins belong to the instance, so changes are a root key's.
+//! Plugins and their pending versions.
 
 use monstrum_manifest::Capability;
 use monstrum_types::{Digest, ResourceTypeId, ToolName};

@@ -1,4 +1,4 @@
-//! `/api/registry`: what could be installed by name. Root keys only, since plugins belong to the instance.
+//! Plugins of the registry.
 
 use serde::Serialize;
 use utoipa::ToSchema;

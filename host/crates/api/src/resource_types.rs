@@ -1,5 +1,4 @@
-//! `/api/resource-types`: the contracts of the plugins that serve, in the caller's language. Forms and pickers are made
-//! from these.
+//! The contract of a resource type.
 
 use monstrum_manifest::{
     AuthFlow, AuthKind, Cost, CredentialCheck, FieldKind, InjectRule, MatchMode, Mode, OauthConfig, OriginPattern,

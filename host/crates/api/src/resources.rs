@@ -1,4 +1,4 @@
-//! `/api/resources`: instances of resource types, with their configuration and what the network opens for them.
+//! Resources: instances of resource types.
 
 use monstrum_types::{ResourceId, ResourceTypeId, UtcMillis};
 use serde::{Deserialize, Serialize};

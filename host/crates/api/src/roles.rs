@@ -1,4 +1,4 @@
-//! `/api/roles`: what a binding allows, under a name.
+//! Roles: named permissions for bindings.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,4 @@
-//! `/api/sandboxes`: the machines of conversations, and commands on them.
-//!
-//! A command goes through the whole pipeline, as the bot whose sandbox it is and in its conversation: a key that may see a
-//! sandbox gains nothing on it that the bot does not have.
+//! The sandboxes of conversations, and commands in them.
 
 use monstrum_types::{BotId, SandboxInstanceId, UtcMillis};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `/api/bots/{id}/tools`: what a bot may see, what it calls, and what would become of a call.
+//! The tools of a bot, calls and their results.
 
 use monstrum_manifest::Cost;
 use monstrum_types::{Code, JsonText, RequestId, ResourceId, ResourceTypeId, Status, ToolName};

@@ -1,4 +1,4 @@
-//! `/api/trust`: whose signature counts for which plugins. Root keys only.
+//! Trusted keys: whose signature counts for which plugins.
 
 use monstrum_types::{TrustId, UtcMillis};
 use serde::{Deserialize, Serialize};

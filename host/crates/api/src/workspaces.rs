@@ -1,4 +1,4 @@
-//! `/api/workspaces`: the walls between tenants. Root keys only.
+//! Workspaces, which separate tenants.
 
 use monstrum_types::{UtcMillis, WorkspaceId, WorkspaceSandbox};
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! `/api/audit`: one item a call, newest first; what the file routes of sandboxes have read stands among them. Reading is for operators; the verification of the chains, which go over
-//! all workspaces, is for root keys.
+//! Reads the audit: calls, changes, verification and export. Operators read calls, admins read changes, and only root keys
+//! verify the chains, which cover all workspaces.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,4 @@
-//! `/api/bots/{id}/resources`: bindings, each of which lets a bot use a resource within limits. They are permissions, so
-//! writing them is an admin's.
+//! Bindings, each of which lets a bot use a resource within limits. They are permissions, so changing them needs an admin key.
 
 mod input;
 

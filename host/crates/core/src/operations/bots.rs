@@ -1,4 +1,4 @@
-//! `/api/bots`: agents that may touch the world through tools only.
+//! Bots: agents that act through tools only.
 
 use monstrum_api::bots::{Bot, BotChange, BotList, MonthlyUsage, NewBot, Prompt, Usage};
 use monstrum_store::{BotRow, Page, UsageRow};
@@ -13,9 +13,7 @@ use crate::sandboxes::prompt::{sandbox_paragraph, with_sandbox};
 
 /// Most characters of a description, and of a system prompt: more than any model reads at once.
 const DESCRIPTION_CHARS_MAX: usize = 10_000;
-
 const PROMPT_CHARS_MAX: usize = 200_000;
-
 const MODEL_CHARS_MAX: usize = 256;
 
 fn view(row: BotRow) -> Bot {

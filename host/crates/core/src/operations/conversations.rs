@@ -1,5 +1,4 @@
-//! `/api/chats` and `/api/apps`: conversations are their owners' to keep; what we have of them is their sandboxes, and
-//! deleting one deletes those in the background.
+//! Deletes the sandboxes of a conversation or of an app, in the background. Conversations themselves belong to the client.
 
 use serde_json::json;
 

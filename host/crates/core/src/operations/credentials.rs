@@ -1,5 +1,5 @@
-//! `/api/resources/{id}/credential`: secrets go in and never come out. Answers hold metadata only, and no error of
-//! these routes repeats any part of a body: what was sent to the wrong field may be the secret itself.
+//! Credentials of resources. Secrets are written and never read back. No error repeats any part of the input, because a field
+//! may hold the secret by mistake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/api/keys`: API keys. A key is shown once, when it is made or rotated; what is stored is its hash.
+//! API keys. The text of a key is shown once, when it is created or rotated; the database has its hash.
 
 use monstrum_api::keys::{Key, KeyList, Kind, NewKeyInput, ShownKey};
 use monstrum_store::{KeyKind, KeyRow, PAGE_ITEMS_MAX, Page};

@@ -1,5 +1,5 @@
-//! `/api/oauth/providers`: where the tokens of a type come from, as an admin confirms it. A manifest only proposes: what it
-//! says is taken over when the provider is created, and never again. The client's secret goes in and never comes out.
+//! OAuth providers: where the tokens of a resource type come from, confirmed by an admin. The manifest only proposes values; they
+//! are copied when the provider is created. The client secret is written and never read back.
 
 use monstrum_api::list::List;
 use monstrum_api::oauth_providers::{NewOauthProvider, OauthProvider, OauthProviderChange, OauthProviderList};
@@ -15,13 +15,9 @@ use crate::app::App;
 use crate::credentials::provider::{parse_url, proposed, seal_secret};
 
 const URL_CHARS_MAX: usize = 2048;
-
 const SCOPES_MAX: usize = 100;
-
 const SCOPE_CHARS_MAX: usize = 256;
-
 const CLIENT_ID_CHARS_MAX: usize = 512;
-
 const SECRET_BYTES_MAX: usize = 4096;
 
 fn view(row: OauthProviderRow) -> OauthProvider {

@@ -1,4 +1,4 @@
-//! `POST` and `DELETE` of `/api/plugins`: packages in, plugins out, and the picture of one. Changes are a root key's.
+//! Installs plugins from signed packages or the registry, and removes them. Changes need a root key.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! `/api/platform/{type}/{function}`: functions of plugins, for infrastructure code and its root key. They are outside of
-//! bots, roles and scopes; limits, egress and the audit are those of every call.
+//! Functions of plugins, for infrastructure code with a root key. Bots, roles and scopes do not apply; limits, egress and the audit
+//! do.
 
 use monstrum_api::platform::FunctionCall;
 use monstrum_api::tools::CallResult;

@@ -1,4 +1,4 @@
-//! `/api/plugins`: what serves, what does not and why. Plugins belong to the instance, so changes are a root key's.
+//! The plugins of the instance: which version serves, and why another one does not. Changes need a root key.
 
 use monstrum_api::plugins::{Approval, Pending, Plugin, PluginList, PluginStatus};
 use monstrum_store::Page;

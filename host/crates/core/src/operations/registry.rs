@@ -1,4 +1,4 @@
-//! `/api/registry`: what could be installed by name. Root keys only, since plugins belong to the instance.
+//! Plugins that can be installed by name. Root keys only, because plugins belong to the instance.
 
 use monstrum_api::registry::{Available, AvailableList};
 use monstrum_package::Listing;

@@ -1,5 +1,4 @@
-//! `/api/resource-types`: the contracts of the plugins that serve, in the caller's language. Forms and pickers are made
-//! from these.
+//! The contracts of the plugins that serve, in the caller's language. Forms and pickers are made from these.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `/api/resources`: instances of resource types, with their configuration and what the network opens for them.
+//! Resources: instances of resource types, with their configuration and network rules.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `/api/roles`: what a binding allows, under a name.
+//! Roles: named permissions for bindings.
 
 use monstrum_api::roles::{NewRole, Role, RoleChange, RoleList};
 use monstrum_store::{Page, RoleRow};

@@ -1,4 +1,4 @@
-//! What a bot may see, what it calls, and what would become of a call.
+//! The tools of a bot: list, call and check.
 
 use monstrum_api::tools::{CallInput, CallResult, Chat, CheckDecision, CheckInput, CheckResult, NamedResource, Tool};
 use monstrum_manifest::Locales;

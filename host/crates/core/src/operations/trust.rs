@@ -1,4 +1,4 @@
-//! `/api/trust`: whose signature counts for which plugins. Root keys only.
+//! Trusted keys: whose signature counts for which plugins. Root keys only.
 
 use monstrum_api::trust::{NewTrust, Trust, TrustList};
 use monstrum_package::PublicKey;

@@ -1,4 +1,4 @@
-//! `/api/workspaces`: the walls between tenants. Root keys only.
+//! Workspaces, which separate tenants. Root keys only.
 
 use monstrum_api::workspaces::{NewWorkspace, Workspace, WorkspaceChange, WorkspaceList};
 use monstrum_store::{DEFAULT_WORKSPACE, Page, StoreError, WorkspaceRow};
