@@ -252,7 +252,7 @@ async fn one_by_one(host: &Host, params: &Value) -> Result<([Duration; STAGES.le
         plugin: &resolved.plugin.name,
         plugin_digest: resolved.plugin.digest(),
         operation: &resolved.tool().manifest.operation,
-        resource: resource.stored_id(),
+        resource: Some(resource.stored_id()),
     });
     secrets.redact_with(Arc::clone(resource.credential_source().redactor()));
     lap(2);

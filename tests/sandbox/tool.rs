@@ -88,6 +88,25 @@ async fn a_command_has_its_own_time_and_not_that_of_plugins() -> Result<()> {
     Ok(())
 }
 
+/// A running command is judged again after a change of its bot, and a long command takes a check that is not done in place.
+#[tokio::test]
+async fn a_long_command_is_judged_again_after_the_time_of_plugins() -> Result<()> {
+    let doors = Doors::open().await?;
+    let begun = tokio::time::Instant::now();
+    let command = format!("sleep {}5000", "0".repeat(16_000));
+    let changed = async {
+        doors.counted("a command begins", &doors.machines.begun, 1).await?;
+        // The ceiling of this server is 2 s.
+        tokio::time::sleep_until(begun + std::time::Duration::from_secs(3)).await;
+        doors.api.patch(&format!("/api/bots/{}", doors.bot), &json!({ "description": "changed" })).await
+    };
+    let (answer, changed) = tokio::join!(doors.shell(&command), changed);
+    assert_eq!(changed?.0, 200);
+    let answer = answer?;
+    assert_eq!(answer["status"], "success", "{answer}");
+    Ok(())
+}
+
 #[tokio::test]
 async fn parameters_and_conversations_are_checked() -> Result<()> {
     let doors = Doors::open().await?;

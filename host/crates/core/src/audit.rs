@@ -234,14 +234,15 @@ pub struct Resolved<'a> {
     pub plugin: &'a PluginName,
     pub plugin_digest: Option<&'a Digest>,
     pub operation: &'a str,
-    pub resource: Option<ResourceId>,
+    /// The resource, which is `None` inside if it is not a stored one. The outer `None` keeps the one that the caller named.
+    pub resource: Option<Option<ResourceId>>,
 }
 
 impl Entry {
     /// Adds what resolving the call has found.
     pub fn resolved(&self, found: &Resolved<'_>) {
         let mut row = self.row.lock();
-        row.resource_id = found.resource.or(row.resource_id);
+        row.resource_id = found.resource.unwrap_or(row.resource_id);
         row.operation = Some(found.operation.to_owned());
         row.plugin = Some(found.plugin.to_string());
         row.plugin_digest = found.plugin_digest.map(ToString::to_string);

@@ -157,7 +157,7 @@ impl Calls {
             policy: Arc::clone(&self.policy),
             checks: Arc::clone(&self.checks),
             clock: Arc::clone(&self.clock),
-            asker: self.asker(call),
+            longest_check: self.executor.longest_call(),
         };
         tokio::select! {
             outcome = self.executor.execute(&execution, permit, of_bot) => outcome,
@@ -198,9 +198,8 @@ impl Calls {
 
     /// On whose behalf a check of this call runs.
     fn asker(&self, call: &IncomingCall) -> Asker {
-        let asker = self.asker_of(call.workspace(), call.bot());
-        let until = call.lineage().map_or(asker.until, |lineage| asker.until.min(lineage.until));
-        Asker { until, ..asker }
+        let share = self.policy.load().share_of_host(call.workspace());
+        Asker::of(call, share, self.executor.longest_call())
     }
 
     fn asker_of(&self, workspace: WorkspaceId, bot: Option<BotId>) -> Asker {
@@ -344,7 +343,7 @@ impl Recording<'_> {
             plugin: &plugin.name,
             plugin_digest: plugin.digest(),
             operation,
-            resource: resource.and_then(Resource::stored_id),
+            resource: resource.map(Resource::stored_id),
         });
         if let Some(resource) = resource {
             self.secrets.redact_with(Arc::clone(resource.credential_source().redactor()));

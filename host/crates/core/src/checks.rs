@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use monstrum_manifest::{CHECK_STEPS_MAX, OutputSchema};
 use monstrum_types::{BotId, CallOutcome, Code, Effort, Halt, JsonText, Overrun, WorkspaceId};
@@ -14,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use crate::beside;
+use crate::call_types::incoming::IncomingCall;
 use crate::call_types::refusal::Refusal;
 use crate::fair_queue::{FairQueue, Share};
 
@@ -40,6 +42,15 @@ pub struct Asker {
     /// What the workspace may hold of the pool.
     pub share: Share,
     pub until: Instant,
+}
+
+impl Asker {
+    /// For a check of `call` that begins now and may take `longest`, but no longer than the root of the call.
+    pub fn of(call: &IncomingCall, share: Share, longest: Duration) -> Asker {
+        let own = Instant::now() + longest;
+        let until = call.lineage().map_or(own, |lineage| own.min(lineage.until));
+        Asker { workspace: call.workspace(), bot: call.bot(), share, until }
+    }
 }
 
 /// A check that came to no end.
@@ -171,7 +182,6 @@ pub fn is_large_object(params: &Map<String, Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
 
     use serde_json::json;
 

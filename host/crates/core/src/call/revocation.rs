@@ -23,8 +23,8 @@ pub(super) struct Judges {
     pub policy: Arc<Policy>,
     pub checks: Arc<Checks>,
     pub clock: Arc<dyn Clock>,
-    /// On whose behalf long checks run.
-    pub asker: Asker,
+    /// How long a check may take. Each check of a running call has time of its own, because a call may run for longer.
+    pub longest_check: Duration,
 }
 
 /// Waits until the policy that permitted the call, `judged_by`, has changed so that it no longer does, and returns the
@@ -95,7 +95,8 @@ async fn judged(
         Err(NotPermitted::Refused(refusal)) => return Err(refusal),
         Err(NotPermitted::Overrun(_)) => {}
     }
-    let (snapshot, clock, asker) = (Arc::clone(snapshot), Arc::clone(&judges.clock), judges.asker);
+    let asker = Asker::of(call, snapshot.share_of_host(call.workspace()), judges.longest_check);
+    let (snapshot, clock) = (Arc::clone(snapshot), Arc::clone(&judges.clock));
     let request_id = call.request_id();
     let (call, resolved) = (Arc::clone(call), resolved.clone());
     let judged =
