@@ -366,5 +366,10 @@ async fn a_database_from_before_is_sealed_by_an_operator_only() -> Result<()> {
     ensure!(scene.call().await?.0 == 200, "it is served again");
     let again = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
     ensure!(!again.status.success(), "it is sealed once");
+    scene.world.server.stop().await?;
+    let again = scene.world.server.command(&["vault", "seal", "--yes", "--data-dir", folder]).await?;
+    let told = String::from_utf8_lossy(&again.stderr).into_owned();
+    ensure!(!again.status.success() && told.contains("are sealed already"), "{told}");
+    ensure!(!told.contains("accept-loss"), "nothing is lost, so nothing is to be accepted: {told}");
     Ok(())
 }

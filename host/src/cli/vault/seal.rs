@@ -71,11 +71,11 @@ fn of_store(error: &StoreError) -> Failure {
 }
 
 async fn seal_all(data: Unsealed, settings: &Settings, yes: bool) -> Result<ExitCode, Failure> {
-    refuse_where_sealed_before(&data).await?;
     if data.store.is_sealed().await.map_err(|error| of_store(&error))? {
         let hint = "`monstrum doctor` names what is not verified; --scope seals one workspace as it is";
         return Err(Failure::new("the rows of this database are sealed already", hint));
     }
+    refuse_where_sealed_before(&data).await?;
     let found = data.store.unsealed().await.map_err(|error| of_store(&error))?;
     show_unsealed(&found)?;
     ask(yes, "Seal these rows as yours?")?;
