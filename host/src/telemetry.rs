@@ -65,11 +65,17 @@ fn with_core(filter: &str) -> String {
     let core = |directive: &str| {
         directive.trim().strip_prefix(HOST).map(|rest| format!("monstrum_core{rest},")).unwrap_or_default()
     };
+    let mut depth = 0_usize;
     // A directive with fields may contain commas.
-    if filter.contains(['[', '{']) {
-        return filter.to_owned();
-    }
-    let repeated: String = filter.split(',').map(core).collect();
+    let directives = filter.split(|character: char| {
+        match character {
+            '[' | '{' => depth += 1,
+            ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        character == ',' && depth == 0
+    });
+    let repeated: String = directives.map(core).collect();
     // In front: of two directives for the same target, the later one counts, and that may be the operator's own.
     format!("{repeated}{filter}")
 }
@@ -108,6 +114,9 @@ mod tests {
             with_core("info, monstrum_host=debug,monstrum_host::call=trace"),
             "monstrum_core=debug,monstrum_core::call=trace,info, monstrum_host=debug,monstrum_host::call=trace"
         );
-        assert_eq!(with_core("monstrum_host[{a=1,b}]=debug"), "monstrum_host[{a=1,b}]=debug");
+        assert_eq!(
+            with_core("x[s]=warn,monstrum_host[{a=1,b}]=debug"),
+            "monstrum_core[{a=1,b}]=debug,x[s]=warn,monstrum_host[{a=1,b}]=debug"
+        );
     }
 }
