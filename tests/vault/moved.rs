@@ -129,7 +129,7 @@ async fn a_rotation_names_what_does_not_open_and_removes_no_key() -> Result<()> 
     hint: save those credentials anew, and answers are forgotten after a day; --prune waits for that
     [exit 1]
     [stderr]
-    error: 1 sealed records do not open, so no key is removed
+    error: no key was removed, because some sealed records cannot be opened: 1
     hint: the first is in credentials ([id 1]): the record does not open with master key version 1: it was altered, moved to another row, or sealed with another key; save that credential anew or delete it, and run this again
     [exit 1]
     "#);

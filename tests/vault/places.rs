@@ -73,7 +73,7 @@ async fn the_keys_may_be_in_the_environment() -> Result<()> {
     assert!(before == contents(&secrets.world.server)?, "nothing was written");
     assert_snapshot!(told_of.join("\n"), @r#"
     [stderr]
-    error: MONSTRUM_MASTER_KEY cannot be written: it is a variable of the environment
+    error: cannot write to MONSTRUM_MASTER_KEY: it is an environment variable
     hint: add a line to it, divided by a comma: `2 $(openssl rand -hex 32)`; then run this again, and start the server with the same text
     [exit 1]
     records of an older key were left, so no key was added; the newest of MONSTRUM_MASTER_KEY has version 2

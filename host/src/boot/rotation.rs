@@ -70,13 +70,13 @@ pub enum RotationError {
     Vault(#[from] VaultError),
     #[error("the database cannot be used")]
     Store(#[from] StoreError),
-    #[error("{place} cannot be written: it is a variable of the environment")]
+    #[error("cannot write to {place}: it is an environment variable")]
     Variable { place: String, next_version: u32 },
     #[error("other servers use this database and do not have the new key")]
     OtherServers,
     #[error("{records} records are still sealed with an older key than version {key_version}")]
     Unfinished { records: u64, key_version: u32 },
-    #[error("{records} sealed records do not open, so no key is removed")]
+    #[error("no key was removed, because some sealed records cannot be opened: {records}")]
     Unreadable { records: u64, first: Unreadable },
 }
 

@@ -199,7 +199,7 @@ async fn finish(
 /// Why a stored answer cannot be given again.
 #[derive(Debug, thiserror::Error)]
 enum Unreadable {
-    #[error("a stored answer cannot be opened: {0}")]
+    #[error("the stored answer of an Idempotency-Key cannot be unsealed: {0}")]
     Sealed(#[from] VaultError),
     #[error("a stored answer is not of the expected form")]
     Form(#[from] serde_json::Error),

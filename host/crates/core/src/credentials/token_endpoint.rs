@@ -62,7 +62,7 @@ pub enum TokenError {
     Status { status: u16 },
     #[error("the provider's answer cannot be used: {why}")]
     Unusable { why: &'static str },
-    #[error("the provider could not be asked: {}", .0.message)]
+    #[error("the request to the provider failed: {}", .0.message)]
     Unreachable(Failure),
 }
 

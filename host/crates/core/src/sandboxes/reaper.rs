@@ -178,7 +178,7 @@ impl Sandboxes {
         let stop = |row: SandboxRow| async move {
             let id = row.id;
             if let Err(error) = self.stop_row(row).await {
-                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox is not stopped yet");
+                tracing::warn!(sandbox.id = %id, error = %with_causes(&error), "a sandbox could not be stopped");
             }
         };
         futures::stream::iter(rows).for_each_concurrent(AT_ONCE, stop).await;

@@ -328,7 +328,7 @@ impl Sandboxes {
             // Another request has changed the sandbox meanwhile, so its row is read again.
             Err(SandboxError::Conflict(_)) => Ok(Step::Wait),
             Err(error) => {
-                tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "a sandbox was not started");
+                tracing::warn!(sandbox.id = %row.id, error = super::described(&error), "a sandbox could not be started");
                 Err(error.into())
             }
         }
